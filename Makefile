@@ -1,0 +1,36 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: help demo test check bench clean
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 10
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,bench]'
+	@touch $@
+
+demo: $(VENV)/.installed ## start a server on a scratch folder, append, replay, repeat, conflict, restart
+	$(BIN)/python -m eventstore.cli.demo
+
+test: $(VENV)/.installed ## run the whole test suite
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.installed ## lint, types, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.bench ## side by side with the peers that are installed
+	$(BIN)/python -m benchmarks.append
+	$(BIN)/python -m benchmarks.read
+	$(BIN)/python -m benchmarks.store
+
+clean: ## remove the environment and everything generated
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache benchmarks/results

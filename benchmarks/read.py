@@ -1,0 +1,37 @@
+"""How fast events come out again, as Python objects: `python -m benchmarks.read [--quick] [--json]`.
+
+All subjects hold the same data: so many events in aggregates of 100, everything warm. The objects are the ones that
+the peer's own client hands out, be it a class with fields or a plain tuple.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from benchmarks.measure import Pace, Plan, benchmark
+from benchmarks.subjects import Subject, Workload
+
+EVENTS_QUICK = 60_000
+EVENTS_FULL = 200_000
+
+WORKLOADS = (
+    Workload("read_aggregate_100", "replay one aggregate of 100 events", "replays/s", smallest=10),
+    Workload("read_all", "read everything", "ev/s", smallest=1),
+)
+
+
+def _fill(subject: Subject, quick: bool) -> None:
+    subject.fill(EVENTS_QUICK if quick else EVENTS_FULL)
+
+
+PLAN = Plan(
+    name="read",
+    description="Read rates side by side with the peers that are installed.",
+    workloads=WORKLOADS,
+    quick=Pace(rounds=3, turn_s=0.7, total_s=36.0),
+    full=Pace(rounds=5, turn_s=3.0, total_s=900.0),
+    prepare=_fill,
+)
+
+if __name__ == "__main__":
+    sys.exit(benchmark(PLAN))

@@ -1,0 +1,66 @@
+"""An event store for CQRS and event sourcing.
+
+    import eventstore as es
+
+    async with es.connect("tcp://127.0.0.1:7701") as store: ...     # network; trio or asyncio
+    async with es.open_store("./data") as store: ...                # embedded; trio
+    with es.blocking.connect("tcp://127.0.0.1:7701") as store: ...  # without an event loop
+
+`connect`, `open_store` and `blocking` are imported on first use, so that `import eventstore` costs milliseconds.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from eventstore.errors import (
+    Closed,
+    CommandIdReused,
+    ConnectionLost,
+    Corrupt,
+    EventStoreError,
+    FolderRefused,
+    InvalidArgument,
+    Overloaded,
+    Poisoned,
+    ProtocolError,
+    ReadFailed,
+    ShuttingDown,
+    StorageFull,
+    UnknownOperation,
+    UnsupportedVersion,
+    VersionConflict,
+)
+from eventstore.model import ANY, EXISTS, CaughtUp, Commit, Committed, Event, NewEvent
+
+if TYPE_CHECKING:
+    from eventstore import blocking as blocking
+    from eventstore.client.store import connect as connect
+    from eventstore.config import StoreSettings as StoreSettings
+    from eventstore.store.embedded import open_store as open_store
+
+__version__ = "0.1.0"
+__all__ = [
+    "ANY", "EXISTS", "CaughtUp", "Closed", "CommandIdReused", "Commit", "Committed", "ConnectionLost", "Corrupt",
+    "Event", "EventStoreError", "FolderRefused", "InvalidArgument", "NewEvent", "Overloaded", "Poisoned",
+    "ProtocolError", "ReadFailed", "ShuttingDown", "StorageFull", "StoreSettings", "UnknownOperation",
+    "UnsupportedVersion", "VersionConflict", "blocking", "connect", "open_store",
+]  # fmt: skip
+
+_LAZY = {
+    "connect": ("eventstore.client.store", "connect"),
+    "open_store": ("eventstore.store.embedded", "open_store"),
+    "StoreSettings": ("eventstore.config", "StoreSettings"),
+    "blocking": ("eventstore.blocking", None),
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, attribute = _LAZY[name]
+    loaded = importlib.import_module(module)
+    value: object = loaded if attribute is None else getattr(loaded, attribute)
+    globals()[name] = value
+    return value

@@ -1,0 +1,139 @@
+"""The folder of one kind of chunk files: which files belong there, and refusing to open it when it is not as it was
+left.
+
+    0000000001.events  0000000002.events  ...      the chunks, numbered from 1 without a gap
+    chunks.json                                    kind, store, the highest chunk number ever begun
+
+Every chunk but the last is completed. The document is written after a new chunk became durable and before it is used,
+so one chunk more than it says is what a crash leaves; one less is a lost file, and the folder is refused.
+"""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from eventstore.chunks.documents import read_document, write_document
+from eventstore.chunks.files import Files
+from eventstore.chunks.header import FOOTER_BYTES, HEADER_BYTES, RECORDS_FROM, ChunkHeader, decode_header
+from eventstore.errors import Corrupt, FolderRefused
+
+DOCUMENT = "chunks.json"
+TEMPORARY = (".tmp", ".new")
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkFolder:
+    """Names and paths of one folder of chunks. `extra`: endings of derived files that may lie beside the chunks."""
+
+    files: Files
+    path: Path
+    kind: int
+    ending: str
+    store: uuid.UUID
+    extra: tuple[str, ...] = ()
+
+    def chunk_path(self, number: int) -> Path:
+        return self.path / f"{number:010d}.{self.ending}"
+
+    def beside(self, number: int, ending: str) -> Path:
+        return self.path / f"{number:010d}.{ending}"
+
+    def create(self) -> None:
+        """An empty folder with its document. Does nothing where there is one already."""
+        self.files.make_folder(self.path)
+        if not self.files.exists(self.path / DOCUMENT):
+            if leftover := [name for name in self.files.names(self.path) if not name.endswith(TEMPORARY)]:
+                raise FolderRefused(str(self.path / DOCUMENT), f"is missing, though there is {leftover[0]}; restore it")
+            self.write_document(0)
+
+    def write_document(self, last: int) -> None:
+        document = {"kind": self.kind, "last_chunk": last, "store": str(self.store)}
+        write_document(self.files, self.path / DOCUMENT, document)
+
+    def read_header(self, number: int) -> ChunkHeader:
+        """The header of a chunk, checked against its name, its store and its size.
+
+        Raises:
+            Corrupt, FolderRefused
+        """
+        path = self.chunk_path(number)
+        file = self.files.open(path)
+        try:
+            header = decode_header(file.read_at(0, HEADER_BYTES), str(path), self.kind)
+            size = file.size()
+        finally:
+            file.close()
+        if header.number != number:
+            raise FolderRefused(str(path), f"is a copy of chunk {header.number}; put the right file back")
+        if header.store != self.store:
+            raise FolderRefused(str(path), f"belongs to store {header.store}, not to {self.store}")
+        if header.completed and size != header.end + FOOTER_BYTES:
+            raise Corrupt(
+                str(path), min(size, header.end), f"{size} bytes, its header says {header.end + FOOTER_BYTES}"
+            )
+        return header
+
+    def headers(self) -> list[ChunkHeader]:
+        """All chunks in order, by header alone; removes what an interrupted step left behind.
+
+        Raises:
+            FolderRefused: a file is missing, doubled, foreign, or of a newer format. Nothing was changed then.
+        """
+        known = read_document(self.files, self.path / DOCUMENT)["last_chunk"]
+        names = self.files.names(self.path)
+        numbers = self._numbers(names)
+        last = len(numbers)
+        if last not in (known, (known if isinstance(known, int) else 0) + 1):
+            missing = next(number for number in range(1, last + 2) if number not in numbers)
+            raise FolderRefused(
+                str(self.chunk_path(missing)), f"is missing: {known} chunks were begun. Restore the file"
+            )
+        headers = [self.read_header(number) for number in range(1, last + 1)]
+        for before, header in itertools.pairwise(headers):
+            self._check_follows(before, header)
+        for name in names:
+            if name.endswith(TEMPORARY):
+                self.files.remove(self.path / name)
+        if last != known:
+            self.write_document(last)
+        return headers
+
+    def _check_follows(self, before: ChunkHeader, header: ChunkHeader) -> None:
+        if not before.completed:
+            raise FolderRefused(
+                str(self.chunk_path(before.number)), "is not completed, though another chunk follows it"
+            )
+        if header.first_sequence != before.last_sequence + 1:
+            raise FolderRefused(
+                str(self.chunk_path(header.number)),
+                f"begins at sequence {header.first_sequence}, {before.last_sequence + 1} belongs there",
+            )
+
+    def _numbers(self, names: list[str]) -> set[int]:
+        numbers = set()
+        for name in names:
+            stem, _, ending = name.partition(".")
+            if name in (DOCUMENT, DOCUMENT + ".previous") or name.endswith(TEMPORARY):
+                continue
+            if not (len(stem) == 10 and stem.isdecimal()) or ending not in (self.ending, *self.extra):
+                raise FolderRefused(str(self.path / name), "does not belong here; move it away")
+            if ending == self.ending:
+                numbers.add(int(stem))
+        for number in range(1, len(numbers) + 1):
+            if number not in numbers:
+                raise FolderRefused(str(self.chunk_path(number)), "is missing; restore it. Nothing was changed")
+        return numbers
+
+    def names_of(self, ending: str) -> list[str]:
+        """The names of the derived files with this ending."""
+        return [name for name in self.files.names(self.path) if name.endswith(f".{ending}")]
+
+
+def record_space(size_bytes: int) -> int:
+    """How far records may reach in a chunk of `size_bytes`; a record that is larger than a whole chunk gets one for
+    itself.
+    """
+    return max(size_bytes - FOOTER_BYTES, RECORDS_FROM + 1)

@@ -1,0 +1,193 @@
+"""The single writer of a folder of chunks: one write and one sync a batch, rolling to the next chunk when one is full.
+
+Runs on whichever thread its owner chooses, one call at a time. Steps that make a roll safe at every point: footer,
+sync, header of the completed chunk, sync; then the next chunk under a temporary name, sync, rename, sync of the
+folder, document.
+
+After a failed sync, or a failed write other than for lack of space, nothing is known about the file: the writer is
+poisoned and refuses everything from then on. A full disk is different: what was written of the batch is cut off again
+(and that is synced, so that no half of it can come back), and the next batch may try again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import time
+from collections.abc import Callable
+
+from eventstore.chunks.files import File
+from eventstore.chunks.folder import ChunkFolder
+from eventstore.chunks.front import Segment
+from eventstore.chunks.header import RECORDS_FROM, ChunkHeader
+from eventstore.errors import Poisoned, StorageFull
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class ChunkWriter:
+    """Persists segments in order. `end`, `records`, `checksum` describe the current chunk as far as it was written."""
+
+    def __init__(
+        self, folder: ChunkFolder, *, epoch: int, size_bytes: int, preallocate_bytes: int, sync: bool,
+        clock: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        self._folder = folder
+        self._epoch = epoch
+        self._size_bytes = size_bytes
+        self._step_bytes = preallocate_bytes
+        self._sync = sync
+        self._clock = clock
+        self._file: File | None = None
+        self._header: ChunkHeader | None = None
+        self._allocated = 0
+        self._next_sequence = 1
+        self._records = 0
+        self._checksum = 0
+        self._unsynced = False
+        self.end = RECORDS_FROM
+        self.poisoned: str | None = None
+        self.completed: list[ChunkHeader] = []
+
+    def resume(self, header: ChunkHeader, end: int, next_sequence: int, records: int, checksum: int) -> None:
+        """Goes on writing a chunk that recovery has read: cuts everything behind `end`, and syncs that."""
+        path = self._folder.chunk_path(header.number)
+        self._file = file = self._folder.files.open(path, write=True)
+        self._header, self.end, self._next_sequence = header, end, next_sequence
+        self._records, self._checksum = records, checksum
+        file.truncate(end)
+        file.sync()
+        self._allocated = end
+
+    def rewrite(self, start: int, data: bytes) -> None:
+        """Writes bytes again that are there already, and syncs them.
+
+        After a crash the last batch may exist in the page cache alone, marked clean by a sync that failed.
+        """
+        if data:
+            self._current().write_at(start, [data])
+            self._current().sync()
+
+    def write(self, segment: Segment) -> None:
+        """Durable on return (with `sync`; otherwise written, and durable at the next `sync_now`).
+
+        Raises:
+            StorageFull: nothing of the segment was stored; later ones may succeed.
+            Poisoned: nothing is known; no later one is accepted.
+        """
+        self._refuse_if_poisoned()
+        try:
+            if segment.begins_chunk and (self._header is None or self._header.number != segment.chunk):
+                self._roll(segment)
+            self._reserve(segment.end)
+            self._current().write_at(segment.offset, segment.buffers)
+        except OSError as error:
+            if error.errno in _NO_SPACE:
+                self._cut_back(error)
+            raise self._poison("write", error) from error
+        self._unsynced = True
+        if self._sync:
+            self.sync_now()
+        self.end, self._next_sequence = segment.end, segment.next_sequence
+        self._records += len(segment.buffers)
+        self._checksum += segment.checksum
+
+    def sync_now(self) -> None:
+        """Everything written so far is durable on return."""
+        self._refuse_if_poisoned()
+        if not self._unsynced or self._file is None:
+            return
+        try:
+            self._file.sync()
+        except OSError as error:
+            raise self._poison("sync", error) from error
+        self._unsynced = False
+
+    def close(self) -> None:
+        """Syncs and lets go of the file; the chunk stays the ongoing one."""
+        try:
+            if self.poisoned is None:
+                self.sync_now()
+        finally:
+            if self._file is not None:
+                with contextlib.suppress(OSError):
+                    self._file.close()
+                self._file = None
+
+    def _current(self) -> File:
+        assert self._file is not None, "a segment that begins no chunk needs one that was begun"
+        return self._file
+
+    def _reserve(self, end: int) -> None:
+        if end > self._allocated:
+            target = max(end, min(self._allocated + self._step_bytes, self._size_bytes))
+            self._current().preallocate(target)
+            self._allocated = target
+
+    def _roll(self, segment: Segment) -> None:
+        if self._header is not None and not self._header.completed:
+            self._complete(self._header)
+        self._begin(segment)
+
+    def _complete(self, header: ChunkHeader) -> None:
+        file = self._current()
+        completed = header.complete(self.end, self._next_sequence, self._records, self._checksum)
+        footer = completed.footer()
+        file.write_at(self.end, [footer])
+        file.truncate(self.end + len(footer))
+        file.sync()
+        file.write_at(0, [completed.encode()])
+        file.sync()
+        file.close()
+        self._file, self._header, self._unsynced = None, completed, False
+        self.completed.append(completed)
+
+    def _begin(self, segment: Segment) -> None:
+        folder, files = self._folder, self._folder.files
+        created = int(self._clock() * 1_000_000)
+        header = ChunkHeader(
+            folder.kind, segment.chunk, folder.store, self._epoch, segment.first_sequence, created
+        )  # fmt: skip
+        path = folder.chunk_path(segment.chunk)
+        temporary = path.with_name(path.name + ".new")
+        if files.exists(temporary):
+            files.remove(temporary)
+        file = files.open(temporary, create=True)
+        try:
+            file.write_at(0, [header.encode(), bytes(RECORDS_FROM - 128)])
+            file.sync()
+            files.rename(temporary, path)
+            files.sync_folder(folder.path)
+            folder.write_document(segment.chunk)
+        except OSError:
+            file.close()
+            raise
+        self._file, self._header = file, header
+        self._allocated, self.end = RECORDS_FROM, RECORDS_FROM
+        self._next_sequence, self._records, self._checksum = segment.first_sequence, 0, 0
+
+    def _cut_back(self, cause: OSError) -> None:
+        """Takes a batch that did not fit off the disk again, durably, and says so."""
+        try:
+            if self._file is not None:
+                self._file.truncate(self.end)
+                self._file.sync()
+                self._unsynced = False
+                self._allocated = self.end
+        except OSError as error:
+            raise self._poison("cut back after a full disk", error) from error
+        raise StorageFull(
+            f"no space left in {self._folder.path} ({cause.strerror}); nothing of this append was stored. Free some space",
+            path=str(self._folder.path),
+        ) from cause
+
+    def _refuse_if_poisoned(self) -> None:
+        if self.poisoned is not None:
+            raise Poisoned(self.poisoned)
+
+    def _poison(self, what: str, error: OSError) -> Poisoned:
+        self.poisoned = (
+            f"{self._folder.path}: {what} failed ({error.strerror or error}); what is on disk is unknown. "
+            "This process accepts no more appends: check the disk, then restart"
+        )
+        return Poisoned(self.poisoned, path=str(self._folder.path))

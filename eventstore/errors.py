@@ -1,0 +1,189 @@
+"""Every error a user can meet: a class, its fields, and a stable code that is the same on the wire and in every
+language.
+
+A code is never reused for another meaning. `from_wire` and `to_wire` turn an error into (code, text, fields) and back,
+so that a client raises the same class with the same fields as an embedded store would.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+Field = str | int | bool | None
+
+
+class EventStoreError(Exception):
+    """Base of all errors of this package. `fields` holds what the message says, for programs."""
+
+    code: ClassVar[int] = 1
+    retriable: ClassVar[bool] = False
+
+    def __init__(self, message: str, **fields: Field) -> None:
+        super().__init__(message)
+        self.message = message
+        self.fields: dict[str, Field] = fields
+
+    def __getattr__(self, name: str) -> Field:
+        try:
+            return self.__dict__["fields"][name]  # type: ignore[no-any-return] # a dict typed Field, seen as Any through __dict__
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+class InvalidArgument(EventStoreError):
+    """A value from outside breaks a rule; `field`, `limit` and `value` say which."""
+
+    code = 2
+
+
+class VersionConflict(EventStoreError):
+    """The aggregate is at another version than the append was based on."""
+
+    code = 3
+
+    def __init__(self, aggregate_id: str, expected: int | str, actual: int) -> None:
+        super().__init__(
+            f"aggregate {aggregate_id!r} is at version {actual}, expected {expected}; read it again and decide anew",
+            aggregate_id=aggregate_id,
+            expected=expected,
+            actual=actual,
+        )
+
+
+class CommandIdReused(EventStoreError):
+    """The command id was already used on this aggregate, for other content."""
+
+    code = 4
+
+    def __init__(self, aggregate_id: str, command_id: str, version: int, sequence: int) -> None:
+        super().__init__(
+            f"command {command_id!r} of aggregate {aggregate_id!r} was already appended (up to version {version}) "
+            "with other content; a new command needs a new id",
+            aggregate_id=aggregate_id,
+            command_id=command_id,
+            version=version,
+            sequence=sequence,
+        )
+
+
+class Overloaded(EventStoreError):
+    """A bound was reached (waiting appends, connections); try again later."""
+
+    code = 5
+    retriable = True
+
+
+class StorageFull(EventStoreError):
+    """The disk is full: nothing of the append was stored; reads go on, appends work again once there is space."""
+
+    code = 6
+    retriable = True
+
+
+class Poisoned(EventStoreError):
+    """A write or sync failed in a way that leaves the file's state unknown: this process accepts no more appends."""
+
+    code = 7
+
+
+class Corrupt(EventStoreError):
+    """Bytes on disk are not what was written: names the file and the byte offset. Nothing is ever cut because of it."""
+
+    code = 8
+
+    def __init__(self, file: str, offset: int, what: str) -> None:
+        super().__init__(f"{file}: corrupt at byte offset {offset}: {what}", file=file, offset=offset, what=what)
+
+
+class FolderRefused(EventStoreError):
+    """The data folder cannot be opened as it is: in use, not a folder, a file missing or too many, a newer format."""
+
+    code = 9
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"{path}: {why}", path=path, why=why)
+
+
+class ProtocolError(EventStoreError):
+    """The other side sent bytes that the protocol does not allow."""
+
+    code = 10
+
+
+class UnsupportedVersion(EventStoreError):
+    """The two sides have no protocol version in common."""
+
+    code = 11
+
+
+class UnknownOperation(EventStoreError):
+    """The server does not know this operation."""
+
+    code = 12
+
+
+class ConnectionLost(EventStoreError):
+    """The server could not be reached, or went away and did not come back in time."""
+
+    code = 13
+    retriable = True
+
+
+class ShuttingDown(EventStoreError):
+    """The server is being stopped; connect to it again later."""
+
+    code = 14
+    retriable = True
+
+
+class Closed(EventStoreError):
+    """The store or client was used after it was closed."""
+
+    code = 15
+
+
+class ReadFailed(EventStoreError):
+    """The operating system could not read a file. It does not mean that nothing is there."""
+
+    code = 16
+
+
+_BY_CODE: dict[int, type[EventStoreError]] = {
+    cls.code: cls
+    for cls in (
+        EventStoreError,
+        InvalidArgument,
+        VersionConflict,
+        CommandIdReused,
+        Overloaded,
+        StorageFull,
+        Poisoned,
+        Corrupt,
+        FolderRefused,
+        ProtocolError,
+        UnsupportedVersion,
+        UnknownOperation,
+        ConnectionLost,
+        ShuttingDown,
+        Closed,
+        ReadFailed,
+    )
+}
+
+
+def to_wire(error: EventStoreError) -> list[Field]:
+    """[code, message, key, value, key, value, ...]: flat, as everything on the wire."""
+    flat: list[Field] = [error.code, error.message]
+    for key, value in error.fields.items():
+        flat += (key, value)
+    return flat
+
+
+def from_wire(flat: list[Field]) -> EventStoreError:
+    """The error that `to_wire` described; an unknown code becomes a plain EventStoreError."""
+    code, message = flat[0], str(flat[1])
+    cls = _BY_CODE.get(code if isinstance(code, int) else 1, EventStoreError)
+    error = cls.__new__(cls)
+    EventStoreError.__init__(error, message)
+    error.fields = {str(key): value for key, value in zip(flat[2::2], flat[3::2], strict=False)}
+    return error

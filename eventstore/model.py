@@ -1,0 +1,210 @@
+"""The values of the event store, as a user sees them: events, commits, outcomes.
+
+`NewEvent` and `Event` are tuples underneath: building one takes 0.2 µs against 1.1 µs for a frozen dataclass, and both
+are made by the hundred thousand per second. The layout of `NewEvent` is the layout of an event on the wire and on disk.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Final, NewType, TypeAlias
+
+from eventstore.errors import InvalidArgument
+
+Version = NewType("Version", int)
+Sequence_ = NewType("Sequence_", int)
+
+ID_BYTES_MAX: Final = 255
+TYPE_BYTES_MAX: Final = 255
+EVENT_BYTES_MAX: Final = 4 * 1024 * 1024
+COMMIT_BYTES_MAX: Final = 16 * 1024 * 1024
+COMMIT_EVENTS_MAX: Final = 100_000
+VERSION_MAX: Final = 2**63 - 1
+
+DATA_IS_JSON: Final = 1
+METADATA_IS_JSON: Final = 2
+
+Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Expected(enum.Enum):
+    """What an append may say instead of an exact version."""
+
+    ANY = "any"
+    EXISTS = "exists"
+
+
+ANY: Final = Expected.ANY
+EXISTS: Final = Expected.EXISTS
+
+ExpectedVersion: TypeAlias = int | Expected
+
+
+def _to_bytes(name: str, value: object) -> tuple[bytes, bool]:
+    if isinstance(value, bytes):
+        return value, False
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value), False
+    try:
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        return text.encode(), True
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"{name} is neither bytes nor JSON: {error}", field=name) from None
+
+
+class NewEvent(tuple[int, str, bytes, bytes | None]):
+    """An event that is not stored yet: a type (1–255 bytes), data and metadata (bytes, or anything JSON can hold)."""
+
+    __slots__ = ()
+
+    def __new__(cls, type: str, data: object = b"", metadata: object = None) -> NewEvent:  # the event's own word
+        format_ = 0
+        if data.__class__ is not bytes:
+            data, is_json = _to_bytes("data", data)
+            format_ = DATA_IS_JSON if is_json else 0
+        if metadata is not None and metadata.__class__ is not bytes:
+            metadata, is_json = _to_bytes("metadata", metadata)
+            format_ |= METADATA_IS_JSON if is_json else 0
+        return tuple.__new__(cls, (format_, type, data, metadata))
+
+    @property
+    def type(self) -> str:
+        return self[1]
+
+    @property
+    def data(self) -> bytes:
+        return self[2]
+
+    @property
+    def metadata(self) -> bytes | None:
+        return self[3]
+
+    def __repr__(self) -> str:
+        return f"NewEvent(type={self.type!r}, data={self.data!r}, metadata={self.metadata!r})"
+
+    def __getnewargs__(self) -> tuple[str, bytes, bytes | None]:  # type: ignore[override] # pickles by meaning, not by layout
+        return self.type, self.data, self.metadata
+
+
+class Event(tuple[str, int, str, bytes, bytes | None, str, int, int, int]):
+    """A stored event. Two events are equal when every field is."""
+
+    __slots__ = ()
+
+    @property
+    def aggregate_id(self) -> str:
+        return self[0]
+
+    @property
+    def version(self) -> int:
+        """Place within its aggregate, from 1."""
+        return self[1]
+
+    @property
+    def type(self) -> str:
+        return self[2]
+
+    @property
+    def data(self) -> bytes:
+        return self[3]
+
+    @property
+    def metadata(self) -> bytes | None:
+        return self[4]
+
+    @property
+    def command_id(self) -> str:
+        return self[5]
+
+    @property
+    def timestamp(self) -> int:
+        """Microseconds since 1970-01-01 UTC."""
+        return self[6]
+
+    @property
+    def sequence(self) -> int:
+        """Place within the shard's log, from 1."""
+        return self[7]
+
+    @property
+    def is_json(self) -> bool:
+        """Whether `data` was given as an object and stored as JSON."""
+        return bool(self[8] & DATA_IS_JSON)
+
+    @property
+    def time(self) -> datetime:
+        return _EPOCH + timedelta(microseconds=self[6])
+
+    def json(self) -> Json:
+        """`data` parsed as JSON."""
+        parsed: Json = json.loads(self[3])
+        return parsed
+
+    def metadata_json(self) -> Json:
+        """`metadata` parsed as JSON; None where there is none."""
+        parsed: Json = None if self[4] is None else json.loads(self[4])
+        return parsed
+
+    def __repr__(self) -> str:
+        return (
+            f"Event({self.aggregate_id!r} v{self.version} #{self.sequence} {self.type!r}, data={self.data!r}, "
+            f"metadata={self.metadata!r}, command_id={self.command_id!r}, time={self.time.isoformat()})"
+        )
+
+
+class CaughtUp:
+    """A subscription has delivered everything that was stored when it got here; what follows is live."""
+
+    __slots__ = ("sequence",)
+
+    def __init__(self, sequence: int) -> None:
+        self.sequence = sequence
+
+    def __repr__(self) -> str:
+        return f"CaughtUp(sequence={self.sequence})"
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """The events of one command on one aggregate, appended whole or not at all.
+
+    `expected_version`: the exact version the command was decided on (0: must not exist), `ANY` or `EXISTS`.
+    `timestamp`: microseconds since 1970 or an aware datetime; the server's clock unless given.
+    """
+
+    aggregate_id: str
+    events: Sequence[NewEvent]
+    expected_version: ExpectedVersion
+    command_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    timestamp: int | datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The commit is durable. `version` and `sequence` are those of its last event; `duplicate`: it was there
+    already.
+    """
+
+    aggregate_id: str
+    version: int
+    sequence: int
+    duplicate: bool = False
+
+
+def micros(time: int | datetime | None) -> int | None:
+    """Microseconds since 1970 UTC.
+
+    Raises:
+        InvalidArgument: a datetime without time zone.
+    """
+    if not isinstance(time, datetime):
+        return time
+    if time.tzinfo is None:
+        raise InvalidArgument(f"timestamp {time} has no time zone; use datetime.now(UTC)", field="timestamp")
+    return (time - _EPOCH) // timedelta(microseconds=1)

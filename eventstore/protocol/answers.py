@@ -1,0 +1,218 @@
+"""Answers: what a server may send, as values and as frames.
+
+Encoding is the server's side and takes the values it has at hand; decoding is the client's. An error travels as
+`errors.to_wire` gives it, made safe first: text is cut to a limit and escaped where it is not valid Unicode, because an
+error may quote anything that came from outside.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias, cast
+
+from eventstore import flat
+from eventstore.errors import EventStoreError, ProtocolError, VersionConflict, from_wire, to_wire
+from eventstore.flat import Malformed, Scalar
+from eventstore.model import Committed
+from eventstore.protocol.codes import AnswerCode, OutcomeKind
+from eventstore.protocol.frames import LENGTH, encode_frame
+from eventstore.protocol.limits import COMMITS_PER_FRAME_MAX, ERROR_TEXT_BYTES_MAX
+from eventstore.protocol.payload import PayloadDecoder
+
+_BIN32: Final = struct.Struct(">BI")
+_OK: Final = int(AnswerCode.OK)
+_ERROR: Final = int(AnswerCode.ERROR)
+_OUTCOMES: Final = int(AnswerCode.OUTCOMES)
+_PAGE: Final = int(AnswerCode.PAGE)
+_COMMITTED: Final = int(OutcomeKind.COMMITTED)
+_DUPLICATE: Final = int(OutcomeKind.DUPLICATE)
+_CONFLICT: Final = int(OutcomeKind.CONFLICT)
+_REFUSED: Final = int(OutcomeKind.REFUSED)
+OUTCOME_VALUES: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Ok:
+    """Done; `values` are those of the request's answer."""
+
+    values: tuple[Scalar, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The request was refused or failed."""
+
+    error: EventStoreError
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """What became of each commit of an APPEND: three values each, see `OutcomeKind`."""
+
+    values: Sequence[Scalar]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Whole commit records. `next` is what to ask from for the next page; `at_end`: there is none, or none yet."""
+
+    next: int | None
+    at_end: bool
+    records: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Goodbye:
+    """The server is stopping; it answers what it has received and then closes the connection."""
+
+
+Answer: TypeAlias = Ok | Failure | Outcomes | Page | Goodbye
+
+# ---- encoding
+
+
+def encode_ok(request_id: int, *values: Scalar) -> bytes:
+    return encode_frame(request_id, _OK, values)
+
+
+def encode_error(request_id: int, error: EventStoreError) -> bytes:
+    return encode_frame(request_id, _ERROR, _safe(error))
+
+
+def encode_goodbye() -> bytes:
+    return encode_frame(0, AnswerCode.GOODBYE, ())
+
+
+def outcome_values(outcome: Committed | EventStoreError) -> tuple[Scalar, Scalar, Scalar]:
+    """The three values of one commit's outcome."""
+    if isinstance(outcome, Committed):
+        return (_DUPLICATE if outcome.duplicate else _COMMITTED, outcome.version, outcome.sequence)
+    if isinstance(outcome, VersionConflict):
+        return (_CONFLICT, cast(int, outcome.fields["actual"]), 0)
+    return (_REFUSED, outcome.code, flat.encode(_safe(outcome)))
+
+
+def encode_outcomes(request_id: int, values: Sequence[Scalar]) -> bytes:
+    """The answer to an APPEND; `values` are three for each commit, in the order of the request."""
+    return encode_frame(request_id, _OUTCOMES, values)
+
+
+def encode_page(request_id: int, next_version: int | None, records: bytes) -> bytes:
+    """The answer to a READ."""
+    return _page((request_id, _PAGE, next_version), records)
+
+
+def encode_scan_page(request_id: int, next_after: int, at_end: bool, records: bytes) -> bytes:
+    """The answer to a READ_ALL, or one of those to a SUBSCRIBE (`at_end`: caught up)."""
+    return _page((request_id, _PAGE, next_after, at_end), records)
+
+
+def _page(head: Sequence[Scalar], records: bytes) -> bytes:
+    """Copies the records once; packing them as a value would copy them three times."""
+    packed = flat.encode(head)
+    size = len(records)
+    return b"".join((LENGTH.pack(len(packed) + _BIN32.size + size), packed, _BIN32.pack(0xC6, size), records))
+
+
+def _safe(error: EventStoreError) -> list[Scalar]:
+    return [_safe_value(value) for value in to_wire(error)]
+
+
+def _safe_value(value: Scalar) -> Scalar:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace")[:ERROR_TEXT_BYTES_MAX].decode("utf-8", "ignore")
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        return str(value)
+    return value
+
+
+# ---- decoding
+
+
+class AnswerDecoder:
+    """Payloads in, answers out. One per client; not thread-safe."""
+
+    def __init__(self) -> None:
+        self._decode = PayloadDecoder().decode
+
+    def decode(self, payload: bytes) -> tuple[int, Answer]:
+        """The request id and the answer.
+
+        Raises:
+            ProtocolError: the payload is no answer.
+        """
+        try:
+            values = self._decode(payload)
+        except Malformed as error:
+            raise ProtocolError(f"the payload is malformed: {error}") from None
+        if len(values) < 2 or values[0].__class__ is not int or values[1].__class__ is not int:
+            raise ProtocolError("a payload begins with request id (uint) and code (uint)")
+        request_id, code = cast(int, values[0]), cast(int, values[1])
+        make = _DECODERS.get(code)
+        if make is None:
+            raise ProtocolError(f"an answer of the unknown kind {code}", value=code)
+        return request_id, make(values)
+
+
+def _decode_error(values: list[Scalar]) -> Answer:
+    return Failure(_error(values[2:]))
+
+
+def _error(wire: Sequence[Scalar]) -> EventStoreError:
+    if (
+        len(wire) < 2
+        or len(wire) % 2
+        or not isinstance(wire[0], int)
+        or any(isinstance(value, bytes) for value in wire)
+    ):
+        raise ProtocolError("an error is code (uint), message (str) and pairs of names and scalars")
+    return from_wire(cast("list[str | int | bool | None]", list(wire)))
+
+
+def _decode_outcomes(values: list[Scalar]) -> Answer:
+    outcomes = values[2:]
+    if not outcomes or len(outcomes) % OUTCOME_VALUES:
+        raise ProtocolError(f"OUTCOMES takes {OUTCOME_VALUES} values for each commit, got {len(outcomes)}")
+    return Outcomes(outcomes)
+
+
+def _decode_page(values: list[Scalar]) -> Answer:
+    records = values[-1]
+    following = values[2] if len(values) > 3 else False
+    at_end = following is None if len(values) == 4 else values[3]
+    if not (4 <= len(values) <= 5 and isinstance(records, bytes) and isinstance(at_end, bool)):
+        raise ProtocolError("PAGE takes next (int or nil), at_end (bool, not for READ) and records (bin)")
+    if following is not None and following.__class__ is not int:
+        raise ProtocolError("PAGE begins with next (int or nil)")
+    return Page(cast("int | None", following), at_end, records)
+
+
+_DECODERS: Final[dict[int, Callable[[list[Scalar]], Answer]]] = {
+    _OK: lambda values: Ok(tuple(values[2:])),
+    _ERROR: _decode_error,
+    _OUTCOMES: _decode_outcomes,
+    _PAGE: _decode_page,
+    int(AnswerCode.GOODBYE): lambda _: Goodbye(),
+}
+
+
+def decode_outcome(
+    aggregate_id: str, expected: int | str, kind: Scalar, first: Scalar, second: Scalar
+) -> Committed | EventStoreError:
+    """The outcome that `outcome_values` described, of a commit on `aggregate_id` that expected `expected`.
+
+    Raises:
+        ProtocolError: the three values are no outcome.
+    """
+    if (kind in (_COMMITTED, _DUPLICATE)) and first.__class__ is int and second.__class__ is int:
+        return Committed(aggregate_id, cast(int, first), cast(int, second), kind == _DUPLICATE)
+    if kind == _CONFLICT and isinstance(first, int):
+        return VersionConflict(aggregate_id, expected, first)
+    if kind == _REFUSED and isinstance(second, bytes):
+        try:
+            return _error(PayloadDecoder(COMMITS_PER_FRAME_MAX).decode(second))
+        except Malformed as error:
+            raise ProtocolError(f"the error of an outcome is malformed: {error}") from None
+    raise ProtocolError(f"an outcome of the unknown kind {kind!r}")

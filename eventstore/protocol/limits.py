@@ -1,0 +1,47 @@
+"""Every limit of the wire protocol, with its reason. Limits of ids, events and commits are in `eventstore.model`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+MAGIC: Final = "eventstore"
+PROTOCOL_VERSION: Final = 1
+
+# A commit of 16 MiB, its ids, and the envelope of up to 100,000 events around it fit in one frame.
+FRAME_BYTES_MAX: Final = 17 * MIB
+
+# What a server must remember for one connection; enough for 256 tasks that keep a few requests each in flight.
+REQUESTS_MAX: Final = 1024
+
+# A frame of minimal commits would otherwise hold 17 MiB / 16 bytes of them: a million tuples out of one frame.
+COMMITS_PER_FRAME_MAX: Final = 16_384
+
+# Five for each commit, and some to spare. Bounds what any frame can make a decoder allocate: a string of two bytes takes
+# 3 bytes on the wire and 60 as an object, so that 17 MiB of them would be over 300 MB.
+VALUES_PER_FRAME_MAX: Final = 100_000
+
+# Large enough that the cost of a page (a round trip, a few wake-ups) vanishes beside decoding it, small enough that a
+# page stays in the processor's cache while it is decoded.
+PAGE_BYTES_DEFAULT: Final = 512 * KIB
+
+# How much one page makes a server hold in memory for one reader. A page always holds at least one whole commit, so a
+# single commit may make it larger, up to the frame's limit.
+PAGE_BYTES_MAX: Final = 8 * MIB
+
+# How far a subscription may run ahead of its consumer: two pages, so that one is on its way while one is consumed.
+CREDIT_BYTES_DEFAULT: Final = 2 * PAGE_BYTES_DEFAULT
+
+# A credit that was never used up must not overflow a signed 64-bit counter, however often it is extended.
+CREDIT_BYTES_MAX: Final = 1024 * MIB
+
+# Event types of one filter; each costs a look-up per event.
+TYPES_MAX: Final = 256
+
+# The name a client or server gives itself; shown in logs.
+NAME_BYTES_MAX: Final = 255
+
+# Messages and text fields of errors. They may quote a value from outside, and must not grow with it.
+ERROR_TEXT_BYTES_MAX: Final = 2 * KIB

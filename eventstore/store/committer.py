@@ -1,0 +1,211 @@
+"""Group commit on trio: callers fill the front buffer while one batch is being synced; each batch costs one write and
+one sync.
+
+    submit ─ engine.append_batch (memory) ─ waiting ─┐
+                                                     ├─ take ─ writer thread: write + sync ─ mark_written ─ deliver
+    submit ─ engine.append_batch (memory) ─ waiting ─┘
+
+An answer is delivered only when everything it rests on is durable (see `engine.Engine.barrier`). A lone caller, who
+waits for each answer before the next append, gains nothing from a thread: for it write and sync run in place, as long
+as the disk is quick.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import trio
+
+from eventstore.chunks.front import Segment
+from eventstore.chunks.header import ChunkHeader
+from eventstore.errors import EventStoreError
+from eventstore.store.engine import REFUSED, Engine, Outcome, RawCommit
+
+_LONE_STREAK: Final = 4
+_IN_PLACE_SECONDS_MAX: Final = 0.001
+_log = logging.getLogger(__name__)
+
+Deliver = Callable[[list[Outcome]], None]
+
+
+class Committer:
+    """The one way to append to an open engine. Belongs to one trio run; only `run`'s thread leaves it."""
+
+    def __init__(self, engine: Engine, *, waiting_bytes_max: int, sync: bool, flush_interval_s: float) -> None:
+        self.engine = engine
+        self.advanced = trio.lowlevel.ParkingLot()
+        self.poisoned = trio.Event()
+        self.on_completed: Callable[[list[ChunkHeader]], None] = lambda _: None
+        self.batches = self.synced_in_place = 0
+        self.sync_seconds = 0.0
+        self._room = trio.lowlevel.ParkingLot()
+        self._waiting: deque[tuple[int, list[Outcome], Deliver]] = deque()
+        self._waiting_bytes_max = waiting_bytes_max
+        self._sync = sync
+        self._flush_interval_s = flush_interval_s
+        self._writing: Segment | None = None
+        self._jobs: queue.SimpleQueue[Segment | None] = queue.SimpleQueue()
+        self._idle = trio.Event()
+        self._last_source: object = None
+        self._streak = 0
+        self._quick = 0.0
+        self._token: trio.lowlevel.TrioToken | None = None
+
+    # -- callers ------------------------------------------------------------------------------------------------------
+
+    @property
+    def waiting_bytes(self) -> int:
+        writing = self._writing
+        return self.engine.front.waiting_bytes + (writing.end - writing.offset if writing is not None else 0)
+
+    @property
+    def full(self) -> bool:
+        """Whether callers should wait (`wait_for_room`) before they submit more."""
+        return self.waiting_bytes > self._waiting_bytes_max
+
+    async def wait_for_room(self) -> None:
+        while self.full:
+            await self._room.park()
+
+    def submit(self, commits: Sequence[RawCommit], deliver: Deliver, source: object) -> None:
+        """Appends the commits; `deliver` is called with their outcomes, in order, once they may be told.
+
+        `source` says who asks: a source that is alone for a while is served in place. Call `kick` after the last of a
+        round.
+        """
+        self._streak = self._streak + 1 if source is self._last_source else 0
+        self._last_source = source
+        engine = self.engine
+        outcomes = engine.append_batch(commits)
+        barrier = engine.barrier
+        if barrier <= engine.visible_sequence:
+            deliver(outcomes)
+        else:
+            self._waiting.append((barrier, outcomes, deliver))
+
+    def kick(self) -> None:
+        """Starts writing what was submitted, unless a batch is being written: then it goes with the next."""
+        if self._writing is not None:
+            return
+        segment = self.engine.take()
+        if segment is None:
+            return
+        self._writing = segment
+        if self._in_place():
+            self.synced_in_place += 1
+            self._done(segment, self._write(segment))
+        else:
+            self._jobs.put(segment)
+
+    def _in_place(self) -> bool:
+        if not self._sync:
+            return True  # a write into the page cache
+        return self._streak >= _LONE_STREAK and len(self._waiting) == 1 and self._quick < _IN_PLACE_SECONDS_MAX
+
+    # -- the writer ---------------------------------------------------------------------------------------------------
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serves until cancelled; cancel it only after `drain`."""
+        self._token = trio.lowlevel.current_trio_token()
+        thread = threading.Thread(target=self._work, name="eventstore-writer", daemon=True)
+        thread.start()
+        try:
+            task_status.started()
+            await self._sync_regularly()
+        finally:
+            self._jobs.put(None)
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(thread.join)
+
+    async def drain(self) -> None:
+        """Returns when everything submitted was delivered."""
+        while self._waiting or self._writing is not None:
+            self._idle = trio.Event()
+            self.kick()
+            if self._waiting or self._writing is not None:
+                await self._idle.wait()
+
+    async def _sync_regularly(self) -> None:
+        if self._sync:
+            await trio.sleep_forever()
+        while True:
+            await trio.sleep(self._flush_interval_s)
+            end = self.engine.front.chunk, self.engine.writer.end
+            try:
+                await trio.to_thread.run_sync(self.engine.sync_now)
+            except EventStoreError as error:
+                self._fail(error)
+            else:
+                self.engine.mark_synced(*end)
+
+    def _work(self) -> None:
+        assert self._token is not None
+        while (segment := self._jobs.get()) is not None:
+            error = self._write(segment)
+            try:
+                self._token.run_sync_soon(self._done, segment, error)
+            except trio.RunFinishedError:
+                return
+
+    def _write(self, segment: Segment) -> EventStoreError | None:
+        started = time.perf_counter()
+        try:
+            self.engine.write(segment)
+        except EventStoreError as error:
+            return error
+        took = time.perf_counter() - started
+        self.sync_seconds += took
+        self._quick = took if segment.begins_chunk else 0.75 * self._quick + 0.25 * took
+        return None
+
+    def _done(self, segment: Segment, error: EventStoreError | None) -> None:
+        self._writing = None
+        if error is not None:
+            self._fail(error)
+            return
+        self.batches += 1
+        completed = self.engine.mark_written(segment, durable=self._sync)
+        self._deliver(self.engine.visible_sequence, None)
+        if completed:
+            self.on_completed(completed)
+        self.advanced.unpark_all()
+        if not self.full:
+            self._room.unpark_all()
+        self.kick()
+        if self._writing is None and not self._waiting:
+            self._idle.set()
+
+    def _fail(self, error: EventStoreError) -> None:
+        """Everybody who waits is told the error; what they appended is taken back out of memory."""
+        _log.error("append failed: %s", error)
+        self.engine.roll_back(error)
+        self._deliver(2**64, error)
+        if not error.retriable:
+            self.poisoned.set()
+        self._room.unpark_all()
+        self._idle.set()
+
+    def _deliver(self, visible: int, error: EventStoreError | None) -> None:
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= visible:
+            _, outcomes, deliver = waiting.popleft()
+            if error is not None:
+                outcomes = [
+                    outcome if outcome[0] == REFUSED or self._stands(outcome) else (REFUSED, error, 0)
+                    for outcome in outcomes
+                ]
+            try:
+                deliver(outcomes)
+            except Exception:  # one receiver's fault must not keep the others from their answers
+                _log.exception("delivering an outcome failed")
+
+    def _stands(self, outcome: Outcome) -> bool:
+        """Whether an outcome rests on visible commits alone, although a later write failed."""
+        sequence = outcome[2]
+        return 0 < sequence <= self.engine.visible_sequence

@@ -1,0 +1,294 @@
+"""The engine: the event store without threads, tasks and sockets. Everything above it only decides who calls it when.
+
+Three kinds of callers, and what they may call:
+- the owner's thread (an event loop): `append_batch`, `take`, `mark_written`, `roll_back`, and all that reads memory
+only;
+- the writer, one at a time, on any thread: `write`, `sync_now`;
+- readers on any thread: `replay`, `scan`.
+
+Checks happen in memory before the write and are visible to the next batch at once. An outcome may be told to the
+outside only when `visible_sequence` has reached the `barrier` that `append_batch` was followed by: also a conflict or
+a duplicate may rest on a commit that is not durable yet.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from eventstore.chunks.files import File
+from eventstore.chunks.front import FrontBuffer, Segment
+from eventstore.chunks.header import ChunkHeader
+from eventstore.chunks.writer import ChunkWriter
+from eventstore.errors import CommandIdReused, EventStoreError, InvalidArgument
+from eventstore.model import VERSION_MAX
+from eventstore.store import commit
+from eventstore.store.commit import CommitView, EventsCheck, check_id
+from eventstore.store.directory import Directory
+from eventstore.store.event_files import EventFiles
+from eventstore.store.index import command_hash
+from eventstore.store.known import ABSENT, KnownAggregates, may_hold
+from eventstore.store.reading import Page, Replay, read_checked
+from eventstore.store.scanning import EventFilter, Scan, ScanPage
+from eventstore.store.tail import Tail, TailFile, command_key
+from eventstore.store.uniqueness import Uniqueness
+
+COMMITTED, DUPLICATE, CONFLICT, REFUSED = 0, 1, 2, 3
+
+Expected: TypeAlias = int | bool | None
+"""None: any version; True: the aggregate exists; an int: exactly this version."""
+
+RawCommit: TypeAlias = tuple[str, Expected, str, int | None, bytes]
+"""(aggregate id, expected version, command id, time in µs or None, events as in a commit record)."""
+
+Outcome: TypeAlias = tuple[int, int, int] | tuple[int, EventStoreError, int]
+"""(COMMITTED or DUPLICATE, version, sequence) | (CONFLICT, actual version, 0) | (REFUSED, error, 0)."""
+
+
+class Engine:
+    """One open store. Build it with `opening.open_engine`."""
+
+    def __init__(
+        self, files: EventFiles, tail: Tail, directory: Directory, known: KnownAggregates,
+        writer: ChunkWriter, front: FrontBuffer, *, epoch: int, clock: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        self.files = files
+        self.tail = tail
+        self.directory = directory
+        self.known = known
+        self.writer = writer
+        self.front = front
+        self.visible_sequence = front.next_sequence - 1
+        self.failed: EventStoreError | None = None
+        self.duplicates = self.conflicts = self.refused = 0
+        self._in_flight: deque[Segment] = deque()
+        self._epoch = epoch
+        self._clock = clock
+        self._check_events = EventsCheck()
+        self._unique = Uniqueness(tail, known, directory, files, self._record_of)
+        self._replay = Replay(files, tail, directory)
+        self._scan = Scan(files, tail)
+
+    # -- appending ----------------------------------------------------------------------------------------------------
+
+    def append_batch(self, commits: Sequence[RawCommit]) -> list[Outcome]:
+        """Checks each commit and puts the good ones into the front buffer. Never raises for what a commit contains."""
+        now = int(self._clock() * 1_000_000)
+        outcomes: list[Outcome] = []
+        append = self._append
+        for aggregate_id, expected, command_id, when, events in commits:
+            try:
+                outcomes.append(append(aggregate_id, expected, command_id, now if when is None else when, events))
+            except EventStoreError as error:
+                self.refused += 1
+                outcomes.append((REFUSED, error, 0))
+        return outcomes
+
+    @property
+    def barrier(self) -> int:
+        """The last sequence given out: once it is visible, everything answered so far may be told."""
+        return self.front.next_sequence - 1
+
+    def _append(self, aggregate_id: str, expected: Expected, command_id: str, when: int, raw: bytes) -> Outcome:
+        if self.failed is not None:
+            raise self.failed
+        id_bytes, command_bytes = check_id("aggregate_id", aggregate_id), check_id("command_id", command_id)
+        count, events = self._check_events(raw)
+        key = command_key(aggregate_id, command_id)
+        version = 0
+        for file in reversed(self.tail.files):
+            ordinal = file.heads.get(aggregate_id)
+            if ordinal is not None:
+                version = file.versions[ordinal]
+                break
+        in_sorted = self._unique.sorted_part(aggregate_id)
+        if version == 0 and in_sorted is not ABSENT:
+            version = int.from_bytes(in_sorted[:8], "little")
+        if version and self._may_be_repeated(key, in_sorted, command_bytes):
+            repeated = self._repeated(aggregate_id, command_id, events)
+            if repeated is not None:
+                return repeated
+        if expected is not None and not self._fits(expected, version):
+            self.conflicts += 1
+            return CONFLICT, version, 0
+        return self._store(id_bytes, command_bytes, events, count, version, when, aggregate_id, key)
+
+    def _may_be_repeated(self, key: int, in_sorted: bytes, command_bytes: bytes) -> bool:
+        for file in self.tail.files:
+            if key in file.commands:
+                return True
+        return bool(in_sorted) and may_hold(in_sorted, command_hash(command_bytes))
+
+    def _repeated(self, aggregate_id: str, command_id: str, events: bytes) -> Outcome | None:
+        view = self._unique.find_command(aggregate_id, command_id)
+        if view is None:
+            return None
+        if view.events != events:
+            raise CommandIdReused(aggregate_id, command_id, view.last_version, view.last_sequence)
+        self.duplicates += 1
+        return DUPLICATE, view.last_version, view.last_sequence
+
+    def _fits(self, expected: int | bool, version: int) -> bool:
+        if expected is True:
+            return version > 0
+        if expected.__class__ is not int or not 0 <= expected <= VERSION_MAX:
+            raise InvalidArgument(
+                f"expected_version is {expected!r}, allowed are 0 to {VERSION_MAX}, ANY and EXISTS",
+                field="expected_version", limit=0, value=str(expected),
+            )  # fmt: skip
+        return expected == version
+
+    def _store(
+        self, id_bytes: bytes, command_bytes: bytes, events: bytes, count: int, version: int, when: int,
+        aggregate_id: str, key: int,
+    ) -> Outcome:  # fmt: skip
+        front = self.front
+        length = commit.record_length(id_bytes, command_bytes, events)
+        if front.begins_chunk(length):
+            self._begin_file()
+        sequence, offset = front.next_sequence, front.end
+        record, crc = commit.encode(
+            id_bytes, command_bytes, events, count,
+            sequence=sequence, first_version=version + 1, time=when, epoch=self._epoch, durable=front.durable,
+        )  # fmt: skip
+        front.append(record, crc, count)
+        version += count
+        self.tail.files[-1].add(aggregate_id, key, offset, length, sequence, version, count)
+        return COMMITTED, version, sequence + count - 1
+
+    def _begin_file(self) -> None:
+        front = self.front
+        front.begin_chunk()
+        self.tail.begin(front.chunk, front.next_sequence)
+        folder = self.files.folder
+        created = int(self._clock() * 1_000_000)
+        self.files.add(ChunkHeader(folder.kind, front.chunk, folder.store, self._epoch, front.next_sequence, created))
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    def take(self) -> Segment | None:
+        """Swaps the buffers: what was collected, to be given to `write`, and then to `mark_written` or `roll_back`."""
+        segment = self.front.take()
+        if segment is not None:
+            self._in_flight.append(segment)
+        return segment
+
+    def write(self, segment: Segment) -> None:
+        """Writes and, where durability is `sync`, syncs. Raises StorageFull or Poisoned."""
+        self.writer.write(segment)
+
+    def mark_written(self, segment: Segment, *, durable: bool) -> list[ChunkHeader]:
+        """The segment was written: its commits become visible. Returns the files that were completed by it."""
+        assert self._in_flight
+        assert self._in_flight[0] is segment
+        self._in_flight.popleft()
+        self.visible_sequence = segment.next_sequence - 1
+        if durable:
+            self.front.mark_durable(segment)
+        completed, self.writer.completed = self.writer.completed, []
+        for header in completed:
+            self.files.update(header)
+        if segment.begins_chunk:
+            self._give_file(segment.chunk)
+        return completed
+
+    def _give_file(self, number: int) -> None:
+        for file in self.tail.files:
+            if file.number == number and file.file is None:
+                file.file = self.files.folder.files.open(self.files.folder.chunk_path(number))
+
+    def roll_back(self, error: EventStoreError) -> None:
+        """A write failed: everything that is not visible yet is taken back out of memory.
+
+        After StorageFull appends may be tried again; any other error is final.
+        """
+        segments = [*self._in_flight, *self.front.segments]
+        for segment in reversed(segments):
+            for raw in reversed(segment.buffers):
+                view = commit.decode(raw)
+                self.tail.current.undo_last(view.aggregate_id, command_key(view.aggregate_id, view.command_id))
+            if segment.begins_chunk:
+                self.tail.drop(self.tail.current)
+                self.files.remove_last()
+        self._in_flight.clear()
+        completed, self.writer.completed = self.writer.completed, []
+        for header in completed:
+            self.files.update(header)
+        if self.files.headers and not self.files.headers[-1].completed:
+            self.front.resume(self.files.headers[-1].number, self.writer.end, self.visible_sequence + 1)
+        else:
+            self.front.resume_with_new_chunk(len(self.files.headers), self.visible_sequence + 1)
+        if not error.retriable:
+            self.failed = error
+
+    def sync_now(self) -> None:
+        """For durability `async`: what was written so far is durable on return."""
+        self.writer.sync_now()
+
+    def mark_synced(self, chunk: int, end: int) -> None:
+        """`sync_now` succeeded after `chunk` was written up to `end`."""
+        if chunk == self.front.chunk:
+            self.front.durable = end
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def replay(
+        self, aggregate_id: str, from_version: int, to_version: int | None, backwards: bool, bytes_max: int
+    ) -> Page:
+        """A page of one aggregate's history. Raises Corrupt or ReadFailed, never answers "nothing" in their place."""
+        check_id("aggregate_id", aggregate_id)
+        return self._replay.page(aggregate_id, from_version, to_version, backwards, bytes_max, self.visible_sequence)
+
+    def scan(self, after: int, wanted: EventFilter, bytes_max: int, events_max: int | None) -> ScanPage:
+        """A page of everything, in commit order."""
+        return self._scan.page(after, wanted, bytes_max, events_max, self.visible_sequence)
+
+    def version(self, aggregate_id: str) -> int:
+        """The aggregate's visible version, 0 where it does not exist."""
+        check_id("aggregate_id", aggregate_id)
+        for file in reversed(self.tail.files):
+            ordinal = file.heads.get(aggregate_id)
+            visible = file.written_commits(self.visible_sequence) if ordinal is not None else 0
+            while ordinal is not None and ordinal < len(file.versions):
+                if ordinal < visible:
+                    return file.versions[ordinal]
+                ordinal = file.previous[ordinal]
+        return int.from_bytes(self._unique.sorted_part(aggregate_id)[:8], "little")
+
+    def find_command(self, aggregate_id: str, command_id: str) -> CommitView | None:
+        """The visible commit of this command."""
+        check_id("aggregate_id", aggregate_id)
+        check_id("command_id", command_id)
+        view = self._unique.find_command(aggregate_id, command_id)
+        return view if view is not None and view.last_sequence <= self.visible_sequence else None
+
+    def warm(self, aggregate_ids: Sequence[str]) -> None:
+        """Loads these aggregates into the version cache."""
+        self._unique.warm(aggregate_ids)
+
+    def _record_of(self, file: TailFile, ordinal: int) -> bytes:
+        """A commit of the tail, from the file or from the buffers that are on their way there."""
+        start, stop = file.extent(ordinal)
+        for segment in (*self._in_flight, *self.front.segments):
+            if segment.chunk == file.number and segment.offset <= start < segment.end:
+                return segment.buffers[ordinal - file.ordinal_at(segment.first_sequence)]
+        handle: File | None = file.file
+        assert handle is not None, "a file is opened for reading before its commits become visible"
+        return read_checked(handle, self.files.name(file.number), start, stop)
+
+    # -- sorting ------------------------------------------------------------------------------------------------------
+
+    def use_sorted(self, number: int) -> TailFile:
+        """The sorted file and its index are in place: readers go to them. Memory keeps the file until `release`."""
+        self.files.update(self.files.folder.read_header(number))
+        return next(file for file in self.tail.files if file.number == number)
+
+    def release(self, file: TailFile) -> None:
+        """The directory covers the file: memory no longer has to."""
+        self.tail.drop(file)
+
+    def close(self) -> None:
+        self.writer.close()
+        self.files.close()

@@ -1,0 +1,123 @@
+"""All event files of a store: their headers, and a bounded pool of open files and mapped indexes.
+
+Thread-safe: replays of cold files run on worker threads. A file that is dropped from the pool, or replaced by its
+sorted self, stays usable for whoever still holds it.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TypeVar
+
+from eventstore.chunks.files import File
+from eventstore.chunks.folder import ChunkFolder
+from eventstore.chunks.header import ChunkHeader
+from eventstore.errors import Corrupt
+from eventstore.store.index import EventIndex, open_index, read_header
+from eventstore.store.ranges import RangeCache
+from eventstore.store.sorting import INDEX
+
+Opened = TypeVar("Opened")
+
+
+class EventFiles:
+    """Event files by number, from 1."""
+
+    def __init__(self, folder: ChunkFolder, open_files_max: int) -> None:
+        self.folder = folder
+        self.headers: list[ChunkHeader] = []
+        self.ranges = RangeCache()
+        self._first_sequences: list[int] = []
+        self._open_max = open_files_max
+        self._files: OrderedDict[int, File] = OrderedDict()
+        self._indexes: OrderedDict[int, EventIndex] = OrderedDict()
+        self._maps: OrderedDict[int, memoryview] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def add(self, header: ChunkHeader) -> None:
+        """The next file. For a sorted one, its index header is read.
+
+        Raises:
+            Corrupt: the index is missing, damaged or another file's; it has to be built again.
+        """
+        assert header.number == len(self.headers) + 1
+        if header.sorted:
+            self._add_range(header)
+        self._first_sequences.append(header.first_sequence)
+        self.headers.append(header)
+
+    def update(self, header: ChunkHeader) -> None:
+        """The file was completed, or replaced by its sorted self."""
+        if header.sorted:
+            with self._lock:
+                self._files.pop(header.number, None)
+                self._indexes.pop(header.number, None)
+                self._maps.pop(header.number, None)
+            self._add_range(header)
+        self.headers[header.number - 1] = header
+
+    def remove_last(self) -> None:
+        """The file that was begun last could not be: forgotten, before anything was in it."""
+        header = self.headers.pop()
+        self._first_sequences.pop()
+        with self._lock:
+            self._files.pop(header.number, None)
+
+    def _add_range(self, header: ChunkHeader) -> None:
+        path = self.folder.beside(header.number, INDEX)
+        try:
+            file = self.folder.files.open(path)
+        except FileNotFoundError:
+            raise Corrupt(str(path), 0, "the index of a sorted event file is missing") from None
+        try:
+            index = read_header(file, str(path))
+        finally:
+            file.close()
+        if not index.belongs_to(header):
+            raise Corrupt(str(path), 0, f"the index does not belong to {self.folder.chunk_path(header.number).name}")
+        self.ranges.add(index.smallest, index.largest, header.number)
+
+    def name(self, number: int) -> str:
+        return str(self.folder.chunk_path(number))
+
+    def file(self, number: int) -> File:
+        return self._pooled(self._files, number, lambda: self.folder.files.open(self.folder.chunk_path(number)))
+
+    def map(self, number: int) -> memoryview:
+        """The bytes of a completed file, in memory."""
+        return self._pooled(self._maps, number, lambda: self.folder.files.open(self.folder.chunk_path(number)).map())
+
+    def index(self, number: int) -> EventIndex:
+        """The mapped index of a sorted file.
+
+        Raises:
+            Corrupt
+        """
+        return self._pooled(
+            self._indexes, number, lambda: open_index(self.folder.files, self.folder.beside(number, INDEX))
+        )
+
+    def at_sequence(self, sequence: int) -> ChunkHeader | None:
+        """The file that holds `sequence`, or would if it existed."""
+        place = bisect_right(self._first_sequences, sequence) - 1
+        return self.headers[place] if place >= 0 else None
+
+    def close(self) -> None:
+        with self._lock:
+            self._files.clear()
+            self._indexes.clear()
+            self._maps.clear()
+
+    def _pooled(self, pool: OrderedDict[int, Opened], number: int, open_it: Callable[[], Opened]) -> Opened:
+        with self._lock:
+            opened = pool.get(number)
+            if opened is not None:
+                pool.move_to_end(number)
+                return opened
+            opened = pool[number] = open_it()
+            if len(pool) > self._open_max:
+                pool.popitem(last=False)
+            return opened

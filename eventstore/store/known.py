@@ -1,0 +1,79 @@
+"""The version cache: for aggregates in sorted files, their version there and the hashes of their command ids.
+
+Bounded by bytes, with two generations instead of a linked list: what is used moves to the young one; when that is full
+it becomes the old one, and what was old is forgotten. Forgotten is not unknown: the directory is asked again. Values
+are plain bytes (version, then 8 bytes a command), which the garbage collector never looks into. An aggregate that is
+in no sorted file is the empty value.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+ABSENT: Final = b""
+_ENTRY_BYTES: Final = 230  # measured: the string, the bytes header and the slots of two dicts
+_LINEAR_COMMANDS_MAX: Final = 512
+
+
+def pack(version: int, hashes: bytes) -> bytes:
+    """A cache value. Many hashes are sorted, so that a look-up is a bisect and not a scan."""
+    if len(hashes) > 8 * _LINEAR_COMMANDS_MAX:
+        hashes = np.sort(np.frombuffer(hashes, "<u8")).tobytes()
+    return version.to_bytes(8, "little") + hashes
+
+
+def version_of(value: bytes) -> int:
+    return int.from_bytes(value[:8], "little")
+
+
+def may_hold(value: bytes, command_hash: int) -> bool:
+    """Whether a command with this hash may be among them. False is certain."""
+    if len(value) <= 8 + 8 * _LINEAR_COMMANDS_MAX:
+        return value.find(command_hash.to_bytes(8, "little"), 8) >= 0
+    hashes = np.frombuffer(value, "<u8", offset=8)
+    place = int(np.searchsorted(hashes, np.uint64(command_hash)))
+    return place < len(hashes) and int(hashes[place]) == command_hash
+
+
+class KnownAggregates:
+    """Aggregate id → cache value."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._generation_bytes_max = bytes_max // 2
+        self._young: dict[str, bytes] = {}
+        self._old: dict[str, bytes] = {}
+        self._young_bytes = 0
+        self.hits = 0
+        self.misses = 0
+
+    def __len__(self) -> int:
+        return len(self._young) + len(self._old)
+
+    def get(self, aggregate_id: str) -> bytes | None:
+        value = self._young.get(aggregate_id)
+        if value is None:
+            value = self._old.pop(aggregate_id, None)
+            if value is None:
+                return None
+            self.put(aggregate_id, value)
+        return value
+
+    def put(self, aggregate_id: str, value: bytes) -> None:
+        self._young[aggregate_id] = value
+        self._young_bytes += _ENTRY_BYTES + len(value)
+        if self._young_bytes > self._generation_bytes_max:
+            self._old, self._young, self._young_bytes = self._young, {}, 0
+
+    def forget(self, aggregate_id: str) -> None:
+        self._young.pop(aggregate_id, None)
+        self._old.pop(aggregate_id, None)
+
+    def clear(self) -> None:
+        self._young, self._old, self._young_bytes = {}, {}, 0
+
+    def recent(self, count: int) -> list[str]:
+        """Up to `count` ids, the most recently used last."""
+        young = list(self._young)
+        return (list(self._old)[-max(0, count - len(young)) :] if len(young) < count else []) + young[-count:]

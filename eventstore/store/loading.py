@@ -1,0 +1,47 @@
+"""Reads an unsorted event file into the tail: the part of recovery that knows what a commit is."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from eventstore.chunks.record import Walk
+from eventstore.errors import Corrupt
+from eventstore.store.commit import HEADER_BYTES
+from eventstore.store.tail import TailFile, command_key
+
+_HEADER = np.dtype(
+    {
+        "names": ["length", "count", "first_version", "id_len", "command_len"],
+        "formats": ["<u4", "<u4", "<u8", "|u1", "|u1"],
+        "offsets": [8, 28, 40, 48, 49],
+        "itemsize": HEADER_BYTES,
+    }
+)
+
+
+class TailLoader:
+    """Adds every record it is called with to a tail file, and holds versions together."""
+
+    def __init__(self, file: TailFile, name: str) -> None:
+        self._file = file
+        self._name = name
+
+    def __call__(self, data: memoryview, base: int, found: Walk) -> None:
+        """Raises Corrupt where an aggregate's versions have a gap."""
+        raw = data.tobytes()
+        starts = np.array(found.offsets, np.int64) - base
+        headers = np.frombuffer(raw, np.uint8)[starts[:, None] + np.arange(HEADER_BYTES)].view(_HEADER)[:, 0]
+        ids = starts + HEADER_BYTES + 2
+        commands = ids + headers["id_len"] + 2
+        add, heads, versions = self._file.add, self._file.heads, self._file.versions
+        for offset, sequence, length, count, first, id_at, id_len, command_at, command_len in zip(
+            found.offsets, found.sequences, headers["length"].tolist(), headers["count"].tolist(),
+            headers["first_version"].tolist(), ids.tolist(), headers["id_len"].tolist(),
+            commands.tolist(), headers["command_len"].tolist(), strict=True,
+        ):  # fmt: skip
+            aggregate_id = raw[id_at : id_at + id_len].decode()
+            command_id = raw[command_at : command_at + command_len].decode()
+            before = heads.get(aggregate_id)
+            if before is not None and versions[before] != first - 1:
+                raise Corrupt(self._name, offset, f"{aggregate_id!r} goes from version {versions[before]} to {first}")
+            add(aggregate_id, command_key(aggregate_id, command_id), offset, length, sequence, first + count - 1, count)

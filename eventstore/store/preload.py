@@ -1,0 +1,51 @@
+"""The preload file: the ids of the most recently used aggregates, so that a restarted store is warm before its
+first request.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from eventstore.chunks.files import Files
+
+NAME = "recent.json"
+_BYTES_MAX = 512 * 1024 * 1024
+
+
+class PreloadFile:
+    """Derived data: whatever is wrong with it, it counts as empty."""
+
+    def __init__(self, files: Files, folder: Path) -> None:
+        self._files = files
+        self._path = folder / NAME
+
+    def write(self, aggregate_ids: Sequence[str]) -> None:
+        """Replaces the file. Not synced: losing it costs warmth, nothing else."""
+        temporary = self._path.with_name(NAME + ".tmp")
+        with contextlib.suppress(OSError):
+            if self._files.exists(temporary):
+                self._files.remove(temporary)
+            file = self._files.open(temporary, create=True)
+            try:
+                file.write_at(0, [json.dumps(list(aggregate_ids)).encode()])
+            finally:
+                file.close()
+            self._files.rename(temporary, self._path)
+
+    def read(self) -> list[str]:
+        """The ids, the most recently used last."""
+        try:
+            file = self._files.open(self._path)
+        except OSError:
+            return []
+        try:
+            size = file.size()
+            names = json.loads(file.read_at(0, size)) if size <= _BYTES_MAX else []
+        except (OSError, ValueError):
+            return []
+        finally:
+            file.close()
+        return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []

@@ -1,0 +1,195 @@
+"""Reading everything in commit order, with filters: pages of whole commit records from a sequence number on.
+
+An unsorted file is in commit order already. In a sorted one the permutation of the index leads from sequence to row,
+and filters are masks over index columns, so that what does not match is never read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from eventstore.chunks.header import ChunkHeader
+from eventstore.errors import Corrupt
+from eventstore.model import Event
+from eventstore.store.event_files import EventFiles
+from eventstore.store.index import EventIndex
+from eventstore.store.page import decode_page
+from eventstore.store.reading import check_records, read_checked
+from eventstore.store.tail import Tail, TailFile
+
+_WINDOW_EVENTS = 4096
+_EXAMINED_EVENTS_MAX = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class EventFilter:
+    """What `read_all` and `subscribe` let through; None lets everything through. Times in µs, both ends included."""
+
+    types: frozenset[str] | None = None
+    aggregate_prefix: str | None = None
+    from_time: int | None = None
+    to_time: int | None = None
+
+    @property
+    def everything(self) -> bool:
+        return self == _EVERYTHING
+
+    def matches(self, event: Event) -> bool:
+        return (
+            (self.types is None or event[2] in self.types)
+            and (self.aggregate_prefix is None or event[0].startswith(self.aggregate_prefix))
+            and (self.from_time is None or event[6] >= self.from_time)
+            and (self.to_time is None or event[6] <= self.to_time)
+        )
+
+
+_EVERYTHING = EventFilter()
+
+
+@dataclass(frozen=True, slots=True)
+class ScanPage:
+    """Commit records with at least one matching event each; `next` is the `after` of the following page."""
+
+    records: bytes
+    next: int
+    at_end: bool
+
+
+class Scan:
+    """Reads pages of the whole log."""
+
+    def __init__(self, files: EventFiles, tail: Tail) -> None:
+        self._files = files
+        self._tail = tail
+
+    def page(self, after: int, wanted: EventFilter, bytes_max: int, events_max: int | None, visible: int) -> ScanPage:
+        """The page behind sequence `after`, of about `bytes_max`; `visible` is the last sequence that may be seen."""
+        parts: list[bytes] = []
+        left, examined = bytes_max, 0
+        events_left = events_max if events_max is not None else 2**62
+        while after < visible and left > 0 and events_left > 0 and examined < _EXAMINED_EVENTS_MAX:
+            unsorted = {file.number: file for file in self._tail.files}
+            header = self._files.at_sequence(after + 1)
+            assert header is not None, "a visible sequence lies in a file"
+            before = after
+            file = unsorted.get(header.number)
+            if file is not None:
+                data, count, after = self._unsorted(file, after, wanted, left, events_left, visible)
+            else:
+                data, count, after = self._sorted(header, after, wanted, left, events_left)
+            parts.append(data)
+            left -= len(data)
+            events_left -= count
+            examined += after - before
+        return ScanPage(b"".join(parts), after, after >= visible)
+
+    def _unsorted(
+        self, file: TailFile, after: int, wanted: EventFilter, bytes_max: int, events_max: int, visible: int
+    ) -> tuple[bytes, int, int]:
+        handle, name = file.file, self._files.name(file.number)
+        assert handle is not None
+        commits = file.written_commits(visible)
+        first = file.ordinal_at(after + 1)
+        start, stop = file.extent(first)
+        last = first
+        limit = min(commits, first + min(_WINDOW_EVENTS, events_max))
+        while last + 1 < limit and stop - start < bytes_max:
+            last += 1
+            stop = file.extent(last)[1]
+        data = read_checked(handle, name, start, stop)
+        check_records(data, name, start)
+        following = file.sequences[last + 1] if last + 1 < commits else min(visible, file.next_sequence - 1) + 1
+        if wanted.everything:
+            return data, following - after - 1, following - 1
+        kept, count = _matching_records(data, [file.extent(at) for at in range(first, last + 1)], start, wanted)
+        return kept, count, following - 1
+
+    def _sorted(
+        self, header: ChunkHeader, after: int, wanted: EventFilter, bytes_max: int, events_max: int
+    ) -> tuple[bytes, int, int]:
+        index = self._files.index(header.number)
+        prefix = wanted.aggregate_prefix
+        if prefix is not None and header.number not in self._files.ranges.with_prefix(prefix.encode()):
+            return b"", 0, header.last_sequence
+        types = _type_ordinals(index, wanted)
+        if types is not None and not len(types):
+            return b"", 0, header.last_sequence
+        first = after + 1 - header.first_sequence
+        rows = index.columns["permutation"][first : first + _WINDOW_EVENTS]
+        if not wanted.everything:
+            rows = rows[_mask(index, rows, wanted, types)]
+        if len(rows) > events_max:
+            rows = rows[:events_max]
+        window_end = min(after + _WINDOW_EVENTS, header.last_sequence)
+        starts = index.columns["record"][rows]
+        fresh = np.ones(len(starts), bool)
+        fresh[1:] = starts[1:] != starts[:-1]
+        rows, starts = rows[fresh], starts[fresh]
+        lengths = index.columns["length"][rows].astype(np.int64)
+        fitting = max(1, int(np.searchsorted(np.cumsum(lengths), bytes_max)))
+        cut = fitting < len(rows) or len(fresh) >= events_max
+        rows, starts, lengths = rows[:fitting], starts[:fitting].astype(np.int64), lengths[:fitting]
+        data = self._gather(header.number, starts, lengths)
+        if cut and len(rows):
+            window_end = self._last_sequence_of(index, header, int(rows[-1]))
+        return data, int(fresh.sum()), window_end
+
+    def _last_sequence_of(self, index: EventIndex, header: ChunkHeader, row: int) -> int:
+        """The last sequence of the commit that the event in `row` belongs to."""
+        records = index.columns["record"]
+        stop = row + 1
+        while stop < len(records) and records[stop] == records[row]:
+            stop += 1
+        return int(index.columns["sequence"][stop - 1])
+
+    def _gather(self, number: int, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> bytes:
+        """Records from all over the file, in the order given."""
+        if not len(starts):
+            return b""
+        data, name = self._files.map(number), self._files.name(number)
+        stops = starts + lengths
+        if int(stops.max()) > len(data):
+            raise Corrupt(name, len(data), "the file ends here; its index points behind it")
+        joined = b"".join([data[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)])
+        try:
+            check_records(joined, name, 0)
+        except Corrupt:
+            for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+                check_records(bytes(data[start:stop]), name, start)
+            raise
+        return joined
+
+
+def _matching_records(data: bytes, extents: list[tuple[int, int]], base: int, wanted: EventFilter) -> tuple[bytes, int]:
+    kept = []
+    for start, stop in extents:
+        piece = data[start - base : stop - base]
+        if any(map(wanted.matches, decode_page(piece))):
+            kept.append(piece)
+    return b"".join(kept), len(kept)
+
+
+def _type_ordinals(index: EventIndex, wanted: EventFilter) -> list[int] | None:
+    if wanted.types is None:
+        return None
+    return [place for place, name in enumerate(index.type_names()) if name in wanted.types]
+
+
+def _mask(
+    index: EventIndex, rows: npt.NDArray[np.generic], wanted: EventFilter, types: list[int] | None
+) -> npt.NDArray[np.bool_]:
+    mask = np.ones(len(rows), bool)
+    if types is not None:
+        mask &= np.isin(index.columns["type"][rows], types)
+    if wanted.aggregate_prefix is not None:
+        first, last = index.with_prefix(wanted.aggregate_prefix.encode())
+        ordinals = index.columns["ordinal"][rows]
+        mask &= (ordinals >= first) & (ordinals < last)
+    if wanted.from_time is not None:
+        mask &= index.columns["time"][rows] >= wanted.from_time
+    if wanted.to_time is not None:
+        mask &= index.columns["time"][rows] <= wanted.to_time
+    return mask

@@ -1,0 +1,189 @@
+"""Sorts a completed event file by (aggregate id, version) and writes its index: a pure function of one file.
+
+Runs in a child process at low priority (`python -m eventstore.store.sorting`), so that it disturbs neither the writer
+nor the event loop. It writes two temporary files and syncs them; `switch` is the one step that makes them count: the
+index is renamed first, then the sorted file over the unsorted one. Until that second rename the index belongs to
+nothing and is ignored; a crash anywhere leaves one complete generation.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from crc32c import crc32c
+
+from eventstore.chunks.files import File
+from eventstore.chunks.folder import ChunkFolder
+from eventstore.chunks.header import FOOTER_BYTES, RECORDS_FROM, SORTED, ChunkHeader, check_footer
+from eventstore.chunks.record import UNORDERED
+from eventstore.chunks.recovery import read_records
+from eventstore.errors import Corrupt
+from eventstore.store import index as event_index
+from eventstore.store.columns import FileColumns, within_group
+from eventstore.store.commit import HEADER_BYTES
+
+_SLAB_BYTES = 8 * 1024 * 1024
+INDEX = "index"
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Commits in sorted order: `places` are their places in the unsorted file, `ordinals` those of their aggregates."""
+
+    ids: list[bytes]
+    places: Ints
+    ordinals: Ints
+    offsets: Ints
+    lengths: Ints
+    counts: Ints
+
+
+def temporary(path: Path) -> Path:
+    return path.with_name(path.name + ".tmp")
+
+
+def sort_file(folder: ChunkFolder, number: int) -> None:
+    """Writes the sorted file and its index under temporary names. A file that is sorted already only gets its index.
+
+    Raises:
+        Corrupt: the file is damaged; nothing was written that counts.
+    """
+    files, path = folder.files, folder.chunk_path(number)
+    header = folder.read_header(number)
+    file = files.open(path)
+    try:
+        collected = read_columns(file, str(path), header)
+        columns = collected.finish()
+        order = _order(collected, columns)
+        index_path = temporary(folder.beside(number, INDEX))
+        for leftover in (temporary(path), index_path):
+            if files.exists(leftover):
+                files.remove(leftover)
+        target = None if header.sorted else files.open(temporary(path), create=True)
+        try:
+            sorted_header = replace(header, flags=header.flags | SORTED)
+            extents = _write_sorted(file, target, sorted_header, order)
+        finally:
+            if target is not None:
+                target.close()
+        event_index.write_index(files, index_path, sorted_header, _index_columns(collected, columns, order, extents))
+    finally:
+        file.close()
+
+
+def switch(folder: ChunkFolder, number: int) -> None:
+    """Puts what `sort_file` wrote in place; durable on return."""
+    files = folder.files
+    for path in (folder.beside(number, INDEX), folder.chunk_path(number)):
+        if files.exists(temporary(path)):
+            files.rename(temporary(path), path)
+    files.sync_folder(folder.path)
+
+
+def read_columns(file: File, name: str, header: ChunkHeader) -> FileColumns:
+    """Reads and checks a completed file from its first record to its footer."""
+    check_footer(file.read_at(header.end, FOOTER_BYTES), header, name)
+    collected = FileColumns()
+    first = UNORDERED if header.sorted else header.first_sequence
+    found, fault = read_records(file, name, RECORDS_FROM, header.end, first, HEADER_BYTES, collected)
+    if fault is not None:
+        raise Corrupt(name, found.end, fault)
+    if found.checksum & (2**64 - 1) != header.checksum or found.records != header.records:
+        raise Corrupt(
+            name, found.end, f"{found.records} records, the header counts {header.records}; or another checksum"
+        )
+    return collected
+
+
+def _order(collected: FileColumns, columns: dict[str, npt.NDArray[np.generic]]) -> Order:
+    ids = sorted(collected.ordinals)
+    rank = np.empty(len(ids), np.int64)
+    rank[[collected.ordinals[name] for name in ids]] = np.arange(len(ids))
+    ordinals = rank[columns["commit_ordinal"]]
+    places = np.argsort(ordinals, kind="stable")  # an aggregate's commits are in order of version already
+    return Order(
+        ids, places, ordinals[places],
+        columns["commit_offset"][places], columns["commit_length"][places], columns["commit_count"][places],
+    )  # type: ignore[arg-type] # fmt: skip
+
+
+def _write_sorted(source: File, target: File | None, header: ChunkHeader, order: Order) -> list[int]:
+    """Copies the records in sorted order, and returns the CRC of each aggregate's bytes."""
+    data = source.map()
+    if target is not None:
+        target.preallocate(header.end + FOOTER_BYTES)
+        target.write_at(0, [header.encode(), bytes(RECORDS_FROM - 128)])
+    starts, stops = order.offsets.tolist(), (order.offsets + order.lengths).tolist()
+    bounds = np.searchsorted(np.cumsum(order.lengths), np.arange(_SLAB_BYTES, int(order.lengths.sum()), _SLAB_BYTES))
+    crcs = [0] * len(order.ids)
+    ordinals, position = order.ordinals.tolist(), RECORDS_FROM
+    edges = sorted({0, *bounds.tolist(), len(starts)})
+    for first, last in itertools.pairwise(edges):
+        slab = [data[start:stop] for start, stop in zip(starts[first:last], stops[first:last], strict=True)]
+        for ordinal, piece in zip(ordinals[first:last], slab, strict=True):
+            crcs[ordinal] = crc32c(piece, crcs[ordinal])
+        if target is not None:
+            joined = b"".join(slab)
+            target.write_at(position, [joined])
+            position += len(joined)
+    if target is not None:
+        target.write_at(header.end, [header.footer()])
+        target.sync()
+    return crcs
+
+
+def _index_columns(
+    collected: FileColumns, columns: dict[str, npt.NDArray[np.generic]], order: Order, extents: list[int]
+) -> event_index.Columns:
+    """The rows in sorted order, and the tables."""
+    counts, places = order.counts, order.places
+    new_offsets = RECORDS_FROM + np.cumsum(order.lengths) - order.lengths
+    first_event = np.cumsum(columns["commit_count"]) - columns["commit_count"]  # type: ignore[operator] # integers
+    within = within_group(counts)
+    events = np.repeat(first_event[places], counts) + within
+    shift = np.repeat(new_offsets - order.offsets, counts)
+
+    def spread(name: str) -> npt.NDArray[np.generic]:
+        return np.repeat(columns[name][places], counts)
+
+    sequence = spread("commit_sequence") + within  # type: ignore[operator] # integers
+    ordinal = np.repeat(order.ordinals, counts)
+    permutation = np.empty(len(events), np.uint32)
+    permutation[sequence - sequence.min()] = np.arange(len(events), dtype=np.uint32)
+    meta = columns["meta"][events]
+    result: event_index.Columns = {
+        "ordinal": ordinal,
+        "version": spread("commit_version") + within,  # type: ignore[operator] # integers
+        "sequence": sequence,
+        "time": spread("commit_time"),
+        "type": columns["type"][events],
+        "command": spread("commit_command"),
+        "record": np.repeat(new_offsets, counts),
+        "length": np.repeat(order.lengths, counts),
+        "data": columns["data"][events] + shift,  # type: ignore[operator] # integers
+        "data_len": columns["data_len"][events],
+        "meta": np.where(meta > 0, meta + shift, 0),  # type: ignore[operator] # integers
+        "meta_len": columns["meta_len"][events],
+        "format": columns["format"][events],
+        "permutation": permutation,
+        "first_row": np.searchsorted(ordinal, np.arange(len(order.ids) + 1)),
+        "extent_crc": np.array(extents, np.uint32),
+    }
+    _add_names(result, "id_ends", "ids", order.ids)
+    _add_names(result, "type_ends", "types", [name.encode() for name in collected.types])
+    starts = event_index.blocks(len(order.ids))
+    _add_names(result, "split_ends", "split_ids", [order.ids[first] for first in starts[:-1]])
+    result = {name: np.ascontiguousarray(result[name], event_index.COLUMNS[name]) for name in result}
+    crcs = [event_index.block_crc(result, first, last) for first, last in itertools.pairwise(starts)]
+    result["block_crc"] = np.array(crcs, np.uint32)
+    return result
+
+
+def _add_names(result: event_index.Columns, ends: str, names: str, values: list[bytes]) -> None:
+    result[ends] = np.concatenate([[0], np.cumsum([len(value) for value in values])])
+    result[names] = np.frombuffer(b"".join(values), np.uint8)
