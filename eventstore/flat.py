@@ -41,9 +41,7 @@ def decode_trusted(data: bytes, count: int) -> tuple[Scalar, ...]:
     try:
         return cast(
             "tuple[Scalar, ...]",
-            _unpackb(
-                _ARRAY32.pack(0xDD, count) + data, use_list=False, max_array_len=count, unicode_errors="surrogateescape"
-            ),
+            _unpackb(_ARRAY32.pack(0xDD, count) + data, use_list=False, max_array_len=count, unicode_errors="surrogateescape"),
         )
     except ValueError as error:
         raise Malformed(str(error) or type(error).__name__) from None

@@ -101,9 +101,7 @@ class OsFile:
             group = buffers[first : first + _IOV_MAX]
             total = sum(map(len, group))
             written = os.pwritev(self._fd, group, offset)
-            if (
-                written != total
-            ):  # a nearly full disk or a signal: the rest in one piece, so that the error shows itself
+            if written != total:  # a nearly full disk or a signal: the rest in one piece, so that the error shows itself
                 rest = memoryview(b"".join(group))[written:]
                 while rest:
                     step = os.pwrite(self._fd, rest, offset + total - len(rest))

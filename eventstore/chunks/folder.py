@@ -71,9 +71,7 @@ class ChunkFolder:
         if header.store != self.store:
             raise FolderRefused(str(path), f"belongs to store {header.store}, not to {self.store}")
         if header.completed and size != header.end + FOOTER_BYTES:
-            raise Corrupt(
-                str(path), min(size, header.end), f"{size} bytes, its header says {header.end + FOOTER_BYTES}"
-            )
+            raise Corrupt(str(path), min(size, header.end), f"{size} bytes, its header says {header.end + FOOTER_BYTES}")
         return header
 
     def headers(self) -> list[ChunkHeader]:
@@ -88,9 +86,7 @@ class ChunkFolder:
         last = len(numbers)
         if last not in (known, (known if isinstance(known, int) else 0) + 1):
             missing = next(number for number in range(1, last + 2) if number not in numbers)
-            raise FolderRefused(
-                str(self.chunk_path(missing)), f"is missing: {known} chunks were begun. Restore the file"
-            )
+            raise FolderRefused(str(self.chunk_path(missing)), f"is missing: {known} chunks were begun. Restore the file")
         headers = [self.read_header(number) for number in range(1, last + 1)]
         for before, header in itertools.pairwise(headers):
             self._check_follows(before, header)
@@ -103,9 +99,7 @@ class ChunkFolder:
 
     def _check_follows(self, before: ChunkHeader, header: ChunkHeader) -> None:
         if not before.completed:
-            raise FolderRefused(
-                str(self.chunk_path(before.number)), "is not completed, though another chunk follows it"
-            )
+            raise FolderRefused(str(self.chunk_path(before.number)), "is not completed, though another chunk follows it")
         if header.first_sequence != before.last_sequence + 1:
             raise FolderRefused(
                 str(self.chunk_path(header.number)),

@@ -97,9 +97,7 @@ class ChunkHeader:
         return raw[:-4] + crc32c(raw[:-4]).to_bytes(4, "little")
 
     def footer(self) -> bytes:
-        raw = FOOTER.pack(
-            FOOTER_MAGIC, self.first_sequence, self.last_sequence, self.records, self.checksum, bytes(20), 0
-        )
+        raw = FOOTER.pack(FOOTER_MAGIC, self.first_sequence, self.last_sequence, self.records, self.checksum, bytes(20), 0)
         return raw[:-4] + crc32c(raw[:-4]).to_bytes(4, "little")
 
 
@@ -123,9 +121,7 @@ def decode_header(raw: bytes, file: str, kind: int) -> ChunkHeader:
         raise Corrupt(file, 0, "the checksum of the file header does not match")
     if own_kind != kind or records_from != RECORDS_FROM:
         raise FolderRefused(file, f"a chunk of kind {own_kind} where kind {kind} belongs")
-    return ChunkHeader(
-        own_kind, number, uuid.UUID(bytes=store), epoch, first, created, flags, last, end, records, checksum
-    )
+    return ChunkHeader(own_kind, number, uuid.UUID(bytes=store), epoch, first, created, flags, last, end, records, checksum)
 
 
 def check_footer(raw: bytes, header: ChunkHeader, file: str) -> None:

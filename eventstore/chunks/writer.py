@@ -177,7 +177,8 @@ class ChunkWriter:
         except OSError as error:
             raise self._poison("cut back after a full disk", error) from error
         raise StorageFull(
-            f"no space left in {self._folder.path} ({cause.strerror}); nothing of this append was stored. Free some space",
+            f"no space left in {self._folder.path} ({cause.strerror}); nothing of this append was stored. "
+            "Free some space and try again",
             path=str(self._folder.path),
         ) from cause
 

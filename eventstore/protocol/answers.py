@@ -161,12 +161,7 @@ def _decode_error(values: list[Scalar]) -> Answer:
 
 
 def _error(wire: Sequence[Scalar]) -> EventStoreError:
-    if (
-        len(wire) < 2
-        or len(wire) % 2
-        or not isinstance(wire[0], int)
-        or any(isinstance(value, bytes) for value in wire)
-    ):
+    if len(wire) < 2 or len(wire) % 2 or not isinstance(wire[0], int) or any(isinstance(value, bytes) for value in wire):
         raise ProtocolError("an error is code (uint), message (str) and pairs of names and scalars")
     return from_wire(cast("list[str | int | bool | None]", list(wire)))
 

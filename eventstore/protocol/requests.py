@@ -24,9 +24,7 @@ INT64_MIN: Final = -(2**63)
 INT64_MAX: Final = 2**63 - 1
 UINT64_MAX: Final = 2**64 - 1
 
-WireExpected: TypeAlias = (
-    "int | bool | None"  # None: any version, True: the aggregate exists, an int: exactly this version
-)
+WireExpected: TypeAlias = "int | bool | None"  # None: any version, True: the aggregate exists, an int: exactly this version
 WireCommit: TypeAlias = "tuple[str, WireExpected, str, int | None, bytes]"
 """Aggregate id, expected version, command id, timestamp, events as flat msgpack."""
 
@@ -161,9 +159,7 @@ class Ping:
     """Are you there?"""
 
 
-Request: TypeAlias = (
-    Append | Hello | Read | ReadAll | Version | FindCommand | Subscribe | Credit | Unsubscribe | Stats | Ping
-)
+Request: TypeAlias = Append | Hello | Read | ReadAll | Version | FindCommand | Subscribe | Credit | Unsubscribe | Stats | Ping
 
 
 def _check_prefix(prefix: Scalar) -> None:

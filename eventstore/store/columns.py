@@ -68,11 +68,11 @@ class FileColumns:
         types = self.types
         type_ordinals = np.array([types.setdefault(str(name), len(types)) for name in _pick(values, at + 1)], np.int64)
         type_bytes = np.array([len(name.encode()) for name in types], np.int64)[type_ordinals]
-        data_bytes = np.fromiter(map(len, _pick(values, at + 2)), np.int64, len(at))  # type: ignore[arg-type] # all
-        bytes metadata = _pick(values, at + 3)
+        data_bytes = _lengths(_pick(values, at + 2))
+        metadata = _pick(values, at + 3)
         has_meta = np.fromiter((value is not None for value in metadata), bool, len(at))
-        meta_bytes = np.fromiter((len(value) if value is not None else 0 for value in metadata), np.int64, len(at))  #
-        type: ignore[arg-type] before_data = 1 + _text_head(type_bytes) + type_bytes + _bytes_head(data_bytes)
+        meta_bytes = _lengths(tuple(value or b"" for value in metadata))
+        before_data = 1 + _text_head(type_bytes) + type_bytes + _bytes_head(data_bytes)
         meta_head = np.where(has_meta, _bytes_head(meta_bytes), 1)
         sizes = before_data + data_bytes + meta_head + meta_bytes
         ends = np.cumsum(sizes)
@@ -104,6 +104,10 @@ def _pick(values: tuple[flat.Scalar, ...], places: Ints) -> tuple[flat.Scalar, .
         return (values[int(places[0])],)
     picked: tuple[flat.Scalar, ...] = itemgetter(*places.tolist())(values)
     return picked
+
+
+def _lengths(values: tuple[flat.Scalar, ...]) -> Ints:
+    return np.fromiter(map(len, values), np.int64, len(values))  # type: ignore[arg-type] # the column is all bytes
 
 
 def _text_head(lengths: Ints) -> Ints:

@@ -93,8 +93,8 @@ class CommitView:
 
 def decode(record: bytes | memoryview, position: int = 0) -> CommitView:
     """The commit whose record, already checked, begins at `position`."""
-    (_, _, _, _, length, _, sequence, epoch, count, time, first_version, id_length, command_length, _, _) = (
-        HEADER.unpack_from(record, position)
+    (_, _, _, _, length, _, sequence, epoch, count, time, first_version, id_length, command_length, _, _) = HEADER.unpack_from(
+        record, position
     )
     ids = position + HEADER_BYTES + 2
     command = ids + id_length + 2
@@ -123,7 +123,7 @@ def to_events(view: CommitView) -> list[Event]:
                 view.time,
                 view.sequence + place,
                 values[at],
-            ),  # fmt: skip
+            ),
         )
         for place, at in enumerate(range(0, 4 * view.count, 4))
     ]
@@ -183,7 +183,9 @@ def _check_event(format_: flat.Scalar, type_: flat.Scalar, data: flat.Scalar, me
         raise InvalidArgument("an event is format (int), type (str), data (bin), metadata (bin or nil)", field="events")
     if metadata is not None and metadata.__class__ is not bytes:
         raise InvalidArgument("metadata is bin or nil", field="metadata")
-    assert isinstance(type_, str) and isinstance(data, bytes) and isinstance(format_, int)
+    assert isinstance(type_, str)
+    assert isinstance(data, bytes)
+    assert isinstance(format_, int)
     if not 0 <= format_ <= FORMAT_MAX:
         raise _over("format", FORMAT_MAX, format_)
     size = len(type_) if type_.isascii() else _text_bytes("type", type_)
@@ -206,11 +208,11 @@ def _check_events(values: Sequence[flat.Scalar]) -> None:
         set(map(type, formats)) == {int}
         and set(map(type, types)) == {str}
         and set(map(type, data)) == {bytes}
-        and set(metadata) == {None}
-        and set(formats) <= {0, 1}
-        and all(name.isascii() and 0 < len(name) <= TYPE_BYTES_MAX for name in set(types))  # type: ignore[union-attr,
-        arg-type] and max(map(len, data)) <= EVENT_BYTES_MAX  # type: ignore[arg-type] # all are bytes, as the second
-        line found
+        and set(map(type, metadata)) <= {bytes, type(None)}
+        and min(formats) >= 0  # type: ignore[type-var, operator] # all ints, as found above
+        and max(formats) <= FORMAT_MAX  # type: ignore[type-var, operator]
+        and all(name.isascii() and 0 < len(name) <= TYPE_BYTES_MAX for name in set(types))  # type: ignore[union-attr, arg-type]
+        and max(map(len, data)) + max(len(value or b"") for value in metadata) <= EVENT_BYTES_MAX  # type: ignore[arg-type]
     )
     if not fine:
         for at in range(0, 4 * count, 4):

@@ -197,8 +197,7 @@ class Committer:
             _, outcomes, deliver = waiting.popleft()
             if error is not None:
                 outcomes = [
-                    outcome if outcome[0] == REFUSED or self._stands(outcome) else (REFUSED, error, 0)
-                    for outcome in outcomes
+                    outcome if outcome[0] == REFUSED or self._stands(outcome) else (REFUSED, error, 0) for outcome in outcomes
                 ]
             try:
                 deliver(outcomes)

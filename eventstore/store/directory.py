@@ -59,9 +59,7 @@ class Directory:
         self._open()
 
     def _open(self) -> None:
-        self._env = lmdb.open(
-            str(self.path), map_size=_MAP_BYTES, max_dbs=2, max_readers=256, meminit=False, readahead=False
-        )
+        self._env = lmdb.open(str(self.path), map_size=_MAP_BYTES, max_dbs=2, max_readers=256, meminit=False, readahead=False)
         self._aggregates = self._env.open_db(b"aggregates")
         self._files = self._env.open_db(b"files")
 

@@ -282,9 +282,7 @@ def public_outcome(commit: Commit, outcome: Outcome) -> Committed | EventStoreEr
         return first
     if status == CONFLICT:
         expected = commit.expected_version
-        return VersionConflict(
-            commit.aggregate_id, expected.value if isinstance(expected, Expected) else expected, first
-        )
+        return VersionConflict(commit.aggregate_id, expected.value if isinstance(expected, Expected) else expected, first)
     assert status in (COMMITTED, DUPLICATE)
     return Committed(commit.aggregate_id, first, second, duplicate=status == DUPLICATE)
 
@@ -309,6 +307,4 @@ def check_position(after: int, limit: int | None) -> None:
 
 def check_at_least(name: str, value: int | None, least: int) -> None:
     if value is not None and not least <= value <= VERSION_MAX:
-        raise InvalidArgument(
-            f"{name} is {value}, allowed are {least} to {VERSION_MAX}", field=name, limit=least, value=value
-        )
+        raise InvalidArgument(f"{name} is {value}, allowed are {least} to {VERSION_MAX}", field=name, limit=least, value=value)

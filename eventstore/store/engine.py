@@ -234,9 +234,7 @@ class Engine:
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    def replay(
-        self, aggregate_id: str, from_version: int, to_version: int | None, backwards: bool, bytes_max: int
-    ) -> Page:
+    def replay(self, aggregate_id: str, from_version: int, to_version: int | None, backwards: bool, bytes_max: int) -> Page:
         """A page of one aggregate's history. Raises Corrupt or ReadFailed, never answers "nothing" in their place."""
         check_id("aggregate_id", aggregate_id)
         return self._replay.page(aggregate_id, from_version, to_version, backwards, bytes_max, self.visible_sequence)

@@ -96,9 +96,7 @@ class EventFiles:
         Raises:
             Corrupt
         """
-        return self._pooled(
-            self._indexes, number, lambda: open_index(self.folder.files, self.folder.beside(number, INDEX))
-        )
+        return self._pooled(self._indexes, number, lambda: open_index(self.folder.files, self.folder.beside(number, INDEX)))
 
     def at_sequence(self, sequence: int) -> ChunkHeader | None:
         """The file that holds `sequence`, or would if it existed."""

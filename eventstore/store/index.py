@@ -200,9 +200,7 @@ class EventIndex:
 
     def with_prefix(self, prefix: bytes) -> tuple[int, int]:
         """The ordinals [first, last) of the aggregates whose id begins with `prefix`."""
-        return self._bisect(prefix, 0, self.header.aggregates), self._bisect(
-            prefix + b"\xff" * 256, 0, self.header.aggregates
-        )
+        return self._bisect(prefix, 0, self.header.aggregates), self._bisect(prefix + b"\xff" * 256, 0, self.header.aggregates)
 
     def _bisect(self, aggregate_id: bytes, first: int, last: int) -> int:
         """The first ordinal in [first, last) whose id is not smaller, or `last`."""
@@ -268,9 +266,7 @@ class EventIndex:
             return
         first, last = self._blocks[block], self._blocks[block + 1]
         if block_crc(self.columns, first, last) != int(self.columns["block_crc"][block]):
-            raise Corrupt(
-                self.name, self.header.columns["id_ends"][0], f"block {block} of the aggregate table is damaged"
-            )
+            raise Corrupt(self.name, self.header.columns["id_ends"][0], f"block {block} of the aggregate table is damaged")
         self._sound[block] = 1
 
 

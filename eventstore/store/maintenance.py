@@ -90,9 +90,7 @@ class Maintenance:
                     await self._sort(file)
                 except Exception as error:  # disk full, killed child: the event file itself is untouched
                     self.failures += 1
-                    _log.error(
-                        "sorting event file %d failed, tried again in %g s: %s", file.number, _RETRY_SECONDS, error
-                    )
+                    _log.error("sorting event file %d failed, tried again in %g s: %s", file.number, _RETRY_SECONDS, error)
                     with trio.move_on_after(_RETRY_SECONDS):
                         await trio.sleep_forever()
             if not self._unsorted():

@@ -50,9 +50,7 @@ def read_checked(file: File, name: str, start: int, stop: int) -> bytes:
     try:
         data = file.read_at(start, stop - start)
     except OSError as error:
-        raise ReadFailed(
-            f"{name}: reading {stop - start} bytes at {start} failed: {error.strerror}", file=name
-        ) from error
+        raise ReadFailed(f"{name}: reading {stop - start} bytes at {start} failed: {error.strerror}", file=name) from error
     if len(data) != stop - start:
         raise Corrupt(name, start + len(data), f"the file ends here; a record was indexed up to {stop}")
     return data
@@ -80,9 +78,7 @@ class Replay:
         """The commits of the aggregate nearest to where the reading starts, ascending, up to about `bytes_max`."""
         stop = VERSION_MAX if to_version is None else to_version
         spans = [
-            span
-            for span in self._spans(aggregate_id, visible_sequence)
-            if span.last >= from_version and span.first <= stop
+            span for span in self._spans(aggregate_id, visible_sequence) if span.last >= from_version and span.first <= stop
         ]
         parts: list[bytes] = []
         left = bytes_max

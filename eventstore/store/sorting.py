@@ -94,9 +94,7 @@ def read_columns(file: File, name: str, header: ChunkHeader) -> FileColumns:
     if fault is not None:
         raise Corrupt(name, found.end, fault)
     if found.checksum & (2**64 - 1) != header.checksum or found.records != header.records:
-        raise Corrupt(
-            name, found.end, f"{found.records} records, the header counts {header.records}; or another checksum"
-        )
+        raise Corrupt(name, found.end, f"{found.records} records, the header counts {header.records}; or another checksum")
     return collected
 
 

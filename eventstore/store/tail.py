@@ -63,9 +63,7 @@ class TailFile:
         self.sorting = False
         self._walked: tuple[str, array[int]] = ("", array("I"))
 
-    def add(
-        self, aggregate_id: str, key: int, offset: int, length: int, sequence: int, version: int, count: int
-    ) -> None:
+    def add(self, aggregate_id: str, key: int, offset: int, length: int, sequence: int, version: int, count: int) -> None:
         """Appends a commit that leads its aggregate to `version`. `key` comes from `command_key`."""
         ordinal = len(self.offsets)
         self.offsets.append(offset)

@@ -65,9 +65,7 @@ class Uniqueness:
         return ABSENT if entry is None else self._value(entry.version, entry.places)
 
     def _value(self, version: int, places: Iterable[Place]) -> bytes:
-        hashes = [
-            self._files.index(place.file).command_hashes(place.first, place.first + place.rows) for place in places
-        ]
+        hashes = [self._files.index(place.file).command_hashes(place.first, place.first + place.rows) for place in places]
         return known.pack(version, b"".join(hashes))
 
     def find_command(self, aggregate_id: str, command_id: str) -> CommitView | None:
