@@ -336,10 +336,9 @@ class _Names:
         return False
 
 
-def _with_nodes(names: _Namespace, replacement: Callable[[_Node], _Node]) -> _Namespace:
-    return {
-        folder: {name: replacement(files[name]) for name in sorted(files)} for folder, files in sorted(names.items())
-    }
+def _with_nodes(names: _Namespace, replaced: Callable[[_Node], _Node]) -> _Namespace:
+    """In the order of the names, so that the choices of a crash do not depend on that of the operations."""
+    return {folder: {name: replaced(node) for name, node in sorted(names[folder].items())} for folder in sorted(names)}
 
 
 def _all_durable(names: _Namespace, content: Callable[[_Node], bytearray]) -> _Names:

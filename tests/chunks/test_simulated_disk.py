@@ -168,6 +168,17 @@ def test_a_sector_that_was_written_twice_may_survive_in_its_first_version() -> N
     assert {after.content(A) for after in outcomes(write_twice)} == {b"0", b"1", b"2"}
 
 
+def test_no_version_from_before_a_sync_comes_back() -> None:
+    def sync_between(disk: SimulatedDisk) -> None:
+        file = new_file(disk, b"0")
+        file.write_at(0, [b"1"])
+        file.write_at(0, [b"2"])
+        file.sync()
+        file.write_at(0, [b"3"])
+
+    assert {after.content(A) for after in outcomes(sync_between)} == {b"2", b"3"}
+
+
 def test_a_crash_leaves_nothing_unsynced_but_after_a_kill() -> None:
     disk = new_disk()
     new_file(disk, b"old").write_at(0, [b"n" * 5_000])

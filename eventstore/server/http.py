@@ -1,0 +1,58 @@
+"""`/metrics` and `/health` over HTTP, on a thread of its own: a slow scraper never delays an append."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import contextmanager
+from socketserver import ThreadingMixIn
+from typing import TYPE_CHECKING
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from wsgiref.types import StartResponse, WSGIEnvironment
+
+Health = Callable[[], dict[str, str | int | float | bool | None]]
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+
+class _Quiet(WSGIRequestHandler):
+    timeout = 10
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 # the overridden name
+        """The access log of a scraper is noise."""
+
+
+@contextmanager
+def http_server(host: str, port: int, registry: CollectorRegistry, health: Health) -> Iterator[int]:
+    """Serves until the block ends; gives the port it listens on."""
+    metrics = make_wsgi_app(registry)
+
+    def application(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        path = environ.get("PATH_INFO", "/")
+        if path == "/metrics":
+            return metrics(environ, start_response)
+        if path == "/health":
+            figures = health()
+            status = "200 OK" if figures.get("healthy") else "503 Service Unavailable"
+            start_response(status, [("Content-Type", "application/json")])
+            return [json.dumps(figures).encode() + b"\n"]
+        start_response("404 Not Found", [("Content-Type", "text/plain")])
+        return [b"there are /metrics and /health\n"]
+
+    server = make_server(host, port, application, server_class=_Server, handler_class=_Quiet)
+    thread = threading.Thread(target=server.serve_forever, name="eventstore-http", daemon=True)
+    thread.start()
+    try:
+        yield int(server.server_address[1])
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,50 @@
+"""Figures for Prometheus: read from the store and the server at the moment they are asked for, so they cost nothing before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+Figures = Callable[[], dict[str, str | int | float | bool | None]]
+
+_COUNTERS: Final = frozenset(
+    {
+        "events",
+        "duplicates",
+        "conflicts",
+        "refused",
+        "batches",
+        "batches_in_place",
+        "write_seconds",
+        "sort_failures",
+        "known_misses",
+        "connections_accepted",
+        "connections_turned_away",
+        "requests",
+        "bad_requests",
+    }
+)
+
+
+class StoreCollector(Collector):
+    """Turns every numeric figure into `eventstore_NAME`."""
+
+    def __init__(self, figures: Figures) -> None:
+        self._figures = figures
+
+    def collect(self) -> Iterator[Metric]:
+        for name, value in self._figures().items():
+            if isinstance(value, str) or value is None:
+                continue
+            kind = CounterMetricFamily if name in _COUNTERS else GaugeMetricFamily
+            yield kind(f"eventstore_{name}", name.replace("_", " "), value=float(value))
+
+
+def registry_of(figures: Figures) -> CollectorRegistry:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(StoreCollector(figures))
+    return registry

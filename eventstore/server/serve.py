@@ -1,0 +1,199 @@
+"""Runs a server: opens the store, opens the listener, serves, and stops in order.
+
+Stopping (SIGTERM, SIGINT): no new connections, GOODBYE to the clients, appends on their way are made durable and answered, then
+sync and close. A poisoned store stops the server with an error: what is on disk has to be judged by a new start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import resource
+import signal
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import structlog
+import trio
+
+from eventstore import __version__
+from eventstore.errors import EventStoreError, FolderRefused
+from eventstore.server.dispatch import Dispatch
+from eventstore.server.gate import Gate, GateLimits
+from eventstore.server.http import http_server
+from eventstore.server.intake import Intake
+from eventstore.server.metrics import registry_of
+from eventstore.server.reads import Reads
+from eventstore.server.settings import ServerSettings, parse_address
+from eventstore.server.subscriptions import Subscriptions
+from eventstore.store.embedded import EmbeddedStore, Stats, collect_stats, open_store
+
+_BACKLOG = 1024
+_SETTLE_SECONDS = 0.01
+
+
+@dataclass(slots=True)
+class Server:
+    """A server that is serving. `address` is where; `stop` ends it in order."""
+
+    address: str
+    http_address: str | None
+    store: EmbeddedStore
+    gate: Gate
+    intake: Intake
+    stopping: trio.Event
+
+    def stop(self) -> None:
+        self.stopping.set()
+
+
+async def serve(settings: ServerSettings, *, task_status: trio.TaskStatus[Server] = trio.TASK_STATUS_IGNORED) -> None:
+    """Serves until it is told to stop.
+
+    Raises:
+        FolderRefused, Corrupt: the data folder cannot be opened.
+        Poisoned: the disk failed while serving.
+    """
+    log = structlog.get_logger("eventstore.server")
+    _raise_descriptor_limit()
+    async with open_store(settings.data, settings.store()) as store:
+        async with _listening(settings, store) as server:
+            log.info(
+                "serving",
+                version=__version__,
+                address=server.address,
+                http=server.http_address,
+                data=str(settings.data),
+                events=store.engine.visible_sequence,
+                event_files=store.report.files,
+                torn_bytes=store.report.torn_bytes,
+                torn_copy=store.report.torn_copy,
+                directory=store.report.directory,
+                open_seconds=round(store.report.seconds, 3),
+            )
+            task_status.started(server)
+            await _until_stopped(server)
+            log.info("stopping", connections=len(server.gate.connections))
+            await _wind_down(server, settings.stop_timeout_s)
+    if store.engine.failed is not None:
+        raise store.engine.failed
+    log.info("stopped")
+
+
+@asynccontextmanager
+async def _listening(settings: ServerSettings, store: EmbeddedStore) -> AsyncIterator[Server]:
+    listener = _listen(settings.listen)
+    limits = GateLimits(
+        settings.connections_max,
+        settings.requests_max,
+        settings.unsent_bytes_max,
+        settings.hello_timeout_s,
+        settings.frame_timeout_s,
+        settings.idle_timeout_s,
+        settings.slow_client_timeout_s,
+    )
+    async with trio.open_nursery() as nursery:
+        intake = Intake(store.committer)
+        reads, subscriptions = Reads(store.engine, nursery), Subscriptions(store.committer, nursery)
+        dispatch = Dispatch(store, intake, reads, subscriptions, settings.requests_max)
+        gate = Gate(listener, limits, dispatch.handle, intake.end_turn)
+        for part in (intake, reads, subscriptions, dispatch):
+            part.connect(gate)
+
+        def figures() -> Stats:
+            return {**collect_stats(store), **dispatch.figures()}
+
+        def health() -> Stats:
+            return {"healthy": store.engine.failed is None and not intake.stopping, **figures()}
+
+        with contextlib.ExitStack() as stack:
+            http_address = None
+            if settings.http is not None:
+                host, port = parse_address(settings.http, "http")
+                http_port = stack.enter_context(http_server(host, port, registry_of(figures), health))
+                http_address = f"{host}:{http_port}"
+            nursery.start_soon(gate.run, store.committer)
+            nursery.start_soon(gate.keep_house)
+            host, port = listener.getsockname()[:2]
+            yield Server(f"tcp://{host}:{port}", http_address, store, gate, intake, trio.Event())
+            nursery.cancel_scope.cancel()
+
+
+def _listen(address: str) -> socket.socket:
+    host, port = parse_address(address, "listen")
+    try:
+        family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(target)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        raise FolderRefused(address, f"cannot listen there ({error.strerror or error}); choose another address") from None
+    return listener
+
+
+async def _until_stopped(server: Server) -> None:
+    """Returns when told to stop, or when the store is poisoned."""
+    async with trio.open_nursery() as nursery:
+
+        async def either(event: trio.Event) -> None:
+            await event.wait()
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(either, server.stopping)
+        nursery.start_soon(either, server.store.committer.poisoned)
+
+
+async def _wind_down(server: Server, timeout_s: float) -> None:
+    server.intake.stopping = True
+    server.gate.say_goodbye()
+    with trio.move_on_after(timeout_s):
+        await server.store.committer.drain()
+        while not server.gate.settled:
+            await trio.sleep(_SETTLE_SECONDS)
+
+
+async def stop_on_signals(stopping: trio.Event) -> None:
+    """SIGTERM and SIGINT stop the server; a second one is left to the operating system's default."""
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for _ in signals:
+            stopping.set()
+            return
+
+
+async def run(settings: ServerSettings) -> None:
+    """What `eventstore serve` does: `serve` until a signal."""
+    async with trio.open_nursery() as nursery:
+        server: Server = await nursery.start(serve, settings)
+        nursery.start_soon(stop_on_signals, server.stopping)
+        await server.stopping.wait()
+
+
+def run_to_end(settings: ServerSettings) -> None:
+    """`run`, with a single error instead of a group of them.
+
+    Raises:
+        EventStoreError
+    """
+    try:
+        trio.run(run, settings)
+    except BaseExceptionGroup as group:
+        errors = [error for error in _leaves(group) if isinstance(error, EventStoreError)]
+        if errors:
+            raise errors[0] from None
+        raise
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    return [
+        leaf for error in group.exceptions for leaf in (_leaves(error) if isinstance(error, BaseExceptionGroup) else [error])
+    ]
+
+
+def _raise_descriptor_limit() -> None:
+    """As many open files as the system grants: the usual soft limit of 1,024 is for programs without connections."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard > 0 else soft, hard))

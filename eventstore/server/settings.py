@@ -1,0 +1,103 @@
+"""Settings of the server: command line, then environment (`EVENTSTORE_…`), then a TOML file, then these defaults."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+
+from eventstore.config import MIB, StoreSettings
+from eventstore.errors import InvalidArgument
+
+
+class ServerSettings(BaseSettings):
+    """Everything `eventstore serve` can be told. Unknown names are refused, so that a typo does not pass for a setting."""
+
+    model_config = SettingsConfigDict(env_prefix="EVENTSTORE_", extra="forbid", frozen=True)
+
+    data: Path = Path("./data")
+    listen: str = "127.0.0.1:7701"
+    http: str | None = None
+    durability: Literal["sync", "async"] = "sync"
+    file_size_bytes: int = 512 * MIB
+    preallocate_bytes: int = 64 * MIB
+    flush_interval_s: float = 0.1
+    waiting_bytes_max: int = 64 * MIB
+    cached_bytes_max: int = 256 * MIB
+    preload_aggregates: int = 20_000
+    open_files_max: int = 512
+    sort: bool = True
+
+    connections_max: int = Field(1_000, ge=1, le=100_000)
+    requests_max: int = Field(1_024, ge=1, le=65_536)
+    hello_timeout_s: float = Field(10.0, gt=0)
+    frame_timeout_s: float = Field(60.0, gt=0)
+    idle_timeout_s: float = Field(600.0, gt=0)
+    slow_client_timeout_s: float = Field(30.0, gt=0)
+    unsent_bytes_max: int = Field(16 * MIB, ge=64 * 1024)
+    stop_timeout_s: float = Field(10.0, gt=0)
+    log_format: Literal["console", "json"] = "console"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+
+    def store(self) -> StoreSettings:
+        """The part that the store takes.
+
+        Raises:
+            InvalidArgument
+        """
+        return StoreSettings(
+            durability=self.durability,
+            file_size_bytes=self.file_size_bytes,
+            preallocate_bytes=self.preallocate_bytes,
+            flush_interval_s=self.flush_interval_s,
+            waiting_bytes_max=self.waiting_bytes_max,
+            cached_bytes_max=self.cached_bytes_max,
+            preload_aggregates=self.preload_aggregates,
+            open_files_max=self.open_files_max,
+            sort=self.sort,
+        )
+
+
+def load_settings(toml: Path | None, **given: object) -> ServerSettings:
+    """The settings out of all sources; what is None in `given` was not given.
+
+    Raises:
+        InvalidArgument: names the setting, its value and what is allowed.
+    """
+    if toml is not None and not toml.is_file():
+        raise InvalidArgument(f"there is no settings file {toml}", field="config", value=str(toml))
+
+    class Sourced(ServerSettings):
+        model_config = SettingsConfigDict(env_prefix="EVENTSTORE_", extra="forbid", frozen=True, toml_file=toml)
+
+    try:
+        return Sourced(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type] # pydantic checks
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"])
+        raise InvalidArgument(f"setting {name}: {first['msg']} (given: {first['input']!r})", field=name) from None
+
+
+def parse_address(text: str, field: str) -> tuple[str, int]:
+    """Host and port of `host:port`.
+
+    Raises:
+        InvalidArgument
+    """
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65_535:
+        raise InvalidArgument(f"{field} is {text!r}, expected HOST:PORT such as 127.0.0.1:7701", field=field, value=text)
+    return host, int(port)

@@ -1,0 +1,116 @@
+"""Subscriptions: everything behind a sequence, then what is appended, pushed as long as the client has given credit."""
+
+from __future__ import annotations
+
+import logging
+
+import trio
+
+from eventstore.errors import EventStoreError, InvalidArgument
+from eventstore.protocol import encode_error, encode_ok, encode_scan_page
+from eventstore.protocol.limits import CREDIT_BYTES_MAX, PAGE_BYTES_DEFAULT
+from eventstore.protocol.requests import Credit, Request, Subscribe, Unsubscribe
+from eventstore.server.connection import Connection
+from eventstore.server.gate import Gate
+from eventstore.server.reads import page_bytes
+from eventstore.store.committer import Committer
+from eventstore.store.scanning import EventFilter
+
+_log = logging.getLogger(__name__)
+_PER_CONNECTION_MAX = 64
+
+
+class Subscription:
+    """One subscription of one connection, served by one task."""
+
+    def __init__(self, connection: Connection, request_id: int, request: Subscribe) -> None:
+        self.connection = connection
+        self.request_id = request_id
+        self.after = request.after
+        self.wanted = EventFilter(frozenset(request.types) or None, request.aggregate_prefix)
+        self.credit = request.credit
+        self.more_credit = trio.Event()
+        self.scope = trio.CancelScope()
+
+    def cancel(self) -> None:
+        self.scope.cancel()
+
+
+class Subscriptions:
+    """All subscriptions. Each costs a task, and nothing while there is nothing new."""
+
+    def __init__(self, committer: Committer, nursery: trio.Nursery) -> None:
+        self._committer = committer
+        self._nursery = nursery
+        self._gate: Gate | None = None
+        self.count = 0
+
+    def connect(self, gate: Gate) -> None:
+        self._gate = gate
+
+    def begin(self, connection: Connection, request_id: int, request: Request) -> None:
+        assert isinstance(request, Subscribe)
+        if request_id in connection.endings or len(connection.endings) >= _PER_CONNECTION_MAX:
+            raise InvalidArgument(
+                f"request id {request_id} is a subscription already, or there are {_PER_CONNECTION_MAX}, the limit",
+                field="request id",
+                limit=_PER_CONNECTION_MAX,
+                value=request_id,
+            )
+        subscription = Subscription(connection, request_id, request)
+        connection.endings[request_id] = subscription
+        self._nursery.start_soon(self._serve, subscription)
+
+    def credit(self, connection: Connection, _: int, request: Request) -> None:
+        """Credit for a subscription that has ended in the meantime is nobody's fault."""
+        assert isinstance(request, Credit)
+        subscription = connection.endings.get(request.subscription)
+        if isinstance(subscription, Subscription):
+            subscription.credit = min(subscription.credit + request.credit, CREDIT_BYTES_MAX)
+            subscription.more_credit.set()
+
+    def end(self, connection: Connection, request_id: int, request: Request) -> None:
+        assert isinstance(request, Unsubscribe) and self._gate is not None
+        subscription = connection.endings.pop(request.subscription, None)
+        if subscription is not None:
+            subscription.cancel()
+        self._gate.send(connection, encode_ok(request_id))
+
+    async def _serve(self, subscription: Subscription) -> None:
+        self.count += 1
+        try:
+            with subscription.scope:
+                await self._push(subscription)
+        except EventStoreError as error:
+            self._send(subscription, encode_error(subscription.request_id, error))
+        except Exception:
+            _log.exception("a subscription failed; its connection is closed")
+            if self._gate is not None:
+                self._gate.drop(subscription.connection)
+        finally:
+            self.count -= 1
+            if subscription.connection.endings.get(subscription.request_id) is subscription:
+                del subscription.connection.endings[subscription.request_id]
+
+    async def _push(self, subscription: Subscription) -> None:
+        told = False
+        engine = self._committer.engine
+        while True:
+            while subscription.credit <= 0:
+                subscription.more_credit = trio.Event()
+                await subscription.more_credit.wait()
+            size = page_bytes(subscription.credit, PAGE_BYTES_DEFAULT)
+            page = await trio.to_thread.run_sync(engine.scan, subscription.after, subscription.wanted, size, None)
+            if page.records or (page.at_end and not told):
+                frame = encode_scan_page(subscription.request_id, page.next, page.at_end, page.records)
+                subscription.credit -= len(frame)
+                self._send(subscription, frame)
+                told = told or page.at_end
+            subscription.after = max(subscription.after, page.next)
+            while engine.visible_sequence <= subscription.after:
+                await self._committer.advanced.park()
+
+    def _send(self, subscription: Subscription, frame: bytes) -> None:
+        assert self._gate is not None
+        self._gate.send(subscription.connection, frame)
+        self._gate.flush()
