@@ -17,7 +17,7 @@ import msgpack
 Scalar = str | bytes | int | bool | None
 
 _ARRAY32 = struct.Struct(">BI")
-_packb = msgpack.packb
+_pack = msgpack.Packer().pack  # its own buffer for each call to packb costs twice the packing
 _unpackb = msgpack.unpackb
 
 
@@ -29,7 +29,7 @@ def encode(values: Sequence[Scalar]) -> bytes:
     """The values one after the other. Packs one array in C and takes its header off: 5x faster than packing each
     value.
     """
-    packed = cast(bytes, _packb(values))
+    packed = cast(bytes, _pack(values))
     count = len(values)
     return packed[1:] if count < 16 else packed[3:] if count < 65536 else packed[5:]
 

@@ -25,6 +25,8 @@ EVENT_BYTES_MAX: Final = 4 * 1024 * 1024
 COMMIT_BYTES_MAX: Final = 16 * 1024 * 1024
 COMMIT_EVENTS_MAX: Final = 100_000
 VERSION_MAX: Final = 2**63 - 1
+TIME_MIN: Final = -62_135_596_800_000_000  # year 1, the first that a datetime can hold
+TIME_MAX: Final = 253_402_300_799_999_999  # year 9999, the last
 
 DATA_IS_JSON: Final = 1
 METADATA_IS_JSON: Final = 2

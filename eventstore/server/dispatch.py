@@ -82,7 +82,7 @@ class Dispatch:
             return
         try:
             if request.__class__ is Append and connection.greeted:
-                self._intake.append(connection, request_id, request.commits)  # type: ignore[union-attr] # it is an Append
+                self._intake.append(connection, request_id, request.commits)
                 return
             if not connection.greeted and request.__class__ is not Hello:
                 raise ProtocolError("the first request of a connection is HELLO")

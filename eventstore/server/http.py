@@ -26,7 +26,7 @@ class _Server(ThreadingMixIn, WSGIServer):
 class _Quiet(WSGIRequestHandler):
     timeout = 10
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 # the overridden name
+    def log_message(self, format: str, *args: object) -> None:
         """The access log of a scraper is noise."""
 
 
@@ -38,7 +38,8 @@ def http_server(host: str, port: int, registry: CollectorRegistry, health: Healt
     def application(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "/")
         if path == "/metrics":
-            return metrics(environ, start_response)
+            answer: Iterable[bytes] = metrics(environ, start_response)
+            return answer
         if path == "/health":
             figures = health()
             status = "200 OK" if figures.get("healthy") else "503 Service Unavailable"

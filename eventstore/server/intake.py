@@ -1,7 +1,7 @@
 """The intake: all appends of one turn of the gate, from all connections, become one batch for the store.
 
-This is the seam where the command mailboxes will sit: they take (connection, request, commits) here and give outcomes back through
-`_Batch.deliver`; neither the gate nor the store knows the difference.
+This is the seam where the command mailboxes will sit: they take (connection, request, commits) here and give outcomes
+back through `_Batch.deliver`; neither the gate nor the store knows the difference.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ sync and close. A poisoned store stops the server with an error: what is on disk
 from __future__ import annotations
 
 import contextlib
-import logging
 import resource
 import signal
 import socket
@@ -31,7 +30,6 @@ from eventstore.server.subscriptions import Subscriptions
 from eventstore.store.embedded import EmbeddedStore, Stats, collect_stats, open_store
 
 _BACKLOG = 1024
-_SETTLE_SECONDS = 0.01
 
 
 @dataclass(slots=True)
@@ -151,8 +149,7 @@ async def _wind_down(server: Server, timeout_s: float) -> None:
     server.gate.say_goodbye()
     with trio.move_on_after(timeout_s):
         await server.store.committer.drain()
-        while not server.gate.settled:
-            await trio.sleep(_SETTLE_SECONDS)
+        await server.gate.wait_until_settled()
 
 
 async def stop_on_signals(stopping: trio.Event) -> None:

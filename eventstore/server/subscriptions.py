@@ -70,7 +70,8 @@ class Subscriptions:
             subscription.more_credit.set()
 
     def end(self, connection: Connection, request_id: int, request: Request) -> None:
-        assert isinstance(request, Unsubscribe) and self._gate is not None
+        assert isinstance(request, Unsubscribe)
+        assert self._gate is not None
         subscription = connection.endings.pop(request.subscription, None)
         if subscription is not None:
             subscription.cancel()

@@ -15,7 +15,6 @@ metadata is JSON; type: str; data: bin; metadata: bin or nil), uint32.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,11 +24,7 @@ from eventstore import flat
 from eventstore.chunks.record import CRC_FROM, MARK, TRAILER, TRAILER_MARK
 from eventstore.errors import InvalidArgument
 from eventstore.model import (
-    COMMIT_BYTES_MAX,
-    COMMIT_EVENTS_MAX,
-    EVENT_BYTES_MAX,
     ID_BYTES_MAX,
-    TYPE_BYTES_MAX,
     Event,
 )
 
@@ -39,23 +34,19 @@ _START: Final = struct.Struct("<BBI")
 _REST: Final = struct.Struct("<HIIQIIqQBBHI")
 _MARK2: Final = HEADER_BYTES - 2
 _ID_PREFIX: Final = tuple(bytes((0xD9, length)) for length in range(256))
-_FIXED_BYTES: Final = HEADER_BYTES + 4 + TRAILER.size
+FIXED_BYTES: Final = HEADER_BYTES + 4 + TRAILER.size  # what a record takes besides its ids and events
 FORMAT_MAX: Final = 3
 
 assert HEADER_BYTES == 56
 
 
-def record_length(aggregate_id: bytes, command_id: bytes, events: bytes) -> int:
-    return _FIXED_BYTES + len(aggregate_id) + len(command_id) + len(events)
-
-
 def encode(
     aggregate_id: bytes, command_id: bytes, events: bytes, count: int,
-    *, sequence: int, first_version: int, time: int, epoch: int, durable: int,
+    sequence: int, first_version: int, time: int, epoch: int, durable: int,
 ) -> tuple[bytes, int]:  # fmt: skip
-    """The record and its CRC."""
+    """The record and its CRC. Called by position: names cost 0.2 µs of the 0.9 µs this takes."""
     id_length, command_length = len(aggregate_id), len(command_id)
-    length = _FIXED_BYTES + id_length + command_length + len(events)
+    length = FIXED_BYTES + id_length + command_length + len(events)
     body = b"".join((
         _REST.pack(0, length, durable, sequence, epoch, count, time, first_version, id_length, command_length, 0, 0),
         _ID_PREFIX[id_length], aggregate_id, _ID_PREFIX[command_length], command_id, events,
@@ -147,85 +138,3 @@ def check_id(name: str, value: str) -> bytes:
             value=len(raw),
         )
     return raw
-
-
-class EventsCheck:
-    """Checks the events of a commit as a client sent them: well-formed, within limits, in the shortest encoding."""
-
-    def __init__(self) -> None:
-        self._decode = flat.Decoder(COMMIT_BYTES_MAX + 4096).decode
-
-    def __call__(self, raw: bytes) -> tuple[int, bytes]:
-        """How many events there are, and their bytes in the one canonical encoding.
-
-        The index computes where data lies from lengths alone, and repeated commands are compared byte by byte: both
-        need one encoding per content. Any msgpack library's default encoding is it.
-
-        Raises:
-            InvalidArgument
-        """
-        if len(raw) > COMMIT_BYTES_MAX:
-            raise _over("commit", COMMIT_BYTES_MAX, len(raw))
-        try:
-            values = self._decode(raw)
-        except flat.Malformed as error:
-            raise InvalidArgument(f"events are malformed: {error}", field="events") from None
-        if len(values) == 4:
-            _check_event(*values)
-        else:
-            _check_events(values)
-        canonical = flat.encode(values)
-        return len(values) // 4, raw if canonical == raw else canonical
-
-
-def _check_event(format_: flat.Scalar, type_: flat.Scalar, data: flat.Scalar, metadata: flat.Scalar) -> None:
-    if type_.__class__ is not str or data.__class__ is not bytes or format_.__class__ is not int:
-        raise InvalidArgument("an event is format (int), type (str), data (bin), metadata (bin or nil)", field="events")
-    if metadata is not None and metadata.__class__ is not bytes:
-        raise InvalidArgument("metadata is bin or nil", field="metadata")
-    assert isinstance(type_, str)
-    assert isinstance(data, bytes)
-    assert isinstance(format_, int)
-    if not 0 <= format_ <= FORMAT_MAX:
-        raise _over("format", FORMAT_MAX, format_)
-    size = len(type_) if type_.isascii() else _text_bytes("type", type_)
-    if not 0 < size <= TYPE_BYTES_MAX:
-        raise _over("type", TYPE_BYTES_MAX, size)
-    size = len(data) + (len(metadata) if isinstance(metadata, bytes) else 0)
-    if size > EVENT_BYTES_MAX:
-        raise _over("event", EVENT_BYTES_MAX, size)
-
-
-def _check_events(values: Sequence[flat.Scalar]) -> None:
-    """The same as `_check_event` for each, but in C loops; the slow path only names the culprit."""
-    count, odd = divmod(len(values), 4)
-    if odd or not count:
-        raise InvalidArgument(f"a commit needs events of 4 values each, this one has {len(values)}", field="events")
-    if count > COMMIT_EVENTS_MAX:
-        raise _over("events", COMMIT_EVENTS_MAX, count)
-    formats, types, data, metadata = values[0::4], values[1::4], values[2::4], values[3::4]
-    fine = (
-        set(map(type, formats)) == {int}
-        and set(map(type, types)) == {str}
-        and set(map(type, data)) == {bytes}
-        and set(map(type, metadata)) <= {bytes, type(None)}
-        and min(formats) >= 0  # type: ignore[type-var, operator] # all ints, as found above
-        and max(formats) <= FORMAT_MAX  # type: ignore[type-var, operator]
-        and all(name.isascii() and 0 < len(name) <= TYPE_BYTES_MAX for name in set(types))  # type: ignore[union-attr, arg-type]
-        and max(map(len, data)) + max(len(value or b"") for value in metadata) <= EVENT_BYTES_MAX  # type: ignore[arg-type]
-    )
-    if not fine:
-        for at in range(0, 4 * count, 4):
-            _check_event(*values[at : at + 4])
-
-
-def _text_bytes(name: str, text: str) -> int:
-    try:
-        return len(text.encode())
-    except UnicodeEncodeError:
-        raise InvalidArgument(f"{name} is not valid UTF-8 text: {text!r}", field=name) from None
-
-
-def _over(name: str, limit: int, value: int) -> InvalidArgument:
-    unit = {"format": "is", "events": "are"}.get(name, "has bytes")
-    return InvalidArgument(f"{name} {unit} {value}, the limit is {limit}", field=name, limit=limit, value=value)
