@@ -389,6 +389,10 @@ class SimulatedFile:
                 raise _os_error(EINVAL, self._node.path)
             return bytes(self._node.live[offset : offset + length])
 
+    def read_cached(self, offset: int, length: int) -> bytes | None:
+        data = self.read_at(offset, length)
+        return data if len(data) == length else None
+
     def write_at(self, offset: int, buffers: Sequence[bytes]) -> None:
         data = b"".join(buffers)
         with self._disk._lock:

@@ -18,6 +18,7 @@ from typing import Protocol
 
 from eventstore.errors import FolderRefused
 
+_ONLY_CACHED = getattr(os, "RWF_NOWAIT", 0x7FFFFFFF)  # elsewhere than on Linux an unknown flag: EINVAL, never cached
 _IOV_MAX = 1024  # Linux' UIO_MAXIOV; more buffers than this in one pwritev are EINVAL
 
 
@@ -26,6 +27,9 @@ class File(Protocol):
 
     def read_at(self, offset: int, length: int) -> bytes:
         """Up to `length` bytes; fewer only at the end of the file."""
+
+    def read_cached(self, offset: int, length: int) -> bytes | None:
+        """The same bytes if all of them are in memory already; None if getting them might wait for the disk."""
 
     def write_at(self, offset: int, buffers: Sequence[bytes]) -> None:
         """Writes all buffers one after the other, all or OSError (then an unknown part of them is there)."""
@@ -96,7 +100,19 @@ class OsFile:
             got += len(data)
         return b"".join(parts)
 
+    def read_cached(self, offset: int, length: int) -> bytes | None:
+        buffer = bytearray(length)
+        try:
+            got = os.preadv(self._fd, (buffer,), offset, _ONLY_CACHED)
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP, errno.EINVAL):
+                return None
+            raise
+        return bytes(buffer) if got == length else None
+
     def write_at(self, offset: int, buffers: Sequence[bytes]) -> None:
+        if offset < 0:  # pwritev would take -1 for the descriptor's own position
+            raise OSError(errno.EINVAL, "negative offset")
         for first in range(0, len(buffers), _IOV_MAX):
             group = buffers[first : first + _IOV_MAX]
             total = sum(map(len, group))

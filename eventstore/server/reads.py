@@ -14,6 +14,7 @@ from eventstore.protocol.requests import Read, ReadAll, Request
 from eventstore.server.connection import Connection
 from eventstore.server.gate import Gate
 from eventstore.store.engine import Engine
+from eventstore.store.reading import IN_PLACE_BYTES_MAX, NotCached
 from eventstore.store.scanning import EventFilter
 
 _log = logging.getLogger(__name__)
@@ -34,13 +35,19 @@ class Reads:
     def read(self, connection: Connection, request_id: int, request: Request) -> None:
         assert isinstance(request, Read)
 
-        def page() -> bytes:
+        def page(bytes_max: int = request.bytes_max, cached_only: bool = False) -> bytes:
             found = self._engine.replay(
-                request.aggregate_id, request.from_version, request.to_version, request.backwards, request.bytes_max
+                request.aggregate_id, request.from_version, request.to_version, request.backwards, bytes_max, cached_only
             )
             return encode_page(request_id, found.next, found.records)
 
-        self._later(connection, request_id, page)
+        try:
+            frame = page(min(request.bytes_max, IN_PLACE_BYTES_MAX), cached_only=True)
+        except NotCached:
+            self._later(connection, request_id, page)
+        else:
+            assert self._gate is not None
+            self._gate.send(connection, frame)
 
     def read_all(self, connection: Connection, request_id: int, request: Request) -> None:
         assert isinstance(request, ReadAll)

@@ -31,7 +31,7 @@ from eventstore.store.engine import COMMITTED, CONFLICT, DUPLICATE, Engine, Outc
 from eventstore.store.maintenance import ChildSorter, Maintenance, ThreadSorter
 from eventstore.store.opening import DIRECTORY, OpenReport, OpenStore, open_folder
 from eventstore.store.page import decode_page
-from eventstore.store.reading import Page
+from eventstore.store.reading import IN_PLACE_BYTES_MAX, NotCached, Page
 from eventstore.store.scanning import EventFilter, ScanPage
 
 Stats = dict[str, str | int | float | bool | None]
@@ -116,7 +116,14 @@ class EmbeddedStore:
             low, high = (low, page.next) if backwards else (page.next, high)
 
     async def read_page(self, aggregate_id: str, low: int, high: int, backwards: bool) -> Page:
-        """One page of raw records (see `Engine.replay`), read on a worker thread."""
+        """One page of raw records (see `Engine.replay`): at once where they are cached, else on a worker thread."""
+        try:
+            page = self.engine.replay(aggregate_id, low, high, backwards, IN_PLACE_BYTES_MAX, cached_only=True)
+        except NotCached:
+            pass
+        else:
+            await trio.lowlevel.checkpoint()
+            return page
         bytes_max = self.opened.settings.page_bytes
         return await trio.to_thread.run_sync(self.engine.replay, aggregate_id, low, high, backwards, bytes_max)
 
@@ -214,12 +221,17 @@ async def open_store(
             if settings.sort:
                 nursery.start_soon(maintenance.run)
             nursery.start_soon(_write_preload, opened, settings)
+            error = None
             try:
                 yield store
+            except Exception as raised:  # leaves the nursery as what it is, not in an ExceptionGroup
+                error = raised
             finally:
                 with trio.CancelScope(shield=True):
                     await store.aclose()
                 nursery.cancel_scope.cancel()
+        if error is not None:
+            raise error
     finally:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(opened.close)

@@ -229,10 +229,18 @@ class Engine:
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    def replay(self, aggregate_id: str, from_version: int, to_version: int | None, backwards: bool, bytes_max: int) -> Page:
-        """A page of one aggregate's history. Raises Corrupt or ReadFailed, never answers "nothing" in their place."""
+    def replay(
+        self, aggregate_id: str, from_version: int, to_version: int | None, backwards: bool, bytes_max: int,
+        cached_only: bool = False,
+    ) -> Page:  # fmt: skip
+        """A page of one aggregate's history. Raises Corrupt or ReadFailed, never answers "nothing" in their place.
+
+        With `cached_only` it may run on an event loop; raises NotCached where the disk would have to be waited for.
+        """
         check_id("aggregate_id", aggregate_id)
-        return self._replay.page(aggregate_id, from_version, to_version, backwards, bytes_max, self.visible_sequence)
+        return self._replay.page(
+            aggregate_id, from_version, to_version, backwards, bytes_max, self.visible_sequence, cached_only
+        )
 
     def scan(self, after: int, wanted: EventFilter, bytes_max: int, events_max: int | None) -> ScanPage:
         """A page of everything, in commit order."""

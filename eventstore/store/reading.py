@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from crc32c import crc32c
@@ -32,23 +33,34 @@ class Page:
     next: int | None
 
 
+IN_PLACE_BYTES_MAX: Final = 128 * 1024
+"""How much one page may hold that is read and checked on an event loop: about 0.2 ms."""
+
+
+class NotCached(Exception):
+    """Reading this might wait for the disk; the caller asked not to."""
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
     """Part of an aggregate's history in one file: versions [first, last], and how to read a part of it."""
 
     first: int
     last: int
-    read: Callable[[int, int, int, bool], tuple[bytes, int, int]]
+    read: Callable[[int, int, int, bool, bool], tuple[bytes, int, int]]
 
 
-def read_checked(file: File, name: str, start: int, stop: int) -> bytes:
+def read_checked(file: File, name: str, start: int, stop: int, cached_only: bool = False) -> bytes:
     """The bytes [start, stop) of an event file.
 
     Raises:
         ReadFailed, Corrupt: they could not be read, or the file ends before.
+        NotCached
     """
     try:
-        data = file.read_at(start, stop - start)
+        data = file.read_cached(start, stop - start) if cached_only else file.read_at(start, stop - start)
+        if data is None:
+            raise NotCached
     except OSError as error:
         raise ReadFailed(f"{name}: reading {stop - start} bytes at {start} failed: {error.strerror}", file=name) from error
     if len(data) != stop - start:
@@ -73,9 +85,13 @@ class Replay:
 
     def page(
         self, aggregate_id: str, from_version: int, to_version: int | None, backwards: bool, bytes_max: int,
-        visible_sequence: int,
+        visible_sequence: int, cached_only: bool = False,
     ) -> Page:  # fmt: skip
-        """The commits of the aggregate nearest to where the reading starts, ascending, up to about `bytes_max`."""
+        """The commits of the aggregate nearest to where the reading starts, ascending, up to about `bytes_max`.
+
+        Raises:
+            NotCached: with `cached_only`, when event files would have to be read from the disk.
+        """
         stop = VERSION_MAX if to_version is None else to_version
         spans = [
             span for span in self._spans(aggregate_id, visible_sequence) if span.last >= from_version and span.first <= stop
@@ -88,7 +104,7 @@ class Replay:
                 return _page(parts, at, backwards)
             while left > 0:
                 low, high = (from_version, at) if backwards else (at, stop)
-                data, first, last = span.read(max(low, span.first), min(high, span.last), left, backwards)
+                data, first, last = span.read(max(low, span.first), min(high, span.last), left, backwards, cached_only)
                 parts.append(data)
                 left -= len(data)
                 at = first - 1 if backwards else last + 1
@@ -121,11 +137,11 @@ class Replay:
             raise Corrupt(index.name, 0, f"row {first} belongs to another aggregate than the directory says; rebuild")
         versions = index.columns["version"]
 
-        def read(low: int, high: int, bytes_max: int, backwards: bool) -> tuple[bytes, int, int]:
+        def read(low: int, high: int, bytes_max: int, backwards: bool, cached_only: bool) -> tuple[bytes, int, int]:
             start, stop = index.rows_between(first, last, low, high)
             start, stop = _within(index, start, stop, bytes_max, backwards, first, last)
             begin, end = index.extent(start, stop)
-            data = read_checked(file, name, begin, end)
+            data = read_checked(file, name, begin, end, cached_only)
             if (start, stop) == (first, last):
                 if crc32c(data) != index.extent_crc(ordinal):
                     check_records(data, name, begin)
@@ -149,7 +165,7 @@ class Replay:
         first_view = commit.decode(read_checked(handle, name, *file.extent(ordinals[0])))
         firsts = [first_view.first_version, *(version + 1 for version in lasts[:-1])]
 
-        def read(low: int, high: int, bytes_max: int, backwards: bool) -> tuple[bytes, int, int]:
+        def read(low: int, high: int, bytes_max: int, backwards: bool, cached_only: bool) -> tuple[bytes, int, int]:
             begin = np.searchsorted(lasts, low)
             end = int(np.searchsorted(firsts, high, side="right"))
             chosen: list[int] = []
@@ -161,7 +177,7 @@ class Replay:
                 if size >= bytes_max:
                     break
             chosen.sort()
-            data = b"".join(_read_runs(file, handle, name, [ordinals[at] for at in chosen]))
+            data = b"".join(_read_runs(file, handle, name, [ordinals[at] for at in chosen], cached_only))
             return data, firsts[chosen[0]], lasts[chosen[-1]]
 
         return Span(firsts[0], lasts[-1], read)
@@ -191,7 +207,7 @@ def _within(
     return start, stop
 
 
-def _read_runs(file: TailFile, handle: File, name: str, ordinals: list[int]) -> Iterator[bytes]:
+def _read_runs(file: TailFile, handle: File, name: str, ordinals: list[int], cached_only: bool) -> Iterator[bytes]:
     """The records of ascending commits; neighbours are read at once."""
     place = 0
     while place < len(ordinals):
@@ -200,7 +216,7 @@ def _read_runs(file: TailFile, handle: File, name: str, ordinals: list[int]) -> 
             run += 1
         start, _ = file.extent(ordinals[place])
         _, stop = file.extent(ordinals[run])
-        data = read_checked(handle, name, start, stop)
+        data = read_checked(handle, name, start, stop, cached_only)
         check_records(data, name, start)
         yield data
         place = run + 1
