@@ -32,10 +32,10 @@ class FrontBuffer:
     `durable` is the byte offset up to which the current chunk is known to be synced; records carry it.
     """
 
-    __slots__ = ("_limit", "chunk", "durable", "end", "next_sequence", "segments", "waiting_bytes")
+    __slots__ = ("chunk", "durable", "end", "limit", "next_sequence", "segments", "waiting_bytes")
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
+        self.limit = limit
         self.segments: deque[Segment] = deque()
         self.chunk = 0
         self.end = limit
@@ -51,30 +51,30 @@ class FrontBuffer:
 
     def resume_with_new_chunk(self, chunk: int, next_sequence: int) -> None:
         """`chunk` is completed: whatever is appended next begins the one after it."""
-        self.resume(chunk, self._limit, next_sequence)
+        self.resume(chunk, self.limit, next_sequence)
 
     def begins_chunk(self, length: int) -> bool:
         """Whether a record of `length` bytes goes into a new chunk. A chunk takes at least one record, however
         large.
         """
-        return self.end + length > self._limit and self.end > RECORDS_FROM
+        return self.end + length > self.limit and self.end > RECORDS_FROM
 
     def begin_chunk(self) -> None:
         self.chunk += 1
         self.end = self.durable = RECORDS_FROM
         self._begin_segment(begins_chunk=True)
 
-    def append(self, record: bytes, crc: int, count: int) -> None:
-        """Adds a record that takes `count` sequence numbers; it goes to offset `end` of `chunk`."""
+    def segment(self) -> Segment:
+        """Where the next record is collected: append it to `buffers`, add its CRC to `checksum`, then `advance`."""
         if not self.segments:
             self._begin_segment(begins_chunk=False)
-        segment = self.segments[-1]
-        segment.buffers.append(record)
-        segment.checksum += crc
+        return self.segments[-1]
+
+    def advance(self, segment: Segment, length: int, count: int) -> None:
+        """A record of `length` bytes that takes `count` sequence numbers was put into `segment`."""
         self.next_sequence = segment.next_sequence = self.next_sequence + count
-        size = len(record)
-        self.waiting_bytes += size
-        self.end = segment.end = self.end + size
+        self.waiting_bytes += length
+        self.end = segment.end = self.end + length
 
     def _begin_segment(self, *, begins_chunk: bool) -> None:
         sequence = self.next_sequence
@@ -82,7 +82,7 @@ class FrontBuffer:
 
     def take(self) -> Segment | None:
         """The oldest segment, for the writer; what is appended from now on goes to another one."""
-        if not self.segments:
+        if not self.segments or not self.segments[0].buffers:
             return None
         segment = self.segments.popleft()
         self.waiting_bytes -= segment.end - segment.offset

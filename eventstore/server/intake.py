@@ -15,7 +15,7 @@ from eventstore.protocol.requests import WireCommit
 from eventstore.server.connection import Connection
 from eventstore.server.gate import Gate
 from eventstore.store.committer import Committer
-from eventstore.store.engine import REFUSED, Outcome
+from eventstore.store.appending import REFUSED, Outcome
 
 
 class _Batch:

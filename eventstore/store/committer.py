@@ -25,7 +25,8 @@ import trio
 from eventstore.chunks.front import Segment
 from eventstore.chunks.header import ChunkHeader
 from eventstore.errors import EventStoreError
-from eventstore.store.engine import REFUSED, Engine, Outcome, RawCommit
+from eventstore.store.appending import REFUSED, Outcome, RawCommit
+from eventstore.store.engine import Engine
 
 _LONE_STREAK: Final = 4
 _IN_PLACE_SECONDS_MAX: Final = 0.001

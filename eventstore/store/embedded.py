@@ -26,8 +26,9 @@ from eventstore.model import (
     NewEvent,
     micros,
 )
+from eventstore.store.appending import COMMITTED, CONFLICT, DUPLICATE, Outcome, RawCommit
 from eventstore.store.committer import Committer
-from eventstore.store.engine import COMMITTED, CONFLICT, DUPLICATE, Engine, Outcome, RawCommit
+from eventstore.store.engine import Engine
 from eventstore.store.maintenance import ChildSorter, Maintenance, ThreadSorter
 from eventstore.store.opening import DIRECTORY, OpenReport, OpenStore, open_folder
 from eventstore.store.page import decode_page
@@ -256,9 +257,9 @@ def collect_stats(store: EmbeddedStore) -> Stats:
         "unsorted_files": len(engine.tail.files),
         "known_aggregates": len(engine.known),
         "known_misses": engine.known.misses,
-        "duplicates": engine.duplicates,
-        "conflicts": engine.conflicts,
-        "refused": engine.refused,
+        "duplicates": engine.appender.duplicates,
+        "conflicts": engine.appender.conflicts,
+        "refused": engine.appender.refused,
         "batches": committer.batches,
         "batches_in_place": committer.synced_in_place,
         "write_seconds": round(committer.sync_seconds, 6),

@@ -16,36 +16,22 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
 
 from eventstore.chunks.files import File
 from eventstore.chunks.front import FrontBuffer, Segment
 from eventstore.chunks.header import ChunkHeader
 from eventstore.chunks.writer import ChunkWriter
-from eventstore.errors import CommandIdReused, EventStoreError, InvalidArgument
-from eventstore.model import ID_BYTES_MAX, TIME_MAX, TIME_MIN, VERSION_MAX
+from eventstore.errors import EventStoreError
 from eventstore.store import commit
-from eventstore.store.commit import FIXED_BYTES, CommitView, check_id, encode
+from eventstore.store.appending import Appender, Outcome, RawCommit
+from eventstore.store.commit import CommitView, check_id
 from eventstore.store.directory import Directory
 from eventstore.store.event_files import EventFiles
-from eventstore.store.events import EventsCheck, is_plain_event
-from eventstore.store.index import command_hash
-from eventstore.store.known import KnownAggregates, may_hold, version_of
+from eventstore.store.known import KnownAggregates, version_of
 from eventstore.store.reading import Page, Replay, read_checked
 from eventstore.store.scanning import EventFilter, Scan, ScanPage
 from eventstore.store.tail import Tail, TailFile, command_key
 from eventstore.store.uniqueness import Uniqueness
-
-COMMITTED, DUPLICATE, CONFLICT, REFUSED = 0, 1, 2, 3
-
-Expected: TypeAlias = int | bool | None
-"""None: any version; True: the aggregate exists; an int: exactly this version."""
-
-RawCommit: TypeAlias = tuple[str, Expected, str, int | None, bytes]
-"""(aggregate id, expected version, command id, time in µs or None, events as in a commit record)."""
-
-Outcome: TypeAlias = tuple[int, int, int] | tuple[int, EventStoreError, int]
-"""(COMMITTED or DUPLICATE, version, sequence) | (CONFLICT, actual version, 0) | (REFUSED, error, 0)."""
 
 
 class Engine:
@@ -62,104 +48,25 @@ class Engine:
         self.writer = writer
         self.front = front
         self.visible_sequence = front.next_sequence - 1
-        self.failed: EventStoreError | None = None
-        self.duplicates = self.conflicts = self.refused = 0
         self._in_flight: deque[Segment] = deque()
-        self._epoch = epoch
-        self._clock = clock
-        self._check_events = EventsCheck()
         self._unique = Uniqueness(tail, known, directory, files, self._record_of)
+        self.appender = Appender(files, tail, known, self._unique, front, epoch, clock)
         self._replay = Replay(files, tail, directory)
         self._scan = Scan(files, tail)
 
-    # -- appending ----------------------------------------------------------------------------------------------------
-
     def append_batch(self, commits: Sequence[RawCommit]) -> list[Outcome]:
         """Checks each commit and puts the good ones into the front buffer. Never raises for what a commit contains."""
-        now = int(self._clock() * 1_000_000)
-        outcomes: list[Outcome] = []
-        append = self._append
-        for aggregate_id, expected, command_id, when, events in commits:
-            try:
-                outcomes.append(append(aggregate_id, expected, command_id, now if when is None else _time(when), events))
-            except EventStoreError as error:
-                self.refused += 1
-                outcomes.append((REFUSED, error, 0))
-        return outcomes
+        return self.appender.append_batch(commits)
 
     @property
     def barrier(self) -> int:
         """The last sequence given out: once it is visible, everything answered so far may be told."""
         return self.front.next_sequence - 1
 
-    def _append(self, aggregate_id: str, expected: Expected, command_id: str, when: int, raw: bytes) -> Outcome:
-        """One commit. Straight-line on purpose: every call less is 2 % of what an append costs."""
-        if self.failed is not None:
-            raise self.failed
-        id_bytes, command_bytes = _ids(aggregate_id, command_id)
-        count, events = (1, raw) if is_plain_event(raw) else self._check_events(raw)
-        key = hash((aggregate_id, command_id))
-        version = 0
-        for file in reversed(self.tail.files):
-            ordinal = file.heads.get(aggregate_id)
-            if ordinal is not None:
-                version = file.versions[ordinal]
-                break
-        in_sorted = self.known.get(aggregate_id)
-        if in_sorted is None:
-            in_sorted = self._unique.sorted_part(aggregate_id)
-        if in_sorted and not version:
-            version = version_of(in_sorted)
-        if version and self._may_be_repeated(key, in_sorted, command_bytes):
-            repeated = self._repeated(aggregate_id, command_id, events)
-            if repeated is not None:
-                return repeated
-        if expected is not None and expected != version and not self._fits(expected, version):
-            self.conflicts += 1
-            return CONFLICT, version, 0
-        front = self.front
-        length = FIXED_BYTES + len(id_bytes) + len(command_bytes) + len(events)
-        if front.begins_chunk(length):
-            self._begin_file()
-        sequence, offset = front.next_sequence, front.end
-        record, crc = encode(id_bytes, command_bytes, events, count, sequence, version + 1, when, self._epoch, front.durable)
-        front.append(record, crc, count)
-        version += count
-        self.tail.files[-1].add(aggregate_id, key, offset, length, sequence, version, count)
-        return COMMITTED, version, sequence + count - 1
-
-    def _may_be_repeated(self, key: int, in_sorted: bytes, command_bytes: bytes) -> bool:
-        for file in self.tail.files:
-            if key in file.commands:
-                return True
-        return bool(in_sorted) and may_hold(in_sorted, command_hash(command_bytes))
-
-    def _repeated(self, aggregate_id: str, command_id: str, events: bytes) -> Outcome | None:
-        view = self._unique.find_command(aggregate_id, command_id)
-        if view is None:
-            return None
-        if view.events != events:
-            raise CommandIdReused(aggregate_id, command_id, view.last_version, view.last_sequence)
-        self.duplicates += 1
-        return DUPLICATE, view.last_version, view.last_sequence
-
-    def _fits(self, expected: int | bool, version: int) -> bool:
-        if expected is True:
-            return version > 0
-        if expected.__class__ is not int or not 0 <= expected <= VERSION_MAX:
-            raise InvalidArgument(
-                f"expected_version is {expected!r}, allowed are 0 to {VERSION_MAX}, ANY and EXISTS",
-                field="expected_version", limit=0, value=str(expected),
-            )  # fmt: skip
-        return expected == version
-
-    def _begin_file(self) -> None:
-        front = self.front
-        front.begin_chunk()
-        self.tail.begin(front.chunk, front.next_sequence)
-        folder = self.files.folder
-        created = int(self._clock() * 1_000_000)
-        self.files.add(ChunkHeader(folder.kind, front.chunk, folder.store, self._epoch, front.next_sequence, created))
+    @property
+    def failed(self) -> EventStoreError | None:
+        """Why no more appends are accepted, if so."""
+        return self.appender.failed
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
@@ -216,7 +123,7 @@ class Engine:
         else:
             self.front.resume_with_new_chunk(len(self.files.headers), self.visible_sequence + 1)
         if not error.retriable:
-            self.failed = error
+            self.appender.failed = error
 
     def sync_now(self) -> None:
         """For durability `async`: what was written so far is durable on return."""
@@ -293,22 +200,3 @@ class Engine:
     def close(self) -> None:
         self.writer.close()
         self.files.close()
-
-
-def _ids(aggregate_id: str, command_id: str) -> tuple[bytes, bytes]:
-    """Both ids as bytes, checked."""
-    try:
-        ids = aggregate_id.encode(), command_id.encode()
-        if 0 < len(ids[0]) <= ID_BYTES_MAX and 0 < len(ids[1]) <= ID_BYTES_MAX:
-            return ids
-    except UnicodeEncodeError:
-        pass
-    return check_id("aggregate_id", aggregate_id), check_id("command_id", command_id)  # says which, and why
-
-
-def _time(when: int) -> int:
-    if not TIME_MIN <= when <= TIME_MAX:
-        raise InvalidArgument(
-            f"timestamp is {when}, allowed are {TIME_MIN} to {TIME_MAX} µs", field="timestamp", value=str(when)
-        )
-    return when

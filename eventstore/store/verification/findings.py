@@ -1,0 +1,65 @@
+"""What a verification finds, and how far it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from eventstore.errors import Corrupt, EventStoreError
+
+# A file full of zeros has a million findings, and the first thousand say all there is to know.
+FINDINGS_MAX: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is not as it was written. `offset`: byte offset in the file; None where it is about the whole file."""
+
+    file: str
+    offset: int | None
+    what: str
+
+    def __str__(self) -> str:
+        place = self.file if self.offset is None else f"{self.file}: at byte {self.offset}"
+        return f"{place}: {self.what}"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """So many of so many bytes were read; `step` says of what."""
+
+    done_bytes: int
+    total_bytes: int
+    step: str
+
+
+OnProgress = Callable[[Progress], None]
+
+
+class Findings:
+    """Collects up to `FINDINGS_MAX` findings, and counts the rest. Notes are no faults: what the next start puts right."""
+
+    def __init__(self) -> None:
+        self.kept: list[Finding] = []
+        self.notes: list[str] = []
+        self.total = 0
+
+    def add(self, file: str, offset: int | None, what: str) -> None:
+        self.total += 1
+        if len(self.kept) < FINDINGS_MAX:
+            self.kept.append(Finding(file, offset, what))
+
+    def add_error(self, file: str, error: EventStoreError | OSError) -> None:
+        """What an error says, as a finding."""
+        if isinstance(error, Corrupt):
+            self.add(str(error.fields["file"]), int(str(error.fields["offset"])), str(error.fields["what"]))
+        elif isinstance(error, EventStoreError):
+            why = error.fields.get("why")
+            self.add(str(error.fields.get("path", file)), None, str(why if why is not None else error.message))
+        else:
+            self.add(file, None, f"cannot be read: {error.strerror or error}")
+
+    def note(self, text: str) -> None:
+        if len(self.notes) < FINDINGS_MAX:
+            self.notes.append(text)
