@@ -1,4 +1,4 @@
-"""The least an append can cost in Python: decode, two dict checks, frame, CRC, one write and sync per batch. And what ours costs.
+"""The least an append can cost in Python: decode, two checks, frame, CRC, one write and sync a batch. And what ours costs.
 
 The bare loop knows no restart, no index, no bounds and no errors; the store's own path does the same work behind
 `Engine.append_batch`, `take`, `write` and `mark_written`. Both get the same frames and write to the same kind of file.

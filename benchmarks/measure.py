@@ -103,8 +103,7 @@ class Report:
 def measure(report: Report, workloads: Sequence[Workload], started_at: float) -> None:
     """Measure the workloads one after the other into `report`, faster turns the less is left of the total time."""
     turns_ahead = {
-        workload: sum(workload.name in subject.workloads() for subject in report.subjects.values())
-        for workload in workloads
+        workload: sum(workload.name in subject.workloads() for subject in report.subjects.values()) for workload in workloads
     }
     for workload in workloads:
         runs = {key: subject.workloads().get(workload.name) for key, subject in report.subjects.items()}

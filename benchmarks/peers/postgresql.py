@@ -102,9 +102,7 @@ class PostgreSQL:
         options = {"listen_addresses": "127.0.0.1", "port": str(port), "unix_socket_directories": ""}
         settings = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
         # An immediate shutdown: writing a last checkpoint into a folder about to be removed is time lost.
-        self._server = Server(
-            [postgres, "-D", str(folder / "data"), *settings], folder, user=user, stop_signal=signal.SIGQUIT
-        )
+        self._server = Server([postgres, "-D", str(folder / "data"), *settings], folder, user=user, stop_signal=signal.SIGQUIT)
         self._address = f"host=127.0.0.1 port={port} dbname=postgres user=benchmark password={password}"
         self._server.wait_until_ready(self._create_table, (psycopg.OperationalError,))
 

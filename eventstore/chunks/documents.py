@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from eventstore.chunks.files import Files
 from eventstore.errors import Corrupt
 
 Document: TypeAlias = dict[str, str | int | bool | None]
+PREVIOUS: Final = ".previous"
 
 
 def write_document(files: Files, path: Path, document: Document) -> None:
@@ -19,7 +20,7 @@ def write_document(files: Files, path: Path, document: Document) -> None:
         files.remove(temporary)
     if files.exists(path):
         _write(files, temporary, _read_raw(files, path))
-        files.rename(temporary, path.with_name(path.name + ".previous"))
+        files.rename(temporary, path.with_name(path.name + PREVIOUS))
     _write(files, temporary, json.dumps(document, indent=2, sort_keys=True).encode() + b"\n")
     files.rename(temporary, path)
     files.sync_folder(path.parent)
@@ -35,10 +36,10 @@ def read_document(files: Files, path: Path) -> Document:
     raw = _read_raw(files, path)
     try:
         document = json.loads(raw)
-    except ValueError as error:
-        raise Corrupt(str(path), 0, f"not JSON ({error}); the copy before is {path.name}.previous") from None
+    except (ValueError, RecursionError) as error:
+        raise Corrupt(str(path), 0, f"not JSON ({error}); the copy before is {path.name}{PREVIOUS}") from None
     if not isinstance(document, dict):
-        raise Corrupt(str(path), 0, f"not a JSON object; the copy before is {path.name}.previous")
+        raise Corrupt(str(path), 0, f"not a JSON object; the copy before is {path.name}{PREVIOUS}")
     return document
 
 

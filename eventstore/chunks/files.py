@@ -148,12 +148,14 @@ class OsFile:
         return memoryview(mmap.mmap(self._fd, 0, prot=mmap.PROT_READ))
 
     def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        descriptor, self._fd = self._fd, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
-    def __del__(self) -> None:  # a pool drops files that others may still be reading; the last one closes
-        self.close()
+    def __del__(self) -> None:
+        """A pool drops files that others may still be reading: whoever lets go last closes."""
+        with contextlib.suppress(OSError):  # nobody is there to be told; the file was read, or synced before
+            self.close()
 
 
 class OsLock:

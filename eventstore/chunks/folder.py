@@ -2,10 +2,12 @@
 left.
 
     0000000001.events  0000000002.events  ...      the chunks, numbered from 1 without a gap
-    chunks.json                                    kind, store, the highest chunk number ever begun
+    chunks.json                                    kind, store, the highest chunk number ever begun, and up to which
+                                                   byte that chunk is known to be durable
 
 Every chunk but the last is completed. The document is written after a new chunk became durable and before it is used,
-so one chunk more than it says is what a crash leaves; one less is a lost file, and the folder is refused.
+so one chunk more than it says is what a crash leaves; one less is a lost file, and the folder is refused. It is written
+again when a store is closed: damage to the last batch is then told from a torn tail.
 """
 
 from __future__ import annotations
@@ -15,9 +17,16 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
-from eventstore.chunks.documents import read_document, write_document
-from eventstore.chunks.files import Files
-from eventstore.chunks.header import FOOTER_BYTES, HEADER_BYTES, RECORDS_FROM, ChunkHeader, decode_header
+from eventstore.chunks.documents import PREVIOUS, Document, read_document, write_document
+from eventstore.chunks.files import File, Files
+from eventstore.chunks.header import (
+    FOOTER_BYTES,
+    HEADER_BYTES,
+    RECORDS_FROM,
+    ChunkHeader,
+    decode_header,
+    finish_completion,
+)
 from eventstore.errors import Corrupt, FolderRefused
 
 DOCUMENT = "chunks.json"
@@ -42,16 +51,44 @@ class ChunkFolder:
         return self.path / f"{number:010d}.{ending}"
 
     def create(self) -> None:
-        """An empty folder with its document. Does nothing where there is one already."""
+        """An empty folder with its document; one in which no chunk was ever begun is taken over."""
         self.files.make_folder(self.path)
-        if not self.files.exists(self.path / DOCUMENT):
-            if leftover := [name for name in self.files.names(self.path) if not name.endswith(TEMPORARY)]:
-                raise FolderRefused(str(self.path / DOCUMENT), f"is missing, though there is {leftover[0]}; restore it")
-            self.write_document(0)
+        self.write_document(0)
 
-    def write_document(self, last: int) -> None:
-        document = {"kind": self.kind, "last_chunk": last, "store": str(self.store)}
+    def is_unused(self) -> bool:
+        """Whether the folder holds nothing but the document of a folder that was created and never used.
+
+        Raises:
+            Corrupt: the document is damaged.
+        """
+        names = [name for name in self.files.names(self.path) if not name.endswith(TEMPORARY)]
+        if any(name not in (DOCUMENT, DOCUMENT + PREVIOUS) for name in names):
+            return False
+        return not names or (DOCUMENT in names and read_document(self.files, self.path / DOCUMENT).get("last_chunk") == 0)
+
+    def write_document(self, last: int, end: int = RECORDS_FROM) -> None:
+        """`last`: the highest chunk begun. `end`: it is durable up to there."""
+        document: Document = {"kind": self.kind, "last_chunk": last, "last_chunk_end": end, "store": str(self.store)}
         write_document(self.files, self.path / DOCUMENT, document)
+
+    def read_document(self) -> tuple[int, int]:
+        """The highest chunk number ever begun, and up to which byte it is known to be durable.
+
+        Raises:
+            FolderRefused: the document is missing or another folder's.
+            Corrupt: it is damaged.
+        """
+        path = self.path / DOCUMENT
+        try:
+            document = read_document(self.files, path)
+        except FileNotFoundError:
+            raise FolderRefused(str(path), "is missing; restore it. Nothing was changed") from None
+        last, end = document.get("last_chunk"), document.get("last_chunk_end")
+        if not isinstance(last, int) or not isinstance(end, int):
+            raise Corrupt(str(path), 0, f"no chunk number or byte offset; the copy before is {path.name}{PREVIOUS}")
+        if document.get("kind") != self.kind or document.get("store") != str(self.store):
+            raise FolderRefused(str(path), f"belongs to store {document.get('store')}, not to {self.store}")
+        return last, end
 
     def read_header(self, number: int) -> ChunkHeader:
         """The header of a chunk, checked against its name, its store and its size.
@@ -62,8 +99,7 @@ class ChunkFolder:
         path = self.chunk_path(number)
         file = self.files.open(path)
         try:
-            header = decode_header(file.read_at(0, HEADER_BYTES), str(path), self.kind)
-            size = file.size()
+            size, header = file.size(), _read_header(file, str(path), self.kind)
         finally:
             file.close()
         if header.number != number:
@@ -80,13 +116,13 @@ class ChunkFolder:
         Raises:
             FolderRefused: a file is missing, doubled, foreign, or of a newer format. Nothing was changed then.
         """
-        known = read_document(self.files, self.path / DOCUMENT)["last_chunk"]
+        known, _ = self.read_document()
         names = self.files.names(self.path)
-        numbers = self._numbers(names)
-        last = len(numbers)
-        if last not in (known, (known if isinstance(known, int) else 0) + 1):
-            missing = next(number for number in range(1, last + 2) if number not in numbers)
-            raise FolderRefused(str(self.chunk_path(missing)), f"is missing: {known} chunks were begun. Restore the file")
+        last = len(self._numbers(names))
+        if last < known:
+            raise FolderRefused(str(self.chunk_path(last + 1)), f"is missing: {known} chunks were begun. Restore the file")
+        if last > known + 1:
+            raise FolderRefused(str(self.chunk_path(last)), f"is too many: {known} chunks were begun. Move it away")
         headers = [self.read_header(number) for number in range(1, last + 1)]
         for before, header in itertools.pairwise(headers):
             self._check_follows(before, header)
@@ -110,7 +146,7 @@ class ChunkFolder:
         numbers = set()
         for name in names:
             stem, _, ending = name.partition(".")
-            if name in (DOCUMENT, DOCUMENT + ".previous") or name.endswith(TEMPORARY):
+            if name in (DOCUMENT, DOCUMENT + PREVIOUS) or name.endswith(TEMPORARY):
                 continue
             if not (len(stem) == 10 and stem.isdecimal()) or ending not in (self.ending, *self.extra):
                 raise FolderRefused(str(self.path / name), "does not belong here; move it away")
@@ -124,6 +160,18 @@ class ChunkFolder:
     def names_of(self, ending: str) -> list[str]:
         """The names of the derived files with this ending."""
         return [name for name in self.files.names(self.path) if name.endswith(f".{ending}")]
+
+
+def _read_header(file: File, name: str, kind: int) -> ChunkHeader:
+    raw = file.read_at(0, HEADER_BYTES)
+    try:
+        return decode_header(raw, name, kind)
+    except Corrupt:
+        end = file.size() - FOOTER_BYTES
+        header = finish_completion(raw, file.read_at(end, FOOTER_BYTES), end) if end >= RECORDS_FROM else None
+        if header is None or header.kind != kind:
+            raise
+        return header
 
 
 def record_space(size_bytes: int) -> int:

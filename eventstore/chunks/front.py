@@ -29,13 +29,16 @@ class Segment:
 class FrontBuffer:
     """Decides the chunk and offset of every record, and collects the records of the next batch.
 
-    `durable` is the byte offset up to which the current chunk is known to be synced; records carry it.
+    `durable` is the byte offset up to which the current chunk will have been synced when the next record is written;
+    records carry it. With `sync` the writer syncs every segment before it writes the next one, so that is where the
+    segment begins; without, it is what `mark_durable` was last told.
     """
 
-    __slots__ = ("chunk", "durable", "end", "limit", "next_sequence", "segments", "waiting_bytes")
+    __slots__ = ("_sync", "chunk", "durable", "end", "limit", "next_sequence", "segments", "waiting_bytes")
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, *, sync: bool) -> None:
         self.limit = limit
+        self._sync = sync
         self.segments: deque[Segment] = deque()
         self.chunk = 0
         self.end = limit
@@ -64,14 +67,13 @@ class FrontBuffer:
         self.end = self.durable = RECORDS_FROM
         self._begin_segment(begins_chunk=True)
 
-    def segment(self) -> Segment:
-        """Where the next record is collected: append it to `buffers`, add its CRC to `checksum`, then `advance`."""
+    def extend(self, records: list[bytes], checksum: int, length: int, count: int) -> None:
+        """Adds records for the current chunk: the sum of their CRCs, their bytes, how many sequence numbers they take."""
         if not self.segments:
             self._begin_segment(begins_chunk=False)
-        return self.segments[-1]
-
-    def advance(self, segment: Segment, length: int, count: int) -> None:
-        """A record of `length` bytes that takes `count` sequence numbers was put into `segment`."""
+        segment = self.segments[-1]
+        segment.buffers += records
+        segment.checksum += checksum
         self.next_sequence = segment.next_sequence = self.next_sequence + count
         self.waiting_bytes += length
         self.end = segment.end = self.end + length
@@ -86,8 +88,11 @@ class FrontBuffer:
             return None
         segment = self.segments.popleft()
         self.waiting_bytes -= segment.end - segment.offset
+        if self._sync and not self.segments:
+            self.durable = self.end
         return segment
 
-    def mark_durable(self, segment: Segment) -> None:
-        if segment.chunk == self.chunk:
-            self.durable = segment.end
+    def mark_durable(self, chunk: int, end: int) -> None:
+        """`chunk` was synced up to `end`."""
+        if chunk == self.chunk:
+            self.durable = max(self.durable, end)

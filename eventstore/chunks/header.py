@@ -1,6 +1,6 @@
 """Header and footer of a chunk file.
 
-Header, at byte 0, in one 512-byte sector, so that rewriting it on completion is atomic; records begin at byte 4096:
+Header, at byte 0; records begin at byte 4096:
 
      0        8         10     12      14         16             20      24              32            48
     +--------+---------+------+-------+----------+--------------+-------+---------------+-------------+----------------+
@@ -19,6 +19,10 @@ their order, so a sorted file has the checksum of the file it was sorted from. T
     +--------+---------------+---------------+---------+-----------+-----------+---------+
     | magic  | first sequence| last sequence | records | checksum  | reserved  | CRC-32C |
     +--------+---------------+---------------+---------+-----------+-----------+---------+
+
+On completion the footer is written and synced first, then the header is overwritten in place. It lies in one 512-byte
+sector, so a power failure leaves the old or the new one; a killed process may leave the beginning of the new one and the
+rest of the old one, which `finish_completion` recognises and finishes.
 """
 
 from __future__ import annotations
@@ -122,6 +126,23 @@ def decode_header(raw: bytes, file: str, kind: int) -> ChunkHeader:
     if own_kind != kind or records_from != RECORDS_FROM:
         raise FolderRefused(file, f"a chunk of kind {own_kind} where kind {kind} belongs")
     return ChunkHeader(own_kind, number, uuid.UUID(bytes=store), epoch, first, created, flags, last, end, records, checksum)
+
+
+def finish_completion(raw: bytes, footer: bytes, end: int) -> ChunkHeader | None:
+    """The completed header, if `raw` is what an interrupted completion leaves: the new header up to some byte, then the
+    old one. `footer` lies at byte `end` of the file. Damage of any other kind gives None.
+    """
+    if len(raw) < HEADER_BYTES or len(footer) != FOOTER_BYTES or raw[:8] != MAGIC:
+        return None
+    _, _, kind, _, _, _, epoch, number, store, first, created, *_ = HEADER.unpack_from(raw)
+    _, _, last, records, checksum, _, _ = FOOTER.unpack(footer)
+    ongoing = ChunkHeader(kind, number, uuid.UUID(bytes=store), epoch, first, created)
+    completed = ongoing.complete(end, last + 1, records, checksum)
+    if completed.footer() != footer:
+        return None
+    old, new = ongoing.encode(), completed.encode()
+    common = next((at for at in range(HEADER_BYTES) if raw[at] != new[at]), HEADER_BYTES)
+    return completed if raw[common:HEADER_BYTES] == old[common:] else None
 
 
 def check_footer(raw: bytes, header: ChunkHeader, file: str) -> None:

@@ -10,7 +10,7 @@
 Little endian but for the trailing length. `0xC4, H - 2` makes the header of H bytes one msgpack bin and `0xCE` makes
 the trailing length one msgpack uint32, so that a run of records is a flat msgpack sequence. The CRC covers everything
 behind it, the lengths included. `count` is how many sequence numbers the record takes. `durable` is the byte offset up
-to which its file was known to be synced when the record was made: with it, recovery can tell a torn tail from rot (see
+to which its file had been synced before the record was written: with it, recovery can tell a torn tail from rot (see
 `recovery`).
 """
 
@@ -109,17 +109,17 @@ def check(data: memoryview, header_bytes: int) -> str | None:
     return None
 
 
-def find_valid(data: memoryview, start: int, header_bytes: int) -> list[tuple[int, int]]:
+def find_valid(data: bytes | memoryview, start: int, header_bytes: int) -> list[tuple[int, int]]:
     """(position, known durable) of every good record at or behind `start`, wherever it begins. For judging damage."""
     found = []
-    raw = bytes(data)
+    raw, view = bytes(data), memoryview(data)
     pattern = bytes((MARK, header_bytes - 2))
     position = raw.find(pattern, start)
     while position >= 0 and len(raw) - position >= header_bytes + TRAILER.size:
         _, _, crc, _, length, known, *_ = PREFIX.unpack_from(raw, position)
         end = position + length
         plausible = header_bytes + TRAILER.size <= length <= RECORD_BYTES_MAX and end <= len(raw)
-        if plausible and crc32c(data[position + CRC_FROM : end]) == crc:
+        if plausible and crc32c(view[position + CRC_FROM : end]) == crc:
             found.append((position, known))
             position = raw.find(pattern, end)
         else:

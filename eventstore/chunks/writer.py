@@ -20,6 +20,7 @@ from eventstore.chunks.files import File
 from eventstore.chunks.folder import ChunkFolder
 from eventstore.chunks.front import Segment
 from eventstore.chunks.header import RECORDS_FROM, ChunkHeader
+from eventstore.chunks.zeroing import AHEAD_BYTES, ZeroAhead
 from eventstore.errors import Poisoned, StorageFull
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -48,6 +49,7 @@ class ChunkWriter:
         self.end = RECORDS_FROM
         self.poisoned: str | None = None
         self.completed: list[ChunkHeader] = []
+        self.zero_ahead = ZeroAhead(folder.files)
 
     def resume(self, header: ChunkHeader, end: int, next_sequence: int, records: int, checksum: int) -> None:
         """Goes on writing a chunk that recovery has read: cuts everything behind `end`, and syncs that."""
@@ -58,6 +60,23 @@ class ChunkWriter:
         file.truncate(end)
         file.sync()
         self._allocated = end
+        self.zero_ahead.attach(path, end)
+
+    def resume_behind(self, header: ChunkHeader) -> None:
+        """The last chunk is completed. The process that wrote its header may have died before it synced it."""
+        if not header.sorted:
+            file = self._folder.files.open(self._folder.chunk_path(header.number), write=True)
+            try:
+                file.write_at(0, [header.encode()])
+                file.sync()
+            finally:
+                file.close()
+        self._header = header
+
+    @property
+    def file(self) -> File | None:
+        """The current chunk. Readers may go on using it when it is completed: whoever lets go of it last closes it."""
+        return self._file
 
     def rewrite(self, start: int, data: bytes) -> None:
         """Writes bytes again that are there already, and syncs them.
@@ -80,11 +99,16 @@ class ChunkWriter:
             if segment.begins_chunk and (self._header is None or self._header.number != segment.chunk):
                 self._roll(segment)
             self._reserve(segment.end)
+            self.zero_ahead.claim(segment.offset, segment.end)
             self._current().write_at(segment.offset, segment.buffers)
         except OSError as error:
             if error.errno in _NO_SPACE:
                 self._cut_back(error)
             raise self._poison("write", error) from error
+        except Exception as error:
+            if self.poisoned is None:
+                self._poison("write", error)
+            raise
         self._unsynced = True
         if self._sync:
             self.sync_now()
@@ -92,23 +116,31 @@ class ChunkWriter:
         self._records += len(segment.buffers)
         self._checksum += segment.checksum
 
-    def sync_now(self) -> None:
-        """Everything written so far is durable on return."""
+    def sync_now(self) -> tuple[int, int]:
+        """Everything written so far is durable on return: the chunk, and the byte offset up to which it is."""
         self._refuse_if_poisoned()
+        chunk, end = self._header.number if self._header is not None else 0, self.end
         if not self._unsynced or self._file is None:
-            return
+            return chunk, end
+        self._unsynced = False
         try:
             self._file.sync()
+            if self.zero_ahead.failure is not None:
+                raise self.zero_ahead.failure
         except OSError as error:
             raise self._poison("sync", error) from error
-        self._unsynced = False
+        return chunk, end
 
     def close(self) -> None:
-        """Syncs and lets go of the file; the chunk stays the ongoing one."""
+        """Syncs and lets go of the file; the chunk stays the ongoing one, and the folder remembers how far it came."""
         try:
             if self.poisoned is None:
-                self.sync_now()
+                chunk, end = self.sync_now()
+                if self._file is not None:
+                    with contextlib.suppress(OSError):  # not needed for what is there, only to judge later damage
+                        self._folder.write_document(chunk, end)
         finally:
+            self.zero_ahead.detach()
             if self._file is not None:
                 with contextlib.suppress(OSError):
                     self._file.close()
@@ -119,10 +151,19 @@ class ChunkWriter:
         return self._file
 
     def _reserve(self, end: int) -> None:
-        if end > self._allocated:
-            target = max(end, min(self._allocated + self._step_bytes, self._size_bytes))
+        """Reserves space up to `end`, and some before it is needed: only the former has to succeed."""
+        ahead = min(AHEAD_BYTES, self._step_bytes)
+        if end + ahead <= self._allocated or (end <= self._allocated and self._allocated >= self._size_bytes):
+            return
+        target = max(end, min(self._allocated + self._step_bytes, self._size_bytes))
+        try:
             self._current().preallocate(target)
+        except OSError as error:
+            if end > self._allocated or error.errno not in _NO_SPACE:
+                raise
+        else:
             self._allocated = target
+            self.zero_ahead.reserved(target)
 
     def _roll(self, segment: Segment) -> None:
         if self._header is not None and not self._header.completed:
@@ -131,16 +172,25 @@ class ChunkWriter:
 
     def _complete(self, header: ChunkHeader) -> None:
         file = self._current()
+        self.zero_ahead.detach()
         completed = header.complete(self.end, self._next_sequence, self._records, self._checksum)
         footer = completed.footer()
         file.write_at(self.end, [footer])
         file.truncate(self.end + len(footer))
-        file.sync()
-        file.write_at(0, [completed.encode()])
-        file.sync()
-        file.close()
+        self._sync_or_poison(file)
+        try:
+            file.write_at(0, [completed.encode()])
+        except OSError as error:  # even for lack of space: the header may be half the old one and half the new one
+            raise self._poison("completing a chunk", error) from error
+        self._sync_or_poison(file)
         self._file, self._header, self._unsynced = None, completed, False
         self.completed.append(completed)
+
+    def _sync_or_poison(self, file: File) -> None:
+        try:
+            file.sync()
+        except OSError as error:
+            raise self._poison("sync", error) from error
 
     def _begin(self, segment: Segment) -> None:
         folder, files = self._folder, self._folder.files
@@ -164,16 +214,19 @@ class ChunkWriter:
             raise
         self._file, self._header = file, header
         self._allocated, self.end = RECORDS_FROM, RECORDS_FROM
+        self.zero_ahead.attach(path, RECORDS_FROM)
         self._next_sequence, self._records, self._checksum = segment.first_sequence, 0, 0
 
     def _cut_back(self, cause: OSError) -> None:
         """Takes a batch that did not fit off the disk again, durably, and says so."""
         try:
-            if self._file is not None:
+            if self._file is not None and self._header is not None:
+                self.zero_ahead.detach()
                 self._file.truncate(self.end)
                 self._file.sync()
                 self._unsynced = False
                 self._allocated = self.end
+                self.zero_ahead.attach(self._folder.chunk_path(self._header.number), self.end)
         except OSError as error:
             raise self._poison("cut back after a full disk", error) from error
         raise StorageFull(
@@ -184,11 +237,12 @@ class ChunkWriter:
 
     def _refuse_if_poisoned(self) -> None:
         if self.poisoned is not None:
-            raise Poisoned(self.poisoned)
+            raise Poisoned(self.poisoned, path=str(self._folder.path))
 
-    def _poison(self, what: str, error: OSError) -> Poisoned:
+    def _poison(self, what: str, error: Exception) -> Poisoned:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else repr(error)
         self.poisoned = (
-            f"{self._folder.path}: {what} failed ({error.strerror or error}); what is on disk is unknown. "
+            f"{self._folder.path}: {what} failed ({why}); what is on disk is unknown. "
             "This process accepts no more appends: check the disk, then restart"
         )
         return Poisoned(self.poisoned, path=str(self._folder.path))

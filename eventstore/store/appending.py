@@ -1,18 +1,22 @@
 """The hot path: checks commits in memory and frames them into the front buffer.
 
-`append_batch` is one loop with local names and no calls for what nearly every commit needs: as methods, the same steps took
-twice as long (4.1 µs against 2.1 µs a commit of one event). Whatever is rare leaves the loop for a method with a name.
+Two passes over a batch. The first goes commit by commit, since each is checked against the state the one before it left; it is
+one loop with local names, and whatever is rare leaves it for a method with a name. The second turns the accepted commits into
+records column by column, in C loops. As one method per step the same work took 6.2 µs a commit of one event, as a single pass
+3.4 µs, like this 2.7 µs.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from itertools import repeat
+from operator import add as concat
 from typing import TypeAlias
 
 from crc32c import crc32c
 
-from eventstore.chunks.front import FrontBuffer, Segment
+from eventstore.chunks.front import FrontBuffer
 from eventstore.chunks.header import ChunkHeader
 from eventstore.chunks.record import MARK, TRAILER, TRAILER_MARK
 from eventstore.errors import CommandIdReused, EventStoreError, InvalidArgument
@@ -22,7 +26,7 @@ from eventstore.store.event_files import EventFiles
 from eventstore.store.events import EventsCheck, is_plain_event
 from eventstore.store.index import command_hash
 from eventstore.store.known import KnownAggregates, may_hold, version_of
-from eventstore.store.tail import Tail, TailFile
+from eventstore.store.tail import NO_COMMIT, Tail, TailFile
 from eventstore.store.uniqueness import Uniqueness
 
 COMMITTED, DUPLICATE, CONFLICT, REFUSED = 0, 1, 2, 3
@@ -35,6 +39,10 @@ RawCommit: TypeAlias = tuple[str, Expected, str, int | None, bytes]
 
 Outcome: TypeAlias = tuple[int, int, int] | tuple[int, EventStoreError, int]
 """(COMMITTED or DUPLICATE, version, sequence) | (CONFLICT, actual version, 0) | (REFUSED, error, 0)."""
+
+
+Row: TypeAlias = tuple[int, int, int, int, int, bytes, bytes, bytes]
+"""Length of the record, sequence, events, time, first version, aggregate id, command id, events."""
 
 
 class Appender:
@@ -59,7 +67,8 @@ class Appender:
         """Checks each commit and puts the good ones into the front buffer. Never raises for what a commit contains."""
         now = int(self._clock() * 1_000_000)
         outcomes: list[Outcome] = []
-        front, known, epoch, segment, limit = self._front, self._known.get, self._epoch, None, 0
+        rows: list[Row] = []
+        front, known, end, limit = self._front, self._known.get, 0, -1
         for aggregate_id, expected, command_id, when, events in commits:
             try:
                 ids, command = _ids(aggregate_id, command_id)
@@ -67,17 +76,19 @@ class Appender:
                 if not is_plain_event(events):
                     count, events = self._check_events(events)
                 length = FIXED_BYTES + len(ids) + len(command) + len(events)
-                if segment is None or front.end + length > limit:
-                    segment, file = self._room_for(length)
-                    limit, heads, commands, others = front.limit, file.heads, file.commands, len(self._tail.files) > 1
+                if end + length > limit:
+                    self._frame(rows)
+                    file = self._room_for(length)
+                    heads, commands, versions, previous = file.heads, file.commands, file.versions, file.previous
+                    end, limit, sequence, several = front.end, front.limit, front.next_sequence, len(self._tail.files) > 1
                 ordinal = heads.get(aggregate_id)
                 in_sorted = known(aggregate_id)
                 if in_sorted is None:
                     in_sorted = self._unique.sorted_part(aggregate_id)
-                version = self._version_elsewhere(aggregate_id, in_sorted) if ordinal is None else file.versions[ordinal]
+                version = self._version_elsewhere(aggregate_id, in_sorted) if ordinal is None else versions[ordinal]
                 key = hash((aggregate_id, command_id))  # as tail.command_key
-                if version and (key in commands or others or in_sorted):
-                    repeated = self._repeated(key, aggregate_id, command_id, events, in_sorted)
+                if version and (key in commands or several or in_sorted):
+                    repeated = self._repeated(rows, key, aggregate_id, command_id, events, in_sorted)
                     if repeated is not None:
                         outcomes.append(repeated)
                         continue
@@ -85,29 +96,48 @@ class Appender:
                     self.conflicts += 1
                     outcomes.append((CONFLICT, version, 0))
                     continue
-                sequence, first = front.next_sequence, version + 1
-                body = b"".join((
-                    AFTER_CRC.pack(
-                        0, length, front.durable, sequence, epoch, count, now if when is None else _time(when), first,
-                        len(ids), len(command), 0, 0,
-                    ),
-                    ID_PREFIX[len(ids)], ids, ID_PREFIX[len(command)], command, events,
-                    TRAILER.pack(TRAILER_MARK, length),
-                ))  # fmt: skip
-                crc = crc32c(body)
+                when = now if when is None else _time(when)
+                rows.append((length, sequence, count, when, version + 1, ids, command, events))
                 version += count
-                segment.buffers.append(THROUGH_CRC.pack(MARK, HEADER_BYTES - 2, crc) + body)
-                segment.checksum += crc
-                file.add(aggregate_id, key, front.end, length, sequence, version, count)
-                front.advance(segment, length, count)
-                outcomes.append((COMMITTED, version, sequence + count - 1))
+                sequence += count
+                end += length
+                heads[aggregate_id] = mine = len(versions)  # from here on as tail.add_head
+                versions.append(version)
+                previous.append(NO_COMMIT if ordinal is None else ordinal)
+                if commands.setdefault(key, mine) != mine:
+                    file.collided.setdefault(key, []).append(mine)
+                outcomes.append((COMMITTED, version, sequence - 1))
             except EventStoreError as error:
                 self.refused += 1
                 outcomes.append((REFUSED, error, 0))
+        self._frame(rows)
         return outcomes
 
-    def _room_for(self, length: int) -> tuple[Segment, TailFile]:
-        """Where the next record goes, in a new event file if it does not fit into the current one."""
+    def _frame(self, rows: list[Row]) -> None:
+        """Turns accepted commits into records; they go into the current file, where there is room for all of them."""
+        if not rows:
+            return
+        front, file = self._front, self._tail.files[-1]
+        lengths, sequences, counts, times, versions, ids, commands, events = zip(*rows, strict=True)
+        rows.clear()
+        id_lengths, command_lengths, zeros = list(map(len, ids)), list(map(len, commands)), repeat(0)
+        headers = map(
+            AFTER_CRC.pack, zeros, lengths, repeat(front.durable), sequences, repeat(self._epoch), counts, times, versions,
+            id_lengths, command_lengths, zeros, zeros,
+        )  # fmt: skip
+        prefix = ID_PREFIX.__getitem__
+        trailers = map(TRAILER.pack, repeat(TRAILER_MARK), lengths)
+        parts = zip(
+            headers, map(prefix, id_lengths), ids, map(prefix, command_lengths), commands, events, trailers, strict=True
+        )
+        bodies = list(map(b"".join, parts))
+        crcs = list(map(crc32c, bodies))
+        starts = map(THROUGH_CRC.pack, repeat(MARK), repeat(HEADER_BYTES - 2), crcs)
+        file.add_places(front.end, lengths, sequences, counts[-1])
+        front.extend(list(map(concat, starts, bodies)), sum(crcs), sum(lengths), sum(counts))
+
+    def _room_for(self, length: int) -> TailFile:
+        """The file the next record goes to: a new one if it does not fit into the current one."""
         if self.failed is not None:
             raise self.failed
         front = self._front
@@ -117,7 +147,7 @@ class Appender:
             folder, created = self._files.folder, int(self._clock() * 1_000_000)
             header = ChunkHeader(folder.kind, front.chunk, folder.store, self._epoch, front.next_sequence, created)
             self._files.add(header)
-        return front.segment(), self._tail.files[-1]
+        return self._tail.files[-1]
 
     def _version_elsewhere(self, aggregate_id: str, in_sorted: bytes) -> int:
         """The version of an aggregate that has no commit in the current file."""
@@ -127,7 +157,9 @@ class Appender:
                 return file.versions[ordinal]
         return version_of(in_sorted)
 
-    def _repeated(self, key: int, aggregate_id: str, command_id: str, events: bytes, in_sorted: bytes) -> Outcome | None:
+    def _repeated(
+        self, rows: list[Row], key: int, aggregate_id: str, command_id: str, events: bytes, in_sorted: bytes
+    ) -> Outcome | None:
         """The first outcome of a command that was appended before.
 
         Raises:
@@ -136,6 +168,7 @@ class Appender:
         in_tail = any(key in file.commands for file in self._tail.files)
         if not in_tail and not (in_sorted and may_hold(in_sorted, command_hash(command_id.encode()))):
             return None
+        self._frame(rows)  # it may be one of them
         view = self._unique.find_command(aggregate_id, command_id)
         if view is None:
             return None

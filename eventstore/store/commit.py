@@ -117,3 +117,11 @@ def check_id(name: str, value: str) -> bytes:
             value=len(raw),
         )
     return raw
+
+
+def is_id(value: object) -> bool:
+    """Whether `value` may be an aggregate or command id."""
+    try:
+        return isinstance(value, str) and 0 < len(value.encode()) <= ID_BYTES_MAX
+    except UnicodeEncodeError:
+        return False

@@ -24,7 +24,7 @@ import trio
 
 from eventstore.chunks.front import Segment
 from eventstore.chunks.header import ChunkHeader
-from eventstore.errors import EventStoreError
+from eventstore.errors import EventStoreError, Poisoned
 from eventstore.store.appending import REFUSED, Outcome, RawCommit
 from eventstore.store.engine import Engine
 
@@ -51,6 +51,7 @@ class Committer:
         self._sync = sync
         self._flush_interval_s = flush_interval_s
         self._writing: Segment | None = None
+        self._syncing = False
         self._jobs: queue.SimpleQueue[Segment | None] = queue.SimpleQueue()
         self._idle = trio.Event()
         self._last_source: object = None
@@ -92,19 +93,21 @@ class Committer:
 
     def kick(self) -> None:
         """Starts writing what was submitted, unless a batch is being written: then it goes with the next."""
-        if self._writing is not None:
+        if self._writing is not None or self._syncing:
             return
         segment = self.engine.take()
         if segment is None:
             return
         self._writing = segment
-        if self._in_place():
+        if self._in_place(segment):
             self.synced_in_place += 1
             self._done(segment, self._write(segment))
         else:
             self._jobs.put(segment)
 
-    def _in_place(self) -> bool:
+    def _in_place(self, segment: Segment) -> bool:
+        if segment.begins_chunk:
+            return False  # several syncs
         if not self._sync:
             return True  # a write into the page cache
         return self._streak >= _LONE_STREAK and len(self._waiting) == 1 and self._quick < _IN_PLACE_SECONDS_MAX
@@ -114,15 +117,22 @@ class Committer:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serves until cancelled; cancel it only after `drain`."""
         self._token = trio.lowlevel.current_trio_token()
-        thread = threading.Thread(target=self._work, name="eventstore-writer", daemon=True)
-        thread.start()
+        zero_ahead = self.engine.writer.zero_ahead
+        threads = [
+            threading.Thread(target=self._work, name="eventstore-writer", daemon=True),
+            threading.Thread(target=zero_ahead.run, name="eventstore-zeros", daemon=True),
+        ]
+        for thread in threads:
+            thread.start()
         try:
             task_status.started()
             await self._sync_regularly()
         finally:
             self._jobs.put(None)
+            zero_ahead.stop()
             with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(thread.join)
+                for thread in threads:
+                    await trio.to_thread.run_sync(thread.join)
 
     async def drain(self) -> None:
         """Returns when everything submitted was delivered."""
@@ -135,15 +145,20 @@ class Committer:
     async def _sync_regularly(self) -> None:
         if self._sync:
             await trio.sleep_forever()
-        while True:
+        while self.engine.failed is None:
             await trio.sleep(self._flush_interval_s)
-            end = self.engine.front.chunk, self.engine.writer.end
+            while self._writing is not None:  # a batch that begins a file is written on the thread
+                await self.advanced.park()
+            self._syncing = True  # the writer is one at a time: what comes meanwhile is written afterwards
             try:
-                await trio.to_thread.run_sync(self.engine.sync_now)
+                synced = await trio.to_thread.run_sync(self.engine.sync_now)
             except EventStoreError as error:
                 self._fail(error)
             else:
-                self.engine.mark_synced(*end)
+                self.engine.mark_synced(*synced)
+            finally:
+                self._syncing = False
+            self.kick()
 
     def _work(self) -> None:
         assert self._token is not None
@@ -160,9 +175,13 @@ class Committer:
             self.engine.write(segment)
         except EventStoreError as error:
             return error
+        except Exception as error:  # our own bug; the writer is poisoned, and those who wait must hear of it
+            _log.exception("writing failed")
+            return Poisoned(f"writing failed: {error!r}. This process accepts no more appends")
         took = time.perf_counter() - started
         self.sync_seconds += took
-        self._quick = took if segment.begins_chunk else 0.75 * self._quick + 0.25 * took
+        if not segment.begins_chunk:
+            self._quick = 0.75 * self._quick + 0.25 * took
         return None
 
     def _done(self, segment: Segment, error: EventStoreError | None) -> None:
@@ -185,11 +204,14 @@ class Committer:
     def _fail(self, error: EventStoreError) -> None:
         """Everybody who waits is told the error; what they appended is taken back out of memory."""
         _log.error("append failed: %s", error)
-        self.engine.roll_back(error)
+        completed = self.engine.roll_back(error)
         self._deliver(2**64, error)
+        if completed:
+            self.on_completed(completed)
         if not error.retriable:
             self.poisoned.set()
         self._room.unpark_all()
+        self.advanced.unpark_all()
         self._idle.set()
 
     def _deliver(self, visible: int, error: EventStoreError | None) -> None:

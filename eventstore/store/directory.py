@@ -12,8 +12,7 @@ is wiped and built again from the indexes. Never opened with `writemap` (a full 
 
 from __future__ import annotations
 
-import contextlib
-import shutil
+import os
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from eventstore.store.index import EventIndex
 _VALUE = struct.Struct("<IQ")
 _SEGMENT = struct.Struct("<III")
 _FILE = struct.Struct("<QQ")
-_MAP_BYTES: Final = 16 * 1024**3
+_MAP_BYTES: Final = 64 * 1024**3  # address space, not memory; doubled where it is too small all the same
 _CHUNK_KEYS: Final = 20_000
 
 
@@ -51,77 +50,108 @@ class Entry:
 
 
 class Directory:
-    """One environment. Any number of readers; one writer at a time, in this or in another process."""
+    """One environment. Any number of readers; one writer at a time, in this or in another process.
 
-    def __init__(self, path: Path) -> None:
+    Raises:
+        Corrupt: it cannot be opened as it is; wipe and rebuild. StorageFull.
+    """
+
+    def __init__(self, path: Path, map_bytes: int = _MAP_BYTES) -> None:
         path.mkdir(parents=True, exist_ok=True)
         self.path = path
+        self._map_bytes = map_bytes
         self._open()
 
     def _open(self) -> None:
-        self._env = lmdb.open(str(self.path), map_size=_MAP_BYTES, max_dbs=2, max_readers=256, meminit=False, readahead=False)
-        self._aggregates = self._env.open_db(b"aggregates")
-        self._files = self._env.open_db(b"files")
+        try:
+            self._env = lmdb.open(
+                str(self.path), map_size=self._map_bytes, max_dbs=2, max_readers=256, meminit=False, readahead=False
+            )
+        except lmdb.Error as error:
+            raise self._translated(error) from error
+        try:
+            self._check_size()
+            self._aggregates = self._env.open_db(b"aggregates")
+            self._files = self._env.open_db(b"files")
+        except lmdb.Error as error:
+            self._env.close()
+            raise self._translated(error) from error
+        except Corrupt:
+            self._env.close()
+            raise
+
+    def _check_size(self) -> None:
+        """LMDB maps what its first pages speak of; touching what is not there would be a SIGBUS."""
+        pages, size = self._env.info()["last_pgno"] + 1, (self.path / "data.mdb").stat().st_size
+        if size < pages * self._env.stat()["psize"]:
+            raise Corrupt(str(self.path / "data.mdb"), size, f"the file ends here, though it has {pages} pages")
 
     def close(self) -> None:
         self._env.close()
 
-    def wipe(self) -> None:
-        """Throws everything away; the next `add_file` calls build it again."""
-        self._env.close()
-        shutil.rmtree(self.path)
-        self.path.mkdir(parents=True)
-        self._open()
-
     def covered(self) -> dict[int, tuple[int, int]]:
         """File number → (checksum, end) of each sorted file that is in the directory."""
-        with self._reading() as txn:
-            cursor = txn.cursor(self._files)
-            return {int.from_bytes(key, "big"): _FILE.unpack(value) for key, value in cursor}
+        try:
+            with self._begin() as txn:
+                cursor = txn.cursor(self._files)
+                return {int.from_bytes(key, "big"): _FILE.unpack(value) for key, value in cursor}
+        except (lmdb.Error, struct.error) as error:
+            raise self._translated(error) from error
 
     def get(self, aggregate_id: bytes) -> Entry | None:
         """What is in the sorted files.
 
         Raises:
-            Corrupt: the value is damaged; wipe and rebuild.
+            Corrupt: the value is damaged; the indexes know better.
         """
-        with self._reading() as txn:
-            raw = txn.get(aggregate_id, db=self._aggregates)
+        try:
+            with self._begin() as txn:
+                raw = txn.get(aggregate_id, db=self._aggregates)
+        except lmdb.Error as error:
+            raise self._translated(error) from error
         return None if raw is None else self._decode(raw)
 
     def get_many(self, aggregate_ids: Iterable[bytes]) -> dict[bytes, Entry]:
         """The entries of those that exist: one pass of a cursor, half the cost per id of `get` when there are many."""
-        with self._reading() as txn:
-            found = txn.cursor(self._aggregates).getmulti(sorted(aggregate_ids))
-        return {key: self._decode(raw) for key, raw in found}
+        try:
+            with self._begin() as txn:
+                found = txn.cursor(self._aggregates).getmulti(sorted(aggregate_ids))
+        except lmdb.Error as error:
+            raise self._translated(error) from error
+        return {bytes(key): self._decode(raw) for key, raw in found}
 
     def count(self) -> int:
-        with self._reading() as txn:
-            return int(txn.stat(self._aggregates)["entries"])
+        try:
+            with self._begin() as txn:
+                return int(txn.stat(self._aggregates)["entries"])
+        except lmdb.Error as error:
+            raise self._translated(error) from error
 
     def probe(self) -> None:
-        """Reads from the start, the end and in between; a damaged environment fails or kills the process here.
+        """Visits every page; a damaged environment fails or kills the process here. Values are checked when they are read.
 
         Raises:
             Corrupt
         """
-        with self._reading() as txn:
-            cursor = txn.cursor(self._aggregates)
-            for start in (b"\0", *(bytes((first,)) for first in range(0, 256, 5))):
-                if cursor.set_range(start):
-                    self._decode(cursor.value())
-            if cursor.last():
-                self._decode(cursor.value())
+        try:
+            with open(os.devnull, "wb") as nowhere:
+                self._env.copyfd(nowhere.fileno(), compact=True)
+        except lmdb.Error as error:
+            raise self._translated(error) from error
+        self.covered()
 
     def add_file(self, index: EventIndex) -> None:
         """Adds what a sorted file holds. Doing it again changes nothing.
 
         Raises:
             StorageFull: nothing was changed.
+            Corrupt: this directory or the index is damaged.
         """
         header = index.header
         if self.covered().get(header.number) == (header.checksum, header.end):
             return
+        for column in ("first_row", "id_ends", "ids", "version"):
+            index.checked(column)
         while True:
             try:
                 with self._env.begin(write=True) as txn:
@@ -132,8 +162,8 @@ class Directory:
                 return
             except lmdb.MapFullError:
                 self._env.set_mapsize(2 * self._env.info()["map_size"])
-            except lmdb.DiskError as error:
-                raise StorageFull(f"{self.path}: {error}; free some space", path=str(self.path)) from None
+            except lmdb.Error as error:
+                raise self._translated(error) from error
 
     def _add(self, txn: lmdb.Transaction, number: int, group: Sequence[tuple[bytes, int, int, int]]) -> None:
         cursor = txn.cursor(self._aggregates)
@@ -142,25 +172,29 @@ class Directory:
         for aggregate_id, version, first, rows in group:
             old = before.get(aggregate_id, b"")
             if old:
-                self._decode(old)
+                assert self._decode(old).places[-1].file < number, "files are added in their order"
             rest = version.to_bytes(8, "little") + old[_VALUE.size :] + _SEGMENT.pack(number, first, rows)
             items.append((aggregate_id, crc32c(rest).to_bytes(4, "little") + rest))
         cursor.putmulti(items)
 
-    @contextlib.contextmanager
-    def _reading(self) -> Iterable[lmdb.Transaction]:  # type: ignore[misc] # contextmanager wants Iterator; both are right
+    def _begin(self) -> lmdb.Transaction:
         try:
-            txn = self._env.begin()
+            return self._env.begin()
         except lmdb.MapResizedError:  # the process that adds files made it larger
             self._env.set_mapsize(0)
-            txn = self._env.begin()
-        with txn:
-            yield txn
+            return self._env.begin()
 
-    def _decode(self, raw: bytes) -> Entry:
-        crc, version = _VALUE.unpack_from(raw)
-        if crc32c(raw[4:]) != crc:
-            raise Corrupt(str(self.path), 0, "a value of the directory does not match its checksum; rebuild it")
+    def _translated(self, error: Exception) -> StorageFull | Corrupt:
+        """What LMDB says of a full disk or of damage, in our words."""
+        if isinstance(error, lmdb.DiskError):
+            return StorageFull(f"{self.path}: {error}; free some space", path=str(self.path))
+        return Corrupt(str(self.path), 0, f"{error}; the directory has to be built again")
+
+    def _decode(self, value: bytes | memoryview) -> Entry:
+        raw = bytes(value)
+        if len(raw) < _VALUE.size or crc32c(raw[4:]) != int.from_bytes(raw[:4], "little"):
+            raise Corrupt(str(self.path), 0, "a value of the directory does not match its checksum")
+        _, version = _VALUE.unpack_from(raw)
         return Entry(version, tuple(Place(*place) for place in _SEGMENT.iter_unpack(raw[_VALUE.size :])))
 
 

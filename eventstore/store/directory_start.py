@@ -2,7 +2,7 @@
 trusted.
 
 A damaged LMDB environment can abort the process or raise SIGBUS. So after an unclean stop it is first probed in a
-child process.
+child process. It is built from the indexes, and an index that turns out to be damaged is built from its event file.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Protocol
 
+from eventstore.chunks.header import ChunkHeader
 from eventstore.errors import Corrupt
 from eventstore.store.directory import Directory
 from eventstore.store.event_files import EventFiles
@@ -22,47 +23,59 @@ _PROBE_SECONDS_MAX = 60
 
 class Report(Protocol):
     directory: str
+    indexes_built: list[int]
 
 
 def open_directory(path: Path, files: EventFiles, report: Report) -> Directory:
-    """The directory, covering exactly the sorted files."""
-    mark = path / OPEN_MARK
-    if mark.exists() and not _survives_probe(path):
-        _wipe_files(path)
+    """The directory, covering exactly the sorted files.
+
+    Raises:
+        StorageFull: there is no room for it.
+        Corrupt: an index it is built from is damaged.
+    """
+    if (path / OPEN_MARK).exists() and not _survives_probe(path):
         report.directory = "rebuilt: it did not survive a probe"
+        _wipe(path)
     try:
-        directory = Directory(path)
-        if not _is_in_step(directory, files):
-            directory.wipe()
-            report.directory = "rebuilt: it covered other files"
-    except (Corrupt, Exception) as error:
-        if not _is_lmdb_error(error):
+        return _open_in_step(path, files, report)
+    except Corrupt as error:
+        report.directory = f"rebuilt: {error.fields['what']}"
+        _wipe(path)
+    return _open_in_step(path, files, report)
+
+
+def _open_in_step(path: Path, files: EventFiles, report: Report) -> Directory:
+    directory = Directory(path)
+    try:
+        (path / OPEN_MARK).touch()
+        covered = directory.covered()
+        sorted_files = [header for header in files.headers if header.sorted]
+        expected = {header.number: (header.checksum, header.end) for header in sorted_files[: len(covered)]}
+        if covered != expected:  # it may lag behind, never run ahead
+            raise Corrupt(str(path), 0, "it covered other files")
+        for header in sorted_files[len(covered) :]:
+            _add(directory, files, header, report)
+        return directory
+    except BaseException:
+        directory.close()
+        raise
+
+
+def _add(directory: Directory, files: EventFiles, header: ChunkHeader, report: Report) -> None:
+    try:
+        directory.add_file(files.index(header.number))
+    except Corrupt as error:
+        if error.fields["file"] != files.index_name(header.number):
             raise
-        _wipe_files(path)
-        directory = Directory(path)
-        report.directory = f"rebuilt: {error}"
-    mark.touch()
-    covered = directory.covered()
-    for header in files.headers:
-        if header.sorted and header.number not in covered:
-            directory.add_file(files.index(header.number))
-    return directory
+        files.build_index(header)
+        report.indexes_built.append(header.number)
+        directory.add_file(files.index(header.number))
 
 
 def close_directory(directory: Directory) -> None:
     """Closes it and says that this was on purpose."""
     directory.close()
     (directory.path / OPEN_MARK).unlink(missing_ok=True)
-
-
-def _is_in_step(directory: Directory, files: EventFiles) -> bool:
-    """Whether everything it covers is a sorted file of this store. It may cover fewer files, never others."""
-    sorted_files = {header.number: (header.checksum, header.end) for header in files.headers if header.sorted}
-    return all(sorted_files.get(number) == identity for number, identity in directory.covered().items())
-
-
-def _is_lmdb_error(error: Exception) -> bool:
-    return isinstance(error, Corrupt) or type(error).__module__.startswith("lmdb") or "lmdb" in str(type(error))
 
 
 def _survives_probe(path: Path) -> bool:
@@ -81,6 +94,6 @@ def _survives_probe(path: Path) -> bool:
     return result.returncode == 0
 
 
-def _wipe_files(path: Path) -> None:
+def _wipe(path: Path) -> None:
     for name in ("data.mdb", "lock.mdb"):
         (path / name).unlink(missing_ok=True)

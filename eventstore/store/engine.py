@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from eventstore.chunks.files import File
 from eventstore.chunks.front import FrontBuffer, Segment
@@ -28,10 +29,12 @@ from eventstore.store.commit import CommitView, check_id
 from eventstore.store.directory import Directory
 from eventstore.store.event_files import EventFiles
 from eventstore.store.known import KnownAggregates, version_of
-from eventstore.store.reading import Page, Replay, read_checked
+from eventstore.store.reading import Page, Replay, read_records
 from eventstore.store.scanning import EventFilter, Scan, ScanPage
 from eventstore.store.tail import Tail, TailFile, command_key
 from eventstore.store.uniqueness import Uniqueness
+
+Read = TypeVar("Read")
 
 
 class Engine:
@@ -49,6 +52,7 @@ class Engine:
         self.front = front
         self.visible_sequence = front.next_sequence - 1
         self._in_flight: deque[Segment] = deque()
+        self._roll_backs = 0  # odd while one is under way
         self._unique = Uniqueness(tail, known, directory, files, self._record_of)
         self.appender = Appender(files, tail, known, self._unique, front, epoch, clock)
         self._replay = Replay(files, tail, directory)
@@ -85,54 +89,61 @@ class Engine:
         """The segment was written: its commits become visible. Returns the files that were completed by it."""
         assert self._in_flight
         assert self._in_flight[0] is segment
-        self._in_flight.popleft()
-        self.visible_sequence = segment.next_sequence - 1
-        if durable:
-            self.front.mark_durable(segment)
-        completed, self.writer.completed = self.writer.completed, []
-        for header in completed:
-            self.files.update(header)
+        completed = self._take_completed()
         if segment.begins_chunk:
             self._give_file(segment.chunk)
+        if durable:
+            self.front.mark_durable(segment.chunk, segment.end)
+        self._in_flight.popleft()
+        self.visible_sequence = segment.next_sequence - 1  # last: readers on other threads need all of the above
         return completed
 
     def _give_file(self, number: int) -> None:
+        """Readers share the descriptor of the writer: opening another one could fail, and nothing may fail here."""
         for file in self.tail.files:
             if file.number == number and file.file is None:
-                file.file = self.files.folder.files.open(self.files.folder.chunk_path(number))
+                file.file = self.writer.file
 
-    def roll_back(self, error: EventStoreError) -> None:
-        """A write failed: everything that is not visible yet is taken back out of memory.
-
-        After StorageFull appends may be tried again; any other error is final.
-        """
-        segments = [*self._in_flight, *self.front.segments]
-        for segment in reversed(segments):
-            for raw in reversed(segment.buffers):
-                view = commit.decode(raw)
-                self.tail.current.undo_last(view.aggregate_id, command_key(view.aggregate_id, view.command_id))
-            if segment.begins_chunk:
-                self.tail.drop(self.tail.current)
-                self.files.remove_last()
-        self._in_flight.clear()
+    def _take_completed(self) -> list[ChunkHeader]:
         completed, self.writer.completed = self.writer.completed, []
         for header in completed:
             self.files.update(header)
+        return completed
+
+    def roll_back(self, error: EventStoreError) -> list[ChunkHeader]:
+        """A write failed: everything that is not visible yet is taken back out of memory.
+
+        After StorageFull appends may be tried again; any other error is final. Returns the files that were completed
+        all the same.
+        """
+        self._roll_backs += 1
+        try:
+            for segment in reversed([*self._in_flight, *self.front.segments]):
+                for raw in reversed(segment.buffers):
+                    view = commit.decode(raw)
+                    self.tail.current.undo_last(view.aggregate_id, command_key(view.aggregate_id, view.command_id))
+                if segment.begins_chunk:
+                    self.tail.drop(self.tail.current)
+                    self.files.remove_last()
+            self._in_flight.clear()
+        finally:
+            self._roll_backs += 1
+        completed = self._take_completed()
         if self.files.headers and not self.files.headers[-1].completed:
             self.front.resume(self.files.headers[-1].number, self.writer.end, self.visible_sequence + 1)
         else:
             self.front.resume_with_new_chunk(len(self.files.headers), self.visible_sequence + 1)
         if not error.retriable:
             self.appender.failed = error
+        return completed
 
-    def sync_now(self) -> None:
-        """For durability `async`: what was written so far is durable on return."""
-        self.writer.sync_now()
+    def sync_now(self) -> tuple[int, int]:
+        """For durability `async`: what was written so far is durable on return. The result is for `mark_synced`."""
+        return self.writer.sync_now()
 
     def mark_synced(self, chunk: int, end: int) -> None:
-        """`sync_now` succeeded after `chunk` was written up to `end`."""
-        if chunk == self.front.chunk:
-            self.front.durable = end
+        """`sync_now` returned these."""
+        self.front.mark_durable(chunk, end)
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -145,13 +156,29 @@ class Engine:
         With `cached_only` it may run on an event loop; raises NotCached where the disk would have to be waited for.
         """
         check_id("aggregate_id", aggregate_id)
-        return self._replay.page(
-            aggregate_id, from_version, to_version, backwards, bytes_max, self.visible_sequence, cached_only
+        return self._consistently(
+            lambda: self._replay.page(
+                aggregate_id, from_version, to_version, backwards, bytes_max, self.visible_sequence, cached_only
+            )
         )
 
     def scan(self, after: int, wanted: EventFilter, bytes_max: int, events_max: int | None) -> ScanPage:
         """A page of everything, in commit order."""
-        return self._scan.page(after, wanted, bytes_max, events_max, self.visible_sequence)
+        return self._consistently(lambda: self._scan.page(after, wanted, bytes_max, events_max, self.visible_sequence))
+
+    def _consistently(self, read: Callable[[], Read]) -> Read:
+        """What `read` says; again, where a roll back on another thread may have pulled commits from under it."""
+        while True:
+            before = self._roll_backs
+            try:
+                result = read()
+            except Exception:
+                if before == self._roll_backs and before % 2 == 0:
+                    raise
+            else:
+                if before == self._roll_backs and before % 2 == 0:
+                    return result
+            time.sleep(0)
 
     def version(self, aggregate_id: str) -> int:
         """The aggregate's visible version, 0 where it does not exist."""
@@ -184,7 +211,7 @@ class Engine:
                 return segment.buffers[ordinal - file.ordinal_at(segment.first_sequence)]
         handle: File | None = file.file
         assert handle is not None, "a file is opened for reading before its commits become visible"
-        return read_checked(handle, self.files.name(file.number), start, stop)
+        return read_records(handle, self.files.name(file.number), start, stop, file.sequences[ordinal])
 
     # -- sorting ------------------------------------------------------------------------------------------------------
 
@@ -198,5 +225,7 @@ class Engine:
         self.tail.drop(file)
 
     def close(self) -> None:
-        self.writer.close()
-        self.files.close()
+        try:
+            self.writer.close()
+        finally:
+            self.files.close()

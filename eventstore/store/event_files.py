@@ -15,16 +15,16 @@ from typing import TypeVar
 from eventstore.chunks.files import File
 from eventstore.chunks.folder import ChunkFolder
 from eventstore.chunks.header import ChunkHeader
-from eventstore.errors import Corrupt
+from eventstore.errors import Corrupt, ReadFailed
 from eventstore.store.index import EventIndex, open_index, read_header
 from eventstore.store.ranges import RangeCache
-from eventstore.store.sorting import INDEX
+from eventstore.store.sorting import INDEX, sort_file, switch
 
 Opened = TypeVar("Opened")
 
 
 class EventFiles:
-    """Event files by number, from 1."""
+    """Event files by number, from 1. The sorted ones come first: a file is sorted only after all before it."""
 
     def __init__(self, folder: ChunkFolder, open_files_max: int) -> None:
         self.folder = folder
@@ -41,13 +41,13 @@ class EventFiles:
         """The next file. For a sorted one, its index header is read.
 
         Raises:
-            Corrupt: the index is missing, damaged or another file's; it has to be built again.
+            Corrupt: the index is missing, damaged or another file's; `build_index` puts that right.
         """
         assert header.number == len(self.headers) + 1
-        if header.sorted:
-            self._add_range(header)
         self._first_sequences.append(header.first_sequence)
         self.headers.append(header)
+        if header.sorted:
+            self._add_range(header)
 
     def update(self, header: ChunkHeader) -> None:
         """The file was completed, or replaced by its sorted self."""
@@ -66,6 +66,16 @@ class EventFiles:
         with self._lock:
             self._files.pop(header.number, None)
 
+    def build_index(self, header: ChunkHeader) -> None:
+        """Builds the index of a sorted file again.
+
+        Raises:
+            Corrupt: the event file itself is damaged.
+        """
+        sort_file(self.folder, header.number)
+        switch(self.folder, header.number)
+        self.update(header)
+
     def _add_range(self, header: ChunkHeader) -> None:
         path = self.folder.beside(header.number, INDEX)
         try:
@@ -83,18 +93,28 @@ class EventFiles:
     def name(self, number: int) -> str:
         return str(self.folder.chunk_path(number))
 
+    def index_name(self, number: int) -> str:
+        return str(self.folder.beside(number, INDEX))
+
     def file(self, number: int) -> File:
         return self._pooled(self._files, number, lambda: self.folder.files.open(self.folder.chunk_path(number)))
 
     def map(self, number: int) -> memoryview:
         """The bytes of a completed file, in memory."""
-        return self._pooled(self._maps, number, lambda: self.folder.files.open(self.folder.chunk_path(number)).map())
+        return self._pooled(self._maps, number, lambda: self._map(number))
+
+    def _map(self, number: int) -> memoryview:
+        file = self.folder.files.open(self.folder.chunk_path(number))
+        try:
+            return file.map()
+        finally:
+            file.close()
 
     def index(self, number: int) -> EventIndex:
         """The mapped index of a sorted file.
 
         Raises:
-            Corrupt
+            Corrupt, ReadFailed
         """
         return self._pooled(self._indexes, number, lambda: open_index(self.folder.files, self.folder.beside(number, INDEX)))
 
@@ -115,7 +135,14 @@ class EventFiles:
             if opened is not None:
                 pool.move_to_end(number)
                 return opened
-            opened = pool[number] = open_it()
+        try:
+            fresh = open_it()  # without the lock: a slow disk holds up only those who need this file
+        except OSError as error:
+            raise ReadFailed(
+                f"{self.name(number)}: opening it or its index failed: {error.strerror}", file=self.name(number)
+            ) from error
+        with self._lock:
+            opened = pool.setdefault(number, fresh)
             if len(pool) > self._open_max:
                 pool.popitem(last=False)
             return opened

@@ -9,9 +9,11 @@ commit record begins and its size), `data`, `data_len`, `meta`, `meta_len` (payl
 none), `format`. `permutation`: row of the event with sequence first + i, which keeps the commit order. Tables:
 `first_row` and `extent_crc` (of all bytes of the aggregate), `id_ends` + `ids`, `type_ends` + `types`; `split_ends` +
 `split_ids` + `block_crc`: the aggregates are divided into up to 100 blocks of equal count; the id each begins with,
-and a CRC over the block's part of the tables.
+and a CRC over the block's part of the tables. `row_crc`: for every 1024 rows, a CRC over those columns of them that a
+look-up uses.
 
-A look-up touches one block: smallest/largest, then a bisect in the splits, the block's CRC once, a bisect in the block.
+A look-up touches one block: smallest/largest, then a bisect in the splits, the block's CRC once, a bisect in the block,
+and the CRC of the rows it finds. Nothing is believed that was not checked: a rotten bit would else read as "not found".
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ ENTRY: Final = struct.Struct("<12s4sQII")
 IDS_AT: Final = 3072
 ALIGN: Final = 64
 BLOCKS_MAX: Final = 100
+ROWS_PER_CRC: Final = 1024
 
 ROWS: Final = {
     "ordinal": "<u4", "version": "<u8", "sequence": "<u8", "time": "<i8", "type": "<u4", "command": "<u8",
@@ -49,9 +52,10 @@ ROWS: Final = {
 }  # fmt: skip
 TABLES: Final = {
     "permutation": "<u4", "first_row": "<u4", "extent_crc": "<u4", "id_ends": "<u4", "ids": "|u1",
-    "type_ends": "<u4", "types": "|u1", "split_ends": "<u4", "split_ids": "|u1", "block_crc": "<u4",
+    "type_ends": "<u4", "types": "|u1", "split_ends": "<u4", "split_ids": "|u1", "block_crc": "<u4", "row_crc": "<u4",
 }  # fmt: skip
 COLUMNS: Final = {**ROWS, **TABLES}
+LOOKED_UP: Final = ("ordinal", "version", "sequence", "command", "record", "length")
 
 Column = npt.NDArray[np.generic]
 Columns = dict[str, "npt.NDArray[np.generic]"]
@@ -103,6 +107,19 @@ def block_crc(columns: Columns, first: int, last: int) -> int:
     for part in parts:
         crc = crc32c(np.ascontiguousarray(part).view(np.uint8).data, crc)
     return crc
+
+
+def row_crc(columns: Columns, group: int) -> int:
+    """The checksum over what a look-up uses of one group of rows."""
+    crc = 0
+    for name in LOOKED_UP:
+        part = columns[name][group * ROWS_PER_CRC : (group + 1) * ROWS_PER_CRC]
+        crc = crc32c(np.ascontiguousarray(part).view(np.uint8).data, crc)
+    return crc
+
+
+def row_groups(rows: int) -> int:
+    return -(-rows // ROWS_PER_CRC)
 
 
 def write_index(files: Files, path: Path, chunk: ChunkHeader, columns: Columns) -> None:
@@ -165,7 +182,11 @@ class EventIndex:
         self._version = self.columns["version"]
         starts = blocks(self.header.aggregates)
         self._blocks = starts
-        self._sound = bytearray(len(starts))
+        self._sound_blocks = bytearray(len(starts))
+        self._sound_rows = bytearray(row_groups(self.header.rows))
+        self._sound_columns: set[str] = set()
+        for column in ("split_ends", "split_ids", "block_crc", "row_crc"):
+            self.checked(column)
         ends = self.columns["split_ends"].tolist()
         split_ids = self.columns["split_ids"].tobytes()
         self._splits = [split_ids[a:b] for a, b in itertools.pairwise(ends)]
@@ -174,6 +195,20 @@ class EventIndex:
         dtype = np.dtype(COLUMNS[name])
         offset, items, _ = self.header.columns[name]
         return self._map[offset : offset + items * dtype.itemsize].view(dtype)
+
+    def checked(self, name: str) -> Column:
+        """A whole column, verified against its checksum the first time.
+
+        Raises:
+            Corrupt
+        """
+        column = self.columns[name]
+        if name not in self._sound_columns:
+            offset, _, crc = self.header.columns[name]
+            if crc32c(np.ascontiguousarray(column).view(np.uint8).data) != crc:
+                raise Corrupt(self.name, offset, f"the checksum of column {name} does not match; rebuild the index")
+            self._sound_columns.add(name)
+        return column
 
     def find(self, aggregate_id: bytes) -> int | None:
         """The aggregate's ordinal in this file, or None.
@@ -195,11 +230,13 @@ class EventIndex:
 
     def type_names(self) -> list[str]:
         """Event types in this file, by type ordinal."""
-        ends, names = self.columns["type_ends"].tolist(), self.columns["types"].tobytes()
+        ends, names = self.checked("type_ends").tolist(), self.checked("types").tobytes()
         return [names[a:b].decode() for a, b in itertools.pairwise(ends)]
 
     def with_prefix(self, prefix: bytes) -> tuple[int, int]:
         """The ordinals [first, last) of the aggregates whose id begins with `prefix`."""
+        self.checked("id_ends")
+        self.checked("ids")
         return self._bisect(prefix, 0, self.header.aggregates), self._bisect(prefix + b"\xff" * 256, 0, self.header.aggregates)
 
     def _bisect(self, aggregate_id: bytes, first: int, last: int) -> int:
@@ -218,6 +255,36 @@ class EventIndex:
         first_row = self.columns["first_row"]
         return int(first_row[ordinal]), int(first_row[ordinal + 1])
 
+    def ordinal_of(self, aggregate_id: bytes, first: int, last: int) -> int:
+        """The ordinal of the aggregate that has the rows [first, last), whose ends are checked.
+
+        Raises:
+            Corrupt: it has not: the index or the directory is damaged.
+        """
+        if last <= self.header.rows:
+            self.check_rows(first, first + 1)
+            self.check_rows(last - 1, last)
+            ordinal = int(self.columns["ordinal"][first])
+            if self.rows_of(ordinal) == (first, last) and self.aggregate_id(ordinal) == aggregate_id:
+                return ordinal
+        raise Corrupt(self.name, 0, f"rows {first} to {last} are not those of {aggregate_id!r}; rebuild the directory")
+
+    def version_at(self, row: int) -> int:
+        self.check_rows(row, row + 1)
+        return int(self._version[row])
+
+    def check_rows(self, first: int, last: int) -> None:
+        """Raises Corrupt unless what a look-up uses of the rows [first, last) is as it was written."""
+        sound, end = self._sound_rows, row_groups(last)
+        group = sound.find(0, first // ROWS_PER_CRC, end)
+        while group >= 0:
+            if row_crc(self.columns, group) != int(self.columns["row_crc"][group]):
+                offset = self.header.columns["ordinal"][0]
+                rows = f"rows {group * ROWS_PER_CRC} to {(group + 1) * ROWS_PER_CRC}"
+                raise Corrupt(self.name, offset, f"the checksum of {rows} does not match; rebuild the index")
+            sound[group] = 1
+            group = sound.find(0, group + 1, end)
+
     def extent(self, first: int, last: int) -> tuple[int, int]:
         """The bytes [start, stop) of the event file that hold the rows [first, last), whole commits."""
         return int(self._record[first]), int(self._record[last - 1]) + int(self._length[last - 1])
@@ -233,22 +300,43 @@ class EventIndex:
         low = max(first, first + from_version - base)
         return low, min(last, first + to_version - base + 1)
 
-    def command_hashes(self, first: int, last: int) -> bytes:
-        """8 bytes per commit of the rows [first, last)."""
+    def _first_rows(self, first: int, last: int) -> Column:
+        """The first row of each commit among the rows [first, last), which begin with a commit."""
         records = self._record[first:last]
-        hashes = self.columns["command"][first:last]
-        if last - first > 1:
-            starts = np.empty(last - first, bool)
-            starts[0] = True
-            np.not_equal(records[1:], records[:-1], out=starts[1:])
-            hashes = hashes[starts]
-        return hashes.tobytes()
+        starts = np.empty(last - first, bool)
+        starts[0] = True
+        np.not_equal(records[1:], records[:-1], out=starts[1:])
+        return np.flatnonzero(starts) + first
+
+    def commit_sequences(self, first: int, last: int) -> list[int]:
+        """The sequence of each commit in the rows [first, last), which begin with a commit."""
+        sequences: list[int] = self.columns["sequence"][self._first_rows(first, last)].tolist()
+        return sequences
+
+    def command_hashes(self, first: int, last: int) -> bytes:
+        """8 bytes per commit of the rows [first, last), which begin with a commit.
+
+        Raises:
+            Corrupt
+        """
+        self.check_rows(first, last)
+        hashes = self.columns["command"]
+        return hashes[self._first_rows(first, last)].tobytes() if last - first > 1 else hashes[first:last].tobytes()
 
     def rows_with_command(self, first: int, last: int, hashed: int) -> list[int]:
-        """The first row of each commit among the rows [first, last) whose command id has this hash."""
+        """The first row of each commit among the rows [first, last) whose command id has this hash.
+
+        Raises:
+            Corrupt
+        """
+        self.check_rows(first, last)
         hits = np.flatnonzero(self.columns["command"][first:last] == np.uint64(hashed)) + first
         rows: list[int] = hits.tolist()
         return [row for row in rows if row == first or self._record[row - 1] != self._record[row]]
+
+    def commit_end(self, row: int) -> int:
+        """The row behind the last event of the commit that the event in `row` belongs to."""
+        return int(np.searchsorted(self._record, self._record[row], side="right"))
 
     def verify(self) -> None:
         """Checks every column against its checksum. Reads the whole index.
@@ -256,18 +344,18 @@ class EventIndex:
         Raises:
             Corrupt
         """
-        for name, column in self.columns.items():
-            offset, _, crc = self.header.columns[name]
-            if crc32c(np.ascontiguousarray(column).view(np.uint8).data) != crc:
-                raise Corrupt(self.name, offset, f"the checksum of column {name} does not match")
+        for name in self.columns:
+            self._sound_columns.discard(name)
+            self.checked(name)
 
     def _check_block(self, block: int) -> None:
-        if self._sound[block]:
+        if self._sound_blocks[block]:
             return
         first, last = self._blocks[block], self._blocks[block + 1]
         if block_crc(self.columns, first, last) != int(self.columns["block_crc"][block]):
-            raise Corrupt(self.name, self.header.columns["id_ends"][0], f"block {block} of the aggregate table is damaged")
-        self._sound[block] = 1
+            offset = self.header.columns["id_ends"][0]
+            raise Corrupt(self.name, offset, f"block {block} of the aggregate table is damaged; rebuild the index")
+        self._sound_blocks[block] = 1
 
 
 def open_index(files: Files, path: Path) -> EventIndex:

@@ -8,6 +8,7 @@ in no sorted file is the empty value.
 
 from __future__ import annotations
 
+from itertools import chain, islice
 from typing import Final
 
 import numpy as np
@@ -75,5 +76,5 @@ class KnownAggregates:
 
     def recent(self, count: int) -> list[str]:
         """Up to `count` ids, the most recently used last."""
-        young = list(self._young)
-        return (list(self._old)[-max(0, count - len(young)) :] if len(young) < count else []) + young[-count:]
+        newest_first = islice(chain(reversed(self._young), reversed(self._old)), count)
+        return list(newest_first)[::-1]

@@ -7,7 +7,7 @@ import numpy as np
 from eventstore.chunks.record import Walk
 from eventstore.errors import Corrupt
 from eventstore.store.commit import HEADER_BYTES
-from eventstore.store.tail import TailFile, command_key
+from eventstore.store.tail import Tail, TailFile, command_key
 
 _HEADER = np.dtype(
     {
@@ -20,9 +20,10 @@ _HEADER = np.dtype(
 
 
 class TailLoader:
-    """Adds every record it is called with to a tail file, and holds versions together."""
+    """Adds every record it is called with to a tail file, and holds versions together, also with the files before it."""
 
-    def __init__(self, file: TailFile, name: str) -> None:
+    def __init__(self, tail: Tail, file: TailFile, name: str) -> None:
+        self._earlier = tail.before(file)
         self._file = file
         self._name = name
 
@@ -42,6 +43,15 @@ class TailLoader:
             aggregate_id = raw[id_at : id_at + id_len].decode()
             command_id = raw[command_at : command_at + command_len].decode()
             before = heads.get(aggregate_id)
-            if before is not None and versions[before] != first - 1:
-                raise Corrupt(self._name, offset, f"{aggregate_id!r} goes from version {versions[before]} to {first}")
+            version = self._version_before(aggregate_id) if before is None else versions[before]
+            if version is not None and version != first - 1:
+                raise Corrupt(self._name, offset, f"{aggregate_id!r} goes from version {version} to {first}")
             add(aggregate_id, command_key(aggregate_id, command_id), offset, length, sequence, first + count - 1, count)
+
+    def _version_before(self, aggregate_id: str) -> int | None:
+        """The aggregate's version in the unsorted files before this one; None where it has none there."""
+        for file in self._earlier:
+            version = file.version(aggregate_id)
+            if version is not None:
+                return version
+        return None

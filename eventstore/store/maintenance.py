@@ -85,18 +85,17 @@ class Maintenance:
     async def run(self) -> None:
         while True:
             self._wake = trio.Event()
-            for file in self._unsorted():
+            while unsorted := self._unsorted():
+                file = unsorted[0]  # strictly in order: a later file in the directory would hide an earlier one in memory
                 try:
                     await self._sort(file)
                 except Exception as error:  # disk full, killed child: the event file itself is untouched
                     self.failures += 1
                     _log.error("sorting event file %d failed, tried again in %g s: %s", file.number, _RETRY_SECONDS, error)
-                    with trio.move_on_after(_RETRY_SECONDS):
-                        await trio.sleep_forever()
-            if not self._unsorted():
-                self._quiet.set()
-                self._quiet = trio.Event()
-                await self._wake.wait()
+                    await trio.sleep(_RETRY_SECONDS)
+            self._quiet.set()
+            self._quiet = trio.Event()
+            await self._wake.wait()
 
     async def wait_until_sorted(self) -> None:
         """Returns once every completed file is sorted."""

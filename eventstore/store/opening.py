@@ -7,23 +7,25 @@
     recent.json    the preload file; derived
     cut/           copies of torn tails that were cut
 
-Refuses, and changes nothing, when something is there that should not be, or is not there that should.
+Refuses, and changes nothing, when something is there that should not be, or is not there that should. `store.json` is
+written last when a store is created: where it is, the folder of events must be too.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from eventstore.chunks.documents import read_document, write_document
+from eventstore.chunks.documents import PREVIOUS, read_document, write_document
 from eventstore.chunks.files import Files, Lock, OsFiles
 from eventstore.chunks.folder import TEMPORARY, ChunkFolder, record_space
 from eventstore.chunks.front import FrontBuffer
-from eventstore.chunks.header import EVENTS, RECORDS_FROM, ChunkHeader
+from eventstore.chunks.header import EVENTS, FOOTER_BYTES, RECORDS_FROM, ChunkHeader, check_footer
 from eventstore.chunks.recovery import Recovered, read_records, recover
 from eventstore.chunks.writer import ChunkWriter
 from eventstore.config import StoreSettings
@@ -37,6 +39,8 @@ from eventstore.store.loading import TailLoader
 from eventstore.store.preload import PreloadFile
 from eventstore.store.sorting import INDEX, sort_file, switch
 from eventstore.store.tail import Tail
+
+_log = logging.getLogger(__name__)
 
 FORMAT = 1
 STORE = "store.json"
@@ -75,8 +79,8 @@ class OpenStore:
         try:
             self.preload.write(self.engine.known.recent(self.settings.preload_aggregates))
             self.engine.close()
-            close_directory(self.engine.directory)
         finally:
+            close_directory(self.engine.directory)
             self.lock.release()
 
 
@@ -97,7 +101,6 @@ def open_folder(
         with _refusing(path):
             identity = _identity(files, path, clock)
             folder = event_folder(files, path, identity)
-            folder.create()
             report = OpenReport()
             engine = _open_engine(path, folder, settings, directory or path / DIRECTORY, report, clock)
         preload = PreloadFile(files, path)
@@ -127,7 +130,10 @@ def read_identity(files: Files, path: Path) -> uuid.UUID:
         raise FolderRefused(
             str(path / STORE), f"format {document.get('format')}; this program knows format {FORMAT}. Use a newer one"
         )
-    return uuid.UUID(str(document["store"]))
+    try:
+        return uuid.UUID(str(document.get("store")))
+    except ValueError:
+        raise Corrupt(str(path / STORE), 0, f"no uuid of a store; the copy before is {STORE}{PREVIOUS}") from None
 
 
 @contextlib.contextmanager
@@ -151,16 +157,20 @@ def _take_lock(files: Files, path: Path) -> Lock:
 
 
 def _identity(files: Files, path: Path, clock: Callable[[], float]) -> uuid.UUID:
+    """The uuid of the store in `path`, which is created where there is none."""
     names = files.names(path)
     if STORE in names:
+        files.sync_folder(path)  # the process that wrote it may have died before it did
         return read_identity(files, path)
-    foreign = [name for name in names if name != LOCK and not name.endswith(TEMPORARY)]
-    if foreign:
-        raise FolderRefused(
-            str(path / STORE),
-            f"is missing, though the folder holds {foreign[0]}; restore it, or choose an empty folder",
-        )
     identity = uuid.uuid4()
+    folder = event_folder(files, path, identity)
+    for name in names:
+        begun = name == EVENTS_FOLDER and folder.is_unused()
+        if not (begun or name == LOCK or name.endswith(TEMPORARY)):
+            raise FolderRefused(
+                str(path / STORE), f"is missing, though the folder holds {name}; restore it, or choose an empty folder"
+            )
+    folder.create()
     write_document(files, path / STORE, {"format": FORMAT, "store": str(identity), "created": int(clock() * 1_000_000)})
     return identity
 
@@ -172,14 +182,16 @@ def _open_engine(
     headers = folder.headers()
     epoch = max((header.epoch for header in headers), default=1)
     event_files, tail = EventFiles(folder, settings.open_files_max), Tail()
-    front = FrontBuffer(record_space(settings.file_size_bytes))
+    sync = settings.durability == "sync"
+    front = FrontBuffer(record_space(settings.file_size_bytes), sync=sync)
     writer = ChunkWriter(
         folder, epoch=epoch, size_bytes=settings.file_size_bytes, preallocate_bytes=settings.preallocate_bytes,
-        sync=settings.durability == "sync", clock=clock,
+        sync=sync, clock=clock,
     )  # fmt: skip
     front.resume_with_new_chunk(0, 1)
+    sorted_files = max((header.number for header in headers if header.sorted), default=0)
     for header in headers:
-        if header.sorted:
+        if header.number <= sorted_files:
             _add_sorted(event_files, header, report)
         elif header.completed:
             event_files.add(header)
@@ -187,6 +199,8 @@ def _open_engine(
         else:
             event_files.add(header)
             _resume_ongoing(path, event_files, tail, header, writer, report)
+    if headers and headers[-1].completed:
+        writer.resume_behind(headers[-1])
     _resume_front(front, writer, headers, tail)
     _remove_orphans(folder, headers)
     directory = open_directory(directory_path, event_files, report)
@@ -203,36 +217,51 @@ def _open_engine(
 
 
 def _add_sorted(event_files: EventFiles, header: ChunkHeader, report: OpenReport) -> None:
-    try:
-        event_files.add(header)
-    except Corrupt:
+    if not header.sorted:  # it is in front of one that is: not as we leave it, but easily put right
         sort_file(event_files.folder, header.number)
         switch(event_files.folder, header.number)
-        report.indexes_built.append(header.number)
+        header = event_files.folder.read_header(header.number)
+    try:
         event_files.add(header)
+    except Corrupt as error:
+        if error.fields["file"] != event_files.index_name(header.number):
+            raise
+        event_files.build_index(header)
+        report.indexes_built.append(header.number)
 
 
 def _load_completed(event_files: EventFiles, tail: Tail, header: ChunkHeader) -> None:
     file = tail.begin(header.number, header.first_sequence)
     file.file = event_files.folder.files.open(event_files.folder.chunk_path(header.number))
     name = event_files.name(header.number)
+    check_footer(file.file.read_at(header.end, FOOTER_BYTES), header, name)
     found, fault = read_records(
-        file.file, name, RECORDS_FROM, header.end, header.first_sequence, HEADER_BYTES, TailLoader(file, name)
+        file.file, name, RECORDS_FROM, header.end, header.first_sequence, HEADER_BYTES, TailLoader(tail, file, name)
     )
     if fault is not None:
         raise Corrupt(name, found.end, fault)
+    if header != header.complete(found.end, found.next_sequence, found.records, found.checksum):
+        raise Corrupt(name, found.end, "the records are not those that the header counts")
 
 
 def _resume_ongoing(
     path: Path, event_files: EventFiles, tail: Tail, header: ChunkHeader, writer: ChunkWriter, report: OpenReport
 ) -> None:
-    files, name = event_files.folder.files, event_files.name(header.number)
+    folder, name = event_files.folder, event_files.name(header.number)
     file = tail.begin(header.number, header.first_sequence)
-    file.file = files.open(event_files.folder.chunk_path(header.number))
-    found = recover(file.file, name, header.first_sequence, HEADER_BYTES, TailLoader(file, name))
+    file.file = folder.files.open(folder.chunk_path(header.number))
+    last, end = folder.read_document()
+    found = recover(
+        file.file, name, header.first_sequence, HEADER_BYTES, TailLoader(tail, file, name),
+        known_end=end if last == header.number else RECORDS_FROM,
+    )  # fmt: skip
     if found.torn:
         report.torn_bytes = len(found.torn)
-        report.torn_copy = _keep_copy(files, path, header.number, found)
+        report.torn_copy = _keep_copy(folder.files, path, header.number, found)
+        _log.warning(
+            "%s: cut %d bytes of a torn batch at byte offset %d; a copy is in %s",
+            name, report.torn_bytes, found.end, report.torn_copy,
+        )  # fmt: skip
     writer.resume(header, found.end, found.next_sequence, found.records, found.checksum)
     writer.rewrite(found.durable, file.file.read_at(found.durable, found.end - found.durable))
 

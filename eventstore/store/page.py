@@ -42,7 +42,7 @@ Values = Sequence[Scalar]
 _Columns = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int], Sequence[int]]  # as in _HEADER_FIELDS
 
 
-def decode_page(records: bytes) -> list[Event]:
+def decode_page(records: bytes | memoryview) -> list[Event]:
     """The events of whole commit records, in the order they lie in.
 
     Raises:
@@ -63,7 +63,7 @@ def decode_page(records: bytes) -> list[Event]:
             gc.enable()
 
 
-def _decode(records: bytes) -> list[Event]:
+def _decode(records: bytes | memoryview) -> list[Event]:
     length, _, count, _, _ = _HEADER_FIELDS.unpack_from(records)
     values: Values = ()
     if count == 1 and length >= _RECORD_BYTES_MIN and sys.byteorder == "little":
@@ -75,11 +75,11 @@ def _decode(records: bytes) -> list[Event]:
     counts = columns[2]
     needed = _COMMIT_VALUES * len(counts) + _EVENT_VALUES * sum(counts)
     if len(values) < needed:
-        values = flat.decode_trusted(records, needed)
+        values = flat.decode_trusted(bytes(records), needed)
     return _events(values, columns)
 
 
-def _decode_guessing(records: bytes, first_length: int) -> Values:
+def _decode_guessing(records: bytes | memoryview, first_length: int) -> Values:
     """The page's values and then nils; or only its first values, where its records are much shorter than the first."""
     count = len(records) * (_SINGLE_VALUES + 1) // first_length + _GUESS_SPARE_VALUES
     packed = b"".join((_ARRAY32.pack(0xDD, count), records, b"\xc0" * count))
@@ -122,7 +122,7 @@ def _single_events(values: Values, columns: _Columns) -> list[Event]:
     )  # fmt: skip
 
 
-def _walk(records: bytes) -> _Columns:
+def _walk(records: bytes | memoryview) -> _Columns:
     """The header fields of every record, from one to the next by their lengths."""
     unpack = _HEADER_FIELDS.unpack_from
     rows = []

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from eventstore.chunks.files import Files
+from eventstore.store.commit import is_id
 
 NAME = "recent.json"
 _BYTES_MAX = 512 * 1024 * 1024
@@ -44,8 +45,8 @@ class PreloadFile:
         try:
             size = file.size()
             names = json.loads(file.read_at(0, size)) if size <= _BYTES_MAX else []
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return []
         finally:
             file.close()
-        return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+        return [name for name in names if is_id(name)] if isinstance(names, list) else []

@@ -19,12 +19,18 @@ class RangeCache:
 
     def __init__(self) -> None:
         self._ranges = SortedKeyList(key=lambda item: (item.smallest, item.file))
+        self._by_file: dict[int, Range] = {}
 
     def __len__(self) -> int:
         return len(self._ranges)
 
     def add(self, smallest: bytes, largest: bytes, file: int) -> None:
-        self._ranges.add(Range(smallest, largest, file))
+        """The range of a file, instead of the one it had before."""
+        before = self._by_file.pop(file, None)
+        if before is not None:
+            self._ranges.remove(before)
+        self._by_file[file] = added = Range(smallest, largest, file)
+        self._ranges.add(added)
 
     def holding(self, aggregate_id: bytes) -> list[int]:
         """File numbers, ascending, whose range contains the id."""

@@ -7,8 +7,11 @@ returned. A page holds whole commits; the reader trims what it did not ask for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Final
 
 import numpy as np
@@ -22,6 +25,7 @@ from eventstore.store import commit
 from eventstore.store.directory import Directory, Place
 from eventstore.store.event_files import EventFiles
 from eventstore.store.index import EventIndex
+from eventstore.store.lookup import look_up
 from eventstore.store.tail import Tail, TailFile
 
 
@@ -68,11 +72,30 @@ def read_checked(file: File, name: str, start: int, stop: int, cached_only: bool
     return data
 
 
-def check_records(data: bytes, name: str, base: int) -> None:
-    """Raises Corrupt unless `data` is a run of good records."""
+def check_records(data: bytes, name: str, base: int, sequences: Sequence[int]) -> None:
+    """Raises Corrupt unless `data` is a run of good records with these sequences: a good record elsewhere is not good."""
     found = record.walk(memoryview(data), base, record.UNORDERED, commit.HEADER_BYTES)
     if found.fault is not None:
         raise Corrupt(name, found.end, found.fault)
+    if found.sequences != sequences:
+        pairs = zip_longest(found.sequences, sequences)
+        place = next(place for place, (is_, expected) in enumerate(pairs) if is_ != expected)
+        offset = found.offsets[place] if place < len(found.offsets) else found.end
+        raise Corrupt(name, offset, "a record that belongs elsewhere")
+
+
+def read_records(file: File, name: str, start: int, stop: int, first_sequence: int, cached_only: bool = False) -> bytes:
+    """The bytes [start, stop) of an unsorted event file: a run of good records, the first of which has this sequence.
+
+    Raises:
+        ReadFailed, Corrupt
+        NotCached
+    """
+    data = read_checked(file, name, start, stop, cached_only)
+    found = record.walk(memoryview(data), start, first_sequence, commit.HEADER_BYTES)
+    if found.fault is not None:
+        raise Corrupt(name, found.end, found.fault)
+    return data
 
 
 class Replay:
@@ -118,69 +141,51 @@ class Replay:
     def _spans(self, aggregate_id: str, visible_sequence: int) -> Iterator[Span]:
         unsorted = self._tail.files
         in_tail = {file.number for file in unsorted}
-        entry = self._directory.get(aggregate_id.encode())
-        if entry is not None:
-            for place in entry.places:
-                if place.file not in in_tail:
-                    yield self._sorted_span(aggregate_id.encode(), place)
+        raw_id = aggregate_id.encode()
+        entry = look_up(self._directory, self._files, raw_id)
+        for place in entry.places if entry is not None else ():
+            if place.file not in in_tail:
+                yield self._sorted_span(raw_id, place)
         for file in unsorted:
-            span = self._tail_span(file, aggregate_id, visible_sequence)
-            if span is not None:
-                yield span
+            chain = file.commits_of(aggregate_id, file.written_commits(visible_sequence))
+            if chain:
+                yield self._tail_span(file, chain)
 
     def _sorted_span(self, aggregate_id: bytes, place: Place) -> Span:
         index = self._files.index(place.file)
         file, name = self._files.file(place.file), self._files.name(place.file)
         first, last = place.first, place.first + place.rows
-        ordinal = int(index.columns["ordinal"][first])
-        if index.aggregate_id(ordinal) != aggregate_id:
-            raise Corrupt(index.name, 0, f"row {first} belongs to another aggregate than the directory says; rebuild")
+        ordinal = index.ordinal_of(aggregate_id, first, last)
         versions = index.columns["version"]
 
         def read(low: int, high: int, bytes_max: int, backwards: bool, cached_only: bool) -> tuple[bytes, int, int]:
+            index.check_rows(first, last)
             start, stop = index.rows_between(first, last, low, high)
             start, stop = _within(index, start, stop, bytes_max, backwards, first, last)
             begin, end = index.extent(start, stop)
             data = read_checked(file, name, begin, end, cached_only)
-            if (start, stop) == (first, last):
-                if crc32c(data) != index.extent_crc(ordinal):
-                    check_records(data, name, begin)
-                    raise Corrupt(index.name, 0, f"the checksum of aggregate {aggregate_id!r} is another one; rebuild")
-            else:
-                check_records(data, name, begin)
+            if (start, stop) != (first, last):
+                check_records(data, name, begin, index.commit_sequences(start, stop))
+            elif crc32c(data) != index.extent_crc(ordinal):  # the quick way for whole aggregates: one CRC, no walk
+                check_records(data, name, begin, index.commit_sequences(start, stop))
+                raise Corrupt(name, begin, "not the bytes that the index was made from")
             return data, int(versions[start]), int(versions[stop - 1])
 
         return Span(int(versions[first]), int(versions[last - 1]), read)
 
-    def _tail_span(self, file: TailFile, aggregate_id: str, visible_sequence: int) -> Span | None:
-        if aggregate_id not in file.heads:
-            return None
-        visible = file.written_commits(visible_sequence)
-        ordinals = [ordinal for ordinal in file.commits_of(aggregate_id, 1, VERSION_MAX) if ordinal < visible]
-        if not ordinals:
-            return None
+    def _tail_span(self, file: TailFile, chain: array[int]) -> Span:
         name, handle = self._files.name(file.number), file.file
         assert handle is not None
-        lasts = [file.versions[ordinal] for ordinal in ordinals]
-        first_view = commit.decode(read_checked(handle, name, *file.extent(ordinals[0])))
-        firsts = [first_view.first_version, *(version + 1 for version in lasts[:-1])]
+        last_version = file.versions.__getitem__
 
         def read(low: int, high: int, bytes_max: int, backwards: bool, cached_only: bool) -> tuple[bytes, int, int]:
-            begin = np.searchsorted(lasts, low)
-            end = int(np.searchsorted(firsts, high, side="right"))
-            chosen: list[int] = []
-            size = 0
-            for at in range(end - 1, begin - 1, -1) if backwards else range(begin, end):
-                chosen.append(at)
-                start, stop = file.extent(ordinals[at])
-                size += stop - start
-                if size >= bytes_max:
-                    break
-            chosen.sort()
-            data = b"".join(_read_runs(file, handle, name, [ordinals[at] for at in chosen], cached_only))
-            return data, firsts[chosen[0]], lasts[chosen[-1]]
+            begin = bisect_left(chain, low, key=last_version)
+            end = min(bisect_left(chain, high, key=last_version) + 1, len(chain))
+            chosen = _chosen(file, chain[begin:end], bytes_max, backwards)
+            data = b"".join(_read_runs(file, handle, name, chosen, cached_only))
+            return data, file.first_version(chosen[0]), last_version(chosen[-1])
 
-        return Span(firsts[0], lasts[-1], read)
+        return Span(file.first_version(chain[0]), last_version(chain[-1]), read)
 
 
 def _page(parts: list[bytes], next_version: int | None, backwards: bool) -> Page:
@@ -193,21 +198,30 @@ def _within(
     """Rows [start, stop) narrowed to about `bytes_max` from the side where reading starts, and widened to whole
     commits.
     """
-    records = index.columns["record"]
+    records = index.columns["record"][first:last]
     begin, end = index.extent(start, stop)
     if end - begin > bytes_max:
         if backwards:
-            start = min(int(np.searchsorted(records[first:last], end - bytes_max)) + first, stop - 1)
+            start = min(first + int(np.searchsorted(records, end - bytes_max)), stop - 1)
         else:
-            stop = max(int(np.searchsorted(records[first:last], begin + bytes_max)) + first, start + 1)
-    while start > first and records[start - 1] == records[start]:
-        start -= 1
-    while stop < last and records[stop] == records[stop - 1]:
-        stop += 1
+            stop = max(first + int(np.searchsorted(records, begin + bytes_max)), start + 1)
+    start = first + int(np.searchsorted(records, records[start - first]))
+    stop = first + int(np.searchsorted(records, records[stop - 1 - first], side="right"))
     return start, stop
 
 
-def _read_runs(file: TailFile, handle: File, name: str, ordinals: list[int], cached_only: bool) -> Iterator[bytes]:
+def _chosen(file: TailFile, chain: array[int], bytes_max: int, backwards: bool) -> array[int]:
+    """The commits of `chain` from the side where reading starts, as many as make up `bytes_max`."""
+    size = 0
+    for count, ordinal in enumerate(reversed(chain) if backwards else chain, 1):
+        start, stop = file.extent(ordinal)
+        size += stop - start
+        if size >= bytes_max:
+            return chain[-count:] if backwards else chain[:count]
+    return chain
+
+
+def _read_runs(file: TailFile, handle: File, name: str, ordinals: array[int], cached_only: bool) -> Iterator[bytes]:
     """The records of ascending commits; neighbours are read at once."""
     place = 0
     while place < len(ordinals):
@@ -216,7 +230,5 @@ def _read_runs(file: TailFile, handle: File, name: str, ordinals: list[int], cac
             run += 1
         start, _ = file.extent(ordinals[place])
         _, stop = file.extent(ordinals[run])
-        data = read_checked(handle, name, start, stop, cached_only)
-        check_records(data, name, start)
-        yield data
+        yield read_records(handle, name, start, stop, file.sequences[ordinals[place]], cached_only)
         place = run + 1

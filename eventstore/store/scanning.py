@@ -17,7 +17,7 @@ from eventstore.model import Event
 from eventstore.store.event_files import EventFiles
 from eventstore.store.index import EventIndex
 from eventstore.store.page import decode_page
-from eventstore.store.reading import check_records, read_checked
+from eventstore.store.reading import check_records, read_records
 from eventstore.store.tail import Tail, TailFile
 
 _WINDOW_EVENTS = 4096
@@ -92,84 +92,63 @@ class Scan:
         handle, name = file.file, self._files.name(file.number)
         assert handle is not None
         commits = file.written_commits(visible)
-        first = file.ordinal_at(after + 1)
+        first = last = file.ordinal_at(after + 1)
         start, stop = file.extent(first)
-        last = first
         limit = min(commits, first + min(_WINDOW_EVENTS, events_max))
         while last + 1 < limit and stop - start < bytes_max:
             last += 1
             stop = file.extent(last)[1]
-        data = read_checked(handle, name, start, stop)
-        check_records(data, name, start)
-        following = file.sequences[last + 1] if last + 1 < commits else min(visible, file.next_sequence - 1) + 1
+        data = read_records(handle, name, start, stop, file.sequences[first])
+        end = file.sequences[last + 1] - 1 if last + 1 < commits else min(visible, file.next_sequence - 1)
         if wanted.everything:
-            return data, following - after - 1, following - 1
-        kept, count = _matching_records(data, [file.extent(at) for at in range(first, last + 1)], start, wanted)
-        return kept, count, following - 1
+            return data, end - after, end
+        matching = [event[7] for event in decode_page(data) if event[7] > after and wanted.matches(event)]
+        extents = map(file.extent, sorted(set(map(file.ordinal_at, matching))))
+        return b"".join([data[first - start : last - start] for first, last in extents]), len(matching), end
 
     def _sorted(
         self, header: ChunkHeader, after: int, wanted: EventFilter, bytes_max: int, events_max: int
     ) -> tuple[bytes, int, int]:
-        index = self._files.index(header.number)
         prefix = wanted.aggregate_prefix
         if prefix is not None and header.number not in self._files.ranges.with_prefix(prefix.encode()):
             return b"", 0, header.last_sequence
+        index = self._files.index(header.number)
         types = _type_ordinals(index, wanted)
         if types is not None and not len(types):
             return b"", 0, header.last_sequence
-        first = after + 1 - header.first_sequence
-        rows = index.columns["permutation"][first : first + _WINDOW_EVENTS]
+        permutation, records = index.checked("permutation"), index.checked("record")
+        sequences, sizes = index.checked("sequence"), index.checked("length")
+        window = min(after + _WINDOW_EVENTS, header.last_sequence) - header.first_sequence
+        end = int(sequences[index.commit_end(int(permutation[window])) - 1])  # a window ends where a commit does
+        rows = permutation[after + 1 - header.first_sequence : end + 1 - header.first_sequence]
         if not wanted.everything:
             rows = rows[_mask(index, rows, wanted, types)]
-        if len(rows) > events_max:
-            rows = rows[:events_max]
-        window_end = min(after + _WINDOW_EVENTS, header.last_sequence)
-        starts = index.columns["record"][rows]
-        fresh = np.ones(len(starts), bool)
-        fresh[1:] = starts[1:] != starts[:-1]
-        rows, starts = rows[fresh], starts[fresh]
-        lengths = index.columns["length"][rows].astype(np.int64)
-        fitting = max(1, int(np.searchsorted(np.cumsum(lengths), bytes_max)))
-        cut = fitting < len(rows) or len(fresh) >= events_max
-        rows, starts, lengths = rows[:fitting], starts[:fitting].astype(np.int64), lengths[:fitting]
-        data = self._gather(header.number, starts, lengths)
-        if cut and len(rows):
-            window_end = self._last_sequence_of(index, header, int(rows[-1]))
-        return data, int(fresh.sum()), window_end
+        starts = records[rows]
+        fresh = np.flatnonzero(np.diff(starts, prepend=-1))  # where in `rows` each commit begins
+        commits = min(
+            int(np.searchsorted(fresh, events_max)), int(np.searchsorted(np.cumsum(sizes[rows[fresh]]), bytes_max)) + 1
+        )
+        if commits < len(fresh):
+            rows, fresh = rows[: fresh[commits]], fresh[:commits]
+            end = int(sequences[index.commit_end(int(rows[-1])) - 1])
+        chosen = rows[fresh]
+        firsts = sequences[np.searchsorted(records, records[chosen])]
+        return self._gather(header.number, records[chosen], sizes[chosen], firsts.tolist()), len(rows), end
 
-    def _last_sequence_of(self, index: EventIndex, header: ChunkHeader, row: int) -> int:
-        """The last sequence of the commit that the event in `row` belongs to."""
-        records = index.columns["record"]
-        stop = row + 1
-        while stop < len(records) and records[stop] == records[row]:
-            stop += 1
-        return int(index.columns["sequence"][stop - 1])
-
-    def _gather(self, number: int, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> bytes:
+    def _gather(
+        self, number: int, starts: npt.NDArray[np.generic], lengths: npt.NDArray[np.generic], sequences: list[int]
+    ) -> bytes:
         """Records from all over the file, in the order given."""
-        if not len(starts):
-            return b""
         data, name = self._files.map(number), self._files.name(number)
-        stops = starts + lengths
-        if int(stops.max()) > len(data):
-            raise Corrupt(name, len(data), "the file ends here; its index points behind it")
-        joined = b"".join([data[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)])
+        extents = [(start, start + length) for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)]
+        joined = b"".join([data[start:stop] for start, stop in extents])
         try:
-            check_records(joined, name, 0)
-        except Corrupt:
-            for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
-                check_records(bytes(data[start:stop]), name, start)
+            check_records(joined, name, 0, sequences)
+        except Corrupt:  # once more, one by one, to say where in the file
+            for (start, stop), sequence in zip(extents, sequences, strict=True):
+                check_records(bytes(data[start:stop]), name, start, [sequence])
             raise
         return joined
-
-
-def _matching_records(data: bytes, extents: list[tuple[int, int]], base: int, wanted: EventFilter) -> tuple[bytes, int]:
-    kept = []
-    for start, stop in extents:
-        piece = data[start - base : stop - base]
-        if any(map(wanted.matches, decode_page(piece))):
-            kept.append(piece)
-    return b"".join(kept), len(kept)
 
 
 def _type_ordinals(index: EventIndex, wanted: EventFilter) -> list[int] | None:
@@ -183,13 +162,13 @@ def _mask(
 ) -> npt.NDArray[np.bool_]:
     mask = np.ones(len(rows), bool)
     if types is not None:
-        mask &= np.isin(index.columns["type"][rows], types)
+        mask &= np.isin(index.checked("type")[rows], types)
     if wanted.aggregate_prefix is not None:
         first, last = index.with_prefix(wanted.aggregate_prefix.encode())
-        ordinals = index.columns["ordinal"][rows]
+        ordinals = index.checked("ordinal")[rows]
         mask &= (ordinals >= first) & (ordinals < last)
     if wanted.from_time is not None:
-        mask &= index.columns["time"][rows] >= wanted.from_time
+        mask &= index.checked("time")[rows] >= wanted.from_time
     if wanted.to_time is not None:
-        mask &= index.columns["time"][rows] <= wanted.to_time
+        mask &= index.checked("time")[rows] <= wanted.to_time
     return mask

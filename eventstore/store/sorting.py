@@ -104,10 +104,10 @@ def _order(collected: FileColumns, columns: dict[str, npt.NDArray[np.generic]]) 
     rank[[collected.ordinals[name] for name in ids]] = np.arange(len(ids))
     ordinals = rank[columns["commit_ordinal"]]
     places = np.argsort(ordinals, kind="stable")  # an aggregate's commits are in order of version already
-    return Order(
-        ids, places, ordinals[places],
-        columns["commit_offset"][places], columns["commit_length"][places], columns["commit_count"][places],
-    )  # type: ignore[arg-type] # fmt: skip
+    offsets, lengths, counts = (
+        columns[name][places].astype(np.int64) for name in ("commit_offset", "commit_length", "commit_count")
+    )
+    return Order(ids, places, ordinals[places], offsets, lengths, counts)
 
 
 def _write_sorted(source: File, target: File | None, header: ChunkHeader, order: Order) -> list[int]:
@@ -141,7 +141,7 @@ def _index_columns(
     """The rows in sorted order, and the tables."""
     counts, places = order.counts, order.places
     new_offsets = RECORDS_FROM + np.cumsum(order.lengths) - order.lengths
-    first_event = np.cumsum(columns["commit_count"]) - columns["commit_count"]  # type: ignore[operator] # integers
+    first_event = np.cumsum(columns["commit_count"]) - columns["commit_count"]
     within = within_group(counts)
     events = np.repeat(first_event[places], counts) + within
     shift = np.repeat(new_offsets - order.offsets, counts)
@@ -163,7 +163,7 @@ def _index_columns(
         "command": spread("commit_command"),
         "record": np.repeat(new_offsets, counts),
         "length": np.repeat(order.lengths, counts),
-        "data": columns["data"][events] + shift,  # type: ignore[operator] # integers
+        "data": columns["data"][events] + shift,
         "data_len": columns["data_len"][events],
         "meta": np.where(meta > 0, meta + shift, 0),  # type: ignore[operator] # integers
         "meta_len": columns["meta_len"][events],
@@ -179,6 +179,8 @@ def _index_columns(
     result = {name: np.ascontiguousarray(result[name], event_index.COLUMNS[name]) for name in result}
     crcs = [event_index.block_crc(result, first, last) for first, last in itertools.pairwise(starts)]
     result["block_crc"] = np.array(crcs, np.uint32)
+    groups = range(event_index.row_groups(len(ordinal)))
+    result["row_crc"] = np.array([event_index.row_crc(result, group) for group in groups], np.uint32)
     return result
 
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Final
 
 from eventstore.chunks.files import File
@@ -32,6 +33,7 @@ class TailFile:
     """One event file's commits, in commit order; a commit's place in this order is its ordinal."""
 
     __slots__ = (
+        "_undone",
         "_walked",
         "collided",
         "commands",
@@ -61,21 +63,35 @@ class TailFile:
         self.commands: dict[int, int] = {}
         self.collided: dict[int, list[int]] = {}
         self.sorting = False
-        self._walked: tuple[str, array[int]] = ("", array("I"))
+        self._undone = 0
+        self._walked: tuple[str, int, array[int]] = ("", 0, array("I"))
 
     def add(self, aggregate_id: str, key: int, offset: int, length: int, sequence: int, version: int, count: int) -> None:
         """Appends a commit that leads its aggregate to `version`. `key` comes from `command_key`."""
-        ordinal = len(self.offsets)
-        self.offsets.append(offset)
-        self.sequences.append(sequence)
-        self.versions.append(version)
-        heads = self.heads
-        self.previous.append(heads.get(aggregate_id, NO_COMMIT))
-        heads[aggregate_id] = ordinal
+        self.add_head(aggregate_id, key, self.heads.get(aggregate_id, NO_COMMIT), version)
+        self.add_places(offset, (length,), (sequence,), count)
+
+    def add_head(self, aggregate_id: str, key: int, before: int, version: int) -> None:
+        """The half of `add` that the next check needs; `before` is the aggregate's last commit in this file so far.
+
+        The other half may follow for many commits at once; until then they cannot be read, nor found.
+        """
+        versions = self.versions
+        ordinal = len(versions)
+        versions.append(version)
+        self.previous.append(before)
+        self.heads[aggregate_id] = ordinal
         if self.commands.setdefault(key, ordinal) != ordinal:
             self.collided.setdefault(key, []).append(ordinal)
-        self.end = offset + length
-        self.next_sequence = sequence + count
+
+    def add_places(self, offset: int, lengths: Sequence[int], sequences: Sequence[int], last_count: int) -> None:
+        """The other half: the records begin at `offset`, one behind the other; the last holds `last_count` events."""
+        offsets = list(accumulate(lengths, initial=offset))
+        end = offsets.pop()
+        self.sequences.extend(sequences)
+        self.offsets.extend(offsets)
+        self.end = end
+        self.next_sequence = sequences[-1] + last_count
 
     def undo_last(self, aggregate_id: str, key: int) -> None:
         """Takes back the last `add`, which was for this aggregate and key."""
@@ -89,7 +105,9 @@ class TailFile:
             del self.commands[key]
         else:
             self.collided[key].remove(ordinal)
-        self._walked = ("", array("I"))
+            if not self.collided[key]:
+                del self.collided[key]
+        self._undone += 1
         self.end = self.offsets.pop()
         self.next_sequence = self.sequences.pop()
         self.versions.pop()
@@ -107,29 +125,28 @@ class TailFile:
 
     def extent(self, ordinal: int) -> tuple[int, int]:
         """Where the commit's record begins and ends."""
-        end, offsets, following = (
-            self.end,
-            self.offsets,
-            ordinal + 1,
-        )  # `end` first: another thread may append meanwhile
+        end = self.end  # first: another thread may append meanwhile
+        offsets, following = self.offsets, ordinal + 1
         return offsets[ordinal], offsets[following] if following < len(offsets) else end
 
-    def commits_of(self, aggregate_id: str, from_version: int, to_version: int) -> array[int]:
-        """Ordinals, ascending, of the aggregate's commits that hold a version in [from_version, to_version].
+    def first_version(self, ordinal: int) -> int:
+        """The version of the commit's first event."""
+        end = self.next_sequence  # first, as above
+        sequences, following = self.sequences, ordinal + 1
+        count = (sequences[following] if following < len(sequences) else end) - sequences[ordinal]
+        return self.versions[ordinal] - count + 1
 
-        The first of them may begin in front of `from_version` and the last end behind `to_version`.
-        """
+    def commits_of(self, aggregate_id: str, visible: int) -> array[int]:
+        """Ordinals, ascending, of the aggregate's commits, as far as they are below `visible`."""
         chain = self._chain(aggregate_id)
-        at = self.versions.__getitem__
-        first = bisect_left(chain, from_version, key=at)
-        last = bisect_left(chain, to_version, key=at)
-        return chain[first : last + 1]
+        return chain[: bisect_left(chain, visible)]
 
     def _chain(self, aggregate_id: str) -> array[int]:
         """All commits of the aggregate here. The last one asked for is kept, so that paging does not walk it again."""
-        walked_id, walked = self._walked
-        if walked_id != aggregate_id:
+        walked_id, undone, walked = self._walked
+        if walked_id != aggregate_id or undone != self._undone:
             walked = array("I")
+        undone = self._undone
         stop = walked[-1] if walked else NO_COMMIT
         newer = array("I")
         ordinal = self.heads.get(aggregate_id, NO_COMMIT)
@@ -139,7 +156,7 @@ class TailFile:
             ordinal = previous[ordinal]
         newer.reverse()
         chain = walked + newer if ordinal == stop else newer
-        self._walked = (aggregate_id, chain)
+        self._walked = (aggregate_id, undone, chain)
         return chain
 
     def ordinal_at(self, sequence: int) -> int:
@@ -147,9 +164,7 @@ class TailFile:
         return bisect_right(self.sequences, sequence) - 1
 
     def written_commits(self, visible_sequence: int) -> int:
-        """How many commits, from the first, end at or before `visible_sequence`."""
-        if visible_sequence >= self.next_sequence - 1:
-            return len(self.offsets)
+        """How many commits, from the first, end at or before `visible_sequence`, which is the end of a commit."""
         return bisect_right(self.sequences, visible_sequence)
 
 
@@ -169,6 +184,10 @@ class Tail:
         file = TailFile(number, first_sequence)
         self.files = [*self.files, file]  # readers on other threads keep the list they hold
         return file
+
+    def before(self, file: TailFile) -> list[TailFile]:
+        """The files before this one, newest first."""
+        return [other for other in reversed(self.files) if other.number < file.number]
 
     def drop(self, file: TailFile) -> None:
         self.files = [other for other in self.files if other is not file]

@@ -15,6 +15,7 @@ from eventstore.store.directory import Directory, Place
 from eventstore.store.event_files import EventFiles
 from eventstore.store.index import command_hash
 from eventstore.store.known import ABSENT, KnownAggregates
+from eventstore.store.lookup import look_up, look_up_many
 from eventstore.store.reading import check_records, read_checked
 from eventstore.store.tail import Tail, TailFile, command_key
 
@@ -55,13 +56,13 @@ class Uniqueness:
         missing = {name.encode(): name for name in aggregate_ids if self._known.get(name) is None}
         if len(missing) < _PREFETCH_MIN:
             return
-        found = self._directory.get_many(missing)
+        found = look_up_many(self._directory, self._files, missing)
         for raw, name in missing.items():
             entry = found.get(raw)
             self._known.put(name, ABSENT if entry is None else self._value(entry.version, entry.places))
 
     def _load(self, aggregate_id: str) -> bytes:
-        entry = self._directory.get(aggregate_id.encode())
+        entry = look_up(self._directory, self._files, aggregate_id.encode())
         return ABSENT if entry is None else self._value(entry.version, entry.places)
 
     def _value(self, version: int, places: Iterable[Place]) -> bytes:
@@ -90,14 +91,14 @@ class Uniqueness:
         return self._find_sorted(aggregate_id, command_id, hashed) if known.may_hold(value, hashed) else None
 
     def _find_sorted(self, aggregate_id: str, command_id: str, hashed: int) -> CommitView | None:
-        entry = self._directory.get(aggregate_id.encode())
+        entry = look_up(self._directory, self._files, aggregate_id.encode())
         for place in entry.places if entry is not None else ():
             index = self._files.index(place.file)
             file, name = self._files.file(place.file), self._files.name(place.file)
             for row in index.rows_with_command(place.first, place.first + place.rows, hashed):
                 start, stop = index.extent(row, row + 1)
                 data = read_checked(file, name, start, stop)
-                check_records(data, name, start)
+                check_records(data, name, start, index.commit_sequences(row, row + 1))
                 view = commit.decode(data)
                 if view.command_id == command_id and view.aggregate_id == aggregate_id:
                     return view

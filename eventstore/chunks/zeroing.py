@@ -1,0 +1,122 @@
+"""Writes zeros ahead of the writer, so that a sync of a batch does not have to wait for the file system's journal.
+
+Space that is merely reserved is "unwritten" to the file system: the first write into it changes metadata, and syncing that takes
+twice as long as syncing an overwrite (measured, batches of 11 KB: 195 µs against 100 µs; 32 KB: 212 against 115). So a thread
+overwrites the reserved space with zeros, a slice at a time, and syncs each.
+
+The one danger is to write zeros over a record. Two rules under one lock exclude it: a slice begins behind everything the writer has
+claimed, and the writer claims what it is about to write and waits if that reaches into the slice being zeroed.
+The thread has a descriptor of its own, because the kernel reports a failed sync once per descriptor: the writer must see it too.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Final
+
+from eventstore.chunks.files import File, Files
+
+SLICE_BYTES: Final = 1024 * 1024
+AHEAD_BYTES: Final = 16 * SLICE_BYTES
+_ALIGN: Final = 4096
+_LARGE_BATCH_BYTES: Final = 256 * 1024
+_ZEROS: Final = bytes(SLICE_BYTES)
+
+
+class ZeroAhead:
+    """Keeps up to `AHEAD_BYTES` of zeros in front of one file's end. Does nothing until something calls `step` or `run`."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._changed = threading.Condition()
+        self._file: File | None = None
+        self._claimed = 0
+        self._zeroed = 0
+        self._limit = 0
+        self._slice_start: int | None = None
+        self._large_batches = False
+        self._stopped = False
+        self.failure: OSError | None = None
+
+    def attach(self, path: Path, end: int) -> None:
+        """From now on it is about this file, which is written up to `end`."""
+        with self._changed:
+            self._file = self._files.open(path, write=True)
+            self._claimed = self._zeroed = self._limit = end
+
+    def reserved(self, limit: int) -> None:
+        """The file system has reserved the file up to `limit`; zeros never go further."""
+        with self._changed:
+            self._limit = limit
+            self._changed.notify_all()
+
+    def claim(self, start: int, end: int) -> None:
+        """The writer is about to write [start, end): returns once no zeros can reach it any more."""
+        with self._changed:
+            while self._slice_start is not None and end > self._slice_start:
+                self._changed.wait()
+            self._claimed = end
+            self._large_batches = end - start > _LARGE_BATCH_BYTES
+            if self._wanted():
+                self._changed.notify_all()
+
+    def detach(self) -> None:
+        """Returns once nothing is being written any more, and lets go of the file."""
+        with self._changed:
+            while self._slice_start is not None:
+                self._changed.wait()
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+
+    def run(self) -> None:
+        """The thread: zeroes slice after slice until `stop`."""
+        while True:
+            with self._changed:
+                while not self._stopped and not self._wanted():
+                    self._changed.wait()
+                if self._stopped:
+                    return
+            self.step()
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+    def step(self) -> bool:
+        """Zeroes one slice, if one is wanted."""
+        with self._changed:
+            if not self._wanted():
+                return False
+            file, start = self._file, self._next_start()
+            length = min(SLICE_BYTES, self._limit - start)
+            self._slice_start = start
+        failure = None
+        try:
+            assert file is not None
+            file.write_at(start, [_ZEROS[:length]])
+            file.sync()
+        except OSError as error:
+            failure = error
+        with self._changed:
+            self._slice_start = None
+            self._zeroed = start + length
+            self.failure = self.failure or failure
+            self._changed.notify_all()
+        return True
+
+    def _next_start(self) -> int:
+        return max(self._zeroed, -(-self._claimed // _ALIGN) * _ALIGN)
+
+    def _wanted(self) -> bool:
+        """Not for large batches: they gain nothing, and would share the disk with the zeros."""
+        start = self._next_start()
+        return (
+            self._file is not None
+            and self.failure is None
+            and not self._large_batches
+            and start < self._limit
+            and start < self._claimed + AHEAD_BYTES
+        )
