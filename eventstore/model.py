@@ -203,10 +203,12 @@ def micros(time: int | datetime | None) -> int | None:
     """Microseconds since 1970 UTC.
 
     Raises:
-        InvalidArgument: a datetime without time zone.
+        InvalidArgument: a datetime without time zone, or neither a datetime nor a whole number.
     """
-    if not isinstance(time, datetime):
+    if time is None or time.__class__ is int:
         return time
+    if not isinstance(time, datetime):
+        raise InvalidArgument(f"timestamp is {time!r}, allowed are whole microseconds and datetimes", field="timestamp")
     if time.tzinfo is None:
         raise InvalidArgument(f"timestamp {time} has no time zone; use datetime.now(UTC)", field="timestamp")
     return (time - _EPOCH) // timedelta(microseconds=1)

@@ -68,6 +68,14 @@ class Appender:
         now = int(self._clock() * 1_000_000)
         outcomes: list[Outcome] = []
         rows: list[Row] = []
+        try:
+            self._accept(commits, now, outcomes, rows)
+        finally:  # whatever happens: what was accepted is in the tail, and must not be there without a record
+            self._frame(rows)
+        return outcomes
+
+    def _accept(self, commits: Sequence[RawCommit], now: int, outcomes: list[Outcome], rows: list[Row]) -> None:
+        """The first pass: an outcome for each commit, a row for each that is good."""
         front, known, end, limit = self._front, self._known.get, 0, -1
         for aggregate_id, expected, command_id, when, events in commits:
             try:
@@ -110,8 +118,6 @@ class Appender:
             except EventStoreError as error:
                 self.refused += 1
                 outcomes.append((REFUSED, error, 0))
-        self._frame(rows)
-        return outcomes
 
     def _frame(self, rows: list[Row]) -> None:
         """Turns accepted commits into records; they go into the current file, where there is room for all of them."""
@@ -184,7 +190,7 @@ def _ids(aggregate_id: str, command_id: str) -> tuple[bytes, bytes]:
         ids = aggregate_id.encode(), command_id.encode()
         if 0 < len(ids[0]) <= ID_BYTES_MAX and 0 < len(ids[1]) <= ID_BYTES_MAX:
             return ids
-    except UnicodeEncodeError:
+    except (UnicodeEncodeError, AttributeError):
         pass
     return check_id("aggregate_id", aggregate_id), check_id("command_id", command_id)  # says which, and why
 

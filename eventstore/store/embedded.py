@@ -68,12 +68,24 @@ class EmbeddedStore:
         return outcome
 
     async def append_many(self, commits: Sequence[Commit]) -> list[Committed | EventStoreError]:
-        """Appends each commit whole or not at all, in order; one batch. Returns the outcomes in order."""
+        """Appends each commit whole or not at all, in order; one batch. Returns the outcomes in order.
+
+        Cancelled while it waits for the disk, it leaves open whether the commits are stored; the same command ids tell.
+        """
+        await trio.lowlevel.checkpoint_if_cancelled()
+        self._check_open()
+        raw = [_raw_or_error(commit) for commit in commits]
+        await self.committer.wait_for_room()
+        self._check_open()
+        stored = iter(await self._submit([item for item in raw if not isinstance(item, EventStoreError)]))
+        return [
+            item if isinstance(item, EventStoreError) else public_outcome(commit, next(stored))
+            for commit, item in zip(commits, raw, strict=True)
+        ]
+
+    def _check_open(self) -> None:
         if self._closed:
             raise Closed("the store is closed")
-        await self.committer.wait_for_room()
-        outcomes = await self._submit([raw_commit(commit) for commit in commits])
-        return [public_outcome(commit, outcome) for commit, outcome in zip(commits, outcomes, strict=True)]
 
     async def _submit(self, commits: list[RawCommit]) -> list[Outcome]:
         task = trio.lowlevel.current_task()
@@ -92,7 +104,9 @@ class EmbeddedStore:
 
         self.committer.submit(commits, deliver, task)
         self.committer.kick()
-        if not delivered:
+        if delivered:
+            await trio.lowlevel.cancel_shielded_checkpoint()  # the others have their turn, the answer is not lost
+        else:
             waiting = True
             await trio.lowlevel.wait_task_rescheduled(give_up)
         return delivered[0]
@@ -118,6 +132,7 @@ class EmbeddedStore:
 
     async def read_page(self, aggregate_id: str, low: int, high: int, backwards: bool) -> Page:
         """One page of raw records (see `Engine.replay`): at once where they are cached, else on a worker thread."""
+        self._check_open()
         try:
             page = self.engine.replay(aggregate_id, low, high, backwards, IN_PLACE_BYTES_MAX, cached_only=True)
         except NotCached:
@@ -131,11 +146,13 @@ class EmbeddedStore:
     async def version(self, aggregate_id: str) -> int:
         """The aggregate's version, 0 where it does not exist."""
         await trio.lowlevel.checkpoint()
+        self._check_open()
         return self.engine.version(aggregate_id)
 
     async def find_command(self, aggregate_id: str, command_id: str) -> Committed | None:
         """The commit of this command, if there is one."""
         await trio.lowlevel.checkpoint()
+        self._check_open()
         view = self.engine.find_command(aggregate_id, command_id)
         return None if view is None else Committed(aggregate_id, view.last_version, view.last_sequence, duplicate=True)
 
@@ -159,12 +176,17 @@ class EmbeddedStore:
 
     async def scan_page(self, after: int, wanted: EventFilter) -> ScanPage:
         """One page of raw records (see `Engine.scan`), read on a worker thread."""
+        self._check_open()
         return await trio.to_thread.run_sync(self.engine.scan, after, wanted, self.opened.settings.page_bytes, None)
 
     async def subscribe(
         self, after: int = 0, types: Iterable[str] | None = None, aggregate_prefix: str | None = None
     ) -> AsyncIterator[Event | CaughtUp]:
-        """Everything behind `after`, then `CaughtUp` once, then whatever is appended, for ever."""
+        """Everything behind `after`, then `CaughtUp` once, then whatever is appended, until the store is closed.
+
+        Raises:
+            Closed
+        """
         check_position(after, None)
         wanted = event_filter(types, aggregate_prefix, None, None)
         told = False
@@ -177,7 +199,7 @@ class EmbeddedStore:
             if page.at_end and not told:
                 told = True
                 yield CaughtUp(after)
-            while self.engine.visible_sequence <= after:
+            while self.engine.visible_sequence <= after and not self._closed:
                 await self.committer.advanced.park()
 
     async def stats(self) -> Stats:
@@ -186,9 +208,10 @@ class EmbeddedStore:
         return collect_stats(self)
 
     async def aclose(self) -> None:
-        """Waits for appends on their way, and refuses new ones."""
+        """Waits for appends on their way, and refuses new ones; subscriptions end with `Closed`."""
         self._closed = True
         await self.committer.drain()
+        self.committer.advanced.unpark_all()
 
 
 @asynccontextmanager
@@ -273,6 +296,7 @@ def collect_stats(store: EmbeddedStore) -> Stats:
 def raw_commit(commit: Commit) -> RawCommit:
     """The commit as the engine takes it. Ids and events are checked there."""
     expected = commit.expected_version
+    raw_expected: int | bool | None
     if isinstance(expected, Expected):
         raw_expected = None if expected is ANY else True
     elif expected.__class__ is int:
@@ -284,9 +308,16 @@ def raw_commit(commit: Commit) -> RawCommit:
         )
     try:
         events = flat.encode(flat.chain(commit.events))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InvalidArgument(f"events cannot be encoded: {error}", field="events") from None
     return commit.aggregate_id, raw_expected, commit.command_id, micros(commit.timestamp), events
+
+
+def _raw_or_error(commit: Commit) -> RawCommit | EventStoreError:
+    try:
+        return raw_commit(commit)
+    except EventStoreError as error:
+        return error
 
 
 def public_outcome(commit: Commit, outcome: Outcome) -> Committed | EventStoreError:
@@ -303,6 +334,12 @@ def public_outcome(commit: Commit, outcome: Outcome) -> Committed | EventStoreEr
 def event_filter(
     types: Iterable[str] | None, prefix: str | None, from_time: int | datetime | None, to_time: int | datetime | None
 ) -> EventFilter:
+    if isinstance(types, str):
+        raise InvalidArgument(f"types is {types!r}, a text; give a list of event types", field="types")
+    try:
+        (prefix or "").encode()
+    except UnicodeEncodeError:
+        raise InvalidArgument(f"aggregate_prefix is not valid UTF-8 text: {prefix!r}", field="aggregate_prefix") from None
     return EventFilter(None if types is None else frozenset(types), prefix or None, micros(from_time), micros(to_time))
 
 
