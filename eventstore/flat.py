@@ -8,15 +8,19 @@ over a gigabyte of Python objects), and one C call decodes a whole page of recor
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterable, Sequence
-from typing import cast
+from itertools import islice
+from typing import Final, NoReturn, cast
 
 import msgpack
 
 Scalar = str | bytes | int | bool | None
 
-_ARRAY32 = struct.Struct(">BI")
+_ARRAY32: Final = struct.Struct(">BI")
+_KEPT_BUFFER_BYTES_MAX: Final = 1024 * 1024
+_END_BYTES: Final = 16
 _pack = msgpack.Packer().pack  # its own buffer for each call to packb costs twice the packing
 _unpackb = msgpack.unpackb
 
@@ -47,43 +51,61 @@ def decode_trusted(data: bytes, count: int) -> tuple[Scalar, ...]:
         raise Malformed(str(error) or type(error).__name__) from None
 
 
-class Decoder:
-    """Decodes untrusted bytes. One instance serves any number of inputs, one after the other; not thread-safe."""
+def refuse_container(*_: object) -> NoReturn:
+    """A msgpack hook."""
+    raise ValueError("arrays, maps and extensions are not allowed")
 
-    def __init__(self, size_bytes_max: int) -> None:
+
+class Decoder:
+    """Decodes any number of inputs from outside, one after the other; share one among all connections of an event loop.
+
+    Three bounds work together. Non-empty containers are refused by their header; empty ones by a hook, at the first of
+    them (16 MB of empty maps would otherwise be a gigabyte of dicts); and no more than `values_max` values are taken.
+    msgpack's Unpacker keeps a value that is cut off, and completes it with the bytes of the next input, which may be another
+    client's; its position does not tell. So a secret end mark is fed behind each and must come out as the last value.
+
+    Not thread-safe. Its buffer is as large as `size_bytes_max` at worst, and is given back after a large input.
+    """
+
+    def __init__(self, size_bytes_max: int, values_max: int) -> None:
         self._size_bytes_max = size_bytes_max
+        self._values_max = values_max
+        self._end = os.urandom(_END_BYTES)
+        self._packed_end = msgpack.packb(self._end)
         self._renew()
 
     def _renew(self) -> None:
         self._unpacker = msgpack.Unpacker(
             use_list=False,
-            max_buffer_size=self._size_bytes_max,
+            max_buffer_size=self._size_bytes_max + len(self._packed_end),
             max_array_len=0,
             max_map_len=0,
             max_ext_len=0,
-            unicode_errors="surrogateescape",  # a bad id is then one refused commit, not a broken frame
+            list_hook=refuse_container,
+            object_hook=refuse_container,
+            ext_hook=refuse_container,
+            unicode_errors="surrogateescape",  # a bad id is then one refused request, not a broken payload
         )
-        self._consumed = 0
 
-    def decode(self, data: bytes | memoryview) -> list[Scalar]:
-        """All values of `data`.
+    def decode(self, payload: bytes) -> list[Scalar]:
+        """All values of the input.
 
         Raises:
-            Malformed: the bytes are truncated, or hold anything but scalars.
+            Malformed: it is truncated, holds too many values, or anything but scalars.
         """
         unpacker = self._unpacker
         try:
-            unpacker.feed(data)
-            values = list(unpacker)
+            unpacker.feed(payload)
+            unpacker.feed(self._packed_end)
+            values: list[Scalar] = list(islice(unpacker, self._values_max + 1))
         except Exception as error:  # msgpack raises ValueError, its own classes and BufferFull alike
             self._renew()
             raise Malformed(f"not flat msgpack: {str(error) or type(error).__name__}") from None
-        self._consumed += len(data)
-        if unpacker.tell() != self._consumed:
+        if not values or values.pop() != self._end:
             self._renew()
-            raise Malformed("the last value is cut off")
-        if () in values or {} in values:
-            raise Malformed("arrays and maps are not allowed")
+            raise Malformed(f"the last value is cut off, or there are more than {self._values_max} values")
+        if len(payload) > _KEPT_BUFFER_BYTES_MAX:
+            self._renew()
         return values
 
 

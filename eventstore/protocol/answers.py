@@ -17,9 +17,9 @@ from eventstore.errors import EventStoreError, ProtocolError, VersionConflict, f
 from eventstore.flat import Malformed, Scalar
 from eventstore.model import Committed
 from eventstore.protocol.codes import AnswerCode, OutcomeKind
-from eventstore.protocol.frames import LENGTH, encode_frame
-from eventstore.protocol.limits import COMMITS_PER_FRAME_MAX, ERROR_TEXT_BYTES_MAX
-from eventstore.protocol.payload import PayloadDecoder
+from eventstore.protocol.frames import LENGTH, bad_length, encode_frame
+from eventstore.protocol.limits import ERROR_TEXT_BYTES_MAX, FRAME_BYTES_MAX
+from eventstore.protocol.payload import decode_head, payload_decoder
 
 _BIN32: Final = struct.Struct(">BI")
 _OK: Final = int(AnswerCode.OK)
@@ -31,6 +31,10 @@ _DUPLICATE: Final = int(OutcomeKind.DUPLICATE)
 _CONFLICT: Final = int(OutcomeKind.CONFLICT)
 _REFUSED: Final = int(OutcomeKind.REFUSED)
 OUTCOME_VALUES: Final = 3
+_ERROR_VALUES_MAX: Final = 256
+_LARGE_BYTES: Final = 70_000  # a bin of more than 65,535 bytes has a length of four bytes
+_PAGE_HEAD_BYTES: Final = 9 + 1 + 9 + 1  # request id, code, next, at_end
+_PAGE_HEAD_VALUES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,7 @@ class Page:
 
     next: int | None
     at_end: bool
-    records: bytes
+    records: bytes | memoryview
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,7 @@ class Goodbye:
     """The server is stopping; it answers what it has received and then closes the connection."""
 
 
+Values: TypeAlias = Sequence[Scalar | memoryview]
 Answer: TypeAlias = Ok | Failure | Outcomes | Page | Goodbye
 
 # ---- encoding
@@ -90,7 +95,7 @@ def outcome_values(outcome: Committed | EventStoreError) -> tuple[Scalar, Scalar
     if isinstance(outcome, Committed):
         return (_DUPLICATE if outcome.duplicate else _COMMITTED, outcome.version, outcome.sequence)
     if isinstance(outcome, VersionConflict):
-        return (_CONFLICT, cast(int, outcome.fields["actual"]), 0)
+        return (_CONFLICT, outcome.fields["actual"], 0)
     return (_REFUSED, outcome.code, flat.encode(_safe(outcome)))
 
 
@@ -113,7 +118,10 @@ def _page(head: Sequence[Scalar], records: bytes) -> bytes:
     """Copies the records once; packing them as a value would copy them three times."""
     packed = flat.encode(head)
     size = len(records)
-    return b"".join((LENGTH.pack(len(packed) + _BIN32.size + size), packed, _BIN32.pack(0xC6, size), records))
+    length = len(packed) + _BIN32.size + size
+    if length > FRAME_BYTES_MAX:
+        raise bad_length(length, FRAME_BYTES_MAX)
+    return b"".join((LENGTH.pack(length), packed, _BIN32.pack(0xC6, size), records))
 
 
 def _safe(error: EventStoreError) -> list[Scalar]:
@@ -135,7 +143,7 @@ class AnswerDecoder:
     """Payloads in, answers out. One per client; not thread-safe."""
 
     def __init__(self) -> None:
-        self._decode = PayloadDecoder().decode
+        self._decode = payload_decoder().decode
 
     def decode(self, payload: bytes) -> tuple[int, Answer]:
         """The request id and the answer.
@@ -144,20 +152,29 @@ class AnswerDecoder:
             ProtocolError: the payload is no answer.
         """
         try:
-            values = self._decode(payload)
+            values = self._decode(payload) if len(payload) < _LARGE_BYTES else self._decode_large(payload)
         except Malformed as error:
             raise ProtocolError(f"the payload is malformed: {error}") from None
         if len(values) < 2 or values[0].__class__ is not int or values[1].__class__ is not int:
             raise ProtocolError("a payload begins with request id (uint) and code (uint)")
-        request_id, code = cast(int, values[0]), cast(int, values[1])
+        request_id, code = values[0], values[1]
         make = _DECODERS.get(code)
         if make is None:
             raise ProtocolError(f"an answer of the unknown kind {code}", value=code)
         return request_id, make(values)
 
+    def _decode_large(self, payload: bytes) -> Sequence[Scalar | memoryview]:
+        """Leaves the records of a page where they are; decoding them as a value would copy them twice."""
+        head = decode_head(payload, _PAGE_HEAD_BYTES, _PAGE_HEAD_VALUES)
+        position = len(flat.encode(head))
+        records = position + _BIN32.size
+        if head[1:2] == [_PAGE] and _BIN32.unpack_from(payload, position) == (0xC6, len(payload) - records):
+            return [*head, memoryview(payload)[records:]]
+        return self._decode(payload)
 
-def _decode_error(values: list[Scalar]) -> Answer:
-    return Failure(_error(values[2:]))
+
+def _decode_error(values: Values) -> Answer:
+    return Failure(_error(cast("Sequence[Scalar]", values[2:])))
 
 
 def _error(wire: Sequence[Scalar]) -> EventStoreError:
@@ -166,26 +183,24 @@ def _error(wire: Sequence[Scalar]) -> EventStoreError:
     return from_wire(cast("list[str | int | bool | None]", list(wire)))
 
 
-def _decode_outcomes(values: list[Scalar]) -> Answer:
+def _decode_outcomes(values: Values) -> Answer:
     outcomes = values[2:]
     if not outcomes or len(outcomes) % OUTCOME_VALUES:
         raise ProtocolError(f"OUTCOMES takes {OUTCOME_VALUES} values for each commit, got {len(outcomes)}")
-    return Outcomes(outcomes)
+    return Outcomes(cast("Sequence[Scalar]", outcomes))
 
 
-def _decode_page(values: list[Scalar]) -> Answer:
-    records = values[-1]
-    following = values[2] if len(values) > 3 else False
-    at_end = following is None if len(values) == 4 else values[3]
-    if not (4 <= len(values) <= 5 and isinstance(records, bytes) and isinstance(at_end, bool)):
-        raise ProtocolError("PAGE takes next (int or nil), at_end (bool, not for READ) and records (bin)")
-    if following is not None and following.__class__ is not int:
-        raise ProtocolError("PAGE begins with next (int or nil)")
-    return Page(cast("int | None", following), at_end, records)
+def _decode_page(values: Values) -> Answer:
+    match values[2:]:
+        case [None | int() as following, bytes() | memoryview() as records] if following.__class__ is not bool:
+            return Page(following, following is None, records)
+        case [int() as following, bool(at_end), bytes() | memoryview() as records] if following.__class__ is int:
+            return Page(following, at_end, records)
+    raise ProtocolError("PAGE takes next (int or nil), at_end (bool, not for READ) and records (bin)")
 
 
-_DECODERS: Final[dict[int, Callable[[list[Scalar]], Answer]]] = {
-    _OK: lambda values: Ok(tuple(values[2:])),
+_DECODERS: Final[dict[int, Callable[[Values], Answer]]] = {
+    _OK: lambda values: Ok(cast("tuple[Scalar, ...]", tuple(values[2:]))),
     _ERROR: _decode_error,
     _OUTCOMES: _decode_outcomes,
     _PAGE: _decode_page,
@@ -202,12 +217,12 @@ def decode_outcome(
         ProtocolError: the three values are no outcome.
     """
     if (kind in (_COMMITTED, _DUPLICATE)) and first.__class__ is int and second.__class__ is int:
-        return Committed(aggregate_id, cast(int, first), cast(int, second), kind == _DUPLICATE)
+        return Committed(aggregate_id, first, second, kind == _DUPLICATE)
     if kind == _CONFLICT and isinstance(first, int):
         return VersionConflict(aggregate_id, expected, first)
     if kind == _REFUSED and isinstance(second, bytes):
         try:
-            return _error(PayloadDecoder(COMMITS_PER_FRAME_MAX).decode(second))
+            return _error(payload_decoder(_ERROR_VALUES_MAX).decode(second))
         except Malformed as error:
             raise ProtocolError(f"the error of an outcome is malformed: {error}") from None
     raise ProtocolError(f"an outcome of the unknown kind {kind!r}")

@@ -1,8 +1,9 @@
 """Frames: a length of four bytes, little endian, and that many bytes of payload.
 
 The reader's result does not depend on how the bytes were cut into pieces on their way. It takes whole frames out of a
-piece by slicing, and copies only what is left of a frame that has not arrived completely; a frame in many pieces is
-collected in one growing buffer, so that the cost stays linear. A bad length is refused before anything of it is stored.
+piece by slicing. Of a frame in several pieces it keeps the pieces and joins them once, when the last one is there, so
+that the cost stays linear; tiny pieces are merged, so that a frame sent byte by byte takes no more memory than any
+other. A bad length is refused before anything of it is stored.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from eventstore.protocol.limits import FRAME_BYTES_MAX
 LENGTH: Final = struct.Struct("<I")
 LENGTH_BYTES: Final = LENGTH.size
 _COPY_BYTES_MAX: Final = 4096  # up to here, slicing and joining bytes is faster than a memoryview of them
+_MERGED_BYTES_MAX: Final = 1024  # an object of its own for each smaller piece would cost more than its content
 _packb = msgpack.packb
 
 
@@ -28,8 +30,9 @@ class FrameReader:
 
     def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
         self._frame_bytes_max = frame_bytes_max
-        self._partial = bytearray()
-        self._wanted = LENGTH_BYTES
+        self._pieces: list[bytes | bytearray] = []
+        self._kept_bytes = 0
+        self._wanted_bytes = LENGTH_BYTES
         self.failed: ProtocolError | None = None
 
     def feed(self, data: bytes) -> list[bytes]:
@@ -42,12 +45,13 @@ class FrameReader:
         """
         if self.failed is not None:
             raise self.failed
-        if self._partial:
-            self._partial += data
-            if len(self._partial) < self._wanted:
+        if self._pieces:
+            self._keep(data)
+            if self._kept_bytes < self._wanted_bytes:
                 return []
-            data = bytes(self._partial)
-            self._partial = bytearray()
+            if self._kept_bytes == self._wanted_bytes > LENGTH_BYTES:
+                return [self._joined(LENGTH_BYTES)]  # as a rule, for large frames: one copy and not two
+            data = self._joined(0)
         payloads = self._split(data)
         if self.failed is not None and not payloads:
             raise self.failed
@@ -60,27 +64,44 @@ class FrameReader:
         while size - position >= LENGTH_BYTES:
             (length,) = unpack(data, position)
             if not 0 < length <= limit:
-                self.failed = _bad_length(length, limit)
+                self.failed = bad_length(length, limit)
                 return payloads
             following = position + LENGTH_BYTES + length
             if following > size:
-                self._wanted = LENGTH_BYTES + length
+                self._wanted_bytes = LENGTH_BYTES + length
                 break
             payloads.append(data[position + LENGTH_BYTES : following])
             position = following
         else:
-            self._wanted = LENGTH_BYTES
+            self._wanted_bytes = LENGTH_BYTES
         if position < size:
-            self._partial += data[position:] if position else data
+            self._keep(data[position:] if position else data)
         return payloads
+
+    def _keep(self, piece: bytes) -> None:
+        self._kept_bytes += len(piece)
+        if len(piece) >= _MERGED_BYTES_MAX:
+            self._pieces.append(piece)
+        elif self._pieces and isinstance(self._pieces[-1], bytearray):
+            self._pieces[-1] += piece
+        else:
+            self._pieces.append(bytearray(piece))
+
+    def _joined(self, start: int) -> bytes:
+        """What was kept, from byte `start` on, all of it in one piece."""
+        pieces, self._pieces, self._kept_bytes = self._pieces, [], 0
+        if len(pieces[0]) < start:
+            return b"".join(pieces)[start:]
+        return b"".join((memoryview(pieces[0])[start:], *pieces[1:]))
 
     @property
     def buffered_bytes(self) -> int:
         """How much of an incomplete frame has arrived."""
-        return len(self._partial)
+        return self._kept_bytes
 
 
-def _bad_length(length: int, limit: int) -> ProtocolError:
+def bad_length(length: int, limit: int) -> ProtocolError:
+    """The error about a frame that is empty or too long."""
     return ProtocolError(
         f"a frame of {length} bytes, allowed are 1 to {limit}", field="frame length", limit=limit, value=length
     )
@@ -97,7 +118,7 @@ def encode_frame(request_id: int, code: int, values: Sequence[Scalar]) -> bytes:
     skipped = 1 if count < 16 else 3 if count < 65536 else 5  # the array header, which flat payloads do without
     length = len(packed) - skipped
     if length > FRAME_BYTES_MAX:
-        raise _bad_length(length, FRAME_BYTES_MAX)
+        raise bad_length(length, FRAME_BYTES_MAX)
     if length <= _COPY_BYTES_MAX:
         return LENGTH.pack(length) + packed[skipped:]
     return b"".join((LENGTH.pack(length), memoryview(packed)[skipped:]))

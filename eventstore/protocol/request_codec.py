@@ -12,7 +12,7 @@ from eventstore.protocol import requests
 from eventstore.protocol.codes import RequestCode
 from eventstore.protocol.frames import encode_frame
 from eventstore.protocol.limits import COMMITS_PER_FRAME_MAX, MAGIC
-from eventstore.protocol.payload import PayloadDecoder, request_id_of
+from eventstore.protocol.payload import payload_decoder, request_id_of
 from eventstore.protocol.requests import Append, Hello, Request, WireCommit
 
 COMMIT_VALUES: Final = 5
@@ -63,7 +63,7 @@ class RequestDecoder:
     """Payloads in, requests out. Share one among all connections of an event loop; not thread-safe."""
 
     def __init__(self) -> None:
-        self._decode = PayloadDecoder().decode
+        self._decode = payload_decoder().decode
 
     def decode(self, payload: bytes) -> tuple[int, Request]:
         """The request id and the request.
@@ -76,14 +76,15 @@ class RequestDecoder:
         except Malformed as error:
             problem = ProtocolError(f"the payload is malformed: {error}")
             raise BadRequest(request_id_of(payload), problem) from None
-        request_id = values[0]
-        if request_id.__class__ is not int or cast(int, request_id) < 0 or len(values) < 2:
+        if len(values) < 2 or values[0].__class__ is not int or values[0] < 0:
             raise BadRequest(0, ProtocolError("a payload begins with request id (uint) and code (uint)"))
-        request_id = cast(int, request_id)
+        request_id, code = values[0], values[1]
         try:
-            if values[1] == _APPEND:
+            if request_id == 0 and code != RequestCode.CREDIT:
+                raise ProtocolError("request id 0 is for what has no answer", value=0)
+            if code == _APPEND:
                 return request_id, _append(values)
-            return request_id, _request(values[1], values[2:])
+            return request_id, _request(code, values[2:])
         except EventStoreError as error:
             raise BadRequest(request_id, error) from None
 
@@ -168,7 +169,7 @@ _DECODERS[int(RequestCode.HELLO)] = _hello
 def _request(code: Scalar, values: list[Scalar]) -> Request:
     if code.__class__ is not int:
         raise ProtocolError("a payload begins with request id (uint) and code (uint)")
-    decode = _DECODERS.get(cast(int, code))
+    decode = _DECODERS.get(code)
     if decode is None:
-        raise UnknownOperation(f"the operation {code} is not known here", operation=cast(int, code))
+        raise UnknownOperation(f"the operation {code} is not known here", operation=code)
     return decode(values)

@@ -14,8 +14,8 @@ from eventstore.protocol import encode_outcomes, outcome_values
 from eventstore.protocol.requests import WireCommit
 from eventstore.server.connection import Connection
 from eventstore.server.gate import Gate
-from eventstore.store.committer import Committer
 from eventstore.store.appending import REFUSED, Outcome
+from eventstore.store.committer import Committer
 
 
 class _Batch:

@@ -8,6 +8,7 @@ import trio
 
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.protocol import encode_error, encode_ok, encode_scan_page
+from eventstore.protocol.frames import LENGTH_BYTES
 from eventstore.protocol.limits import CREDIT_BYTES_MAX, PAGE_BYTES_DEFAULT
 from eventstore.protocol.requests import Credit, Request, Subscribe, Unsubscribe
 from eventstore.server.connection import Connection
@@ -104,7 +105,7 @@ class Subscriptions:
             page = await trio.to_thread.run_sync(engine.scan, subscription.after, subscription.wanted, size, None)
             if page.records or (page.at_end and not told):
                 frame = encode_scan_page(subscription.request_id, page.next, page.at_end, page.records)
-                subscription.credit -= len(frame)
+                subscription.credit -= len(frame) - LENGTH_BYTES
                 self._send(subscription, frame)
                 told = told or page.at_end
             subscription.after = max(subscription.after, page.next)

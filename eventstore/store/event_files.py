@@ -31,6 +31,7 @@ class EventFiles:
         self.headers: list[ChunkHeader] = []
         self.ranges = RangeCache()
         self._first_sequences: list[int] = []
+        self._names: dict[int, str] = {}
         self._open_max = open_files_max
         self._files: OrderedDict[int, File] = OrderedDict()
         self._indexes: OrderedDict[int, EventIndex] = OrderedDict()
@@ -91,7 +92,11 @@ class EventFiles:
         self.ranges.add(index.smallest, index.largest, header.number)
 
     def name(self, number: int) -> str:
-        return str(self.folder.chunk_path(number))
+        """The path, for errors; kept, because building one takes longer than reading a small aggregate."""
+        name = self._names.get(number)
+        if name is None:
+            name = self._names[number] = str(self.folder.chunk_path(number))
+        return name
 
     def index_name(self, number: int) -> str:
         return str(self.folder.beside(number, INDEX))

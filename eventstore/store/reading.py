@@ -198,8 +198,10 @@ def _within(
     """Rows [start, stop) narrowed to about `bytes_max` from the side where reading starts, and widened to whole
     commits.
     """
-    records = index.columns["record"][first:last]
     begin, end = index.extent(start, stop)
+    if (start, stop) == (first, last) and end - begin <= bytes_max:
+        return start, stop
+    records = index.columns["record"][first:last]
     if end - begin > bytes_max:
         if backwards:
             start = min(first + int(np.searchsorted(records, end - bytes_max)), stop - 1)

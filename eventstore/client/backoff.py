@@ -1,0 +1,56 @@
+"""How long to wait between attempts to connect, and when to give up. Knows no clock: the caller says what time it is."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Final
+
+FIRST_DELAY_S: Final = 0.05
+DELAY_S_MAX: Final = 2.0
+STABLE_S: Final = 5.0
+
+
+class Backoff:
+    """Doubling delays with jitter, so that a thousand clients of one server do not come back in the same millisecond.
+
+    The first attempt after a loss is immediate. A loss ends with an answer, or with a connection that lasts, not with a
+    mere connection: a server that accepts and then fails at once is waited for like one that is not there.
+    """
+
+    def __init__(self, timeout_s: float, chance: Callable[[], float] = random.random) -> None:
+        self._timeout_s = timeout_s
+        self._chance = chance
+        self._since: float | None = None
+        self._connected: float | None = None
+        self._attempts = 0
+
+    def lost(self, now_s: float) -> None:
+        """The connection is gone; does nothing while an earlier loss is not overcome."""
+        if self._connected is not None and now_s - self._connected >= STABLE_S:
+            self._since = None
+        self._connected = None
+        if self._since is None:
+            self._since = now_s
+            self._attempts = 0
+
+    def connected(self, now_s: float) -> None:
+        """There is a connection again."""
+        self._connected = now_s
+
+    def recovered(self) -> None:
+        """The loss is overcome."""
+        self._since = None
+
+    def expired(self, now_s: float) -> bool:
+        """Whether the loss has lasted longer than the timeout."""
+        return self._since is not None and now_s - self._since >= self._timeout_s
+
+    def delay_s(self) -> float:
+        """How long to wait before the next attempt."""
+        attempt = self._attempts
+        self._attempts += 1
+        if attempt == 0:
+            return 0.0
+        longest = min(DELAY_S_MAX, FIRST_DELAY_S * float(2 ** min(attempt - 1, 10)))
+        return longest * (0.5 + 0.5 * self._chance())

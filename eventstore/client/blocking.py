@@ -1,0 +1,192 @@
+"""The event store over the network, for code without an event loop: one call is one exchange in the caller's thread."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Self
+
+from eventstore.client.address import parse_address
+from eventstore.client.appends import Batch
+from eventstore.client.calls import Call, Flag
+from eventstore.client.commits import Outcome, encode_commit
+from eventstore.client.exchange import Exchange
+from eventstore.client.facts import found_command, read_stats, read_version
+from eventstore.client.options import Options
+from eventstore.client.reading import AggregateCursor, Cursor, LogCursor
+from eventstore.client.subscription import Item, Subscription
+from eventstore.errors import EventStoreError, InvalidArgument
+from eventstore.flat import Scalar
+from eventstore.model import Commit, Committed, Event, ExpectedVersion, NewEvent, micros
+from eventstore.protocol.answers import Ok
+from eventstore.protocol.requests import FindCommand, Request, Stats, Version
+
+
+def connect(
+    address: str,
+    *,
+    connect_timeout: float = 5.0,
+    reconnect_timeout: float = 30.0,
+    silence_timeout: float = 20.0,
+    name: str = "eventstore-python",
+) -> BlockingStore:
+    """The store of the server at tcp://host:port, to be used in `with`; for the options see `Options`.
+
+    Raises:
+        InvalidArgument: a malformed address or a negative timeout; entering it raises ConnectionLost and others.
+    """
+    return BlockingStore(address, Options(connect_timeout, reconnect_timeout, silence_timeout, name))
+
+
+class BlockingStore:
+    """A store on another process. Threads may share one; each call then waits for those before it."""
+
+    def __init__(self, address: str, options: Options) -> None:
+        self._address = parse_address(address)
+        self._options = options
+        self._exchange = Exchange(self._address, options)
+
+    def __enter__(self) -> Self:
+        self._exchange.open()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._exchange.close()
+
+    def append(
+        self,
+        aggregate_id: str,
+        events: Sequence[NewEvent],
+        expected_version: ExpectedVersion,
+        command_id: str | None = None,
+        timestamp: int | datetime | None = None,
+    ) -> Committed:
+        """Appends the events as one commit; it is durable when this returns.
+
+        Raises:
+            VersionConflict: the aggregate is at another version than `expected_version`.
+            CommandIdReused: the command id was used for other content.
+            InvalidArgument: a limit is broken; nothing was sent.
+            ConnectionLost: the server did not come back in time; append again with the same command id to find out.
+        """
+        place = self._exchange.append(encode_commit(aggregate_id, events, expected_version, command_id, timestamp))
+        outcome = self._outcome(place)
+        if isinstance(outcome, EventStoreError):
+            raise outcome
+        return outcome
+
+    def append_many(self, commits: Iterable[Commit]) -> list[Outcome]:
+        """Appends each commit, whole or not at all, in this order; what became of each: Committed or an error."""
+        places: list[tuple[Batch[Flag], int] | EventStoreError] = []
+        for commit in commits:
+            try:
+                wire = encode_commit(
+                    commit.aggregate_id, commit.events, commit.expected_version, commit.command_id, commit.timestamp
+                )
+            except InvalidArgument as error:
+                places.append(error)
+            else:
+                places.append(self._exchange.append(wire))
+        return [self._outcome(place) for place in places]
+
+    def _outcome(self, place: tuple[Batch[Flag], int] | EventStoreError) -> Outcome:
+        if isinstance(place, EventStoreError):
+            return place
+        batch, index = place
+        self._exchange.finish(batch.done)
+        return batch.outcome(index)
+
+    def read(
+        self,
+        aggregate_id: str,
+        from_version: int = 1,
+        to_version: int | None = None,
+        backwards: bool = False,
+        limit: int | None = None,
+    ) -> Iterator[Event]:
+        """The aggregate's events in order of version, both ends inclusive; none where it does not exist."""
+        return self._walk(AggregateCursor(aggregate_id, from_version, to_version, backwards, limit))
+
+    def read_all(
+        self,
+        after: int = 0,
+        types: Collection[str] | None = None,
+        aggregate_prefix: str | None = None,
+        limit: int | None = None,
+        from_time: int | datetime | None = None,
+        to_time: int | datetime | None = None,
+    ) -> Iterator[Event]:
+        """The events behind sequence `after`, in commit order, that pass every filter given; ends at the present.
+
+        Times are microseconds since 1970 or aware datetimes, both ends inclusive.
+        """
+        return self._walk(LogCursor(after, limit, aggregate_prefix, micros(from_time), micros(to_time), types))
+
+    def _walk(self, cursor: Cursor) -> Iterator[Event]:
+        asked = self._start(cursor)
+        try:
+            while asked is not None:
+                self._exchange.finish(asked.done)
+                call, asked = asked, None
+                events = cursor.take(call.page())
+                asked = self._start(cursor)  # travels while these are consumed
+                yield from events
+        finally:
+            if asked is not None:
+                asked.wanted = False
+
+    def _start(self, cursor: Cursor) -> Call[Flag] | None:
+        if cursor.done:
+            return None
+        call = Call(cursor.request(), Flag())
+        self._exchange.start(call)
+        return call
+
+    def subscribe(
+        self, after: int = 0, types: Collection[str] | None = None, aggregate_prefix: str | None = None
+    ) -> Iterator[Item]:
+        """As `read_all`, but goes on with what is appended; CaughtUp comes once, between the two.
+
+        It waits on a connection of its own, so that other calls go on meanwhile.
+        """
+        return self._follow(Subscription(after, aggregate_prefix, types))
+
+    def _follow(self, subscription: Subscription) -> Iterator[Item]:
+        exchange = Exchange(self._address, self._options)
+        try:
+            exchange.open()
+            exchange.start(subscription)
+            while True:
+                while not subscription.ready:
+                    arrived = subscription.arrived = Flag()
+                    exchange.finish(arrived)
+                items = subscription.take()
+                due = subscription.credit_due()
+                if due:
+                    exchange.grant(subscription, due)
+                yield from items
+        finally:
+            exchange.close()
+
+    def version(self, aggregate_id: str) -> int:
+        """The version of the aggregate's last event; 0 where it does not exist."""
+        return read_version(self._ask(Version(aggregate_id)))
+
+    def find_command(self, aggregate_id: str, command_id: str) -> Committed | None:
+        """What the command became, if it was appended."""
+        return found_command(aggregate_id, self._ask(FindCommand(aggregate_id, command_id)))
+
+    def stats(self) -> dict[str, Scalar]:
+        """The server's numbers, by name."""
+        return read_stats(self._ask(Stats()))
+
+    def _ask(self, request: Request) -> Ok:
+        call = Call(request, Flag())
+        self._exchange.start(call)
+        self._exchange.finish(call.done)
+        return call.ok()

@@ -1,0 +1,196 @@
+"""The async client's connection: keeps a session on some link to the server as long as the client is open.
+
+One task reads; when the connection ends it looks for a new one, at once and then at growing intervals. Calls wait meanwhile.
+When the reconnect timeout is over they fail with ConnectionLost, and so do new ones, at once, until an attempt in the
+background succeeds. A second task notices connections that are dead but not closed. Works under trio and asyncio.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Coroutine
+
+import anyio
+from anyio.abc import TaskGroup
+
+from eventstore.client.address import Address
+from eventstore.client.appends import Batch
+from eventstore.client.backoff import Backoff
+from eventstore.client.calls import Call, Waiting, again
+from eventstore.client.link import Link, open_socket
+from eventstore.client.options import Options
+from eventstore.client.session import Session
+from eventstore.errors import Closed, ConnectionLost, EventStoreError
+from eventstore.protocol.requests import Ping, WireCommit
+
+
+class Connection:
+    """Owns the session. Everything but `open` and `wait_for_room` is a plain function and never blocks."""
+
+    def __init__(self, address: Address, options: Options) -> None:
+        self._address = address
+        self._options = options
+        self._backoff = Backoff(options.reconnect_timeout)
+        self._link: Link | None = None
+        self._tasks: TaskGroup | None = None
+        self._scope = anyio.CancelScope()
+        self._unusable: EventStoreError | None = Closed(f"the client of {address} is not open; use `async with`")
+        self._room: anyio.Event | None = None
+        self._heard = 0
+        self.session: Session[anyio.Event] = Session(options.name, anyio.Event)
+
+    async def open(self, tasks: TaskGroup) -> None:
+        """Connects once, and starts the tasks that keep it so.
+
+        Raises:
+            Closed: it was open before.
+            ConnectionLost: the server cannot be reached.
+            EventStoreError: it can, but does not take this client.
+        """
+        if self._scope.cancel_called:
+            raise Closed(f"the client of {self._address} was closed; connect anew")
+        try:
+            link = await self._establish()
+        except OSError as error:
+            raise self._lost(error) from None
+        self._unusable = None
+        tasks.start_soon(self._run, link)
+
+    def close(self) -> None:
+        """Ends the connection; whoever still waits gets Closed."""
+        self._unusable = Closed(f"the client of {self._address} was closed")
+        self.session.fail(self._unusable)
+        self._scope.cancel()
+
+    def add(self, waiting: Waiting) -> None:
+        """Sends a request as soon as possible. Raises what makes that impossible."""
+        self.check()
+        self.session.add(waiting)
+        self.flush()
+
+    def append(self, commit: WireCommit) -> tuple[Batch[anyio.Event], int]:
+        """Queues a commit; `flush` sends it. Raises what makes the client unusable."""
+        if self._unusable is not None:
+            raise again(self._unusable)
+        return self.session.append(commit)
+
+    def check(self) -> None:
+        """Raises what makes the client unusable now, if anything does."""
+        if self._unusable is not None:
+            raise again(self._unusable)
+
+    def flush(self) -> None:
+        """Sends what may be sent now; the rest goes when answers have come in."""
+        if self._link is not None:
+            self._link.write(self.session.data_to_send())
+        if self._room is not None and self.session.has_room:
+            self._room.set()
+            self._room = None
+
+    async def wait_for_room(self) -> None:
+        """Returns when another commit may be queued."""
+        while not self.session.has_room:
+            self.check()
+            self._room = self._room or anyio.Event()
+            await self._room.wait()
+
+    # ---- tasks
+
+    async def _run(self, link: Link) -> None:
+        with self._scope:
+            try:
+                async with anyio.create_task_group() as self._tasks:
+                    self._tasks.start_soon(self._keep, link)
+                    self._tasks.start_soon(self._watch)
+            finally:
+                link.close()
+
+    async def _keep(self, link: Link | None) -> None:
+        cause: Exception | None = None
+        while self.session.fatal is None:
+            if link is not None:
+                cause = await self._serve(link)
+            link = None
+            self._backoff.lost(time.monotonic())
+            await anyio.sleep(self._backoff.delay_s())
+            try:
+                link = await self._establish()
+            except (OSError, EventStoreError) as error:
+                cause = error
+            if link is None and self._backoff.expired(time.monotonic()):
+                self._give_up(self._lost(cause))
+        self._give_up(self.session.fatal)
+
+    async def _establish(self) -> Link:
+        """A link whose hello was answered."""
+        try:
+            with anyio.fail_after(self._options.connect_timeout):
+                link = Link(await open_socket(self._address), self._start)
+                try:
+                    await self._greet(link)
+                except BaseException:
+                    link.close()
+                    self.session.disconnected()
+                    raise
+                return link
+        except TimeoutError:
+            raise OSError(f"no answer within {self._options.connect_timeout:g} s") from None
+
+    def _start(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
+        if self._tasks is not None:
+            self._tasks.start_soon(work)
+
+    async def _greet(self, link: Link) -> None:
+        link.write(self.session.connected())
+        while self.session.welcome is None:
+            data = await link.read()
+            if not data:
+                raise OSError("the connection was closed before the hello was answered")
+            self.session.receive(data)
+
+    async def _serve(self, link: Link) -> Exception | None:
+        """Reads until the connection ends; what ended it."""
+        session = self.session
+        self._link = link
+        self._unusable = None
+        answered = session.answered
+        self._backoff.connected(time.monotonic())
+        try:
+            self.flush()
+            while not session.drained:
+                data = await link.read()
+                if not data:
+                    return None
+                self._heard += 1
+                session.receive(data)
+                self.flush()
+                if session.answered != answered:
+                    self._backoff.recovered()
+        except EventStoreError as error:
+            return error
+        finally:
+            self._link = None
+            link.close()
+            session.disconnected()
+        return None
+
+    async def _watch(self) -> None:
+        """Drops a connection that stays silent although an answer is due. Pings, so that one always is."""
+        while True:
+            heard, link = self._heard, self._link
+            if link is not None:
+                self.add(Call(Ping(), anyio.Event()))
+            await anyio.sleep(self._options.silence_timeout)
+            if link is not None and link is self._link and heard == self._heard:
+                link.drop()
+
+    def _give_up(self, error: EventStoreError) -> None:
+        self._unusable = error
+        self.session.fail(error)
+        if self._room is not None:
+            self._room.set()
+            self._room = None
+
+    def _lost(self, cause: Exception | None) -> ConnectionLost:
+        why = str(cause) if cause is not None and str(cause) else "the connection was closed"
+        return ConnectionLost(f"{self._address}: {why}; is the server running?", address=str(self._address), cause=why)

@@ -1,0 +1,230 @@
+"""The blocking client's connection: sends and receives in the thread that calls, and connects anew when it has to.
+
+A lock makes whole exchanges atomic, so that threads may share a client; an answer that comes in while another thread
+waits for its own is kept in the session. While more is to be sent than the kernel takes, what arrives is read as well:
+two sides that only write would wait for each other for ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import threading
+import time
+from typing import Final
+
+from eventstore.client.address import Address
+from eventstore.client.appends import Batch
+from eventstore.client.backoff import Backoff
+from eventstore.client.calls import Call, Flag, Waiting, again
+from eventstore.client.options import Options
+from eventstore.client.session import Session
+from eventstore.errors import Closed, ConnectionLost, EventStoreError
+from eventstore.protocol.requests import Ping, WireCommit
+
+_RECEIVE_BYTES: Final = 64 * 1024
+_RECEIVE_BYTES_MAX: Final = 1024 * 1024
+
+
+class Exchange:
+    """Owns the session. Times are those of `Options`."""
+
+    def __init__(self, address: Address, options: Options) -> None:
+        self._address = address
+        self._options = options
+        self._session: Session[Flag] = Session(options.name, Flag)
+        self._backoff = Backoff(options.reconnect_timeout)
+        self._lock = threading.RLock()
+        self._selector = selectors.DefaultSelector()
+        self._socket: socket.socket | None = None
+        self._receive_bytes = _RECEIVE_BYTES
+        self._closed = False
+        self._unusable: EventStoreError | None = Closed(f"the client of {address} is not open; use `with`")
+
+    def open(self) -> None:
+        """Connects once.
+
+        Raises:
+            Closed: it was open before.
+            ConnectionLost: the server cannot be reached.
+            EventStoreError: it can, but does not take this client.
+        """
+        with self._lock:
+            if self._closed:
+                raise Closed(f"the client of {self._address} was closed; connect anew")
+            try:
+                self._connect()
+            except OSError as error:
+                raise self._lost(error) from None
+            self._unusable = None
+
+    def close(self) -> None:
+        """Ends the connection. A thread that waits for an answer gets Closed."""
+        self._closed = True
+        closed = self._unusable = Closed(f"the client of {self._address} was closed")
+        sock = self._socket
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)  # wakes the thread that holds the lock
+        with self._lock:
+            self._disconnect()
+            self._session.fail(closed)
+            self._selector.close()
+
+    def start(self, waiting: Waiting) -> None:
+        """Sends a request without waiting for its answer."""
+        with self._lock:
+            self._check()
+            self._session.add(waiting)
+            self._send_or_lose()
+
+    def append(self, commit: WireCommit) -> tuple[Batch[Flag], int]:
+        """Queues a commit; `finish` sends it."""
+        with self._lock:
+            self._check()
+            while not self._session.has_room:
+                self._step()
+            return self._session.append(commit)
+
+    def finish(self, done: Flag) -> None:
+        """Sends and receives until `done` is set."""
+        while not done.is_set():
+            with self._lock:
+                while not done.is_set():
+                    self._check()
+                    self._step()
+
+    def grant(self, subscription: Waiting, credit: int) -> None:
+        """Lets the server send so many bytes more for a subscription."""
+        with self._lock:
+            self._session.grant(subscription, credit)
+            self._send_or_lose()
+
+    def _check(self) -> None:
+        if self._unusable is not None:
+            raise again(self._unusable)
+
+    # ---- one step
+
+    def _step(self) -> None:
+        """Sends what may be sent and takes what comes next, or gets a step further towards a connection."""
+        if self._socket is None:
+            self._reconnect()
+        if self._send_or_lose():
+            self._receive_or_lose()
+
+    def _send_or_lose(self) -> bool:
+        if self._socket is None:
+            return False
+        try:
+            self._send(self._session.data_to_send())
+        except (OSError, EventStoreError):
+            self._disconnect()
+            return False
+        return True
+
+    def _receive_or_lose(self) -> None:
+        session = self._session
+        answered = session.answered
+        try:
+            self._wait_for_data()
+            self._receive()
+        except (OSError, EventStoreError):
+            self._disconnect()
+            return
+        if session.answered != answered:
+            self._backoff.recovered()
+        if session.drained:
+            self._disconnect()
+
+    def _send(self, data: bytes) -> None:
+        sock = self._socket
+        assert sock is not None
+        rest = memoryview(data)
+        while rest:
+            try:
+                rest = rest[sock.send(rest) :]
+            except BlockingIOError:
+                if self._ready(selectors.EVENT_READ | selectors.EVENT_WRITE) & selectors.EVENT_READ:
+                    self._receive()
+
+    def _wait_for_data(self) -> None:
+        """Returns when there is something to receive. A silent server is asked whether it is there."""
+        try:
+            self._ready(selectors.EVENT_READ)
+        except TimeoutError:
+            self._session.add(Call(Ping(), Flag()))
+            self._send(self._session.data_to_send())
+            self._ready(selectors.EVENT_READ)
+
+    def _ready(self, events: int) -> int:
+        """Waits for one of `events`; which of them there are. Raises TimeoutError."""
+        assert self._socket is not None
+        self._selector.modify(self._socket, events)
+        ready = self._selector.select(self._options.silence_timeout)
+        if not ready:
+            raise TimeoutError(f"no answer for {self._options.silence_timeout:g} s")
+        return ready[0][1]
+
+    def _receive(self) -> None:
+        assert self._socket is not None
+        data = self._socket.recv(self._receive_bytes)
+        if not data:
+            raise ConnectionError("the server closed the connection")
+        full = len(data) == self._receive_bytes
+        self._receive_bytes = _RECEIVE_BYTES_MAX if full else _RECEIVE_BYTES
+        self._session.receive(data)
+
+    # ---- connecting
+
+    def _reconnect(self) -> None:
+        """Connects, or waits and tries again until the timeout.
+
+        Raises:
+            ConnectionLost
+        """
+        self._backoff.lost(time.monotonic())
+        while self._socket is None:
+            self._check()
+            time.sleep(self._backoff.delay_s())
+            try:
+                self._connect()
+            except (OSError, EventStoreError) as error:
+                fatal = self._session.fatal
+                if fatal is not None or self._backoff.expired(time.monotonic()):
+                    self._backoff.recovered()  # the next call tries anew
+                    lost = fatal or self._lost(error)
+                    self._session.fail(lost)
+                    raise lost from None
+
+    def _connect(self) -> None:
+        timeout = self._options.connect_timeout
+        sock = socket.create_connection(self._address, timeout)
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.sendall(self._session.connected())
+            while self._session.welcome is None:
+                data = sock.recv(_RECEIVE_BYTES)
+                if not data:
+                    raise ConnectionError("the connection was closed before the hello was answered")
+                self._session.receive(data)
+        except BaseException:
+            sock.close()
+            self._session.disconnected()
+            raise
+        sock.setblocking(False)
+        self._selector.register(sock, selectors.EVENT_READ)
+        self._socket = sock
+        self._backoff.connected(time.monotonic())
+
+    def _disconnect(self) -> None:
+        if self._socket is not None:
+            self._selector.unregister(self._socket)
+            self._socket.close()
+            self._socket = None
+        self._session.disconnected()
+
+    def _lost(self, cause: Exception) -> ConnectionLost:
+        why = str(cause) or type(cause).__name__
+        return ConnectionLost(f"{self._address}: {why}; is the server running?", address=str(self._address), cause=why)

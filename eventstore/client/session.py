@@ -1,0 +1,226 @@
+"""The state of a client, sans-io: what was asked, what was sent, what must be sent again. Both clients drive one.
+
+The rules it keeps:
+- Requests leave in the order they were added, after a reconnect as well; commits to one aggregate depend on it.
+- After a reconnect everything unanswered is sent again. That is safe for appends because the server knows their
+  command ids, and for everything else because it changes nothing. A subscription goes on where its last page ended.
+- What a leaving server refused (ShuttingDown) counts as unanswered.
+- Before the hello was answered nothing else is sent; no more requests are in flight than the server allows.
+- The server behind an address must be the same store every time: cursors and versions mean nothing to another one.
+
+A request that nobody waits for any more (`wanted` is False) is not sent again, and its answer is dropped. Setting the
+flag is all that a discarded iterator has to do, from whatever thread it is collected in.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import deque
+from collections.abc import Callable
+from typing import Generic
+
+from eventstore.client.appends import AppendQueue, Batch
+from eventstore.client.calls import Call, S, Waiting
+from eventstore.errors import ConnectionLost, EventStoreError, InvalidArgument, ProtocolError, ShuttingDown, UnsupportedVersion
+from eventstore.protocol.answers import Answer, AnswerDecoder, Failure, Goodbye, Ok, Outcomes
+from eventstore.protocol.codes import OutcomeKind
+from eventstore.protocol.frames import LENGTH_BYTES, FrameReader
+from eventstore.protocol.handshake import Welcome, read_welcome
+from eventstore.protocol.limits import PROTOCOL_VERSION, REQUESTS_MAX
+from eventstore.protocol.request_codec import encode_request
+from eventstore.protocol.requests import Credit, Hello, Ping, Unsubscribe, WireCommit
+
+
+class Session(Generic[S]):
+    """One client, over any number of connections, one after the other, to one server.
+
+    `welcome` is what the server said on this connection, None before it did; `leaving`: it is going to close it;
+    `answered` counts answers, except to pings; `fatal` is set when no further connection can help.
+    """
+
+    def __init__(self, client: str, make_signal: Callable[[], S], requests_max: int = REQUESTS_MAX) -> None:
+        self._client = client
+        self._requests_max = requests_max
+        self._appends = AppendQueue(make_signal)
+        self._last_id = 0
+        self._hello_id = 0
+        self._unsent: deque[Waiting] = deque()
+        self._sent: dict[int, Waiting] = {}
+        self._refused: set[int] = set()
+        self._notices: list[bytes] = []
+        self._reader = FrameReader()
+        self._decode = AnswerDecoder().decode
+        self._store: bytes | None = None
+        self.welcome: Welcome | None = None
+        self.leaving = False
+        self.answered = 0
+        self.fatal: EventStoreError | None = None
+
+    # ---- requests
+
+    def add(self, waiting: Waiting) -> None:
+        """Queues a request; `data_to_send` has it when its turn comes."""
+        waiting.request_id = self._next_id()
+        self._unsent.append(waiting)
+
+    def append(self, commit: WireCommit) -> tuple[Batch[S], int]:
+        """Queues a commit; the batch it travels in, and its index there. Ask `has_room` first."""
+        return self._appends.add(commit)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more commits may be queued."""
+        return self._appends.has_room
+
+    def grant(self, subscription: Waiting, credit: int) -> None:
+        """The server may send so many bytes more for a subscription. (After a reconnect its request says so by itself.)"""
+        if subscription.request_id in self._sent:
+            self._notices.append(encode_request(0, Credit(subscription.request_id, credit)))
+
+    def unsubscribe(self, subscription: Waiting) -> None:
+        """Ends a subscription. Pages of it that are on their way are dropped."""
+        subscription.wanted = False
+        if self._sent.pop(subscription.request_id, None) is not None:
+            self._notices.append(encode_request(self._next_id(), Unsubscribe(subscription.request_id)))
+
+    def fail(self, error: EventStoreError) -> None:
+        """Nobody needs to wait any longer."""
+        waiting = [*self._sent.values(), *self._unsent]
+        self._sent.clear()
+        self._unsent.clear()
+        for each in waiting:
+            each.fail(error)
+        self._appends.fail(error)
+
+    @property
+    def idle(self) -> bool:
+        """Nobody waits for anything."""
+        return not self._unsent and not self._sent and self._appends.idle
+
+    def _next_id(self) -> int:
+        self._last_id += 1
+        return self._last_id
+
+    # ---- a connection
+
+    def connected(self) -> bytes:
+        """A new connection is there; what to send on it first."""
+        self._hello_id = self._next_id()
+        return encode_request(self._hello_id, Hello(PROTOCOL_VERSION, self._client))
+
+    def disconnected(self) -> None:
+        """The connection is gone: whatever was not answered is to be sent again, in the old order."""
+        unanswered = [waiting for waiting in self._sent.values() if waiting.wanted]
+        self._unsent.extendleft(reversed(unanswered))
+        self._sent.clear()
+        self._refused.clear()
+        self._notices.clear()
+        self._reader = FrameReader()
+        self.welcome = None
+        self.leaving = False
+
+    @property
+    def drained(self) -> bool:
+        """The server is leaving and owes no answer on this connection: close it and look for another."""
+        return self.leaving and all(
+            request_id in self._refused or waiting.lasting for request_id, waiting in self._sent.items()
+        )
+
+    def data_to_send(self) -> bytes:
+        """What may be sent now."""
+        if self.welcome is None:
+            return b""
+        while batch := self._appends.next():
+            self.add(batch)
+        frames, self._notices = self._notices, []
+        room = min(self._requests_max, self.welcome.requests_max) - len(self._sent)
+        while room > 0 and self._unsent and not self.leaving:
+            waiting = self._unsent.popleft()
+            if not waiting.wanted:
+                continue
+            frame = waiting.encode()
+            limit = self.welcome.frame_bytes_max
+            if len(frame) - LENGTH_BYTES > limit:
+                waiting.fail(_too_large(len(frame) - LENGTH_BYTES, limit))
+                continue
+            self._sent[waiting.request_id] = waiting
+            frames.append(frame)
+            room -= 1
+        return b"".join(frames) if len(frames) != 1 else frames[0]
+
+    # ---- answers
+
+    def receive(self, data: bytes) -> None:
+        """Hands on the answers in `data`.
+
+        Raises:
+            EventStoreError: what the server says about the connection as a whole, or that it does not keep to the
+                protocol. Close the connection and call `disconnected`.
+        """
+        for payload in self._reader.feed(data):
+            request_id, answer = self._decode(payload)
+            if isinstance(answer, Goodbye):
+                self.leaving = True
+            elif self.welcome is None:
+                self._greeted(request_id, answer)
+            else:
+                self._answered(request_id, answer, len(payload))
+        if self._reader.failed is not None:
+            raise self._reader.failed
+
+    def _greeted(self, request_id: int, answer: Answer) -> None:
+        if isinstance(answer, Failure):
+            if isinstance(answer.error, UnsupportedVersion):
+                self.fatal = answer.error
+            raise answer.error
+        if request_id != self._hello_id or not isinstance(answer, Ok):
+            raise ProtocolError(f"HELLO was answered by {type(answer).__name__} to request {request_id}")
+        welcome = read_welcome(answer.values)
+        if self._store is not None and self._store != welcome.store:
+            self.fatal = _another_store(self._store, welcome.store)
+            raise self.fatal
+        self._store = welcome.store
+        self.welcome = welcome
+
+    def _answered(self, request_id: int, answer: Answer, size_bytes: int) -> None:
+        waiting = self._sent.get(request_id)
+        if waiting is None:
+            if request_id == 0 and isinstance(answer, Failure):
+                raise answer.error
+            if not 0 < request_id <= self._last_id:
+                raise ProtocolError(f"an answer to request {request_id}, which was never sent", value=request_id)
+            return
+        if not (isinstance(waiting, Call) and isinstance(waiting.request, Ping)):
+            self.answered += 1
+        if _is_shutting_down(answer):
+            self.leaving = True
+            self._refused.add(request_id)
+        elif waiting.wanted:
+            if waiting.receive(answer, size_bytes):
+                del self._sent[request_id]
+        elif waiting.lasting:
+            self.unsubscribe(waiting)
+        else:
+            del self._sent[request_id]
+
+
+def _is_shutting_down(answer: Answer) -> bool:
+    if isinstance(answer, Failure):
+        return isinstance(answer.error, ShuttingDown)
+    return isinstance(answer, Outcomes) and any(
+        kind == OutcomeKind.REFUSED and code == ShuttingDown.code
+        for kind, code in zip(answer.values[0::3], answer.values[1::3], strict=True)
+    )
+
+
+def _too_large(size: int, limit: int) -> InvalidArgument:
+    return InvalidArgument(
+        f"a request of {size} bytes, this server takes up to {limit}", field="frame length", limit=limit, value=size
+    )
+
+
+def _another_store(before: bytes, now: bytes) -> ConnectionLost:
+    known, found = str(uuid.UUID(bytes=before)), str(uuid.UUID(bytes=now))
+    return ConnectionLost(
+        f"another store answers at this address: {found}, it was {known}; connect anew", expected=known, actual=found
+    )

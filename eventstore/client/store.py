@@ -1,0 +1,203 @@
+"""The event store over the network, for trio and asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Final, Self
+
+import anyio
+import anyio.lowlevel
+from anyio.abc import TaskGroup
+
+from eventstore.client.address import parse_address
+from eventstore.client.appends import Batch
+from eventstore.client.calls import Call
+from eventstore.client.commits import Outcome, encode_commit
+from eventstore.client.connection import Connection
+from eventstore.client.facts import found_command, read_stats, read_version
+from eventstore.client.options import Options
+from eventstore.client.reading import AggregateCursor, LogCursor
+from eventstore.client.streams import EventStream, SubscriptionStream
+from eventstore.client.subscription import Subscription
+from eventstore.errors import EventStoreError, InvalidArgument
+from eventstore.flat import Scalar
+from eventstore.model import Commit, Committed, ExpectedVersion, NewEvent, micros
+from eventstore.protocol.answers import Ok
+from eventstore.protocol.requests import FindCommand, Request, Stats, Version
+
+# So many commits are checked and encoded before other tasks get their turn: about a millisecond.
+_COMMITS_PER_TURN: Final = 256
+
+
+def connect(
+    address: str,
+    *,
+    connect_timeout: float = 5.0,
+    reconnect_timeout: float = 30.0,
+    silence_timeout: float = 20.0,
+    name: str = "eventstore-python",
+) -> NetworkStore:
+    """The store of the server at tcp://host:port, to be used in `async with`; for the options see `Options`.
+
+    Raises:
+        InvalidArgument: a malformed address or a negative timeout; entering it raises ConnectionLost and others.
+    """
+    return NetworkStore(address, Options(connect_timeout, reconnect_timeout, silence_timeout, name))
+
+
+class NetworkStore:
+    """A store on another process. Any number of tasks may share one; their appends travel together.
+
+    A call that is cancelled may or may not have been carried out; an append's command id settles it.
+    """
+
+    def __init__(self, address: str, options: Options) -> None:
+        self._connection = Connection(parse_address(address), options)
+        self._tasks: TaskGroup | None = None
+
+    async def __aenter__(self) -> Self:
+        self._tasks = await anyio.create_task_group().__aenter__()
+        try:
+            await self._connection.open(self._tasks)
+        except BaseException as error:
+            await self.__aexit__(type(error), error, error.__traceback__)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        self._connection.close()
+        tasks, self._tasks = self._tasks, None
+        if tasks is None:
+            return None
+        if isinstance(error, Exception):  # kept out of the task group, which would wrap it into an ExceptionGroup
+            await tasks.__aexit__(None, None, None)
+            return None
+        return await tasks.__aexit__(kind, error, trace)
+
+    async def aclose(self) -> None:
+        """Ends the connection. Whoever still waits for an answer gets Closed."""
+        self._connection.close()
+        await anyio.lowlevel.checkpoint()
+
+    async def append(
+        self,
+        aggregate_id: str,
+        events: Sequence[NewEvent],
+        expected_version: ExpectedVersion,
+        command_id: str | None = None,
+        timestamp: int | datetime | None = None,
+    ) -> Committed:
+        """Appends the events as one commit; it is durable when this returns.
+
+        Raises:
+            VersionConflict: the aggregate is at another version than `expected_version`.
+            CommandIdReused: the command id was used for other content.
+            InvalidArgument: a limit is broken; nothing was sent.
+            ConnectionLost: the server did not come back in time; append again with the same command id to find out.
+        """
+        connection = self._connection
+        commit = encode_commit(aggregate_id, events, expected_version, command_id, timestamp)
+        if not connection.session.has_room:
+            await connection.wait_for_room()
+        batch, index = connection.append(commit)
+        connection.flush()
+        await batch.done.wait()
+        outcome = batch.outcome(index)
+        if isinstance(outcome, EventStoreError):
+            raise outcome
+        return outcome
+
+    async def append_many(self, commits: Iterable[Commit]) -> list[Outcome]:
+        """Appends each commit, whole or not at all, in this order; what became of each: Committed or an error."""
+        places: list[tuple[Batch[anyio.Event], int] | EventStoreError] = []
+        connection = self._connection
+        for commit in commits:
+            if len(places) % _COMMITS_PER_TURN == _COMMITS_PER_TURN - 1:
+                connection.flush()
+                await anyio.lowlevel.checkpoint()
+            try:
+                wire = encode_commit(
+                    commit.aggregate_id, commit.events, commit.expected_version, commit.command_id, commit.timestamp
+                )
+            except InvalidArgument as error:
+                places.append(error)
+                continue
+            if not connection.session.has_room:
+                connection.flush()
+                await connection.wait_for_room()
+            places.append(connection.append(wire))
+        connection.flush()
+        outcomes: list[Outcome] = []
+        for place in places:
+            if len(outcomes) % _COMMITS_PER_TURN == _COMMITS_PER_TURN - 1:
+                await anyio.lowlevel.checkpoint()
+            outcomes.append(await self._outcome(place))
+        return outcomes
+
+    async def _outcome(self, place: tuple[Batch[anyio.Event], int] | EventStoreError) -> Outcome:
+        if isinstance(place, EventStoreError):
+            return place
+        batch, index = place
+        if not batch.done.is_set():
+            await batch.done.wait()
+        return batch.outcome(index)
+
+    def read(
+        self,
+        aggregate_id: str,
+        from_version: int = 1,
+        to_version: int | None = None,
+        backwards: bool = False,
+        limit: int | None = None,
+    ) -> EventStream:
+        """The aggregate's events in order of version, both ends inclusive; none where it does not exist."""
+        return EventStream(self._connection, AggregateCursor(aggregate_id, from_version, to_version, backwards, limit))
+
+    def read_all(
+        self,
+        after: int = 0,
+        types: Collection[str] | None = None,
+        aggregate_prefix: str | None = None,
+        limit: int | None = None,
+        from_time: int | datetime | None = None,
+        to_time: int | datetime | None = None,
+    ) -> EventStream:
+        """The events behind sequence `after`, in commit order, that pass every filter given; ends at the present.
+
+        Times are microseconds since 1970 or aware datetimes, both ends inclusive.
+        """
+        cursor = LogCursor(after, limit, aggregate_prefix, micros(from_time), micros(to_time), types)
+        return EventStream(self._connection, cursor)
+
+    def subscribe(
+        self, after: int = 0, types: Collection[str] | None = None, aggregate_prefix: str | None = None
+    ) -> SubscriptionStream:
+        """As `read_all`, but goes on with what is appended; CaughtUp comes once, between the two."""
+        return SubscriptionStream(self._connection, Subscription(after, aggregate_prefix, types))
+
+    async def version(self, aggregate_id: str) -> int:
+        """The version of the aggregate's last event; 0 where it does not exist."""
+        return read_version(await self._ask(Version(aggregate_id)))
+
+    async def find_command(self, aggregate_id: str, command_id: str) -> Committed | None:
+        """What the command became, if it was appended (and is still within what the server remembers)."""
+        return found_command(aggregate_id, await self._ask(FindCommand(aggregate_id, command_id)))
+
+    async def stats(self) -> dict[str, Scalar]:
+        """The server's numbers, by name."""
+        return read_stats(await self._ask(Stats()))
+
+    async def _ask(self, request: Request) -> Ok:
+        done = anyio.Event()
+        call = Call(request, done)
+        self._connection.add(call)
+        try:
+            await done.wait()
+        except BaseException:
+            call.wanted = False
+            raise
+        return call.ok()

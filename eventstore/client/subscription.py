@@ -1,0 +1,104 @@
+"""A subscription, sans-io: the pages that have arrived, where to go on after a reconnect, and the credit it gives.
+
+Credit is counted in bytes of payload. What the server has sent and the consumer has not taken never exceeds the window by
+more than one page, also across reconnects: the credit of a new request is the window less what still waits here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection
+from typing import TypeAlias
+
+from eventstore.client.calls import Signal, again
+from eventstore.client.reading import EventFilter, checked_types
+from eventstore.errors import EventStoreError, ProtocolError
+from eventstore.model import CaughtUp, Event
+from eventstore.protocol.answers import Answer, Failure, Page
+from eventstore.protocol.limits import CREDIT_BYTES_DEFAULT
+from eventstore.protocol.request_codec import encode_request
+from eventstore.protocol.requests import Subscribe
+from eventstore.store.page import decode_page
+
+Item: TypeAlias = Event | CaughtUp
+
+
+class Subscription:
+    """One subscription of a session. `arrived` is replaced and set by `receive` whenever there is something to take."""
+
+    lasting = True
+
+    def __init__(
+        self,
+        after: int,
+        aggregate_prefix: str | None,
+        types: Collection[str] | None,
+        window_bytes: int = CREDIT_BYTES_DEFAULT,
+    ) -> None:
+        self.request_id = 0
+        self.wanted = True
+        self.arrived: Signal | None = None
+        self._asked = Subscribe(after, window_bytes, aggregate_prefix or None, checked_types(types))
+        self._accepts = EventFilter(aggregate_prefix, types)
+        self._after = after  # what was received
+        self._taken = after  # what was taken
+        self._window_bytes = window_bytes
+        self._pages: deque[tuple[Page, int]] = deque()
+        self._waiting_bytes = 0
+        self._owed_bytes = 0
+        self._told = False
+        self._error: EventStoreError | None = None
+
+    def encode(self) -> bytes:
+        self._owed_bytes = 0
+        credit = max(0, self._window_bytes - self._waiting_bytes)
+        asked = self._asked
+        return encode_request(self.request_id, Subscribe(self._after, credit, asked.aggregate_prefix, asked.types))
+
+    def receive(self, answer: Answer, size_bytes: int) -> bool:
+        if isinstance(answer, Page) and answer.next is not None and answer.next >= self._after:
+            self._after = answer.next
+            self._pages.append((answer, size_bytes))
+            self._waiting_bytes += size_bytes
+        elif isinstance(answer, Failure):
+            self._error = answer.error
+        else:
+            self._error = ProtocolError(f"a subscription was answered by {answer!r:.100}")
+        self._wake()
+        return self._error is not None
+
+    def fail(self, error: EventStoreError) -> None:
+        self._error = error
+        self._wake()
+
+    def _wake(self) -> None:
+        if self.arrived is not None:
+            self.arrived.set()
+
+    @property
+    def ready(self) -> bool:
+        """There is something to take, if only an error."""
+        return bool(self._pages) or self._error is not None
+
+    def take(self) -> list[Item]:
+        """The items of the oldest page. What arrived before an error is delivered before it is raised."""
+        if not self._pages:
+            assert self._error is not None, "nothing has arrived"
+            raise again(self._error)
+        page, size_bytes = self._pages.popleft()
+        self._waiting_bytes -= size_bytes
+        self._owed_bytes += size_bytes
+        items: list[Item] = list(self._accepts.select(decode_page(page.records), self._taken))
+        assert page.next is not None
+        self._taken = page.next
+        if page.at_end and not self._told:
+            self._told = True
+            items.append(CaughtUp(page.next))
+        return items
+
+    def credit_due(self) -> int:
+        """How much to grant now: nothing until half the window was consumed, so that grants stay rare."""
+        if 2 * self._owed_bytes < self._window_bytes:
+            return 0
+        due, self._owed_bytes = self._owed_bytes, 0
+        return due

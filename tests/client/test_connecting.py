@@ -1,0 +1,226 @@
+"""Connecting, in both clients and on both event loops: against nobody, and against peers that are no event store."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+
+import anyio
+import pytest
+import trio
+
+from eventstore import blocking
+from eventstore.client.store import NetworkStore, connect
+from eventstore.errors import Closed, ConnectionLost, EventStoreError, Overloaded, ProtocolError, UnsupportedVersion
+from eventstore.model import NewEvent
+from eventstore.protocol.answers import encode_error, encode_ok
+from eventstore.protocol.handshake import Welcome
+
+WELCOME = encode_ok(1, *Welcome(1, "canned", bytes(16)).values())  # the first request id of a client is 1
+Use = Callable[..., Awaitable[None]]
+
+
+def run_trio(use: Use, *arguments: object) -> None:
+    trio.run(use, *arguments)
+
+
+def run_asyncio(use: Use, *arguments: object) -> None:
+    async def main() -> None:
+        await use(*arguments)
+
+    asyncio.run(main())
+
+
+loops = pytest.mark.parametrize("run", [run_trio, run_asyncio], ids=["trio", "asyncio"])
+
+
+@contextlib.contextmanager
+def canned_peer(*says: bytes, hangs_up: bool = False) -> Iterator[str]:
+    """Accepts connections, says to each the next of its sentences without listening, and then keeps quiet."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    accepted: list[socket.socket] = []
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            for sentence in says:
+                peer, _ = listener.accept()
+                accepted.append(peer)
+                peer.sendall(sentence)
+                if hangs_up:
+                    peer.shutdown(socket.SHUT_WR)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield "tcp://{}:{}".format(*listener.getsockname())
+    finally:
+        with contextlib.suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)  # wakes the thread
+        listener.close()
+        thread.join()
+        for peer in accepted:
+            peer.close()
+
+
+def nobody() -> str:
+    """An address where nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return "tcp://{}:{}".format(*listener.getsockname())
+
+
+async def enter(address: str, timeout: float = 5.0) -> None:
+    async with connect(address, connect_timeout=timeout):
+        pass
+
+
+def enter_blocking(address: str, timeout: float = 5.0) -> None:
+    with blocking.connect(address, connect_timeout=timeout):
+        pass
+
+
+@loops
+def test_a_server_that_is_not_there_is_a_lost_connection_at_once(run: Callable[..., None]) -> None:
+    address = nobody()
+    for attempt in (lambda: run(enter, address), lambda: enter_blocking(address)):
+        with pytest.raises(ConnectionLost, match="is the server running") as caught:
+            attempt()
+        assert caught.value.fields["address"] == address
+
+
+@loops
+@pytest.mark.parametrize(
+    ("says", "hangs_up", "expected"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", False, ProtocolError),
+        (b"\x00\x00\x00\x00", False, ProtocolError),
+        (encode_ok(1), False, ProtocolError),
+        (b"", True, ConnectionLost),
+        (WELCOME[:-1], True, ConnectionLost),
+        (encode_error(1, UnsupportedVersion("too old")), False, UnsupportedVersion),
+        (encode_error(0, Overloaded("too many connections")), False, Overloaded),
+    ],
+)
+def test_a_peer_that_does_not_say_hello_properly_is_refused(
+    run: Callable[..., None], says: bytes, hangs_up: bool, expected: type[EventStoreError]
+) -> None:
+    with canned_peer(says, says, hangs_up=hangs_up) as address:
+        with pytest.raises(expected):
+            run(enter, address)
+        with pytest.raises(expected):
+            enter_blocking(address)
+
+
+@loops
+def test_a_peer_that_says_nothing_is_given_up_after_the_timeout(run: Callable[..., None]) -> None:
+    with canned_peer(b"", b"") as address:
+        with pytest.raises(ConnectionLost):
+            run(enter, address, 0.02)
+        with pytest.raises(ConnectionLost):
+            enter_blocking(address, 0.02)
+
+
+@loops
+def test_an_exception_in_the_body_comes_out_as_it_is(run: Callable[..., None]) -> None:
+    async def fail(address: str) -> None:
+        async with connect(address):
+            raise LookupError("mine")
+
+    with canned_peer(WELCOME) as address, pytest.raises(LookupError, match="mine"):
+        run(fail, address)
+
+
+@loops
+def test_closing_inside_the_body_does_not_cancel_the_body(run: Callable[..., None]) -> None:
+    async def close(address: str) -> None:
+        async with connect(address) as store:
+            await store.aclose()
+            with pytest.raises(Closed):
+                await store.version("a")
+            with pytest.raises(Closed):
+                await store.append("a", [NewEvent("T")], 0)
+
+    with canned_peer(WELCOME) as address:
+        run(close, address)
+
+
+@loops
+def test_whoever_waits_when_the_client_is_closed_is_told(run: Callable[..., None]) -> None:
+    async def close_while_waiting(address: str) -> None:
+        told = []
+
+        async def wait(store: NetworkStore) -> None:
+            with pytest.raises(Closed):
+                await store.version("a")
+            told.append(True)
+
+        async with anyio.create_task_group() as tasks:
+            async with connect(address) as store:
+                tasks.start_soon(wait, store)
+                await anyio.wait_all_tasks_blocked()
+        assert told
+
+    with canned_peer(WELCOME) as address:
+        run(close_while_waiting, address)
+
+
+@loops
+def test_when_the_server_does_not_come_back_calls_fail_with_a_lost_connection(run: Callable[..., None]) -> None:
+    async def ask(address: str) -> None:
+        async with connect(address, reconnect_timeout=0, connect_timeout=0.02) as store:
+            with pytest.raises(ConnectionLost):
+                await store.version("a")
+            with pytest.raises(ConnectionLost):
+                await store.version("a")
+
+    with canned_peer(WELCOME, hangs_up=True) as address:
+        run(ask, address)
+    with canned_peer(WELCOME, hangs_up=True) as address:
+        with blocking.connect(address, reconnect_timeout=0, connect_timeout=0.02) as store, pytest.raises(ConnectionLost):
+            store.version("a")
+
+
+def test_a_client_that_is_not_open_says_so() -> None:
+    async def ask() -> None:
+        with pytest.raises(Closed, match="async with"):
+            await connect("tcp://127.0.0.1:1").version("a")
+
+    trio.run(ask)
+    with pytest.raises(Closed, match="with"):
+        blocking.connect("tcp://127.0.0.1:1").version("a")
+
+
+def test_a_client_is_used_once() -> None:
+    async def enter_twice(address: str) -> None:
+        store = connect(address)
+        async with store:
+            pass
+        with pytest.raises(Closed, match="connect anew"):
+            async with store:
+                pass
+
+    with canned_peer(WELCOME, WELCOME) as address:
+        trio.run(enter_twice, address)
+        blocking_store = blocking.connect(address)
+        with blocking_store:
+            pass
+        with pytest.raises(Closed, match="connect anew"), blocking_store:
+            pass
+
+
+def test_closing_wakes_a_thread_that_waits() -> None:
+    told = threading.Event()
+
+    def wait(store: blocking.BlockingStore) -> None:
+        with contextlib.suppress(Closed):
+            store.version("a")
+        told.set()
+
+    with canned_peer(WELCOME) as address:
+        with blocking.connect(address) as store:
+            thread = threading.Thread(target=wait, args=(store,))
+            thread.start()
+        thread.join(timeout=10)
+        assert told.is_set()
