@@ -67,6 +67,11 @@ class Committer:
         return self.engine.front.waiting_bytes + (writing.end - writing.offset if writing is not None else 0)
 
     @property
+    def writing(self) -> bool:
+        """Whether a batch is on its way to the disk."""
+        return self._writing is not None
+
+    @property
     def full(self) -> bool:
         """Whether callers should wait (`wait_for_room`) before they submit more."""
         return self.waiting_bytes > self._waiting_bytes_max
