@@ -8,7 +8,7 @@ two sides that only write would wait for each other for ever.
 from __future__ import annotations
 
 import contextlib
-import selectors
+import select
 import socket
 import threading
 import time
@@ -36,7 +36,6 @@ class Exchange:
         self._session: Session[Flag] = Session(options.name, Flag)
         self._backoff = Backoff(options.reconnect_timeout)
         self._lock = threading.RLock()
-        self._selector = selectors.DefaultSelector()
         self._socket: socket.socket | None = None
         self._receive_bytes = _RECEIVE_BYTES
         self._closed = False
@@ -70,7 +69,6 @@ class Exchange:
         with self._lock:
             self._disconnect()
             self._session.fail(closed)
-            self._selector.close()
 
     def start(self, waiting: Waiting) -> None:
         """Sends a request without waiting for its answer."""
@@ -128,8 +126,7 @@ class Exchange:
         session = self._session
         answered = session.answered
         try:
-            self._wait_for_data()
-            self._receive()
+            self._receive_or_ask()
         except (OSError, EventStoreError):
             self._disconnect()
             return
@@ -144,28 +141,22 @@ class Exchange:
         rest = memoryview(data)
         while rest:
             try:
-                rest = rest[sock.send(rest) :]
+                rest = rest[sock.send(rest, socket.MSG_DONTWAIT) :]
             except BlockingIOError:
-                if self._ready(selectors.EVENT_READ | selectors.EVENT_WRITE) & selectors.EVENT_READ:
+                readable, writable, _ = select.select([sock], [sock], [], self._options.silence_timeout)
+                if readable:
                     self._receive()
+                elif not writable:
+                    raise TimeoutError(f"nothing sent for {self._options.silence_timeout:g} s") from None
 
-    def _wait_for_data(self) -> None:
-        """Returns when there is something to receive. A silent server is asked whether it is there."""
+    def _receive_or_ask(self) -> None:
+        """Takes what comes next. A server that is silent for the socket's timeout is asked whether it is there."""
         try:
-            self._ready(selectors.EVENT_READ)
+            self._receive()
         except TimeoutError:
             self._session.add(Call(Ping(), Flag()))
             self._send(self._session.data_to_send())
-            self._ready(selectors.EVENT_READ)
-
-    def _ready(self, events: int) -> int:
-        """Waits for one of `events`; which of them there are. Raises TimeoutError."""
-        assert self._socket is not None
-        self._selector.modify(self._socket, events)
-        ready = self._selector.select(self._options.silence_timeout)
-        if not ready:
-            raise TimeoutError(f"no answer for {self._options.silence_timeout:g} s")
-        return ready[0][1]
+            self._receive()
 
     def _receive(self) -> None:
         assert self._socket is not None
@@ -213,14 +204,12 @@ class Exchange:
             sock.close()
             self._session.disconnected()
             raise
-        sock.setblocking(False)
-        self._selector.register(sock, selectors.EVENT_READ)
+        sock.settimeout(self._options.silence_timeout)
         self._socket = sock
         self._backoff.connected(time.monotonic())
 
     def _disconnect(self) -> None:
         if self._socket is not None:
-            self._selector.unregister(self._socket)
             self._socket.close()
             self._socket = None
         self._session.disconnected()

@@ -34,6 +34,9 @@ _CODES: Final[dict[type[Request], RequestCode]] = {
 }
 
 
+_FIELD_NAMES: Final = {kind: tuple(item.name for item in fields(kind)) for kind in _CODES if kind is not Append}  # type: ignore[arg-type]
+
+
 class BadRequest(Exception):
     """A payload that is no valid request: answer `error` to `request_id` (0: unknown); the connection stays usable."""
 
@@ -48,9 +51,9 @@ def encode_request(request_id: int, request: Request) -> bytes:
     if isinstance(request, Append):
         return encode_append(request_id, [value for commit in request.commits for value in commit])
     values: list[Scalar] = [MAGIC] if isinstance(request, Hello) else []
-    for item in fields(request):
-        value = getattr(request, item.name)
-        values += value if item.name == "types" else (value,)
+    for name in _FIELD_NAMES[request.__class__]:
+        value = getattr(request, name)
+        values += value if name == "types" else (value,)
     return encode_frame(request_id, _CODES[request.__class__], values)
 
 
