@@ -21,9 +21,10 @@ from eventstore.chunks.folder import ChunkFolder
 from eventstore.chunks.front import Segment
 from eventstore.chunks.header import RECORDS_FROM, ChunkHeader
 from eventstore.chunks.zeroing import AHEAD_BYTES, ZeroAhead
-from eventstore.errors import Poisoned, StorageFull
+from eventstore.errors import Overloaded, Poisoned, StorageFull
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
 
 class ChunkWriter:
@@ -91,7 +92,7 @@ class ChunkWriter:
         """Durable on return (with `sync`; otherwise written, and durable at the next `sync_now`).
 
         Raises:
-            StorageFull: nothing of the segment was stored; later ones may succeed.
+            StorageFull, Overloaded: nothing of the segment was stored; later ones may succeed.
             Poisoned: nothing is known; no later one is accepted.
         """
         self._refuse_if_poisoned()
@@ -102,7 +103,7 @@ class ChunkWriter:
             self.zero_ahead.claim(segment.offset, segment.end)
             self._current().write_at(segment.offset, segment.buffers)
         except OSError as error:
-            if error.errno in _NO_SPACE:
+            if error.errno in (*_NO_SPACE, *_NO_DESCRIPTORS):
                 self._cut_back(error)
             raise self._poison("write", error) from error
         except Exception as error:
@@ -229,6 +230,8 @@ class ChunkWriter:
                 self.zero_ahead.attach(self._folder.chunk_path(self._header.number), self.end)
         except OSError as error:
             raise self._poison("cut back after a full disk", error) from error
+        if cause.errno in _NO_DESCRIPTORS:
+            raise Overloaded(f"{cause.strerror}; nothing of this append was stored. Try again later") from cause
         raise StorageFull(
             f"no space left in {self._folder.path} ({cause.strerror}); nothing of this append was stored. "
             "Free some space and try again",

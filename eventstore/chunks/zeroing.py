@@ -11,6 +11,7 @@ The thread has a descriptor of its own, because the kernel reports a failed sync
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from pathlib import Path
 from typing import Final
@@ -42,7 +43,8 @@ class ZeroAhead:
     def attach(self, path: Path, end: int) -> None:
         """From now on it is about this file, which is written up to `end`."""
         with self._changed:
-            self._file = self._files.open(path, write=True)
+            with contextlib.suppress(OSError):  # too many open files: then there are no zeros ahead, only slower syncs
+                self._file = self._files.open(path, write=True)
             self._claimed = self._zeroed = self._limit = end
 
     def reserved(self, limit: int) -> None:
@@ -100,11 +102,12 @@ class ZeroAhead:
             file.sync()
         except OSError as error:
             failure = error
-        with self._changed:
-            self._slice_start = None
-            self._zeroed = start + length
-            self.failure = self.failure or failure
-            self._changed.notify_all()
+        finally:  # whatever happened: the writer must not wait for this slice
+            with self._changed:
+                self._slice_start = None
+                self._zeroed = start + length
+                self.failure = self.failure or failure
+                self._changed.notify_all()
         return True
 
     def _next_start(self) -> int:

@@ -29,7 +29,7 @@ from eventstore.chunks.header import EVENTS, FOOTER_BYTES, RECORDS_FROM, ChunkHe
 from eventstore.chunks.recovery import Recovered, read_records, recover
 from eventstore.chunks.writer import ChunkWriter
 from eventstore.config import StoreSettings
-from eventstore.errors import Corrupt, FolderRefused
+from eventstore.errors import Corrupt, EventStoreError, FolderRefused
 from eventstore.store.commit import HEADER_BYTES
 from eventstore.store.directory_start import close_directory, open_directory
 from eventstore.store.engine import Engine
@@ -104,7 +104,8 @@ def open_folder(
             report = OpenReport()
             engine = _open_engine(path, folder, settings, directory or path / DIRECTORY, report, clock)
         preload = PreloadFile(files, path)
-        engine.warm(preload.read())
+        with contextlib.suppress(EventStoreError):  # whatever cannot be read is met again by whoever asks for it
+            engine.warm(preload.read())
         report.files, report.seconds = len(engine.files.headers), time.perf_counter() - started
         return OpenStore(engine, lock, report, identity, settings, preload)
     except BaseException:

@@ -1,0 +1,167 @@
+"""A store on a simulated disk that is driven step by step, on one thread: nothing happens that the test did not ask for."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from eventstore import flat
+from eventstore.chunks.files import Files
+from eventstore.config import StoreSettings
+from eventstore.errors import EventStoreError
+from eventstore.model import Event, NewEvent
+from eventstore.store.appending import Expected, Outcome, RawCommit
+from eventstore.store.engine import Engine
+from eventstore.store.opening import OpenStore, open_folder
+from eventstore.store.page import decode_page
+from eventstore.store.scanning import EventFilter
+from eventstore.store.sorting import sort_file, switch
+from eventstore.store.tail import TailFile
+from tests.simulated_disk import SimulatedDisk
+
+DATA = Path("/data")
+EVENTS = DATA / "events"
+SMALL = StoreSettings(file_size_bytes=8192, preallocate_bytes=4096, sort=False, preload_aggregates=100)
+EVERYTHING = EventFilter()
+
+
+def events_bytes(events: Iterable[NewEvent]) -> bytes:
+    return flat.encode(flat.chain(events))
+
+
+def raw(
+    aggregate_id: str, command_id: str, *events: NewEvent, expected: Expected = None, when: int | None = 1_000_000
+) -> RawCommit:
+    """A commit as the engine takes it; the time is fixed, so that two runs write the same bytes."""
+    return aggregate_id, expected, command_id, when, events_bytes(events or [NewEvent("Happened", command_id.encode())])
+
+
+@dataclass
+class Stepped:
+    """An open store and the disk it lies on. `directory`: the folder of LMDB, which is always a real one."""
+
+    disk: Files
+    directory: Path
+    settings: StoreSettings = SMALL
+    clock: Callable[[], float] = lambda: 1_000.0
+    opened: OpenStore = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.opened = open_folder(DATA, self.settings, files=self.disk, directory=self.directory, clock=self.clock)
+
+    @property
+    def engine(self) -> Engine:
+        return self.opened.engine
+
+    def append(self, *commits: RawCommit) -> list[Outcome]:
+        """Appends the commits as one batch, and writes and syncs it."""
+        outcomes = self.engine.append_batch(commits)
+        self.persist()
+        return outcomes
+
+    def persist(self) -> None:
+        """Writes and syncs whatever is waiting, as a committer does."""
+        engine = self.engine
+        while (segment := engine.take()) is not None:
+            try:
+                engine.write(segment)
+            except EventStoreError as error:
+                engine.roll_back(error)
+                raise
+            engine.mark_written(segment, durable=True)
+
+    def unsorted(self) -> list[TailFile]:
+        """The completed files that are not sorted yet, oldest first."""
+        return [file for file in self.engine.tail.files if self.engine.files.headers[file.number - 1].completed]
+
+    def sort(self, files: int = 1_000_000) -> int:
+        """Sorts up to so many files, each step as `maintenance` does it. Returns how many there were."""
+        chosen = self.unsorted()[:files]
+        for file in chosen:
+            self.sort_file(file)
+        return len(chosen)
+
+    def sort_file(self, file: TailFile) -> None:
+        engine = self.engine
+        if not engine.files.headers[file.number - 1].sorted:
+            sort_file(engine.files.folder, file.number)
+            switch(engine.files.folder, file.number)
+            engine.use_sorted(file.number)
+        engine.directory.add_file(engine.files.index(file.number))
+        for aggregate_id in file.heads:
+            engine.known.forget(aggregate_id)
+        engine.release(file)
+
+    def read(
+        self, aggregate_id: str, low: int = 1, high: int | None = None, *, backwards: bool = False, page_bytes: int = 1 << 20
+    ) -> list[Event]:
+        """The aggregate's events in this range, page by page, as a client reads them."""
+        found: list[Event] = []
+        stop = high if high is not None else 2**63 - 1
+        start = low
+        while True:
+            page = self.engine.replay(aggregate_id, start, stop, backwards, page_bytes)
+            events = [event for event in decode_page(page.records) if start <= event.version <= stop]
+            found += reversed(events) if backwards else events
+            if page.next is None:
+                return found
+            start, stop = (start, page.next) if backwards else (page.next, stop)
+
+    def read_all(
+        self, after: int = 0, wanted: EventFilter = EVERYTHING, *, page_bytes: int = 1 << 20, events_max: int | None = None
+    ) -> list[Event]:
+        """Everything behind `after` that is wanted, page by page, as a client reads it."""
+        found: list[Event] = []
+        while True:
+            page = self.engine.scan(after, wanted, page_bytes, events_max)
+            found += [event for event in decode_page(page.records) if event.sequence > after and wanted.matches(event)]
+            assert page.next > after or page.at_end, "a page that leads nowhere"
+            after = max(after, page.next)
+            if page.at_end:
+                return found
+
+    def state(self) -> list[Event]:
+        """Everything there is, in commit order."""
+        return self.read_all()
+
+    def close(self) -> None:
+        self.opened.close()
+
+    def abandon(self) -> None:
+        """Lets go of what a crashed process would have lost anyway, so that the folder of LMDB can be opened again."""
+        self.opened.engine.directory.close()
+
+    def reopen(self) -> Stepped:
+        """Closed in good order and opened again."""
+        self.close()
+        return Stepped(self.disk, self.directory, self.settings, self.clock)
+
+
+def forget_directory(directory: Path) -> None:
+    """Throws LMDB away: it is derived, and a store must not need it."""
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def spare_the_probe(directory: Path) -> None:
+    """Lets the directory look as if it had been closed in good order: the probe takes a process, which these loops lack
+    the time for. The probe has tests of its own.
+    """
+    (directory / "in-use").unlink(missing_ok=True)
+
+
+def contents(disk: SimulatedDisk, *, without: Sequence[str] = ("/data/lock",)) -> dict[str, bytes]:
+    """Every file on the disk and what is in it, but for the lock, which holds a process id."""
+    return {
+        f"{folder}/{name}": bytes(node.live)
+        for folder, names in disk._names.live.items()
+        for name, node in names.items()
+        if f"{folder}/{name}" not in without
+    }
+
+
+def document(disk: SimulatedDisk, path: Path) -> dict[str, object]:
+    parsed: dict[str, object] = json.loads(disk.content(path))
+    return parsed
