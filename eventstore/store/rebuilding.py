@@ -113,11 +113,11 @@ def _rebuild_directory(folder: ChunkFolder, path: Path, headers: list[ChunkHeade
     (path / OPEN_MARK).touch()  # a start after a crash in here probes it
     try:
         for header in headers:
-            try:
-                if header.sorted:
-                    directory.add_file(_index(folder, header))
-            except (EventStoreError, OSError) as error:
-                result.failures.append(str(error))
+            if header.sorted:
+                directory.add_file(_index(folder, header))
+    except (EventStoreError, OSError) as error:  # it may lag behind, but must not leave a file out: the rest waits
+        result.failures.append(str(error))
+    try:
         return directory.count()
     finally:
         close_directory(directory)

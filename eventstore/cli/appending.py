@@ -1,0 +1,78 @@
+"""`eventstore append`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from eventstore.cli.options import DEFAULT_STORE, AsJson, StoreAddress
+from eventstore.cli.output import print_json
+from eventstore.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from eventstore.model import ExpectedVersion, NewEvent
+
+
+def append(
+    aggregate_id: Annotated[str, typer.Argument(metavar="ID", help="The aggregate.")],
+    event_type: Annotated[str, typer.Option("--type", metavar="TYPE", help="The type of the event.")],
+    data: Annotated[str, typer.Option(metavar="JSON|-", help="Its data; - reads it from standard input.")],
+    metadata: Annotated[str | None, typer.Option(metavar="JSON", help="Its metadata.")] = None,
+    expected_version: Annotated[
+        str,
+        typer.Option(metavar="N|any|exists|new", help="The version the aggregate must be at; new: it must not exist."),
+    ] = "any",
+    command_id: Annotated[
+        str | None, typer.Option(metavar="ID", help="Repeating a command writes nothing. [a fresh one]")
+    ] = None,
+    as_json: AsJson = False,
+    store: StoreAddress = DEFAULT_STORE,
+) -> None:
+    """Append one event to an aggregate.
+
+    It is durable when the command ends.
+
+    \b
+    Example:
+      eventstore append order-42 --type OrderPlaced --data '{"total": 12}' --expected-version new --command-id c-1
+    """
+    import sys
+
+    from eventstore import blocking
+
+    event = _event(event_type, sys.stdin.read() if data == "-" else data, metadata)
+    expected = _expected(expected_version)
+    with blocking.connect(store, name="eventstore append") as connected:
+        done = connected.append(aggregate_id, [event], expected, command_id)
+    if as_json:
+        print_json({name: getattr(done, name) for name in ("aggregate_id", "version", "sequence", "duplicate")})
+    elif done.duplicate:
+        print(f"{aggregate_id}: this command was appended before, up to version {done.version}; nothing was written")
+    else:
+        print(f"{aggregate_id} is at version {done.version} (sequence {done.sequence})")
+
+
+def _event(event_type: str, data: str, metadata: str | None) -> NewEvent:
+    from eventstore.cli.event_lines import json_event
+
+    try:
+        return json_event(event_type, data, metadata)
+    except ValueError as error:
+        hint = "quote it for the shell, as in --data '{\"total\": 12}'"
+        raise InvalidArgument(f"data or metadata is not JSON: {error}; {hint}", field="data") from None
+
+
+def _expected(text: str) -> ExpectedVersion:
+    from eventstore.model import ANY, EXISTS
+
+    named: dict[str, ExpectedVersion] = {"any": ANY, "exists": EXISTS, "new": 0}
+    if text in named:
+        return named[text]
+    if not text.isdecimal():
+        raise InvalidArgument(
+            f"--expected-version is {text!r}, allowed are a number from 0, any, exists and new",
+            field="expected_version",
+            value=text,
+        )
+    return int(text)

@@ -1,0 +1,99 @@
+"""`eventstore export`."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO, cast
+
+import typer
+
+from eventstore.cli.options import DEFAULT_STORE, After, Prefix, StoreAddress, Types
+from eventstore.cli.output import meter, print_note
+
+if TYPE_CHECKING:
+    from eventstore.model import Event
+
+_LINES = 500
+
+
+def export(
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file; packed if it ends in .gz.")
+    ] = None,
+    after: After = 0,
+    types: Types = None,
+    prefix: Prefix = None,
+    progress: Annotated[
+        bool | None, typer.Option("--progress/--no-progress", help="Show a progress bar. [on a terminal, with -o]")
+    ] = None,
+    store: StoreAddress = DEFAULT_STORE,
+) -> None:
+    """Write stored events as lines of JSON.
+
+    In the order in which they were appended, up to the present.
+
+    An import of the result gives equal events, in another store with other sequence numbers. The file appears under its
+    name when it is complete.
+
+    \b
+    Example:
+      eventstore export --prefix order- -o orders.jsonl.gz
+    """
+    from eventstore import blocking
+
+    with (
+        blocking.connect(store, name="eventstore export") as connected,
+        _written(output) as file,
+        meter("export", False if output is None and progress is None else progress) as bar,
+    ):
+        last = int(connected.stats()["events"] or 0)
+        count = 0
+        for lines, reached in _lines(connected.read_all(after, types or None, prefix)):
+            file.write(lines)
+            count += lines.count(b"\n")
+            bar.update(reached - after, max(last, reached) - after, f"{count:,} events")
+    if output is not None:
+        print_note(f"{count:,} events written to {output}")
+
+
+def _lines(events: Iterator[Event]) -> Iterator[tuple[bytes, int]]:
+    """Some hundred lines at a time, and the sequence they reach."""
+    from eventstore.cli.event_lines import format_event
+
+    lines: list[str] = []
+    reached = 0
+    for event in events:
+        lines.append(format_event(event))
+        reached = event.sequence
+        if len(lines) >= _LINES:
+            yield ("\n".join(lines) + "\n").encode(), reached
+            lines.clear()
+    if lines:
+        yield ("\n".join(lines) + "\n").encode(), reached
+
+
+@contextmanager
+def _written(path: Path | None) -> Iterator[BinaryIO]:
+    """Standard output; or a file beside `path` that takes its name once everything is in it."""
+    if path is None:
+        yield sys.stdout.buffer
+        return
+    temporary = path.with_name(path.name + ".part")
+    try:
+        with open(temporary, "wb") as raw:
+            if path.suffix == ".gz":
+                with gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=6, filename="") as packed:
+                    yield cast(BinaryIO, packed)
+            else:
+                yield raw
+            raw.flush()
+            os.fsync(raw.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

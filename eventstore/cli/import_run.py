@@ -1,0 +1,175 @@
+"""Sends commits to the store, in the order of the file: one batch is on its way while the next is read and parsed.
+
+Only one, although more would fit on the wire: if the disk is full, what follows a refused commit must not be stored
+before it, or an aggregate's events would change places for ever. While the server works on a batch, this side parses the
+next one, so neither waits for the other for long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import trio
+
+import eventstore as es
+from eventstore.cli.line_source import Group, Refusal, Source, SourceFailed
+from eventstore.client.store import NetworkStore
+from eventstore.errors import CommandIdReused, EventStoreError, InvalidArgument, VersionConflict
+from eventstore.model import Commit, Committed
+
+# One frame of the client, and about 3 ms of parsing.
+BATCH_COMMITS: Final = 250
+BATCH_BYTES: Final = 384 * 1024
+# Other tasks get their turn after so many lines: half a millisecond.
+_SLICE: Final = 50
+_REFUSALS_KEPT: Final = 1_000
+_ABOUT_THE_COMMIT: Final = (InvalidArgument, CommandIdReused, VersionConflict)
+
+
+class Stopped(EventStoreError):
+    """The import did not reach the end of its files."""
+
+
+@dataclass(slots=True)
+class Summary:
+    """What an import did, in events. `repeated`: they were in the store before."""
+
+    new: int = 0
+    repeated: int = 0
+    refused: int = 0
+    commits: int = 0
+    refusals: list[Refusal] = field(default_factory=list)
+
+    @property
+    def events(self) -> int:
+        return self.new + self.repeated + self.refused
+
+    def refuse(self, refusal: Refusal) -> None:
+        self.refused += refusal.events
+        if len(self.refusals) < _REFUSALS_KEPT:
+            self.refusals.append(refusal)
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Commits on their way together, and what they came from."""
+
+    groups: list[Group] = field(default_factory=list)
+    commits: list[Commit] = field(default_factory=list)
+    size_bytes: int = 0
+    outcomes: list[Committed | EventStoreError] = field(default_factory=list)
+    answered: trio.Event = field(default_factory=trio.Event)
+
+    def add(self, group: Group) -> None:
+        self.groups.append(group)
+        self.commits.append(group.commit())
+        self.size_bytes += group.size_bytes
+
+    @property
+    def full(self) -> bool:
+        return len(self.commits) >= BATCH_COMMITS or self.size_bytes >= BATCH_BYTES
+
+
+async def run_import(
+    address: str, source: Source, summary: Summary, *, strict: bool, on_progress: Callable[[], None]
+) -> None:  # fmt: skip
+    """Imports everything in `source`, and keeps `summary` up to date. `strict`: the first refusal stops it.
+
+    Raises:
+        Stopped: the store or a file could not go on; everything counted as new is durable.
+        EventStoreError: the server cannot be reached.
+    """
+    async with es.connect(address, name="eventstore import") as store:
+        await _Import(store, source, summary, strict=strict, on_progress=on_progress).run()
+
+
+class _Import:
+    """One import over one connection."""
+
+    def __init__(
+        self, store: NetworkStore, source: Source, summary: Summary, *, strict: bool, on_progress: Callable[[], None]
+    ) -> None:  # fmt: skip
+        self._store = store
+        self._source = source
+        self._summary = summary
+        self._strict = strict
+        self._on_progress = on_progress
+        self._sent: _Batch | None = None
+
+    async def run(self) -> None:
+        async with trio.open_nursery() as nursery:
+            failed: EventStoreError | OSError | None = None
+            batch = _Batch()
+            try:
+                for place, group in enumerate(self._groups()):
+                    if place % _SLICE == 0:
+                        await trio.lowlevel.checkpoint()
+                    batch.add(group)
+                    if batch.full:
+                        await self._send(nursery, batch)
+                        batch = _Batch()
+            except (SourceFailed, OSError) as error:
+                failed = error
+            await self._send(nursery, batch)
+            await self._settle()
+            if failed is not None:
+                raise failed
+
+    def _groups(self) -> Iterator[Group]:
+        """The commits to send; what is refused without asking the store is counted here."""
+        for item in self._source.groups():
+            if isinstance(item, Group) and item.why is None:
+                yield item
+                continue
+            if isinstance(item, Group):
+                item = Refusal(item.file, item.at, item.lines, item.why or "")
+            self._refuse(item)
+
+    async def _send(self, nursery: trio.Nursery, batch: _Batch) -> None:
+        """Hands a batch to the client once the one before it was answered; returns without waiting for its answer."""
+        await self._settle()
+        if batch.commits:
+            self._sent = batch
+            nursery.start_soon(self._append, batch)
+            await trio.lowlevel.checkpoint()
+
+    async def _append(self, batch: _Batch) -> None:
+        try:
+            batch.outcomes = await self._store.append_many(batch.commits)
+        except EventStoreError as error:
+            batch.outcomes = [error] * len(batch.commits)
+        batch.answered.set()
+
+    async def _settle(self) -> None:
+        """Waits for the batch on its way, and counts what became of it."""
+        batch, self._sent = self._sent, None
+        if batch is None:
+            return
+        await batch.answered.wait()
+        stopped: tuple[Group, EventStoreError] | None = None
+        for group, outcome in zip(batch.groups, batch.outcomes, strict=True):
+            if isinstance(outcome, Committed):
+                self._count(group, outcome)
+            elif isinstance(outcome, _ABOUT_THE_COMMIT):
+                self._refuse(Refusal(group.file, group.line, group.lines, outcome.message))
+            elif stopped is None:
+                stopped = group, outcome
+        self._on_progress()
+        if stopped is not None:
+            group, error = stopped
+            raise Stopped(f"stopped at {group.file}, line {group.line}: {error.message}. Then run the same import again")
+
+    def _count(self, group: Group, outcome: Committed) -> None:
+        summary = self._summary
+        summary.commits += 1
+        if outcome.duplicate:
+            summary.repeated += group.lines
+        else:
+            summary.new += group.lines
+
+    def _refuse(self, refusal: Refusal) -> None:
+        self._summary.refuse(refusal)
+        if self._strict:
+            raise Stopped(f"{refusal.file}, line {refusal.line}: {refusal.why}; everything before it was imported")

@@ -1,0 +1,46 @@
+"""What is told of a file: a kind, some fields, some tables, and what is damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TypeAlias
+
+Value: TypeAlias = "str | int | bool | None"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """`name` is for programs, `title` for people."""
+
+    name: str
+    title: str
+    columns: tuple[str, ...]
+    rows: Sequence[Sequence[Value]]
+
+    def as_dicts(self) -> list[dict[str, Value]]:
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
+
+@dataclass(slots=True)
+class Facts:
+    """`damage`: one sentence each; empty where everything that can be checked by this file alone is sound."""
+
+    kind: str
+    fields: dict[str, Value] = field(default_factory=dict)
+    tables: list[Table] = field(default_factory=list)
+    damage: list[str] = field(default_factory=list)
+
+
+def time_of(micros: int) -> str:
+    """Microseconds since 1970 for people."""
+    try:
+        return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)).isoformat()
+    except OverflowError:
+        return f"{micros} µs"
+
+
+def name_of(raw: bytes) -> str:
+    """An id for people, also where it is damaged."""
+    return raw.decode(errors="backslashreplace")

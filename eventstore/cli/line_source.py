@@ -1,0 +1,166 @@
+"""The lines of files of events, packed or not, and the commits they form. Knows nothing of the network.
+
+Consecutive lines with the same aggregate and command id form one commit. A commit is imported whole or not at all: if one
+of its lines is no event, none of them is imported.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import sys
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, Final, cast
+
+from eventstore.cli.event_lines import LineRefused, guess_ids, parse_line
+from eventstore.errors import EventStoreError
+from eventstore.model import ANY, COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX, Commit, NewEvent
+
+# An event of 4 MB whose every byte is an escape of six, and the rest of the line.
+LINE_BYTES_MAX: Final = 32 * 1024 * 1024
+STANDARD_INPUT: Final = "-"
+_BUFFER_BYTES: Final = 256 * 1024  # GzipFile's own readline is Python, a buffered reader's is C
+_GZIP_MAGIC: Final = b"\x1f\x8b"
+
+
+class SourceFailed(EventStoreError):
+    """A file could not be read to its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A line, or a commit that begins there, that was not imported; `events`: how many lines that concerns."""
+
+    file: str
+    line: int
+    events: int
+    why: str
+
+
+@dataclass(slots=True)
+class Group:
+    """Consecutive lines of one command. `why` is set when they are not to be imported, and `at` is the line to blame."""
+
+    file: str
+    line: int
+    aggregate_id: str
+    command_id: str
+    time: int
+    events: list[NewEvent] = field(default_factory=list)
+    lines: int = 0
+    size_bytes: int = 0
+    why: str | None = None
+    at: int = 0
+
+    def refuse(self, line: int, why: str) -> None:
+        if self.why is None:
+            self.why, self.at = why, line
+            self.events.clear()
+
+    def add(self, line: int, time: int, event: NewEvent) -> None:
+        self.lines += 1
+        self.size_bytes += len(event[2])
+        if self.why is not None:
+            return
+        if time != self.time:
+            self.refuse(line, "another timestamp than the line before, of the same command; a commit has one time")
+        elif self.lines > COMMIT_EVENTS_MAX or self.size_bytes > COMMIT_BYTES_MAX:
+            self.refuse(line, f"too much for one commit: {self.lines} events of {self.size_bytes} bytes")
+        else:
+            self.events.append(event)
+
+    def commit(self) -> Commit:
+        """The expected version is "any": a file holds histories, and whoever imports it decides nothing anew."""
+        return Commit(self.aggregate_id, self.events, ANY, self.command_id, self.time)
+
+
+class Source:
+    """Reads files one after the other. `done_bytes` of `total_bytes` were read, as they are on disk (None: unknown)."""
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._paths = paths
+        self._before = 0
+        self._raw: BinaryIO | None = None
+        self.total_bytes: int | None = None
+        if STANDARD_INPUT not in paths:
+            self.total_bytes = sum(Path(path).stat().st_size for path in paths)
+
+    @property
+    def done_bytes(self) -> int:
+        return self._before + (self._raw.tell() if self._raw is not None and self.total_bytes is not None else 0)
+
+    def groups(self) -> Iterator[Group | Refusal]:
+        """The commits of all files, and the lines that are none.
+
+        Raises:
+            OSError, SourceFailed: a file cannot be read. What was yielded before is whole; a commit it may end in is not.
+        """
+        for path in self._paths:
+            with self._opened(path) as lines:
+                yield from _groups(path, lines)
+            self._before = self.done_bytes
+            self._raw = None
+
+    @contextmanager
+    def _opened(self, path: str) -> Iterator[BinaryIO]:
+        if path == STANDARD_INPUT:
+            yield sys.stdin.buffer
+            return
+        with open(path, "rb") as raw:
+            self._raw = raw
+            packed = raw.read(2) == _GZIP_MAGIC
+            raw.seek(0)
+            yield cast(BinaryIO, io.BufferedReader(gzip.GzipFile(fileobj=raw), _BUFFER_BYTES)) if packed else raw
+            self._before += raw.tell()
+            self._raw = None
+
+
+def _groups(path: str, lines: BinaryIO) -> Iterator[Group | Refusal]:
+    group: Group | None = None
+    for number, raw in _numbered(path, lines):
+        try:
+            aggregate_id, command_id, time, event = parse_line(_text(raw))
+        except LineRefused as refused:
+            if group is not None and refused.ids == (group.aggregate_id, group.command_id):
+                group.lines += 1
+                group.refuse(number, refused.what)
+            else:
+                yield Refusal(path, number, 1, refused.what)
+            continue
+        if group is not None and aggregate_id == group.aggregate_id and command_id == group.command_id:
+            group.add(number, time, event)
+            continue
+        if group is not None:
+            yield group
+        group = Group(path, number, aggregate_id, command_id, time)
+        group.add(number, time, event)
+    if group is not None:
+        yield group
+
+
+def _text(raw: bytes) -> str:
+    if len(raw) >= LINE_BYTES_MAX:
+        raise LineRefused(f"the line is longer than {LINE_BYTES_MAX} bytes", guess_ids(raw[:4096].decode(errors="replace")))
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise LineRefused(f"not UTF-8: {error}", guess_ids(raw.decode(errors="replace"))) from None
+
+
+def _numbered(path: str, lines: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """The lines that are not empty, with their numbers; of one that is too long, only its beginning."""
+    number = 0
+    try:
+        while raw := lines.readline(LINE_BYTES_MAX):
+            number += 1
+            stripped = raw.strip(b" \t\r\n")
+            if stripped:
+                yield number, raw if len(raw) == LINE_BYTES_MAX else stripped
+            while len(raw) == LINE_BYTES_MAX and not raw.endswith(b"\n"):
+                raw = lines.readline(LINE_BYTES_MAX)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise SourceFailed(f"{path} is damaged or cut off behind line {number}: {error}") from None

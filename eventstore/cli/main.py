@@ -1,0 +1,126 @@
+"""The command `eventstore`: its sub-commands, and what becomes of errors.
+
+Errors a user can cause end in one line on standard error and exit code 1 (2 where the command line itself is wrong); only
+our own bugs show a traceback. Ctrl-C ends quietly with 130, a closed pipe quietly with 1.
+
+Help is plain text and not rich's panels: importing those alone would take longer than everything else together.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from eventstore.cli import (
+    appending,
+    exporting,
+    importing,
+    inspecting,
+    reading,
+    rebuilding,
+    serving,
+    statistics,
+    tailing,
+    verifying,
+)
+from eventstore.cli.output import print_error
+from eventstore.errors import EventStoreError
+
+_INTERRUPTED = 130
+
+app = typer.Typer(
+    name="eventstore",
+    help="An event store: append events over TCP, replay them by aggregate id.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("serve")(serving.serve)
+app.command("import")(importing.import_)
+app.command("export")(exporting.export)
+app.command("read")(reading.read)
+app.command("tail")(tailing.tail)
+app.command("append")(appending.append)
+app.command("stats")(statistics.stats)
+app.command("inspect")(inspecting.inspect)
+app.command("verify")(verifying.verify)
+app.command("rebuild")(rebuilding.rebuild)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from eventstore import __version__
+
+        print(f"eventstore {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and end.")
+    ] = False,
+) -> None:
+    """An event store: append events over TCP, replay them by aggregate id."""
+
+
+def run(arguments: list[str]) -> int:
+    """Runs a command line; returns the exit code."""
+    try:
+        code = app(args=arguments, prog_name="eventstore", standalone_mode=False)
+        sys.stdout.flush()
+    except (KeyboardInterrupt, typer.Abort):
+        return _INTERRUPTED
+    except BaseExceptionGroup as group:
+        return _end_of_group(group)
+    except Exception as error:
+        return _end_of(error)
+    return code if isinstance(code, int) else 0
+
+
+def _end_of_group(group: BaseExceptionGroup[BaseException]) -> int:
+    """What ended several tasks at once: if it was one thing, that."""
+    leaves = list(_leaves(group))
+    if any(isinstance(leaf, KeyboardInterrupt) for leaf in leaves):
+        return _INTERRUPTED
+    first = leaves[0]
+    if not isinstance(first, Exception):
+        raise group
+    return _end_of(first)
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    parts = (_leaves(error) if isinstance(error, BaseExceptionGroup) else [error] for error in group.exceptions)
+    return [leaf for part in parts for leaf in part]
+
+
+def _end_of(error: Exception) -> int:
+    """The exit code for an error, which is printed. Raises it again where it is our own bug."""
+    if isinstance(error, BrokenPipeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at the end would fail as well
+        return 1
+    if isinstance(error, EventStoreError):
+        print_error(error.message)
+        return 1
+    if isinstance(error, OSError):
+        print_error(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error))
+        return 1
+    usage = getattr(error, "format_message", None)  # typer's errors of usage; their class has moved between its versions
+    if usage is None:
+        raise error
+    print_error(f"{usage()}; see --help")
+    return int(getattr(error, "exit_code", 2))
+
+
+def main() -> None:
+    """The console script."""
+    sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()
