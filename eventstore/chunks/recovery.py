@@ -74,7 +74,7 @@ def read_records(
 
 
 def recover(
-    file: File, name: str, first_sequence: int, header_bytes: int, on_records: OnRecords, *, known_end: int = RECORDS_FROM
+    file: File, name: str, first_sequence: int, header_bytes: int, known_end: int, on_records: OnRecords
 ) -> Recovered:
     """Reads a chunk from its first record to the last good one. Changes nothing. `known_end`: it was durable up to there.
 

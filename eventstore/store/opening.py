@@ -252,10 +252,8 @@ def _resume_ongoing(
     file = tail.begin(header.number, header.first_sequence)
     file.file = folder.files.open(folder.chunk_path(header.number))
     last, end = folder.read_document()
-    found = recover(
-        file.file, name, header.first_sequence, HEADER_BYTES, TailLoader(tail, file, name),
-        known_end=end if last == header.number else RECORDS_FROM,
-    )  # fmt: skip
+    known_end = end if last == header.number else RECORDS_FROM
+    found = recover(file.file, name, header.first_sequence, HEADER_BYTES, known_end, TailLoader(tail, file, name))
     if found.torn:
         report.torn_bytes = len(found.torn)
         report.torn_copy = _keep_copy(folder.files, path, header.number, found)
