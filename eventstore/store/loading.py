@@ -7,7 +7,7 @@ import numpy as np
 from eventstore.chunks.record import Walk
 from eventstore.errors import Corrupt
 from eventstore.store.commit import HEADER_BYTES
-from eventstore.store.tail import Tail, TailFile, command_key
+from eventstore.store.tail import NO_COMMIT, Tail, TailFile, command_key
 
 _HEADER = np.dtype(
     {
@@ -30,23 +30,26 @@ class TailLoader:
     def __call__(self, data: memoryview, base: int, found: Walk) -> None:
         """Raises Corrupt where an aggregate's versions have a gap."""
         raw = data.tobytes()
-        starts = np.array(found.offsets, np.int64) - base
-        headers = np.frombuffer(raw, np.uint8)[starts[:, None] + np.arange(HEADER_BYTES)].view(_HEADER)[:, 0]
-        ids = starts + HEADER_BYTES + 2
-        commands = ids + headers["id_len"] + 2
-        add, heads, versions = self._file.add, self._file.heads, self._file.versions
-        for offset, sequence, length, count, first, id_at, id_len, command_at, command_len in zip(
-            found.offsets, found.sequences, headers["length"].tolist(), headers["count"].tolist(),
-            headers["first_version"].tolist(), ids.tolist(), headers["id_len"].tolist(),
-            commands.tolist(), headers["command_len"].tolist(), strict=True,
-        ):  # fmt: skip
-            aggregate_id = raw[id_at : id_at + id_len].decode()
-            command_id = raw[command_at : command_at + command_len].decode()
-            before = heads.get(aggregate_id)
-            version = self._version_before(aggregate_id) if before is None else versions[before]
+        starts = [offset - base for offset in found.offsets]
+        headers = np.frombuffer(b"".join([raw[start : start + HEADER_BYTES] for start in starts]), _HEADER)
+        ids = np.array(starts) + HEADER_BYTES + 2
+        id_ends = ids + headers["id_len"]
+        commands = id_ends + 2
+        command_ends = commands + headers["command_len"]
+        names = [raw[start:stop].decode() for start, stop in zip(ids.tolist(), id_ends.tolist(), strict=True)]
+        pairs = zip(names, commands.tolist(), command_ends.tolist(), strict=True)
+        keys = [command_key(name, raw[start:stop].decode()) for name, start, stop in pairs]
+        file, heads, versions = self._file, self._file.heads, self._file.versions
+        lasts = headers["first_version"] + headers["count"] - np.uint64(1)
+        for place, (name, key, first, last) in enumerate(
+            zip(names, keys, headers["first_version"].tolist(), lasts.tolist(), strict=True)
+        ):
+            ordinal = heads.get(name, NO_COMMIT)
+            version = self._version_before(name) if ordinal == NO_COMMIT else versions[ordinal]
             if version is not None and version != first - 1:
-                raise Corrupt(self._name, offset, f"{aggregate_id!r} goes from version {version} to {first}")
-            add(aggregate_id, command_key(aggregate_id, command_id), offset, length, sequence, first + count - 1, count)
+                raise Corrupt(self._name, found.offsets[place], f"{name!r} goes from version {version} to {first}")
+            file.add_head(name, key, ordinal, last)
+        file.add_places(found.offsets[0], headers["length"].tolist(), found.sequences, int(headers["count"][-1]))
 
     def _version_before(self, aggregate_id: str) -> int | None:
         """The aggregate's version in the unsorted files before this one; None where it has none there."""
