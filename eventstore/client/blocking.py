@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
+from itertools import islice
 from types import TracebackType
 from typing import Self
 
 from eventstore.client.address import parse_address
 from eventstore.client.appends import Batch
 from eventstore.client.calls import Call, Flag
-from eventstore.client.commits import Outcome, encode_commit
+from eventstore.client.commits import COMMITS_PER_TURN, Outcome, encode_commit
 from eventstore.client.exchange import Exchange
 from eventstore.client.facts import found_command, read_stats, read_version
 from eventstore.client.options import Options
@@ -20,7 +21,7 @@ from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.flat import Scalar
 from eventstore.model import Commit, Committed, Event, ExpectedVersion, NewEvent, micros
 from eventstore.protocol.answers import Ok
-from eventstore.protocol.requests import FindCommand, Request, Stats, Version
+from eventstore.protocol.requests import FindCommand, Request, Stats, Version, WireCommit
 
 
 def connect(
@@ -83,15 +84,11 @@ class BlockingStore:
     def append_many(self, commits: Iterable[Commit]) -> list[Outcome]:
         """Appends each commit, whole or not at all, in this order; what became of each: Committed or an error."""
         places: list[tuple[Batch[Flag], int] | EventStoreError] = []
-        for commit in commits:
-            try:
-                wire = encode_commit(
-                    commit.aggregate_id, commit.events, commit.expected_version, commit.command_id, commit.timestamp
-                )
-            except InvalidArgument as error:
-                places.append(error)
-            else:
-                places.append(self._exchange.append(wire))
+        remaining = iter(commits)
+        while group := list(islice(remaining, COMMITS_PER_TURN)):
+            encoded = [_encoded(commit) for commit in group]
+            sent = iter(self._exchange.append_many([each for each in encoded if not isinstance(each, InvalidArgument)]))
+            places += [each if isinstance(each, InvalidArgument) else next(sent) for each in encoded]
         return [self._outcome(place) for place in places]
 
     def _outcome(self, place: tuple[Batch[Flag], int] | EventStoreError) -> Outcome:
@@ -190,3 +187,10 @@ class BlockingStore:
         self._exchange.start(call)
         self._exchange.finish(call.done)
         return call.ok()
+
+
+def _encoded(commit: Commit) -> WireCommit | InvalidArgument:
+    try:
+        return encode_commit(commit.aggregate_id, commit.events, commit.expected_version, commit.command_id, commit.timestamp)
+    except InvalidArgument as error:
+        return error

@@ -31,6 +31,9 @@ from eventstore.protocol.requests import INT64_MAX, INT64_MIN, WireCommit, WireE
 
 _ENVELOPE_BYTES: Final = 40  # the marks and lengths of the five values, an expected version and a timestamp at most
 
+# So many commits are encoded before they leave: the server works on them while the next are encoded.
+COMMITS_PER_TURN: Final = 64
+
 Outcome: TypeAlias = Committed | EventStoreError
 
 

@@ -12,6 +12,7 @@ import select
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from typing import Final
 
 from eventstore.client.address import Address
@@ -84,6 +85,13 @@ class Exchange:
             while not self._session.has_room:
                 self._step()
             return self._session.append(commit)
+
+    def append_many(self, commits: Sequence[WireCommit]) -> list[tuple[Batch[Flag], int]]:
+        """Queues commits and sends what may leave now; `finish` waits for the answers, and sends the rest."""
+        with self._lock:
+            places = [self.append(commit) for commit in commits]
+            self._send_or_lose()
+        return places
 
     def finish(self, done: Flag) -> None:
         """Sends and receives until `done` is set."""

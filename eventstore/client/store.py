@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
 import anyio
 import anyio.lowlevel
@@ -14,7 +14,7 @@ from anyio.abc import TaskGroup
 from eventstore.client.address import parse_address
 from eventstore.client.appends import Batch
 from eventstore.client.calls import Call
-from eventstore.client.commits import Outcome, encode_commit
+from eventstore.client.commits import COMMITS_PER_TURN, Outcome, encode_commit
 from eventstore.client.connection import Connection
 from eventstore.client.facts import found_command, read_stats, read_version
 from eventstore.client.options import Options
@@ -26,9 +26,6 @@ from eventstore.flat import Scalar
 from eventstore.model import Commit, Committed, ExpectedVersion, NewEvent, micros
 from eventstore.protocol.answers import Ok
 from eventstore.protocol.requests import FindCommand, Request, Stats, Version
-
-# So many commits are checked and encoded before other tasks get their turn: about a millisecond.
-_COMMITS_PER_TURN: Final = 256
 
 
 def connect(
@@ -116,7 +113,7 @@ class NetworkStore:
         places: list[tuple[Batch[anyio.Event], int] | EventStoreError] = []
         connection = self._connection
         for commit in commits:
-            if len(places) % _COMMITS_PER_TURN == _COMMITS_PER_TURN - 1:
+            if len(places) % COMMITS_PER_TURN == COMMITS_PER_TURN - 1:
                 connection.flush()
                 await anyio.lowlevel.checkpoint()
             try:
@@ -133,7 +130,7 @@ class NetworkStore:
         connection.flush()
         outcomes: list[Outcome] = []
         for place in places:
-            if len(outcomes) % _COMMITS_PER_TURN == _COMMITS_PER_TURN - 1:
+            if len(outcomes) % COMMITS_PER_TURN == COMMITS_PER_TURN - 1:
                 await anyio.lowlevel.checkpoint()
             outcomes.append(await self._outcome(place))
         return outcomes
