@@ -30,6 +30,7 @@ _SEGMENT = struct.Struct("<III")
 _FILE = struct.Struct("<QQ")
 _MAP_BYTES: Final = 64 * 1024**3  # address space, not memory; doubled where it is too small all the same
 _CHUNK_KEYS: Final = 20_000
+_SHORT_WRITE: Final = "Input/output error"  # what LMDB makes of a write that a full disk took only a part of
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +187,7 @@ class Directory:
 
     def _translated(self, error: Exception) -> StorageFull | Corrupt:
         """What LMDB says of a full disk or of damage, in our words."""
-        if isinstance(error, lmdb.DiskError):
+        if isinstance(error, lmdb.DiskError) or _SHORT_WRITE in str(error):
             return StorageFull(f"{self.path}: {error}; free some space", path=str(self.path))
         return Corrupt(str(self.path), 0, f"{error}; the directory has to be built again")
 

@@ -114,7 +114,7 @@ def test_a_chunk_of_another_store_is_refused() -> None:
         folder_on(disk, uuid.UUID(int=8)).headers()
     foreign = with_chunks(2)
     foreign.replace(FOLDER / "chunks.json", foreign.content(FOLDER / "chunks.json").replace(b"0007", b"0008"))
-    with pytest.raises(FolderRefused, match="0000000001.chunk: belongs to store"):
+    with pytest.raises(FolderRefused, match=r"0000000001\.chunk: belongs to store"):
         folder_on(foreign, uuid.UUID(int=8)).headers()
 
 

@@ -75,7 +75,7 @@ def test_no_flipped_bit_in_a_header_goes_unnoticed() -> None:
     for at in range(HEADER_BYTES):
         damaged = bytearray(COMPLETE.encode())
         damaged[at] ^= 4
-        with pytest.raises((Corrupt, FolderRefused), match="^f: "):
+        with pytest.raises((Corrupt, FolderRefused), match=r"^f: "):
             decode_header(bytes(damaged), "f", EVENTS)
 
 

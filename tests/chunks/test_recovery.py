@@ -13,8 +13,8 @@ from eventstore.chunks.record import PREFIX_BYTES, Walk
 from eventstore.chunks.recovery import Recovered, read_records, recover
 from eventstore.errors import Corrupt, ReadFailed
 from tests.chunks.made import crc_of, record, sealed
-from tests.simulated_disk import SimulatedDisk, SimulatedFile
 from tests.chunks.test_header import ONGOING
+from tests.simulated_disk import SimulatedDisk, SimulatedFile
 
 PATH = Path("/data/chunk")
 HEAD = ONGOING.encode().ljust(RECORDS_FROM, b"\0")
@@ -140,7 +140,7 @@ def test_a_record_in_the_data_of_a_torn_batch_is_no_witness_of_what_was_durable(
     assert recovered(A + B + C + torn).torn == torn
 
 
-@pytest.mark.parametrize("written", range(0, 65))
+@pytest.mark.parametrize("written", range(65))
 def test_a_footer_in_front_of_an_ongoing_chunk_is_no_torn_batch(written: int) -> None:
     header = ChunkHeader(EVENTS, 1, ONGOING.store, 1, 1, 0).complete(RECORDS_FROM + len(ALL), 5, 4, 7)
     found = recovered(ALL + header.footer()[:written])

@@ -165,3 +165,8 @@ def contents(disk: SimulatedDisk, *, without: Sequence[str] = ("/data/lock",)) -
 def document(disk: SimulatedDisk, path: Path) -> dict[str, object]:
     parsed: dict[str, object] = json.loads(disk.content(path))
     return parsed
+
+
+def order_of_files(store: Stepped) -> list[str]:
+    """The state of each event file."""
+    return [header.state for header in store.engine.files.headers]
