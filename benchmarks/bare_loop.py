@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import struct
+import threading
 import time
 from pathlib import Path
 
@@ -79,9 +80,11 @@ def bare_rate(folder: Path, payloads: list[bytes]) -> float:
 
 
 def store_rate(folder: Path, payloads: list[bytes]) -> float:
-    """Events per second of the store's own path, in process."""
+    """Events per second of the store's own path, in process, with the thread that zeroes space ahead as in a server."""
     opened = open_folder(folder / "store", StoreSettings(sort=False))
     engine, decode = opened.engine, RequestDecoder().decode
+    zeroing = threading.Thread(target=engine.writer.zero_ahead.run)
+    zeroing.start()
     started = time.perf_counter()
     for payload in payloads:
         _, request = decode(payload)
@@ -93,5 +96,7 @@ def store_rate(folder: Path, payloads: list[bytes]) -> float:
         if any(outcome[0] for outcome in outcomes):
             raise ValueError(f"an append was refused: {outcomes[0]}")
     seconds = time.perf_counter() - started
+    engine.writer.zero_ahead.stop()
+    zeroing.join()
     opened.close()
     return len(payloads) * BATCH / seconds

@@ -22,7 +22,7 @@ from eventstore.chunks.files import File, Files
 SLICE_BYTES: Final = 1024 * 1024
 AHEAD_BYTES: Final = 16 * SLICE_BYTES
 _ALIGN: Final = 4096
-_LARGE_BATCH_BYTES: Final = 256 * 1024
+_LARGE_BATCH_BYTES: Final = 64 * 1024
 _ZEROS: Final = bytes(SLICE_BYTES)
 
 

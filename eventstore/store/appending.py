@@ -76,7 +76,7 @@ class Appender:
 
     def _accept(self, commits: Sequence[RawCommit], now: int, outcomes: list[Outcome], rows: list[Row]) -> None:
         """The first pass: an outcome for each commit, a row for each that is good."""
-        front, known, end, limit = self._front, self._known.get, 0, -1
+        front, known, end, limit = self._front, self._known.young.get, 0, -1
         for aggregate_id, expected, command_id, when, events in commits:
             try:
                 ids, command = _ids(aggregate_id, command_id)
@@ -126,10 +126,10 @@ class Appender:
         front, file = self._front, self._tail.files[-1]
         lengths, sequences, counts, times, versions, ids, commands, events = zip(*rows, strict=True)
         rows.clear()
-        id_lengths, command_lengths, zeros = list(map(len, ids)), list(map(len, commands)), repeat(0)
+        id_lengths, command_lengths = list(map(len, ids)), list(map(len, commands))
         headers = map(
-            AFTER_CRC.pack, zeros, lengths, repeat(front.durable), sequences, repeat(self._epoch), counts, times, versions,
-            id_lengths, command_lengths, zeros, zeros,
+            AFTER_CRC.pack, lengths, repeat(front.durable), sequences, repeat(self._epoch), counts, times, versions,
+            id_lengths, command_lengths,
         )  # fmt: skip
         prefix = ID_PREFIX.__getitem__
         trailers = map(TRAILER.pack, repeat(TRAILER_MARK), lengths)

@@ -29,7 +29,7 @@ from eventstore.model import (
 HEADER: Final = struct.Struct("<BBIHIIQIIqQBBHI")
 HEADER_BYTES: Final = HEADER.size
 THROUGH_CRC: Final = struct.Struct("<BBI")  # the header is written in two parts, because its CRC covers the second
-AFTER_CRC: Final = struct.Struct("<HIIQIIqQBBHI")
+AFTER_CRC: Final = struct.Struct("<2xIIQIIqQBB6x")  # flags and reserved bytes are zero
 ID_PREFIX: Final = tuple(bytes((0xD9, length)) for length in range(256))
 FIXED_BYTES: Final = HEADER_BYTES + 4 + TRAILER.size  # what a record takes besides its ids and events
 FORMAT_MAX: Final = 3

@@ -39,21 +39,21 @@ def may_hold(value: bytes, command_hash: int) -> bool:
 
 
 class KnownAggregates:
-    """Aggregate id → cache value."""
+    """Aggregate id → cache value. `young` is for reading, by those for whom the call of `get` is too long."""
 
     def __init__(self, bytes_max: int) -> None:
         self._generation_bytes_max = bytes_max // 2
-        self._young: dict[str, bytes] = {}
+        self.young: dict[str, bytes] = {}
         self._old: dict[str, bytes] = {}
         self._young_bytes = 0
         self.hits = 0
         self.misses = 0
 
     def __len__(self) -> int:
-        return len(self._young) + len(self._old)
+        return len(self.young) + len(self._old)
 
     def get(self, aggregate_id: str) -> bytes | None:
-        value = self._young.get(aggregate_id)
+        value = self.young.get(aggregate_id)
         if value is None:
             value = self._old.pop(aggregate_id, None)
             if value is None:
@@ -62,19 +62,19 @@ class KnownAggregates:
         return value
 
     def put(self, aggregate_id: str, value: bytes) -> None:
-        self._young[aggregate_id] = value
+        self.young[aggregate_id] = value
         self._young_bytes += _ENTRY_BYTES + len(value)
         if self._young_bytes > self._generation_bytes_max:
-            self._old, self._young, self._young_bytes = self._young, {}, 0
+            self._old, self.young, self._young_bytes = self.young, {}, 0
 
     def forget(self, aggregate_id: str) -> None:
-        self._young.pop(aggregate_id, None)
+        self.young.pop(aggregate_id, None)
         self._old.pop(aggregate_id, None)
 
     def clear(self) -> None:
-        self._young, self._old, self._young_bytes = {}, {}, 0
+        self.young, self._old, self._young_bytes = {}, {}, 0
 
     def recent(self, count: int) -> list[str]:
         """Up to `count` ids, the most recently used last."""
-        newest_first = islice(chain(reversed(self._young), reversed(self._old)), count)
+        newest_first = islice(chain(reversed(self.young), reversed(self._old)), count)
         return list(newest_first)[::-1]
