@@ -203,7 +203,7 @@ def _open_engine(
     if headers and headers[-1].completed:
         writer.resume_behind(headers[-1])
     _resume_front(front, writer, headers, tail)
-    _remove_orphans(folder, headers)
+    _remove_orphans(folder, event_files.headers)
     directory = open_directory(directory_path, event_files, report)
     return Engine(
         event_files,

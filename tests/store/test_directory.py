@@ -1,0 +1,227 @@
+"""The LMDB directory is derived: whatever happens to it, the store opens and answers right."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from crc32c import crc32c
+
+from eventstore.errors import Corrupt
+from eventstore.model import Event, NewEvent
+from eventstore.store.appending import COMMITTED, CONFLICT, DUPLICATE
+from eventstore.store.directory import Directory, Place
+from eventstore.store.index import open_index
+from tests.simulated_disk import SimulatedDisk
+from tests.store.conftest import Maker, fill, order
+from tests.store.stepped import EVENTS, Stepped, raw
+
+PAGE = 4096
+NAMES = [f"customer-{number:04d}" for number in range(700)]
+
+
+def many(opened: Maker) -> tuple[SimulatedDisk, list[Event]]:
+    """A closed store with sorted files that hold 700 aggregates: a directory of several pages."""
+    store = opened()
+    for first in range(0, 700, 20):
+        store.append(*(raw(name, f"first-{name}") for name in NAMES[first : first + 20]))
+    for first in range(0, 700, 20):
+        store.append(*(raw(name, f"second-{name}") for name in NAMES[first : first + 20]))
+    store.append(raw("last", "last", NewEvent("Large", bytes(9_000))))
+    store.sort()
+    state, disk = store.state(), store.disk
+    assert isinstance(disk, SimulatedDisk)
+    store.close()
+    return disk, state
+
+
+def answers_right(store: Stepped, state: list[Event]) -> None:
+    assert store.state() == state
+    for number in range(0, 700, 7):
+        name = NAMES[number]
+        assert [event.version for event in store.read(name)] == [1, 2]
+        assert store.engine.version(name) == 2
+        assert store.append(raw(name, f"first-{name}"), raw(name, f"second-{name}"))[0][0] == DUPLICATE
+        assert store.append(raw(name, f"new-{name}", expected=0))[0][:2] == (CONFLICT, 2)
+    assert store.engine.version("nobody") == 0
+    assert store.append(raw("nobody", "x", expected=0)) == [(COMMITTED, 1, len(state) + 1)]
+
+
+def unclean(directory: Path) -> None:
+    """As if the process had been killed."""
+    (directory / "in-use").touch()
+
+
+def data(directory: Path) -> Path:
+    return directory / "data.mdb"
+
+
+def test_a_directory_that_was_left_in_good_order_is_kept(opened: Maker, tmp_path: Path) -> None:
+    disk, state = many(opened)
+    assert not (tmp_path / "lmdb" / "in-use").exists()
+    store = opened(disk)
+    assert store.opened.report.directory == "kept"
+    assert (tmp_path / "lmdb" / "in-use").exists()
+    answers_right(store, state)
+
+
+def test_a_sound_directory_survives_the_probe_after_an_unclean_stop(opened: Maker, tmp_path: Path) -> None:
+    disk, state = many(opened)
+    unclean(tmp_path / "lmdb")
+    store = opened(disk)
+    assert store.opened.report.directory == "kept"
+    answers_right(store, state)
+
+
+@pytest.mark.parametrize("kept", [0, 1, 100, PAGE, 2 * PAGE, 3 * PAGE + 17, -PAGE, -1])
+@pytest.mark.parametrize("clean", [True, False], ids=["after a clean stop", "after an unclean stop"])
+def test_a_truncated_directory_is_built_again(opened: Maker, tmp_path: Path, kept: int, clean: bool) -> None:
+    disk, state = many(opened)
+    raw_data = data(tmp_path / "lmdb").read_bytes()
+    data(tmp_path / "lmdb").write_bytes(raw_data[:kept])
+    if not clean:
+        unclean(tmp_path / "lmdb")
+    store = opened(disk)
+    assert store.opened.report.directory.startswith("rebuilt") or kept == 0, "an empty one is a new one"
+    answers_right(store, state)
+
+
+def used_pages(directory: Path) -> list[int]:
+    """The pages that hold something: branches, leaves, and what else the trees consist of."""
+    raw_data = data(directory).read_bytes()
+    return [page for page in range(2, len(raw_data) // PAGE) if any(raw_data[page * PAGE : (page + 1) * PAGE])]
+
+
+def test_a_zeroed_page_is_found_by_the_probe_and_the_directory_is_built_again(opened: Maker, tmp_path: Path) -> None:
+    disk, state = many(opened)
+    directory = tmp_path / "lmdb"
+    sound = data(directory).read_bytes()
+    pages = used_pages(directory)
+    assert len(pages) > 10
+    rebuilt = 0
+    for page in pages[:: max(1, len(pages) // 12)]:
+        damaged = bytearray(sound)
+        damaged[page * PAGE : (page + 1) * PAGE] = bytes(PAGE)
+        data(directory).write_bytes(bytes(damaged))
+        unclean(directory)
+        store = opened(disk)
+        rebuilt += store.opened.report.directory.startswith("rebuilt")
+        assert store.state() == state
+        for name in NAMES:
+            assert store.engine.version(name) == 2, page
+        store.close()
+    assert rebuilt, "the pages in use are among them; others are free, and nobody misses them"
+
+
+def flip_in_value(directory: Path, name: str, at: int) -> None:
+    """Flips a bit of the directory's value for an aggregate, wherever that lies behind its key."""
+    raw_data = bytearray(data(directory).read_bytes())
+    where = -1
+    while (where := raw_data.find(name.encode(), where + 1)) >= 0:
+        start = where + len(name)
+        for files in range(1, 5):
+            value = bytes(raw_data[start : start + 12 + 12 * files])
+            if crc32c(value[4:]) == int.from_bytes(value[:4], "little"):
+                raw_data[start + at] ^= 2
+    data(directory).write_bytes(bytes(raw_data))
+
+
+@pytest.mark.parametrize("at", range(0, 24, 3))
+@pytest.mark.parametrize("mark", [unclean, lambda _: None], ids=["unclean", "clean"])
+def test_a_bit_flipped_in_a_value_goes_to_the_indexes_and_the_answer_is_right(
+    opened: Maker, tmp_path: Path, at: int, mark: Callable[[Path], None]
+) -> None:
+    disk, state = many(opened)
+    flip_in_value(tmp_path / "lmdb", "customer-0042", at)
+    mark(tmp_path / "lmdb")
+    store = opened(disk)
+    with pytest.raises(Corrupt):
+        store.engine.directory.get(b"customer-0042")
+    assert [event.version for event in store.read("customer-0042")] == [1, 2]
+    answers_right(store, state)
+    assert store.append(raw("customer-0042", "first-customer-0042"))[0][0] == DUPLICATE
+
+
+def test_many_aggregates_are_found_although_the_value_of_one_is_damaged(opened: Maker, tmp_path: Path) -> None:
+    disk, _ = many(opened)
+    flip_in_value(tmp_path / "lmdb", "customer-0003", 6)
+    store = opened(disk)
+    store.engine.known.clear()
+    store.engine.warm([*NAMES[:20], "nobody"])
+    assert [store.engine.known.get(name) is not None for name in (*NAMES[:20], "nobody")] == [True] * 21
+    assert all(store.engine.version(name) == 2 for name in NAMES[:20])
+
+
+def test_a_directory_that_covers_other_files_is_built_again(opened: Maker, tmp_path: Path) -> None:
+    disk, state = many(opened)
+    other = fill(opened(SimulatedDisk(9), "other"))
+    other.close()
+    (tmp_path / "lmdb" / "data.mdb").write_bytes((tmp_path / "other" / "data.mdb").read_bytes())
+    store = opened(disk)
+    assert store.opened.report.directory.startswith("rebuilt")
+    answers_right(store, state)
+
+
+def test_a_directory_that_lags_behind_catches_up(opened: Maker, tmp_path: Path) -> None:
+    store = fill(opened())
+    before = (tmp_path / "lmdb" / "data.mdb").read_bytes()
+    store.sort()
+    state, disk = store.state(), store.disk
+    store.close()
+    (tmp_path / "lmdb" / "data.mdb").write_bytes(before)
+    assert isinstance(disk, SimulatedDisk)
+    store = opened(disk)
+    assert store.opened.report.directory == "kept"
+    assert store.state() == state
+    assert all(store.append(order(number))[0][0] == DUPLICATE for number in range(100))
+
+
+def test_a_damaged_index_the_directory_is_built_from_is_built_first(opened: Maker, tmp_path: Path) -> None:
+    disk, state = many(opened)
+    offset, _, _ = open_index(disk, EVENTS / "0000000001.index").header.columns["first_row"]
+    disk.flip(EVENTS / "0000000001.index", offset + 8, 1)
+    data(tmp_path / "lmdb").unlink()
+    store = opened(disk)
+    assert store.opened.report.indexes_built == [1]
+    answers_right(store, state)
+
+
+def test_adding_a_file_twice_changes_nothing(opened: Maker, tmp_path: Path) -> None:
+    disk, _ = many(opened)
+    directory = Directory(tmp_path / "lmdb")
+    before = directory.get(b"customer-0042")
+    assert before is not None
+    assert before.version == 2
+    assert [place.file for place in before.places] == sorted(place.file for place in before.places)
+    directory.add_file(open_index(disk, EVENTS / "0000000001.index"))
+    assert directory.get(b"customer-0042") == before
+    assert directory.get(b"nobody") is None
+    assert directory.get_many([b"nobody", b"customer-0042"]) == {b"customer-0042": before}
+    assert isinstance(before.places[0], Place)
+    directory.close()
+
+
+def test_another_process_adds_a_file_while_this_one_reads(opened: Maker, tmp_path: Path) -> None:
+    """As the child that sorts does; on a real disk, because a process does not see a simulated one."""
+    disk, _ = many(opened)
+    store = tmp_path / "files"
+    store.mkdir()
+    for name in disk.names(EVENTS):
+        (store / name).write_bytes(disk.content(EVENTS / name))
+    reader = Directory(tmp_path / "shared")
+    assert reader.count() == 0
+    program = (
+        "import sys; from pathlib import Path; from eventstore.chunks.files import OsFiles\n"
+        "from eventstore.store.directory import Directory; from eventstore.store.index import open_index\n"
+        "directory = Directory(Path(sys.argv[1]))\n"
+        "directory.add_file(open_index(OsFiles(), Path(sys.argv[2])))\n"
+        "directory.close()\n"
+    )
+    arguments = [sys.executable, "-c", program, str(tmp_path / "shared"), str(store / "0000000001.index")]
+    subprocess.run(arguments, check=True)
+    assert reader.count() > 10
+    assert list(reader.covered()) == [1]
+    reader.close()
