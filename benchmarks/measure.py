@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from benchmarks.subjects import CATALOGUE, OWN, PAYLOAD, Measured, Run, Subject, Workload, started
+from benchmarks.subjects import CATALOGUE, OURS, OWN, PAYLOAD, Measured, Run, Subject, Workload, started
 
 CALIBRATION_SHARE = 0.25
 CALIBRATION_STEPS_MAX = 12
@@ -89,7 +89,7 @@ class Report:
     def best_durable_peer(self, workload: Workload) -> Result | None:
         """The fastest of those that are not ours and lose nothing when the power goes."""
         row = self.results[workload]
-        peers = [row[key] for key in row if key != OWN and self.subjects[key].durable and row[key].rates]
+        peers = [row[key] for key in row if key not in OURS and self.subjects[key].durable and row[key].rates]
         return max(peers, key=lambda result: result.median, default=None)
 
     def ratio(self, workload: Workload, key: str = OWN) -> float | None:
@@ -165,13 +165,13 @@ def _timed(run: Run, size: int) -> Measured:
 def markdown(report: Report) -> str:
     """The table: a row per workload, a column per subject, and how ours compares to the best durable peer."""
     names = [subject.name + ("" if subject.durable else " (not synced)") for subject in report.subjects.values()]
-    compared = OWN in report.subjects
-    heads = ["workload", *names, *(["ratio to the best durable peer"] if compared else [])]
+    compared = [key for key in OURS if key in report.subjects]
+    heads = ["workload", *names, *(f"{report.subjects[key].name} to the best durable peer" for key in compared)]
     lines = [_row(heads), _row(["---"] * len(heads))]
     for workload, row in report.results.items():
         cells = [workload.title]
         cells += [_cell(row[key], workload) if key in row else "–" for key in report.subjects]
-        cells += [_comparison(report, workload)] if compared else []
+        cells += [_comparison(report, workload, key) for key in compared]
         lines.append(_row(cells))
     versions = ", ".join(f"{subject.name} {subject.version}" for subject in report.subjects.values())
     machine = f"{os.cpu_count()} CPUs, Python {platform.python_version()}, {platform.system()} {platform.machine()}"
@@ -197,8 +197,8 @@ def _cell(result: Result, workload: Workload) -> str:
     return f"{result.median:,.0f} {workload.unit} ({result.spread:.0%})"
 
 
-def _comparison(report: Report, workload: Workload) -> str:
-    ratio, best = report.ratio(workload), report.best_durable_peer(workload)
+def _comparison(report: Report, workload: Workload, key: str) -> str:
+    ratio, best = report.ratio(workload, key), report.best_durable_peer(workload)
     return "–" if ratio is None or best is None else f"{ratio:.2f}× {report.subjects[best.subject].name}"
 
 

@@ -204,6 +204,12 @@ def _eventstore() -> Subject:
     return EventStore()
 
 
+def _embedded() -> Subject:
+    from benchmarks.ours_embedded import EmbeddedEventStore
+
+    return EmbeddedEventStore()
+
+
 def _postgresql() -> Subject:
     from benchmarks.peers.postgresql import PostgreSQL
 
@@ -229,8 +235,12 @@ def _redis() -> Subject:
 
 
 OWN = "eventstore"
+OURS = (OWN, "embedded")
+"""Our store over TCP and in process; neither counts as a peer of the other."""
+
 CATALOGUE: Mapping[str, Callable[[], Subject]] = {
     OWN: _eventstore,
+    "embedded": _embedded,
     "postgresql": _postgresql,
     "umadb": _umadb,
     "eventsourcing": _eventsourcing,
@@ -252,7 +262,7 @@ def started(keys: Sequence[str]) -> Iterator[tuple[dict[str, Subject], dict[str,
             try:
                 subject = CATALOGUE[key]()
             except ImportError as error:
-                skipped[key] = str(error) if key == OWN else f"{error}; pip install 'eventstore-trio[bench]'"
+                skipped[key] = str(error) if key in OURS else f"{error}; pip install 'eventstore-trio[bench]'"
                 continue
             stack.callback(subject.stop)
             try:

@@ -8,6 +8,7 @@ two sides that only write would wait for each other for ever.
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import socket
 import threading
@@ -18,14 +19,16 @@ from typing import Final
 from eventstore.client.address import Address
 from eventstore.client.appends import Batch
 from eventstore.client.backoff import Backoff
-from eventstore.client.calls import Call, Flag, Waiting, again
+from eventstore.client.calls import Call, Flag, Waiting
 from eventstore.client.options import Options
 from eventstore.client.session import Session
-from eventstore.errors import Closed, ConnectionLost, EventStoreError
+from eventstore.errors import Closed, ConnectionLost, EventStoreError, again
 from eventstore.protocol.requests import Ping, WireCommit
 
 _RECEIVE_BYTES: Final = 64 * 1024
 _RECEIVE_BYTES_MAX: Final = 1024 * 1024
+_LOOK_OUT_SECONDS: Final = 0.0002
+_CAN_LOOK_OUT: Final = (os.cpu_count() or 1) > 1
 
 
 class Exchange:
@@ -168,12 +171,29 @@ class Exchange:
 
     def _receive(self) -> None:
         assert self._socket is not None
-        data = self._socket.recv(self._receive_bytes)
+        data = self._look_out(self._socket)
+        if data is None:
+            data = self._socket.recv(self._receive_bytes)
         if not data:
             raise ConnectionError("the server closed the connection")
         full = len(data) == self._receive_bytes
         self._receive_bytes = _RECEIVE_BYTES_MAX if full else _RECEIVE_BYTES
         self._session.receive(data)
+
+    def _look_out(self, sock: socket.socket) -> bytes | None:
+        """What arrives within a moment, without going to sleep: being woken takes 60 µs, a good part of a round trip.
+
+        Only where this thread is alone in its process and not on the only processor: others would have to wait for it.
+        """
+        if not _CAN_LOOK_OUT or threading.active_count() != 1:
+            return None
+        until = time.perf_counter() + _LOOK_OUT_SECONDS
+        while time.perf_counter() < until:
+            try:
+                return sock.recv(self._receive_bytes, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                continue
+        return None
 
     # ---- connecting
 
