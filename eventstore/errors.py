@@ -179,6 +179,13 @@ def to_wire(error: EventStoreError) -> list[Field]:
     return flat
 
 
+def again(error: EventStoreError) -> EventStoreError:
+    """The same error as a new object: one that is raised in several tasks collects all their tracebacks."""
+    copy = error.__class__.__new__(error.__class__)
+    EventStoreError.__init__(copy, error.message, **error.fields)
+    return copy
+
+
 def from_wire(flat: list[Field]) -> EventStoreError:
     """The error that `to_wire` described; an unknown code becomes a plain EventStoreError."""
     code, message = flat[0], str(flat[1])

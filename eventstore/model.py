@@ -24,6 +24,7 @@ TYPE_BYTES_MAX: Final = 255
 EVENT_BYTES_MAX: Final = 4 * 1024 * 1024
 COMMIT_BYTES_MAX: Final = 16 * 1024 * 1024
 COMMIT_EVENTS_MAX: Final = 100_000
+FILTER_TYPES_MAX: Final = 256  # each costs a look-up per event
 VERSION_MAX: Final = 2**63 - 1
 TIME_MIN: Final = -62_135_596_800_000_000  # year 1, the first that a datetime can hold
 TIME_MAX: Final = 253_402_300_799_999_999  # year 9999, the last
@@ -90,7 +91,7 @@ class NewEvent(tuple[int, str, bytes, bytes | None]):
     def __repr__(self) -> str:
         return f"NewEvent(type={self.type!r}, data={self.data!r}, metadata={self.metadata!r})"
 
-    def __getnewargs__(self) -> tuple[str, bytes, bytes | None]:  # type: ignore[override] # pickles by meaning, not by layout
+    def __getnewargs__(self) -> tuple[str, bytes, bytes | None]:  # pickles by meaning, not by layout
         return self.type, self.data, self.metadata
 
 
@@ -199,8 +200,8 @@ class Committed:
     duplicate: bool = False
 
 
-def micros(time: int | datetime | None) -> int | None:
-    """Microseconds since 1970 UTC.
+def micros(time: int | datetime | None, field: str = "timestamp") -> int | None:
+    """Microseconds since 1970 UTC, of the argument called `field`.
 
     Raises:
         InvalidArgument: a datetime without time zone, or neither a datetime nor a whole number.
@@ -208,7 +209,9 @@ def micros(time: int | datetime | None) -> int | None:
     if time is None or time.__class__ is int:
         return time
     if not isinstance(time, datetime):
-        raise InvalidArgument(f"timestamp is {time!r}, allowed are whole microseconds and datetimes", field="timestamp")
-    if time.tzinfo is None:
-        raise InvalidArgument(f"timestamp {time} has no time zone; use datetime.now(UTC)", field="timestamp")
+        raise InvalidArgument(
+            f"{field} is {time!r:.80}, allowed are whole microseconds and datetimes", field=field, value=f"{time!r:.80}"
+        )
+    if time.utcoffset() is None:
+        raise InvalidArgument(f"{field} {time} has no time zone; use datetime.now(UTC)", field=field, value=str(time))
     return (time - _EPOCH) // timedelta(microseconds=1)

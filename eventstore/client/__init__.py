@@ -5,8 +5,8 @@
     exchange                       the blocking client's socket
     session                        what both share, sans-io: request ids, resending, the hello
     calls, appends, subscription   the kinds of requests that wait for answers
-    reading                        cursors over pages
-    commits, facts                 values on their way out and in
+    reading                        cursors as requests
+    facts                          small answers
     address, options, backoff
 
 Import the module that is needed: the blocking client does without anyio.

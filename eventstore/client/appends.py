@@ -13,14 +13,14 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Final, Generic
 
-from eventstore.client.calls import S, again
-from eventstore.client.commits import Outcome, commit_bytes, named_expected
-from eventstore.errors import EventStoreError, ProtocolError
+from eventstore.client.calls import S
+from eventstore.errors import EventStoreError, ProtocolError, again
 from eventstore.flat import Scalar
 from eventstore.protocol.answers import OUTCOME_VALUES, Answer, Failure, Outcomes, decode_outcome
 from eventstore.protocol.limits import COMMITS_PER_FRAME_MAX
 from eventstore.protocol.request_codec import encode_append
 from eventstore.protocol.requests import WireCommit
+from eventstore.store.raw_commit import Outcome, named_expected
 
 # Large enough that a frame's own cost vanishes, small enough that the server can work on one while the next is built.
 BATCH_BYTES: Final = 512 * 1024
@@ -32,6 +32,9 @@ EAGER_WINDOW: Final = 2
 FULL_COMMITS: Final = 48
 QUEUE_BYTES_MAX: Final = 32 * 1024 * 1024
 QUEUE_COMMITS_MAX: Final = 32 * BATCH_COMMITS
+# So many commits of one call are encoded before they leave: the server works on them while the next are encoded.
+COMMITS_PER_TURN: Final = 64
+_ENVELOPE_BYTES: Final = 40  # the marks and lengths of the five values, an expected version and a timestamp at most
 
 assert BATCH_COMMITS <= COMMITS_PER_FRAME_MAX
 
@@ -151,3 +154,8 @@ class AppendQueue(Generic[S]):
 
     def _settled(self, batch: Batch[S]) -> None:
         self._in_flight -= 1
+
+
+def commit_bytes(commit: WireCommit) -> int:
+    """How much of a frame the commit takes, at most."""
+    return len(commit[4]) + 4 * (len(commit[0]) + len(commit[2])) + _ENVELOPE_BYTES

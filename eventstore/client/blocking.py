@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import islice
 from types import TracebackType
 from typing import Self
 
 from eventstore.client.address import parse_address
-from eventstore.client.appends import Batch
+from eventstore.client.appends import COMMITS_PER_TURN, Batch
 from eventstore.client.calls import Call, Flag
-from eventstore.client.commits import COMMITS_PER_TURN, Outcome, encode_commit
 from eventstore.client.exchange import Exchange
 from eventstore.client.facts import found_command, read_stats, read_version
 from eventstore.client.options import Options
-from eventstore.client.reading import AggregateCursor, Cursor, LogCursor
+from eventstore.client.reading import Cursor, request_of
 from eventstore.client.subscription import Item, Subscription
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.flat import Scalar
-from eventstore.model import Commit, Committed, Event, ExpectedVersion, NewEvent, micros
+from eventstore.model import Commit, Committed, Event, ExpectedVersion, NewEvent
 from eventstore.protocol.answers import Ok
-from eventstore.protocol.requests import FindCommand, Request, Stats, Version, WireCommit
+from eventstore.protocol.requests import FindCommand, Request, Stats, Version
+from eventstore.store.cursors import AggregateCursor, LogCursor
+from eventstore.store.event_filter import event_filter
+from eventstore.store.raw_commit import Outcome, encode_commit, encoded_or_refused
 
 
 def connect(
@@ -86,7 +88,7 @@ class BlockingStore:
         places: list[tuple[Batch[Flag], int] | EventStoreError] = []
         remaining = iter(commits)
         while group := list(islice(remaining, COMMITS_PER_TURN)):
-            encoded = [_encoded(commit) for commit in group]
+            encoded = [encoded_or_refused(commit) for commit in group]
             sent = iter(self._exchange.append_many([each for each in encoded if not isinstance(each, InvalidArgument)]))
             places += [each if isinstance(each, InvalidArgument) else next(sent) for each in encoded]
         return [self._outcome(place) for place in places]
@@ -112,7 +114,7 @@ class BlockingStore:
     def read_all(
         self,
         after: int = 0,
-        types: Collection[str] | None = None,
+        types: Iterable[str] | None = None,
         aggregate_prefix: str | None = None,
         limit: int | None = None,
         from_time: int | datetime | None = None,
@@ -122,7 +124,7 @@ class BlockingStore:
 
         Times are microseconds since 1970 or aware datetimes, both ends inclusive.
         """
-        return self._walk(LogCursor(after, limit, aggregate_prefix, micros(from_time), micros(to_time), types))
+        return self._walk(LogCursor(after, limit, types, aggregate_prefix, from_time, to_time))
 
     def _walk(self, cursor: Cursor) -> Iterator[Event]:
         asked = self._start(cursor)
@@ -140,18 +142,18 @@ class BlockingStore:
     def _start(self, cursor: Cursor) -> Call[Flag] | None:
         if cursor.done:
             return None
-        call = Call(cursor.request(), Flag())
+        call = Call(request_of(cursor), Flag())
         self._exchange.start(call)
         return call
 
     def subscribe(
-        self, after: int = 0, types: Collection[str] | None = None, aggregate_prefix: str | None = None
+        self, after: int = 0, types: Iterable[str] | None = None, aggregate_prefix: str | None = None
     ) -> Iterator[Item]:
         """As `read_all`, but goes on with what is appended; CaughtUp comes once, between the two.
 
         It waits on a connection of its own, so that other calls go on meanwhile.
         """
-        return self._follow(Subscription(after, aggregate_prefix, types))
+        return self._follow(Subscription(after, event_filter(types, aggregate_prefix)))
 
     def _follow(self, subscription: Subscription) -> Iterator[Item]:
         exchange = Exchange(self._address, self._options)
@@ -187,10 +189,3 @@ class BlockingStore:
         self._exchange.start(call)
         self._exchange.finish(call.done)
         return call.ok()
-
-
-def _encoded(commit: Commit) -> WireCommit | InvalidArgument:
-    try:
-        return encode_commit(commit.aggregate_id, commit.events, commit.expected_version, commit.command_id, commit.timestamp)
-    except InvalidArgument as error:
-        return error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Generic, Protocol, TypeVar
 
-from eventstore.errors import EventStoreError, ProtocolError
+from eventstore.errors import EventStoreError, ProtocolError, again
 from eventstore.protocol.answers import Answer, Failure, Ok, Page
 from eventstore.protocol.request_codec import encode_request
 from eventstore.protocol.requests import Request
@@ -98,10 +98,3 @@ class Call(Generic[S]):
             raise self._error
         assert self._answer is not None, "asked for an answer that is not there yet"
         return self._answer
-
-
-def again(error: EventStoreError) -> EventStoreError:
-    """The same error as a new object: one that is raised in several tasks collects all their tracebacks."""
-    copy = error.__class__.__new__(error.__class__)
-    EventStoreError.__init__(copy, error.message, **error.fields)
-    return copy

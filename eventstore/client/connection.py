@@ -16,11 +16,11 @@ from anyio.abc import TaskGroup
 from eventstore.client.address import Address
 from eventstore.client.appends import Batch
 from eventstore.client.backoff import Backoff
-from eventstore.client.calls import Call, Waiting, again
+from eventstore.client.calls import Call, Waiting
 from eventstore.client.link import Link, open_socket
 from eventstore.client.options import Options
 from eventstore.client.session import Session
-from eventstore.errors import Closed, ConnectionLost, EventStoreError
+from eventstore.errors import Closed, ConnectionLost, EventStoreError, again
 from eventstore.protocol.requests import Ping, WireCommit
 
 

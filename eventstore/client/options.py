@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from eventstore.errors import InvalidArgument
-from eventstore.protocol.fields import check_text
+from eventstore.fields import check_text
 from eventstore.protocol.limits import NAME_BYTES_MAX
 
 

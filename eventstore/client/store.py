@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Self
@@ -12,20 +12,21 @@ import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from eventstore.client.address import parse_address
-from eventstore.client.appends import Batch
+from eventstore.client.appends import COMMITS_PER_TURN, Batch
 from eventstore.client.calls import Call
-from eventstore.client.commits import COMMITS_PER_TURN, Outcome, encode_commit
 from eventstore.client.connection import Connection
 from eventstore.client.facts import found_command, read_stats, read_version
 from eventstore.client.options import Options
-from eventstore.client.reading import AggregateCursor, LogCursor
 from eventstore.client.streams import EventStream, SubscriptionStream
 from eventstore.client.subscription import Subscription
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.flat import Scalar
-from eventstore.model import Commit, Committed, ExpectedVersion, NewEvent, micros
+from eventstore.model import Commit, Committed, ExpectedVersion, NewEvent
 from eventstore.protocol.answers import Ok
 from eventstore.protocol.requests import FindCommand, Request, Stats, Version
+from eventstore.store.cursors import AggregateCursor, LogCursor
+from eventstore.store.event_filter import event_filter
+from eventstore.store.raw_commit import Outcome, encode_commit, encoded_or_refused
 
 
 def connect(
@@ -116,12 +117,9 @@ class NetworkStore:
             if len(places) % COMMITS_PER_TURN == COMMITS_PER_TURN - 1:
                 connection.flush()
                 await anyio.lowlevel.checkpoint()
-            try:
-                wire = encode_commit(
-                    commit.aggregate_id, commit.events, commit.expected_version, commit.command_id, commit.timestamp
-                )
-            except InvalidArgument as error:
-                places.append(error)
+            wire = encoded_or_refused(commit)
+            if isinstance(wire, InvalidArgument):
+                places.append(wire)
                 continue
             if not connection.session.has_room:
                 connection.flush()
@@ -157,7 +155,7 @@ class NetworkStore:
     def read_all(
         self,
         after: int = 0,
-        types: Collection[str] | None = None,
+        types: Iterable[str] | None = None,
         aggregate_prefix: str | None = None,
         limit: int | None = None,
         from_time: int | datetime | None = None,
@@ -167,14 +165,13 @@ class NetworkStore:
 
         Times are microseconds since 1970 or aware datetimes, both ends inclusive.
         """
-        cursor = LogCursor(after, limit, aggregate_prefix, micros(from_time), micros(to_time), types)
-        return EventStream(self._connection, cursor)
+        return EventStream(self._connection, LogCursor(after, limit, types, aggregate_prefix, from_time, to_time))
 
     def subscribe(
-        self, after: int = 0, types: Collection[str] | None = None, aggregate_prefix: str | None = None
+        self, after: int = 0, types: Iterable[str] | None = None, aggregate_prefix: str | None = None
     ) -> SubscriptionStream:
         """As `read_all`, but goes on with what is appended; CaughtUp comes once, between the two."""
-        return SubscriptionStream(self._connection, Subscription(after, aggregate_prefix, types))
+        return SubscriptionStream(self._connection, Subscription(after, event_filter(types, aggregate_prefix)))
 
     async def version(self, aggregate_id: str) -> int:
         """The version of the aggregate's last event; 0 where it does not exist."""

@@ -16,7 +16,7 @@ import anyio.lowlevel
 
 from eventstore.client.calls import Call
 from eventstore.client.connection import Connection
-from eventstore.client.reading import Cursor
+from eventstore.client.reading import Cursor, request_of
 from eventstore.client.subscription import Item, Subscription
 from eventstore.model import Event
 
@@ -53,7 +53,7 @@ class EventStream:
     def _ask(self) -> Call[anyio.Event] | None:
         if self._cursor.done:
             return None
-        call = Call(self._cursor.request(), anyio.Event())
+        call = Call(request_of(self._cursor), anyio.Event())
         self._connection.add(call)
         return call
 

@@ -7,17 +7,16 @@ more than one page, also across reconnects: the credit of a new request is the w
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
 from typing import TypeAlias
 
-from eventstore.client.calls import Signal, again
-from eventstore.client.reading import EventFilter, checked_types
-from eventstore.errors import EventStoreError, ProtocolError
+from eventstore.client.calls import Signal
+from eventstore.errors import EventStoreError, ProtocolError, again
 from eventstore.model import CaughtUp, Event
 from eventstore.protocol.answers import Answer, Failure, Page
 from eventstore.protocol.limits import CREDIT_BYTES_DEFAULT
 from eventstore.protocol.request_codec import encode_request
 from eventstore.protocol.requests import Subscribe
+from eventstore.store.event_filter import EventFilter
 from eventstore.store.page import decode_page
 
 Item: TypeAlias = Event | CaughtUp
@@ -28,18 +27,12 @@ class Subscription:
 
     lasting = True
 
-    def __init__(
-        self,
-        after: int,
-        aggregate_prefix: str | None,
-        types: Collection[str] | None,
-        window_bytes: int = CREDIT_BYTES_DEFAULT,
-    ) -> None:
+    def __init__(self, after: int, wanted: EventFilter, window_bytes: int = CREDIT_BYTES_DEFAULT) -> None:
         self.request_id = 0
         self.wanted = True
         self.arrived: Signal | None = None
-        self._asked = Subscribe(after, window_bytes, aggregate_prefix or None, checked_types(types))
-        self._accepts = EventFilter(aggregate_prefix, types)
+        self._asked = Subscribe(after, window_bytes, wanted.aggregate_prefix, tuple(sorted(wanted.types or ())))
+        self._accepts = wanted
         self._after = after  # what was received
         self._taken = after  # what was taken
         self._window_bytes = window_bytes

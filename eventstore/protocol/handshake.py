@@ -6,8 +6,8 @@ from dataclasses import astuple, dataclass
 from typing import Final
 
 from eventstore.errors import InvalidArgument, ProtocolError, UnsupportedVersion
+from eventstore.fields import check_int, check_text
 from eventstore.flat import Scalar
-from eventstore.protocol.fields import check_int, check_text
 from eventstore.protocol.limits import FRAME_BYTES_MAX, NAME_BYTES_MAX, PROTOCOL_VERSION, REQUESTS_MAX
 from eventstore.protocol.requests import UINT64_MAX, Hello
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from eventstore.model import FILTER_TYPES_MAX
+
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 
@@ -37,8 +39,8 @@ CREDIT_BYTES_DEFAULT: Final = 2 * PAGE_BYTES_DEFAULT
 # A credit that was never used up must not overflow a signed 64-bit counter, however often it is extended.
 CREDIT_BYTES_MAX: Final = 1024 * MIB
 
-# Event types of one filter; each costs a look-up per event.
-TYPES_MAX: Final = 256
+# Event types of one filter.
+TYPES_MAX: Final = FILTER_TYPES_MAX
 
 # The name a client or server gives itself; shown in logs.
 NAME_BYTES_MAX: Final = 255

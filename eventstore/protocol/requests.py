@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 from eventstore.errors import InvalidArgument
+from eventstore.fields import check_flag, check_int, check_optional_int, check_text
 from eventstore.flat import Scalar
 from eventstore.model import VERSION_MAX
 from eventstore.protocol import limits
-from eventstore.protocol.fields import check_flag, check_int, check_optional_int, check_text
 
 INT64_MIN: Final = -(2**63)
 INT64_MAX: Final = 2**63 - 1

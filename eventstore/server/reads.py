@@ -14,8 +14,8 @@ from eventstore.protocol.requests import Read, ReadAll, Request
 from eventstore.server.connection import Connection
 from eventstore.server.gate import Gate
 from eventstore.store.engine import Engine
+from eventstore.store.event_filter import EventFilter
 from eventstore.store.reading import IN_PLACE_BYTES_MAX, NotCached
-from eventstore.store.scanning import EventFilter
 
 _log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from eventstore.server.connection import Connection
 from eventstore.server.gate import Gate
 from eventstore.server.reads import page_bytes
 from eventstore.store.committer import Committer
-from eventstore.store.scanning import EventFilter
+from eventstore.store.event_filter import EventFilter
 
 _log = logging.getLogger(__name__)
 _PER_CONNECTION_MAX = 64

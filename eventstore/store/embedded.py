@@ -2,39 +2,37 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
+from typing import Final, TypeVar
 
 import trio
 
-from eventstore import flat
 from eventstore.chunks.files import Files
 from eventstore.config import StoreSettings
-from eventstore.errors import Closed, EventStoreError, InvalidArgument, VersionConflict
-from eventstore.model import (
-    ANY,
-    VERSION_MAX,
-    CaughtUp,
-    Commit,
-    Committed,
-    Event,
-    Expected,
-    ExpectedVersion,
-    NewEvent,
-    micros,
-)
-from eventstore.store.appending import COMMITTED, CONFLICT, DUPLICATE, Outcome, RawCommit
+from eventstore.errors import Closed, EventStoreError, InvalidArgument, VersionConflict, again
+from eventstore.fields import check_int, check_text
+from eventstore.model import VERSION_MAX, CaughtUp, Commit, Committed, Event, ExpectedVersion, NewEvent
+from eventstore.store import appending
+from eventstore.store.appending import COMMITTED, CONFLICT, DUPLICATE
 from eventstore.store.committer import Committer
+from eventstore.store.cursors import AggregateCursor, LogCursor
 from eventstore.store.engine import Engine
+from eventstore.store.event_filter import EventFilter, event_filter
 from eventstore.store.maintenance import ChildSorter, Maintenance, ThreadSorter
 from eventstore.store.opening import DIRECTORY, OpenReport, OpenStore, open_folder
 from eventstore.store.page import decode_page
+from eventstore.store.raw_commit import Outcome, RawCommit, encode_commit, encoded_or_refused, named_expected
 from eventstore.store.reading import IN_PLACE_BYTES_MAX, NotCached, Page
-from eventstore.store.scanning import EventFilter, ScanPage
+from eventstore.store.scanning import ScanPage
+from eventstore.store.streams import EventStream, Item, SubscriptionStream
 
+# So many commits of one call are one batch, and then others have their turn: about a millisecond.
+_COMMITS_PER_TURN: Final = 256
+Read = TypeVar("Read")
 Stats = dict[str, str | int | float | bool | None]
 
 
@@ -47,6 +45,8 @@ class EmbeddedStore:
         self.committer = committer
         self.maintenance = maintenance
         self._closed = False
+        self._reading = 0
+        self._read = trio.lowlevel.ParkingLot()
 
     @property
     def report(self) -> OpenReport:
@@ -58,77 +58,73 @@ class EmbeddedStore:
     ) -> Committed:  # fmt: skip
         """Appends the events of one command; durable on return.
 
+        Cancelled while it waits for the disk, it leaves open whether the commit is stored; the same command id tells.
+
         Raises:
-            VersionConflict, CommandIdReused, InvalidArgument, StorageFull, Poisoned
+            VersionConflict: the aggregate is at another version than `expected_version`.
+            CommandIdReused: the command id was used for other content.
+            InvalidArgument: a limit is broken.
+            StorageFull, Poisoned: the disk does not take it.
         """
-        commit = Commit(aggregate_id, events, expected_version, command_id or uuid.uuid4().hex, timestamp)
-        (outcome,) = await self.append_many([commit])
+        await trio.lowlevel.checkpoint_if_cancelled()
+        self._check_open()
+        raw = encode_commit(aggregate_id, events, expected_version, command_id, timestamp)
+        await self._wait_for_room()
+        submission = self._submit([raw])
+        await submission.wait()
+        outcome = _public(raw, submission.outcomes[0])
         if isinstance(outcome, EventStoreError):
             raise outcome
         return outcome
 
-    async def append_many(self, commits: Sequence[Commit]) -> list[Committed | EventStoreError]:
-        """Appends each commit whole or not at all, in order; one batch. Returns the outcomes in order.
+    async def append_many(self, commits: Iterable[Commit]) -> list[Outcome]:
+        """Appends each commit, whole or not at all, in this order; what became of each: Committed or an error.
 
-        Cancelled while it waits for the disk, it leaves open whether the commits are stored; the same command ids tell.
+        Cancelled while it waits for the disk, it leaves open which commits are stored; the same command ids tell.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         self._check_open()
-        raw = [_raw_or_error(commit) for commit in commits]
-        await self.committer.wait_for_room()
-        self._check_open()
-        stored = iter(await self._submit([item for item in raw if not isinstance(item, EventStoreError)]))
-        return [
-            item if isinstance(item, EventStoreError) else public_outcome(commit, next(stored))
-            for commit, item in zip(commits, raw, strict=True)
-        ]
+        submissions: list[tuple[list[RawCommit | InvalidArgument], _Submission]] = []
+        remaining = iter(commits)
+        while group := list(islice(remaining, _COMMITS_PER_TURN)):
+            if submissions:
+                await trio.lowlevel.checkpoint()
+            raw = [encoded_or_refused(commit) for commit in group]
+            await self._wait_for_room()
+            submissions.append((raw, self._submit([each for each in raw if not isinstance(each, InvalidArgument)])))
+        outcomes: list[Outcome] = []
+        for raw, submission in submissions:
+            await submission.wait()
+            stored = iter(submission.outcomes)
+            outcomes += [each if isinstance(each, InvalidArgument) else _public(each, next(stored)) for each in raw]
+        return outcomes
 
     def _check_open(self) -> None:
         if self._closed:
             raise Closed("the store is closed")
 
-    async def _submit(self, commits: list[RawCommit]) -> list[Outcome]:
-        task = trio.lowlevel.current_task()
-        delivered: list[list[Outcome]] = []
-        waiting = False
+    async def _wait_for_room(self) -> None:
+        await self.committer.wait_for_room()
+        self._check_open()
 
-        def deliver(outcomes: list[Outcome]) -> None:
-            delivered.append(outcomes)
-            if waiting:
-                trio.lowlevel.reschedule(task)
-
-        def give_up(_: object) -> trio.lowlevel.Abort:
-            nonlocal waiting
-            waiting = False  # the commits are on their way and will be there or not; nobody waits for the answer
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        self.committer.submit(commits, deliver, task)
+    def _submit(self, commits: list[RawCommit]) -> _Submission:
+        submission = _Submission()
+        self.committer.submit(commits, submission.deliver, trio.lowlevel.current_task())
         self.committer.kick()
-        if delivered:
-            await trio.lowlevel.cancel_shielded_checkpoint()  # the others have their turn, the answer is not lost
-        else:
-            waiting = True
-            await trio.lowlevel.wait_task_rescheduled(give_up)
-        return delivered[0]
+        return submission
 
-    async def read(
+    def read(
         self, aggregate_id: str, from_version: int = 1, to_version: int | None = None,
         backwards: bool = False, limit: int | None = None,
-    ) -> AsyncIterator[Event]:  # fmt: skip
-        """The aggregate's events in [from_version, to_version], both included; none where there are none."""
-        check_range(from_version, to_version, limit)
-        low, high, left = from_version, to_version if to_version is not None else VERSION_MAX, limit
-        while left is None or left > 0:
-            page = await self.read_page(aggregate_id, low, high, backwards)
-            events = [event for event in decode_page(page.records) if low <= event[1] <= high]
-            if backwards:
-                events.reverse()
-            for event in events if left is None else events[:left]:
-                yield event
-            left = None if left is None else left - len(events)
-            if page.next is None:
-                return
-            low, high = (low, page.next) if backwards else (page.next, high)
+    ) -> EventStream:  # fmt: skip
+        """The aggregate's events in order of version, both ends inclusive; none where it does not exist."""
+        cursor = AggregateCursor(aggregate_id, from_version, to_version, backwards, limit)
+
+        async def turn_page() -> list[Event]:
+            high = VERSION_MAX if cursor.high is None else cursor.high
+            return cursor.take(await self.read_page(aggregate_id, cursor.low, high, backwards))
+
+        return EventStream(cursor, turn_page)
 
     async def read_page(self, aggregate_id: str, low: int, high: int, backwards: bool) -> Page:
         """One page of raw records (see `Engine.replay`): at once where they are cached, else on a worker thread."""
@@ -141,77 +137,117 @@ class EmbeddedStore:
             await trio.lowlevel.checkpoint()
             return page
         bytes_max = self.opened.settings.page_bytes
-        return await trio.to_thread.run_sync(self.engine.replay, aggregate_id, low, high, backwards, bytes_max)
+        return await self._on_thread(lambda: self.engine.replay(aggregate_id, low, high, backwards, bytes_max))
+
+    async def _on_thread(self, read: Callable[[], Read]) -> Read:
+        """What `read` says; files stay open for it."""
+        self._reading += 1
+        try:
+            return await trio.to_thread.run_sync(read)
+        finally:
+            self._reading -= 1
+            self._read.unpark_all()
 
     async def version(self, aggregate_id: str) -> int:
-        """The aggregate's version, 0 where it does not exist."""
+        """The version of the aggregate's last event; 0 where it does not exist."""
+        check_text("aggregate_id", aggregate_id)
         await trio.lowlevel.checkpoint()
         self._check_open()
         return self.engine.version(aggregate_id)
 
     async def find_command(self, aggregate_id: str, command_id: str) -> Committed | None:
-        """The commit of this command, if there is one."""
+        """What the command became, if it was appended."""
+        check_text("aggregate_id", aggregate_id)
+        check_text("command_id", command_id)
         await trio.lowlevel.checkpoint()
         self._check_open()
         view = self.engine.find_command(aggregate_id, command_id)
         return None if view is None else Committed(aggregate_id, view.last_version, view.last_sequence, duplicate=True)
 
-    async def read_all(
+    def read_all(
         self, after: int = 0, types: Iterable[str] | None = None, aggregate_prefix: str | None = None,
         limit: int | None = None, from_time: int | datetime | None = None, to_time: int | datetime | None = None,
-    ) -> AsyncIterator[Event]:  # fmt: skip
-        """All events behind sequence `after` in commit order, up to what is stored when the end is reached."""
-        check_position(after, limit)
-        wanted = event_filter(types, aggregate_prefix, from_time, to_time)
-        left = limit
-        while left is None or left > 0:
-            page = await self.scan_page(after, wanted)
-            events = [event for event in decode_page(page.records) if event[7] > after and wanted.matches(event)]
-            for event in events if left is None else events[:left]:
-                yield event
-            left = None if left is None else left - len(events)
-            after = page.next
-            if page.at_end:
-                return
+    ) -> EventStream:  # fmt: skip
+        """The events behind sequence `after`, in commit order, that pass every filter given; ends at the present.
 
-    async def scan_page(self, after: int, wanted: EventFilter) -> ScanPage:
+        Times are microseconds since 1970 or aware datetimes, both ends inclusive.
+        """
+        cursor = LogCursor(after, limit, types, aggregate_prefix, from_time, to_time)
+
+        async def turn_page() -> list[Event]:
+            return cursor.take(await self.scan_page(cursor.after, cursor.wanted, cursor.left))
+
+        return EventStream(cursor, turn_page)
+
+    async def scan_page(self, after: int, wanted: EventFilter, events_max: int | None = None) -> ScanPage:
         """One page of raw records (see `Engine.scan`), read on a worker thread."""
         self._check_open()
-        return await trio.to_thread.run_sync(self.engine.scan, after, wanted, self.opened.settings.page_bytes, None)
+        bytes_max = self.opened.settings.page_bytes
+        return await self._on_thread(lambda: self.engine.scan(after, wanted, bytes_max, events_max))
 
-    async def subscribe(
+    def subscribe(
         self, after: int = 0, types: Iterable[str] | None = None, aggregate_prefix: str | None = None
-    ) -> AsyncIterator[Event | CaughtUp]:
-        """Everything behind `after`, then `CaughtUp` once, then whatever is appended, until the store is closed.
-
-        Raises:
-            Closed
+    ) -> SubscriptionStream:
+        """As `read_all`, but goes on with what is appended, until the store is closed; CaughtUp comes once, between the
+        two. Iterating raises Closed in the end.
         """
-        check_position(after, None)
-        wanted = event_filter(types, aggregate_prefix, None, None)
-        told = False
-        while True:
+        check_int("after", after, 0, VERSION_MAX)
+        wanted, told = event_filter(types, aggregate_prefix), False
+
+        async def follow_on() -> list[Item]:
+            nonlocal after, told
+            while told and self.engine.visible_sequence <= after and not self._closed:
+                await self.committer.advanced.park()
             page = await self.scan_page(after, wanted)
-            for event in decode_page(page.records):
-                if event[7] > after and wanted.matches(event):
-                    yield event
+            items: list[Item] = list(wanted.select(decode_page(page.records), after))
             after = max(after, page.next)
             if page.at_end and not told:
                 told = True
-                yield CaughtUp(after)
-            while self.engine.visible_sequence <= after and not self._closed:
-                await self.committer.advanced.park()
+                items.append(CaughtUp(after))
+            return items
+
+        return SubscriptionStream(follow_on)
 
     async def stats(self) -> Stats:
         """Figures of this store, by name."""
         await trio.lowlevel.checkpoint()
+        self._check_open()
         return collect_stats(self)
 
     async def aclose(self) -> None:
-        """Waits for appends on their way, and refuses new ones; subscriptions end with `Closed`."""
+        """Waits for appends and reads on their way, and refuses new ones; subscriptions end with Closed."""
         self._closed = True
         await self.committer.drain()
         self.committer.advanced.unpark_all()
+        while self._reading:
+            await self._read.park()
+
+
+class _Submission:
+    """Commits on their way to the disk, and the task that waits for their outcomes, if it does."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[appending.Outcome] = []
+        self._delivered = False
+        self._waiting: trio.lowlevel.Task | None = None
+
+    def deliver(self, outcomes: list[appending.Outcome]) -> None:
+        self.outcomes, self._delivered = outcomes, True
+        if self._waiting is not None:
+            trio.lowlevel.reschedule(self._waiting)
+            self._waiting = None
+
+    async def wait(self) -> None:
+        """Returns when the outcomes are there."""
+        if self._delivered:
+            await trio.lowlevel.cancel_shielded_checkpoint()  # the others have their turn, the answer is not lost
+        else:
+            self._waiting = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._give_up)
+
+    def _give_up(self, _: object) -> trio.lowlevel.Abort:
+        self._waiting = None  # the commits are on their way and will be there or not; nobody waits for the answer
+        return trio.lowlevel.Abort.SUCCEEDED
 
 
 @asynccontextmanager
@@ -293,68 +329,11 @@ def collect_stats(store: EmbeddedStore) -> Stats:
     }
 
 
-def raw_commit(commit: Commit) -> RawCommit:
-    """The commit as the engine takes it. Ids and events are checked there."""
-    expected = commit.expected_version
-    raw_expected: int | bool | None
-    if isinstance(expected, Expected):
-        raw_expected = None if expected is ANY else True
-    elif expected.__class__ is int:
-        raw_expected = expected
-    else:
-        raise InvalidArgument(
-            f"expected_version is {expected!r}, allowed are a whole number from 0, ANY and EXISTS",
-            field="expected_version",
-        )
-    try:
-        events = flat.encode(flat.chain(commit.events))
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidArgument(f"events cannot be encoded: {error}", field="events") from None
-    return commit.aggregate_id, raw_expected, commit.command_id, micros(commit.timestamp), events
-
-
-def _raw_or_error(commit: Commit) -> RawCommit | EventStoreError:
-    try:
-        return raw_commit(commit)
-    except EventStoreError as error:
-        return error
-
-
-def public_outcome(commit: Commit, outcome: Outcome) -> Committed | EventStoreError:
+def _public(commit: RawCommit, outcome: appending.Outcome) -> Outcome:
     status, first, second = outcome
     if isinstance(first, EventStoreError):
-        return first
+        return again(first)
     if status == CONFLICT:
-        expected = commit.expected_version
-        return VersionConflict(commit.aggregate_id, expected.value if isinstance(expected, Expected) else expected, first)
+        return VersionConflict(commit[0], named_expected(commit[1]), first)
     assert status in (COMMITTED, DUPLICATE)
-    return Committed(commit.aggregate_id, first, second, duplicate=status == DUPLICATE)
-
-
-def event_filter(
-    types: Iterable[str] | None, prefix: str | None, from_time: int | datetime | None, to_time: int | datetime | None
-) -> EventFilter:
-    if isinstance(types, str):
-        raise InvalidArgument(f"types is {types!r}, a text; give a list of event types", field="types")
-    try:
-        (prefix or "").encode()
-    except UnicodeEncodeError:
-        raise InvalidArgument(f"aggregate_prefix is not valid UTF-8 text: {prefix!r}", field="aggregate_prefix") from None
-    return EventFilter(None if types is None else frozenset(types), prefix or None, micros(from_time), micros(to_time))
-
-
-def check_range(from_version: int, to_version: int | None, limit: int | None) -> None:
-    """Raises InvalidArgument for a range no aggregate can have. Beyond the end is fine, and empty."""
-    check_at_least("from_version", from_version, 1)
-    check_at_least("to_version", to_version, 0)
-    check_at_least("limit", limit, 0)
-
-
-def check_position(after: int, limit: int | None) -> None:
-    check_at_least("after", after, 0)
-    check_at_least("limit", limit, 0)
-
-
-def check_at_least(name: str, value: int | None, least: int) -> None:
-    if value is not None and not least <= value <= VERSION_MAX:
-        raise InvalidArgument(f"{name} is {value}, allowed are {least} to {VERSION_MAX}", field=name, limit=least, value=value)
+    return Committed(commit[0], first, second, duplicate=status == DUPLICATE)

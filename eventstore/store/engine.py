@@ -28,9 +28,10 @@ from eventstore.store.appending import Appender, Outcome, RawCommit
 from eventstore.store.commit import CommitView, check_id
 from eventstore.store.directory import Directory
 from eventstore.store.event_files import EventFiles
+from eventstore.store.event_filter import EventFilter
 from eventstore.store.known import KnownAggregates, version_of
 from eventstore.store.reading import Page, Replay, read_records
-from eventstore.store.scanning import EventFilter, Scan, ScanPage
+from eventstore.store.scanning import Scan, ScanPage
 from eventstore.store.tail import Tail, TailFile, command_key
 from eventstore.store.uniqueness import Uniqueness
 

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from eventstore.chunks.header import ChunkHeader
 from eventstore.errors import Corrupt
-from eventstore.model import Event
 from eventstore.store.event_files import EventFiles
+from eventstore.store.event_filter import EventFilter
 from eventstore.store.index import EventIndex
 from eventstore.store.page import decode_page
 from eventstore.store.reading import check_records, read_records
@@ -22,31 +22,6 @@ from eventstore.store.tail import Tail, TailFile
 
 _WINDOW_EVENTS = 4096
 _EXAMINED_EVENTS_MAX = 65_536
-
-
-@dataclass(frozen=True, slots=True)
-class EventFilter:
-    """What `read_all` and `subscribe` let through; None lets everything through. Times in µs, both ends included."""
-
-    types: frozenset[str] | None = None
-    aggregate_prefix: str | None = None
-    from_time: int | None = None
-    to_time: int | None = None
-
-    @property
-    def everything(self) -> bool:
-        return self == _EVERYTHING
-
-    def matches(self, event: Event) -> bool:
-        return (
-            (self.types is None or event[2] in self.types)
-            and (self.aggregate_prefix is None or event[0].startswith(self.aggregate_prefix))
-            and (self.from_time is None or event[6] >= self.from_time)
-            and (self.to_time is None or event[6] <= self.to_time)
-        )
-
-
-_EVERYTHING = EventFilter()
 
 
 @dataclass(frozen=True, slots=True)

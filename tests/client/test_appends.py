@@ -17,14 +17,14 @@ from eventstore.client.appends import (
     Batch,
 )
 from eventstore.client.calls import Flag
-from eventstore.client.commits import encode_commit
 from eventstore.errors import CommandIdReused, EventStoreError, Overloaded, ProtocolError, VersionConflict
-from eventstore.model import ANY, COMMIT_BYTES_MAX, EVENT_BYTES_MAX, EXISTS, Committed, NewEvent
+from eventstore.model import ANY, COMMIT_BYTES_MAX, EVENT_BYTES_MAX, EXISTS, TIME_MAX, Committed, NewEvent
 from eventstore.protocol.answers import Failure, Ok, Outcomes, outcome_values
 from eventstore.protocol.frames import LENGTH_BYTES, FrameReader
 from eventstore.protocol.limits import FRAME_BYTES_MAX
 from eventstore.protocol.request_codec import RequestDecoder
 from eventstore.protocol.requests import Append, WireCommit
+from eventstore.store.raw_commit import encode_commit
 
 
 def commit(name: str = "a", size: int = 10) -> WireCommit:
@@ -87,7 +87,7 @@ def test_a_batch_is_bounded_in_bytes_and_in_commits() -> None:
 def test_the_largest_commit_travels_alone_and_fits_in_a_frame() -> None:
     queue = AppendQueue(Flag)
     events = [NewEvent("T", bytes(EVENT_BYTES_MAX - 20))] * 4
-    largest = encode_commit("é" * 127, events, 2**63 - 1, "é" * 127, 2**63 - 1)
+    largest = encode_commit("é" * 127, events, 2**63 - 1, "é" * 127, TIME_MAX)
     assert COMMIT_BYTES_MAX - 200 < len(largest[4]) <= COMMIT_BYTES_MAX
     queue.add(commit())
     queue.add(largest)

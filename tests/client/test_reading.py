@@ -6,11 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventstore.client.reading import AggregateCursor, LogCursor, checked_types
+from eventstore.client.reading import request_of
 from eventstore.errors import InvalidArgument, ProtocolError
 from eventstore.model import Event, NewEvent
 from eventstore.protocol.answers import Page
-from eventstore.protocol.requests import ReadAll
+from eventstore.protocol.requests import Read, ReadAll
+from eventstore.store.cursors import AggregateCursor, LogCursor
+from eventstore.store.event_filter import event_filter
 from tests.protocol.records import make_record, reference_events
 
 sizes = st.lists(st.integers(1, 4), max_size=12)
@@ -29,7 +31,8 @@ def aggregate_of(commit_sizes: list[int]) -> list[bytes]:
 
 def read_page(records: list[bytes], cursor: AggregateCursor, records_a_page: int) -> Page:
     """What a server answers: whole records within the range, from the end that was asked for."""
-    asked = cursor.request()
+    asked = request_of(cursor)
+    assert isinstance(asked, Read)
     high = 2**63 if asked.to_version is None else asked.to_version
     found = [
         (record, events)
@@ -80,6 +83,12 @@ def passes(event: Event, asked: ReadAll) -> bool:
     )
 
 
+def log_request(cursor: LogCursor) -> ReadAll:
+    asked = request_of(cursor)
+    assert isinstance(asked, ReadAll)
+    return asked
+
+
 def scan_page(records: list[bytes], asked: ReadAll, records_a_page: int) -> Page:
     """What a server answers: so many records behind `after`, those without a passing event left out."""
     behind = [record for record in records if reference_events(record)[-1].sequence > asked.after]
@@ -114,11 +123,11 @@ def test_a_walk_over_the_log_brings_exactly_what_passes(
     records_a_page: int,
 ) -> None:
     records = log_of(commits)
-    cursor = LogCursor(after, limit, prefix, from_time, to_time, types)
-    asked = cursor.request()
+    cursor = LogCursor(after, limit, types, prefix, from_time, to_time)
+    asked = log_request(cursor)
     found: list[Event] = []
     while not cursor.done:
-        found += cursor.take(scan_page(records, cursor.request(), records_a_page))
+        found += cursor.take(scan_page(records, log_request(cursor), records_a_page))
     expected = [event for event in reference_events(b"".join(records)) if passes(event, asked)]
     assert found == expected[:limit]
 
@@ -154,8 +163,10 @@ def test_arguments_beyond_their_limits_are_refused_before_anything_is_sent() -> 
 
 
 def test_types_are_a_collection_and_not_one_string_or_none_at_all() -> None:
-    assert checked_types(None) == ()
-    assert checked_types({"A"}) == ("A",)
-    for wrong in ("OrderPlaced", [], ()):
-        with pytest.raises(InvalidArgument, match="collection"):
-            checked_types(wrong)
+    assert event_filter(None).types is None
+    assert event_filter({"A"}).types == {"A"}
+    assert event_filter(name for name in ("A", "B", "A")).types == {"A", "B"}
+    for wrong in ("OrderPlaced", b"OrderPlaced", [], (), 7, [""], [b"A"], ["\ud800"]):
+        with pytest.raises(InvalidArgument) as caught:
+            event_filter(wrong)  # type: ignore[arg-type] # on purpose
+        assert caught.value.fields["field"] == "types"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from eventstore.client.commits import encode_commit
 from eventstore.client.subscription import Subscription
 from eventstore.errors import (
     Closed,
@@ -21,6 +20,8 @@ from eventstore.protocol.answers import encode_ok, outcome_values
 from eventstore.protocol.frames import LENGTH
 from eventstore.protocol.handshake import Welcome
 from eventstore.protocol.requests import Append, Credit, Ping, Read, Request, Subscribe, Unsubscribe, Version
+from eventstore.store.event_filter import EventFilter, event_filter
+from eventstore.store.raw_commit import encode_commit
 from tests.client.peer import STORE, Peer, add_call, new_session
 
 EVENT = NewEvent("T", b"data")
@@ -168,7 +169,7 @@ def test_a_goodbye_to_a_client_that_waits_for_nothing_ends_the_connection() -> N
 def test_a_goodbye_does_not_wait_for_subscriptions() -> None:
     session = new_session()
     peer = Peer(session)
-    session.add(Subscription(0, None, None))
+    session.add(Subscription(0, EventFilter()))
     peer.received()
     peer.goodbye()
     assert session.drained
@@ -212,7 +213,7 @@ def test_a_batch_of_which_a_leaving_server_refused_a_part_is_sent_again_whole() 
 def test_a_subscription_goes_on_where_its_last_page_ended() -> None:
     session = new_session()
     peer = Peer(session)
-    subscription = Subscription(5, "order-", ["T"], window_bytes=1000)
+    subscription = Subscription(5, event_filter(["T"], "order-"), window_bytes=1000)
     session.add(subscription)
     ((request_id, request),) = peer.received()
     assert request == Subscribe(5, 1000, "order-", ("T",))
@@ -226,7 +227,7 @@ def test_a_subscription_goes_on_where_its_last_page_ended() -> None:
 def test_credit_is_granted_under_request_id_zero() -> None:
     session = new_session()
     peer = Peer(session)
-    subscription = Subscription(0, None, None)
+    subscription = Subscription(0, EventFilter())
     session.grant(subscription, 5)
     session.add(subscription)
     ((request_id, _),) = peer.received()
@@ -237,7 +238,7 @@ def test_credit_is_granted_under_request_id_zero() -> None:
 def test_an_ended_subscription_is_ended_at_the_server_and_its_late_pages_are_dropped() -> None:
     session = new_session()
     peer = Peer(session)
-    subscription = Subscription(0, None, None)
+    subscription = Subscription(0, EventFilter())
     session.add(subscription)
     ((request_id, _),) = peer.received()
     session.unsubscribe(subscription)
@@ -252,7 +253,7 @@ def test_an_ended_subscription_is_ended_at_the_server_and_its_late_pages_are_dro
 def test_a_subscription_that_was_just_dropped_is_ended_when_its_next_page_comes() -> None:
     session = new_session()
     peer = Peer(session)
-    subscription = Subscription(0, None, None)
+    subscription = Subscription(0, EventFilter())
     session.add(subscription)
     ((request_id, _),) = peer.received()
     subscription.wanted = False
@@ -263,7 +264,7 @@ def test_a_subscription_that_was_just_dropped_is_ended_when_its_next_page_comes(
 
 def test_a_subscription_ended_before_it_was_sent_is_never_sent() -> None:
     session = new_session()
-    subscription = Subscription(0, None, None)
+    subscription = Subscription(0, EventFilter())
     session.add(subscription)
     session.unsubscribe(subscription)
     assert Peer(session).received() == []
@@ -278,7 +279,7 @@ def test_failing_reaches_everyone_who_waits() -> None:
     sent = add_call(session, Version("a"))
     peer.received()
     unsent = add_call(session, Read("a"))
-    subscription = Subscription(0, None, None)
+    subscription = Subscription(0, EventFilter())
     session.add(subscription)
     places = [session.append(encode_commit("a", [EVENT], ANY, None, None)) for _ in range(3000)]
     session.fail(Closed("closed"))

@@ -13,6 +13,7 @@ from eventstore.protocol.answers import Failure, Ok, Page
 from eventstore.protocol.frames import LENGTH_BYTES
 from eventstore.protocol.request_codec import RequestDecoder
 from eventstore.protocol.requests import Subscribe
+from eventstore.store.event_filter import EventFilter, event_filter
 from tests.protocol.records import make_record
 
 
@@ -33,7 +34,7 @@ def sequences(subscription: Subscription) -> list[int]:
 
 
 def test_items_come_in_order_and_caught_up_once() -> None:
-    subscription = Subscription(0, None, None)
+    subscription = Subscription(0, EventFilter())
     for answer in (page(1, "A", "B"), page(3, "A", at_end=True), page(4, "A", at_end=True), page(5, "A"), Page(9, True, b"")):
         subscription.receive(answer, 100)
     assert [sequences(subscription) for _ in range(5)] == [[1, 2], [3, -3], [4], [5], []]
@@ -41,7 +42,7 @@ def test_items_come_in_order_and_caught_up_once() -> None:
 
 
 def test_events_at_or_before_the_start_and_of_other_types_are_taken_off() -> None:
-    subscription = Subscription(2, None, ["A"])
+    subscription = Subscription(2, event_filter(["A"]))
     subscription.receive(page(1, "A", "A", "A", "B", "A", at_end=True), 100)
     items = subscription.take()
     assert [item.sequence for item in items if isinstance(item, Event)] == [3, 5]
@@ -49,7 +50,7 @@ def test_events_at_or_before_the_start_and_of_other_types_are_taken_off() -> Non
 
 
 def test_after_a_reconnect_nothing_is_delivered_twice() -> None:
-    subscription = Subscription(0, None, None)
+    subscription = Subscription(0, EventFilter())
     subscription.receive(page(1, "A", "A"), 100)
     assert request_of(subscription).after == 2
     subscription.receive(page(2, "A", "A"), 100)
@@ -57,7 +58,7 @@ def test_after_a_reconnect_nothing_is_delivered_twice() -> None:
 
 
 def test_grants_are_rare_and_give_back_what_was_taken() -> None:
-    subscription = Subscription(0, None, None, window_bytes=1000)
+    subscription = Subscription(0, EventFilter(), window_bytes=1000)
     due = []
     for number in range(1, 11):
         subscription.receive(page(number, "A"), 200)
@@ -69,7 +70,7 @@ def test_grants_are_rare_and_give_back_what_was_taken() -> None:
 @given(st.lists(st.sampled_from(["send", "take", "lose"]), max_size=60), st.integers(1, 700))
 def test_credit_never_runs_out_while_nothing_waits_and_never_runs_away(steps: list[str], size: int) -> None:
     window = 1000
-    subscription = Subscription(0, None, None, window_bytes=window)
+    subscription = Subscription(0, EventFilter(), window_bytes=window)
     credit, waiting, sequence = request_of(subscription).credit, 0, 1
     for step in steps:
         if step == "send" and credit > 0:
@@ -85,7 +86,7 @@ def test_credit_never_runs_out_while_nothing_waits_and_never_runs_away(steps: li
 
 
 def test_what_arrived_before_an_error_is_delivered_before_it() -> None:
-    subscription = Subscription(0, None, None)
+    subscription = Subscription(0, EventFilter())
     subscription.receive(page(1, "A"), 100)
     assert subscription.receive(Failure(Overloaded("too many subscriptions")), 50)
     assert sequences(subscription) == [1]
@@ -97,7 +98,7 @@ def test_what_arrived_before_an_error_is_delivered_before_it() -> None:
 
 @pytest.mark.parametrize("wrong", [Ok((1,)), Page(None, True, b""), Page(3, True, b"")])
 def test_what_is_no_page_or_leads_back_is_a_protocol_error(wrong: Ok | Page) -> None:
-    subscription = Subscription(5, None, None)
+    subscription = Subscription(5, EventFilter())
     assert subscription.receive(wrong, 10)
     with pytest.raises(ProtocolError):
         subscription.take()

@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 
 from eventstore import flat
-from eventstore.client.commits import encode_commit
 from eventstore.errors import InvalidArgument
 from eventstore.model import ANY, COMMIT_EVENTS_MAX, EVENT_BYTES_MAX, EXISTS, VERSION_MAX, ExpectedVersion, NewEvent
+from eventstore.store.raw_commit import encode_commit
 
 EVENT = NewEvent("T", b"data")
 

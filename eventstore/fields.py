@@ -1,12 +1,12 @@
 """Checks of single values that came from outside: each names the field, the limit and the value it refuses.
 
-Both sides run them: a client before it sends anything, a server on what it received.
+Everybody runs the same ones: a store on what its user gives it, a client before it sends anything, a server on what it
+received. So a wrong argument is refused in the same words wherever the store is.
 """
 
 from __future__ import annotations
 
 from eventstore.errors import InvalidArgument
-from eventstore.flat import Scalar
 from eventstore.model import ID_BYTES_MAX
 
 _SHOWN_CHARACTERS = 80
@@ -18,7 +18,7 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
 
 
-def check_text(field: str, value: Scalar, low: int = 1, high: int = ID_BYTES_MAX) -> str:
+def check_text(field: str, value: object, low: int = 1, high: int = ID_BYTES_MAX) -> str:
     """`value`, if it is valid Unicode text of `low` to `high` bytes in UTF-8.
 
     Raises:
@@ -43,7 +43,7 @@ def check_text(field: str, value: Scalar, low: int = 1, high: int = ID_BYTES_MAX
     return value
 
 
-def check_int(field: str, value: Scalar, low: int, high: int) -> int:
+def check_int(field: str, value: object, low: int, high: int) -> int:
     """`value`, if it is an integer within the range.
 
     Raises:
@@ -63,7 +63,7 @@ def check_int(field: str, value: Scalar, low: int, high: int) -> int:
     return value
 
 
-def check_optional_int(field: str, value: Scalar, low: int, high: int) -> int | None:
+def check_optional_int(field: str, value: object, low: int, high: int) -> int | None:
     """`value`, if it is nil or an integer within the range.
 
     Raises:
@@ -72,7 +72,7 @@ def check_optional_int(field: str, value: Scalar, low: int, high: int) -> int | 
     return None if value is None else check_int(field, value, low, high)
 
 
-def check_flag(field: str, value: Scalar) -> bool:
+def check_flag(field: str, value: object) -> bool:
     """`value`, if it is true or false.
 
     Raises:

@@ -1,0 +1,99 @@
+"""What `read_all` and `subscribe` let through.
+
+Filters are applied twice: where the files are, to whole commits, so that what nobody wants is not read; and where the
+events are, to each of them, because a commit is handed on whole if any of its events is wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from eventstore.errors import InvalidArgument
+from eventstore.fields import check_int, check_text, shown
+from eventstore.model import FILTER_TYPES_MAX, TYPE_BYTES_MAX, Event, micros
+
+_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class EventFilter:
+    """None lets everything through. Times in µs, both ends included."""
+
+    types: frozenset[str] | None = None
+    aggregate_prefix: str | None = None
+    from_time: int | None = None
+    to_time: int | None = None
+
+    @property
+    def everything(self) -> bool:
+        return self == _EVERYTHING
+
+    def matches(self, event: Event) -> bool:
+        return (
+            (self.types is None or event[2] in self.types)
+            and (self.aggregate_prefix is None or event[0].startswith(self.aggregate_prefix))
+            and (self.from_time is None or event[6] >= self.from_time)
+            and (self.to_time is None or event[6] <= self.to_time)
+        )
+
+    def select(self, events: list[Event], after: int) -> list[Event]:
+        """Those behind sequence `after` that pass; `events` are in order of sequence."""
+        if events and events[0][7] <= after:
+            events = [event for event in events if event[7] > after]
+        return events if self.everything else [event for event in events if self.matches(event)]
+
+
+_EVERYTHING = EventFilter()
+
+
+def event_filter(
+    types: Iterable[str] | None = None,
+    aggregate_prefix: str | None = None,
+    from_time: int | datetime | None = None,
+    to_time: int | datetime | None = None,
+) -> EventFilter:
+    """The filter that a user's arguments describe. An empty prefix lets everything through; no types at all are refused,
+    since they can mean everything as well as nothing.
+
+    Raises:
+        InvalidArgument
+    """
+    if aggregate_prefix is not None:
+        check_text("aggregate_prefix", aggregate_prefix, 0)
+    return EventFilter(
+        _checked_types(types),
+        aggregate_prefix or None,
+        _checked_time("from_time", from_time),
+        _checked_time("to_time", to_time),
+    )
+
+
+def _checked_types(types: Iterable[str] | None) -> frozenset[str] | None:
+    if types is None:
+        return None
+    try:
+        names = [] if isinstance(types, str | bytes) else list(types)
+    except TypeError:
+        names = []
+    if not names:
+        raise InvalidArgument(
+            f"types is {shown(types)}; it is a collection of event types, or None for all", field="types", value=shown(types)
+        )
+    for name in names:
+        check_text("types", name, 1, TYPE_BYTES_MAX)
+    chosen = frozenset(names)
+    if len(chosen) > FILTER_TYPES_MAX:
+        raise InvalidArgument(
+            f"{len(chosen)} event types, the limit is {FILTER_TYPES_MAX}",
+            field="types",
+            limit=FILTER_TYPES_MAX,
+            value=len(chosen),
+        )
+    return chosen
+
+
+def _checked_time(name: str, time: int | datetime | None) -> int | None:
+    exact = micros(time, name)
+    return None if exact is None else check_int(name, exact, _INT64_MIN, _INT64_MAX)

@@ -1,0 +1,162 @@
+"""A commit as its user gives it, checked and turned into the five values that the engine takes and the wire carries.
+
+The embedded store and the clients share this, so that the same commit means the same to both. The engine checks what comes
+in over the wire once more; checking here as well means that a bad commit costs no round trip and cannot be stuck behind a
+frame it would never fit in.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final, TypeAlias
+
+from eventstore import flat
+from eventstore.errors import EventStoreError, InvalidArgument
+from eventstore.fields import check_int, check_text, shown
+from eventstore.model import (
+    ANY,
+    COMMIT_BYTES_MAX,
+    COMMIT_EVENTS_MAX,
+    EVENT_BYTES_MAX,
+    EXISTS,
+    TIME_MAX,
+    TIME_MIN,
+    TYPE_BYTES_MAX,
+    VERSION_MAX,
+    Commit,
+    Committed,
+    ExpectedVersion,
+    NewEvent,
+    micros,
+)
+
+RawExpected: TypeAlias = int | bool | None
+"""None: any version; True: the aggregate exists; an int: exactly this version."""
+
+RawCommit: TypeAlias = tuple[str, RawExpected, str, int | None, bytes]
+"""(aggregate id, expected version, command id, time in µs or None, events as in a commit record)."""
+
+Outcome: TypeAlias = Committed | EventStoreError
+"""What became of a commit, as its user is told."""
+
+_NEW_EVENTS: Final = frozenset({NewEvent})
+
+
+def encode_commit(
+    aggregate_id: str,
+    events: Sequence[NewEvent],
+    expected_version: ExpectedVersion,
+    command_id: str | None,
+    timestamp: int | datetime | None,
+) -> RawCommit:
+    """The commit's five values. Without a command id it gets a fresh one.
+
+    Raises:
+        InvalidArgument: it breaks a limit; names field, limit and value.
+    """
+    check_text("aggregate_id", aggregate_id)
+    if command_id is None:
+        command_id = uuid.uuid4().hex
+    else:
+        check_text("command_id", command_id)
+    if timestamp is not None:
+        timestamp = check_int("timestamp", micros(timestamp), TIME_MIN, TIME_MAX)
+    return aggregate_id, _raw_expected(expected_version), command_id, timestamp, _encode_events(events)
+
+
+def encoded_or_refused(commit: Commit) -> RawCommit | InvalidArgument:
+    """As `encode_commit`, for one of many: what is wrong with it is its outcome, and nobody else's."""
+    try:
+        return encode_commit(commit.aggregate_id, commit.events, commit.expected_version, commit.command_id, commit.timestamp)
+    except InvalidArgument as error:
+        return error
+
+
+def named_expected(expected: RawExpected) -> int | str:
+    """The expected version as errors name it."""
+    if expected is None:
+        return str(ANY.value)
+    return str(EXISTS.value) if expected is True else expected
+
+
+def _raw_expected(expected: ExpectedVersion) -> RawExpected:
+    if expected.__class__ is int and 0 <= expected <= VERSION_MAX:
+        return expected
+    if expected is ANY:
+        return None
+    if expected is EXISTS:
+        return True
+    if isinstance(expected, int):
+        return check_int("expected_version", expected, 0, VERSION_MAX)
+    raise InvalidArgument(
+        f"expected_version is {shown(expected)}; it is an int (0: must not exist), ANY or EXISTS",
+        field="expected_version",
+        value=shown(expected),
+    )
+
+
+def _encode_events(events: Sequence[NewEvent]) -> bytes:
+    if events.__class__ is not list and events.__class__ is not tuple:
+        events = _listed(events)
+    count = len(events)
+    if not 0 < count <= COMMIT_EVENTS_MAX:
+        raise InvalidArgument(
+            f"a commit of {count} events, allowed are 1 to {COMMIT_EVENTS_MAX}",
+            field="events",
+            limit=COMMIT_EVENTS_MAX if count else 1,
+            value=count,
+        )
+    if count == 1 or not _all_fine(events):
+        for event in events:
+            _check_event(event)
+    packed = flat.encode(events[0] if count == 1 else flat.chain(events))
+    if len(packed) > COMMIT_BYTES_MAX:
+        raise InvalidArgument(
+            f"the events of the commit take {len(packed)} bytes, the limit is {COMMIT_BYTES_MAX}",
+            field="commit",
+            limit=COMMIT_BYTES_MAX,
+            value=len(packed),
+        )
+    return packed
+
+
+def _listed(events: object) -> list[NewEvent]:
+    try:
+        return list(events)  # type: ignore[call-overload, no-any-return] # each member is checked by whoever asked
+    except TypeError:
+        raise InvalidArgument(
+            f"events is {shown(events)}; it is a sequence of NewEvent", field="events", value=shown(events)
+        ) from None
+
+
+def _all_fine(events: Sequence[NewEvent]) -> bool:
+    """Whether no event needs a closer look: `_check_event` for all of them in C loops, four times as fast."""
+    if set(map(type, events)) != _NEW_EVENTS:
+        return False
+    _, types, data, metadata = zip(*events, strict=True)
+    size = max(map(len, data)) + (max(len(each or b"") for each in metadata) if any(metadata) else 0)
+    try:
+        names = set(types)
+    except TypeError:  # something that cannot even be hashed
+        return False
+    return size <= EVENT_BYTES_MAX and all(
+        name.__class__ is str and name.isascii() and 0 < len(name) <= TYPE_BYTES_MAX for name in names
+    )
+
+
+def _check_event(event: NewEvent) -> None:
+    if event.__class__ is not NewEvent:
+        raise InvalidArgument(f"events holds {shown(event)}, which is no NewEvent", field="events", value=shown(event))
+    _, name, data, metadata = event
+    if name.__class__ is not str or not name.isascii() or not 0 < len(name) <= TYPE_BYTES_MAX:
+        check_text("type", name, 1, TYPE_BYTES_MAX)
+    size = len(data) if metadata is None else len(data) + len(metadata)
+    if size > EVENT_BYTES_MAX:
+        raise InvalidArgument(
+            f"event {name!r} has {size} bytes of data and metadata, the limit is {EVENT_BYTES_MAX}",
+            field="event",
+            limit=EVENT_BYTES_MAX,
+            value=size,
+        )

@@ -1,0 +1,91 @@
+"""What `read`, `read_all` and `subscribe` of the embedded store return: async iterators over pages.
+
+They are classes and not async generators, because a generator that is left early must be closed explicitly under trio.
+These hold nothing but a position and can just be dropped; `aclose` and `async with` are there for those who are used to
+them, and because the clients' iterators have them too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from types import TracebackType
+from typing import Self, TypeAlias
+
+import trio
+
+from eventstore.model import CaughtUp, Event
+from eventstore.store.cursors import AggregateCursor, LogCursor
+
+TurnPage: TypeAlias = Callable[[], Awaitable[list[Event]]]
+Item: TypeAlias = Event | CaughtUp
+FollowOn: TypeAlias = Callable[[], Awaitable[list[Item]]]
+
+
+class EventStream:
+    """The events a cursor walks over; `turn_page` gives those of its next page."""
+
+    def __init__(self, cursor: AggregateCursor | LogCursor, turn_page: TurnPage) -> None:
+        self._cursor = cursor
+        self._turn_page = turn_page
+        self._events: Iterator[Event] = iter(())
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        for event in self._events:  # the fastest way to take one and notice the end
+            return event
+        while not self._cursor.done:
+            self._events = iter(await self._turn_page())
+            for event in self._events:
+                return event
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        """Ends the iteration."""
+        self._cursor.done = True
+        self._events = iter(())
+        await trio.lowlevel.checkpoint()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+class SubscriptionStream:
+    """Events as they are appended, and CaughtUp once, when everything stored was delivered."""
+
+    def __init__(self, follow_on: FollowOn) -> None:
+        self._follow_on = follow_on
+        self._items: Iterator[Item] = iter(())
+        self._closed = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Item:
+        for item in self._items:
+            return item
+        while not self._closed:
+            self._items = iter(await self._follow_on())
+            for item in self._items:
+                return item
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        """Ends the subscription."""
+        self._closed = True
+        self._items = iter(())
+        await trio.lowlevel.checkpoint()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
