@@ -125,7 +125,9 @@ class _Import:
                 continue
             if isinstance(item, Group):
                 item = Refusal(item.file, item.at, item.lines, item.why or "")
-            self._refuse(item)
+            self._summary.refuse(item)
+            if self._strict:
+                raise SourceFailed(_strictly(item))
 
     async def _send(self, nursery: trio.Nursery, batch: _Batch) -> None:
         """Hands a batch to the client once the one before it was answered; returns without waiting for its answer."""
@@ -153,7 +155,10 @@ class _Import:
             if isinstance(outcome, Committed):
                 self._count(group, outcome)
             elif isinstance(outcome, _ABOUT_THE_COMMIT):
-                self._refuse(Refusal(group.file, group.line, group.lines, outcome.message))
+                refusal = Refusal(group.file, group.line, group.lines, outcome.message)
+                self._summary.refuse(refusal)
+                if self._strict:
+                    raise Stopped(_strictly(refusal))
             elif stopped is None:
                 stopped = group, outcome
         self._on_progress()
@@ -169,7 +174,6 @@ class _Import:
         else:
             summary.new += group.lines
 
-    def _refuse(self, refusal: Refusal) -> None:
-        self._summary.refuse(refusal)
-        if self._strict:
-            raise Stopped(f"{refusal.file}, line {refusal.line}: {refusal.why}; everything before it was imported")
+
+def _strictly(refusal: Refusal) -> str:
+    return f"{refusal.file}, line {refusal.line}: {refusal.why}; what comes before it was imported"

@@ -16,13 +16,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
-from eventstore.cli.event_lines import LineRefused, guess_ids, parse_line
+from eventstore.cli.event_lines import LineRefused, ParsedLine, guess_ids, parse_line
 from eventstore.errors import EventStoreError
 from eventstore.model import ANY, COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX, Commit, NewEvent
 
 # An event of 4 MB whose every byte is an escape of six, and the rest of the line.
 LINE_BYTES_MAX: Final = 32 * 1024 * 1024
 STANDARD_INPUT: Final = "-"
+_DOUBTFUL_MAX: Final = 1_000
 _BUFFER_BYTES: Final = 256 * 1024  # GzipFile's own readline is Python, a buffered reader's is C
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 
@@ -57,21 +58,22 @@ class Group:
     at: int = 0
 
     def refuse(self, line: int, why: str) -> None:
+        """Counts a line that is no event, and with it the others are none either."""
+        self.lines += 1
         if self.why is None:
             self.why, self.at = why, line
             self.events.clear()
 
     def add(self, line: int, time: int, event: NewEvent) -> None:
-        self.lines += 1
         self.size_bytes += len(event[2])
-        if self.why is not None:
-            return
         if time != self.time:
             self.refuse(line, "another timestamp than the line before, of the same command; a commit has one time")
-        elif self.lines > COMMIT_EVENTS_MAX or self.size_bytes > COMMIT_BYTES_MAX:
-            self.refuse(line, f"too much for one commit: {self.lines} events of {self.size_bytes} bytes")
+        elif self.lines >= COMMIT_EVENTS_MAX or self.size_bytes > COMMIT_BYTES_MAX:
+            self.refuse(line, f"too much for one commit: over {COMMIT_EVENTS_MAX} events or {COMMIT_BYTES_MAX} bytes")
         else:
-            self.events.append(event)
+            self.lines += 1
+            if self.why is None:
+                self.events.append(event)
 
     def commit(self) -> Commit:
         """The expected version is "any": a file holds histories, and whoever imports it decides nothing anew."""
@@ -102,8 +104,6 @@ class Source:
         for path in self._paths:
             with self._opened(path) as lines:
                 yield from _groups(path, lines)
-            self._before = self.done_bytes
-            self._raw = None
 
     @contextmanager
     def _opened(self, path: str) -> Iterator[BinaryIO]:
@@ -114,32 +114,60 @@ class Source:
             self._raw = raw
             packed = raw.read(2) == _GZIP_MAGIC
             raw.seek(0)
-            yield cast(BinaryIO, io.BufferedReader(gzip.GzipFile(fileobj=raw), _BUFFER_BYTES)) if packed else raw
-            self._before += raw.tell()
-            self._raw = None
+            try:
+                yield cast(BinaryIO, io.BufferedReader(gzip.GzipFile(fileobj=raw), _BUFFER_BYTES)) if packed else raw
+            finally:
+                self._before, self._raw = self.done_bytes, None
+
+
+class _Grouper:
+    """Puts lines together to commits. What has ended is returned, in the order of the file."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._group: Group | None = None
+        # lines behind the group that do not tell whose they are: what follows decides whether they were part of it
+        self._doubtful: list[Refusal] = []
+
+    def good(self, number: int, parsed: ParsedLine) -> list[Group | Refusal]:
+        aggregate_id, command_id, time, event = parsed
+        group = self._group
+        if group is not None and aggregate_id == group.aggregate_id and command_id == group.command_id:
+            for refusal in self._doubtful:
+                group.refuse(refusal.line, refusal.why)
+            self._doubtful.clear()
+            group.add(number, time, event)
+            return []
+        ended = self.end()
+        self._group = group = Group(self._path, number, aggregate_id, command_id, time)
+        group.add(number, time, event)
+        return ended
+
+    def bad(self, number: int, refused: LineRefused) -> list[Group | Refusal]:
+        group = self._group
+        if group is not None and refused.ids == (group.aggregate_id, group.command_id):
+            group.refuse(number, refused.what)
+            return []
+        self._doubtful.append(Refusal(self._path, number, 1, refused.what))
+        return [] if refused.ids is None and len(self._doubtful) < _DOUBTFUL_MAX else self.end()
+
+    def end(self) -> list[Group | Refusal]:
+        ended: list[Group | Refusal] = [] if self._group is None else [self._group]
+        ended += self._doubtful
+        self._group, self._doubtful = None, []
+        return ended
 
 
 def _groups(path: str, lines: BinaryIO) -> Iterator[Group | Refusal]:
-    group: Group | None = None
+    grouper = _Grouper(path)
     for number, raw in _numbered(path, lines):
         try:
-            aggregate_id, command_id, time, event = parse_line(_text(raw))
+            parsed = parse_line(_text(raw))
         except LineRefused as refused:
-            if group is not None and refused.ids == (group.aggregate_id, group.command_id):
-                group.lines += 1
-                group.refuse(number, refused.what)
-            else:
-                yield Refusal(path, number, 1, refused.what)
-            continue
-        if group is not None and aggregate_id == group.aggregate_id and command_id == group.command_id:
-            group.add(number, time, event)
-            continue
-        if group is not None:
-            yield group
-        group = Group(path, number, aggregate_id, command_id, time)
-        group.add(number, time, event)
-    if group is not None:
-        yield group
+            yield from grouper.bad(number, refused)
+        else:
+            yield from grouper.good(number, parsed)
+    yield from grouper.end()
 
 
 def _text(raw: bytes) -> str:

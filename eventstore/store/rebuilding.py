@@ -48,13 +48,13 @@ class Rebuilt:
     failures: list[str] = field(default_factory=list)
 
 
-def rebuild(path: str | Path, on_step: OnStep = lambda *_: None) -> Rebuilt:
-    """Rebuilds all derived files of the data folder `path`, for as long as which it is locked.
+def rebuild(path: str | Path, on_step: OnStep = lambda *_: None, *, files: Files | None = None) -> Rebuilt:
+    """Rebuilds all derived files of the data folder `path`, which is locked meanwhile. `files` is for tests.
 
     Raises:
         FolderRefused, Corrupt: there is no store, it is being served, or event files are missing.
     """
-    path, files = Path(path), OsFiles()
+    path, files = Path(path), files or OsFiles()
     if not path.is_dir():
         raise FolderRefused(str(path), "is a file, not a folder" if path.exists() else "there is no such folder")
     folder = event_folder(files, path, read_identity(files, path))

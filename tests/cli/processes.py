@@ -1,0 +1,109 @@
+"""Real processes for the tests of the command line: the server, and the commands that talk to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+DEADLINE_SECONDS = 30.0
+TICK_SECONDS = 0.02
+PROGRAM = (sys.executable, "-m", "eventstore.cli.main")
+
+
+def environment() -> dict[str, str]:
+    """That of the tests, without settings somebody may have made for a server of theirs."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("EVENTSTORE_")}
+
+
+def wait_for(condition: Callable[[], object], what: str) -> None:
+    """Returns once the condition holds; looks again until the deadline."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {DEADLINE_SECONDS:.0f} s"
+        time.sleep(TICK_SECONDS)
+
+
+def run(*arguments: object, store: str | None = None, text: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs a command to its end."""
+    command = [*PROGRAM, *map(str, arguments), *(["--store", store] if store else [])]
+    return subprocess.run(
+        command, check=False, capture_output=True, text=True, input=text, timeout=DEADLINE_SECONDS, env=environment()
+    )
+
+
+def start(*arguments: object, **options: Any) -> subprocess.Popen[bytes]:
+    """Starts a command; whoever calls it waits for its end."""
+    return subprocess.Popen([*PROGRAM, *map(str, arguments)], env=environment(), **options)
+
+
+def output(*arguments: object, store: str | None = None, text: str | None = None) -> str:
+    """What a command that must succeed prints."""
+    result = run(*arguments, store=store, text=text)
+    assert result.returncode == 0, f"exit code {result.returncode}: {result.stdout}{result.stderr}"
+    assert "Traceback" not in result.stderr
+    return result.stdout
+
+
+def refused(*arguments: object, store: str | None = None, code: int = 1, text: str | None = None) -> str:
+    """The one line in which a command that must fail says why."""
+    result = run(*arguments, store=store, text=text)
+    assert result.returncode == code, f"exit code {result.returncode}: {result.stdout}{result.stderr}"
+    lines = result.stderr.splitlines()
+    assert len(lines) == 1, result.stderr
+    assert lines[0].startswith("error: ")
+    return lines[0].removeprefix("error: ")
+
+
+class Server:
+    """`eventstore serve` on a free port of the loopback interface."""
+
+    def __init__(self, data: Path, *options: str) -> None:
+        self.data = data
+        self.log = data.with_suffix(".log")
+        with open(self.log, "wb") as log:
+            self.process = start(
+                "serve", "--data", data, "--listen", "127.0.0.1:0", "--log-format", "json", *options,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
+        wait_for(lambda: self.said("serving") or self.process.poll() is not None, "the server starts")
+        serving = self.said("serving")
+        assert serving is not None, self.log.read_text()
+        self.store = str(serving["address"])
+        self.opened = serving
+
+    def said(self, event: str) -> dict[str, Any] | None:
+        for line in self.log.read_text().splitlines():
+            if line.startswith("{") and line.endswith("}"):
+                said: dict[str, Any] = json.loads(line)
+                if said["event"] == event:
+                    return said
+        return None
+
+    def stats(self) -> dict[str, Any]:
+        figures: dict[str, Any] = json.loads(output("stats", "--json", store=self.store))
+        return figures
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(DEADLINE_SECONDS)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+
+def line(aggregate_id: str, command_id: str, event_type: str = "Happened", data: object = 1, **more: object) -> str:
+    """A line of an import file."""
+    members = {
+        "aggregate_id": aggregate_id, "command_id": command_id, "event_type": event_type,
+        "timestamp": "2026-01-31T12:00:00.000001+01:00", "data": data,
+    }  # fmt: skip
+    return json.dumps(members | more, separators=(",", ":"))

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import json
+import signal
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.processes import Server, output, refused, run
+
+Serve = Callable[..., Server]
+
+
+def test_a_server_stops_on_sigterm_and_takes_up_where_it_left(serve: Serve) -> None:
+    server = serve()
+    output("append", "a", "--type", "T", "--data", "1", store=server.store)
+    assert server.stop() == 0
+    assert server.said("stopped") is not None
+    again = serve(data=server.data)
+    assert again.opened["events"] == 1
+    assert again.stop(signal.SIGINT) == 0
+
+
+def test_metrics_and_health_are_served(serve: Serve) -> None:
+    server = serve("--http", "127.0.0.1:0")
+    with urllib.request.urlopen(f"http://{server.opened['http']}/health", timeout=10) as answer:
+        assert json.load(answer)["healthy"] is True
+    with urllib.request.urlopen(f"http://{server.opened['http']}/metrics", timeout=10) as answer:
+        assert "eventstore_events_total" in answer.read().decode()
+
+
+def test_settings_come_from_options_before_the_file(serve: Serve, tmp_path: Path) -> None:
+    config = tmp_path / "server.toml"
+    config.write_text('durability = "async"\nfile_size_bytes = 1000000\nflush_interval_s = 0.05\n')
+    server = serve("--config", str(config), "--durability", "sync", "--set", "preload-aggregates=7")
+    assert server.stats()["durability"] == "sync"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--durability", "maybe"], "durability"),
+        (["--file-size-bytes", "12"], "file_size_bytes is 12"),
+        (["--listen", "nowhere"], "listen is 'nowhere'"),
+        (["--listen", "127.0.0.1:99999"], "HOST:PORT"),
+        (["--set", "colour=blue"], "colour"),
+        (["--set", "colour"], "NAME=VALUE"),
+        (["--config", "missing.toml"], "missing.toml"),
+    ],
+)
+def test_a_wrong_setting_is_refused_by_name(tmp_path: Path, options: list[str], words: str) -> None:
+    assert words in refused("serve", "--data", tmp_path / "data", *options)
+
+
+def test_a_broken_settings_file_is_refused(tmp_path: Path) -> None:
+    config = tmp_path / "server.toml"
+    config.write_text("durability = ")
+    assert "is not TOML" in refused("serve", "--data", tmp_path / "data", "--config", config)
+
+
+def test_a_data_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("something else")
+    assert "is a file, not a folder" in refused("serve", "--data", tmp_path / "data", "--listen", "127.0.0.1:0")
+
+
+def test_a_data_folder_in_use_is_refused(serve: Serve) -> None:
+    server = serve()
+    message = refused("serve", "--data", server.data, "--listen", "127.0.0.1:0")
+    assert f"in use by process {server.process.pid}" in message
+
+
+def test_an_address_in_use_is_refused(serve: Serve, tmp_path: Path) -> None:
+    server = serve()
+    listen = server.store.removeprefix("tcp://")
+    result = run("serve", "--data", tmp_path / "other", "--listen", listen)
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1].startswith(f"error: {listen}: cannot listen there")

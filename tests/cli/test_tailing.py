@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Callable
+
+from tests.cli.processes import Server, line, output, run, start, wait_for
+
+Serve = Callable[..., Server]
+
+
+def _fill(server: Server, count: int) -> None:
+    lines = [line(f"aggregate-{number % 3}", f"c-{number}", f"Type{number % 2}", number) for number in range(count)]
+    output("import", "-", store=server.store, text="\n".join(lines))
+
+
+def test_the_last_events_are_shown_in_commit_order(serve: Serve) -> None:
+    server = serve()
+    _fill(server, 25)
+    shown = output("tail", "--no-follow", "--json", store=server.store).splitlines()
+    assert [json.loads(item)["sequence"] for item in shown] == list(range(16, 26))
+    everything = output("tail", "--no-follow", "--after", 0, "--json", store=server.store).splitlines()
+    assert [json.loads(item)["data"] for item in everything] == list(range(25))
+    some = output(
+        "tail", "--no-follow", "--after", 0, "--type", "Type1", "--prefix", "aggregate-2", "--json", store=server.store
+    )
+    assert [json.loads(item)["data"] for item in some.splitlines()] == [5, 11, 17, 23]
+    assert "aggregate-0" in output("tail", "--no-follow", store=server.store)
+
+
+def test_new_events_follow_the_stored_ones(serve: Serve) -> None:
+    server = serve()
+    _fill(server, 3)
+    out, err = server.data.with_suffix(".out"), server.data.with_suffix(".err")
+    with open(out, "wb") as stdout, open(err, "wb") as stderr:
+        tail = start("tail", "--after", 0, "--json", "--store", server.store, stdout=stdout, stderr=stderr)
+    try:
+        wait_for(lambda: "caught up at sequence 3" in err.read_text(), "the subscription catches up")
+        output("append", "late", "--type", "T", "--data", "1", store=server.store)
+        wait_for(lambda: len(out.read_text().splitlines()) == 4, "the new event arrives")
+        assert json.loads(out.read_text().splitlines()[-1])["aggregate_id"] == "late"
+    finally:
+        tail.send_signal(signal.SIGINT)
+        assert tail.wait(30) == 130
+    assert err.read_text().splitlines() == ["caught up at sequence 3; waiting for more (Ctrl-C ends)"]
+
+
+def test_a_closed_pipe_ends_quietly(serve: Serve) -> None:
+    server = serve()
+    _fill(server, 5_000)
+    reading = start("export", "--store", server.store, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert reading.stdout is not None
+    assert reading.stderr is not None
+    assert reading.stdout.readline()
+    reading.stdout.close()
+    errors = reading.stderr.read()
+    assert (reading.wait(30), errors) == (1, b"")
+    reading.stderr.close()
+    assert run("tail", "--no-follow", store=server.store).returncode == 0
