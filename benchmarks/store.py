@@ -114,7 +114,7 @@ def many_files(folder: Path, quick: bool) -> Figures:
     started = time.perf_counter()
     opened = open_folder(folder / "large", StoreSettings(sort=False))
     event = flat.encode((0, EVENT_TYPE, PAYLOAD, None))
-    synthesis.write(opened.engine, [(synthesis.aggregate(3), 1, "first", None, event)])
+    synthesis.write(opened.engine, [(synthesis.aggregate(9), 1, "first", None, event)])
     first = time.perf_counter() - started
     empty = open_folder(folder / "empty", StoreSettings(sort=False))
     working, cold = [], []
@@ -152,7 +152,7 @@ def _cold_rate(engine: Engine, turn: int, aggregates: int) -> float:
     step = aggregates // 20_000
     started = time.perf_counter()
     for first in range(0, 20_000, BATCH):
-        places = [place * step + turn + 10 for place in range(first, first + BATCH)]
+        places = [place * step + turn for place in range(first, first + BATCH)]
         synthesis.write(engine, [(synthesis.aggregate(n), 1, f"cold-{n}", None, event) for n in places])
     return 20_000 / (time.perf_counter() - started)
 
