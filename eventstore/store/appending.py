@@ -8,6 +8,7 @@ records column by column, in C loops. As one method per step the same work took 
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from itertools import repeat
@@ -45,6 +46,9 @@ Row: TypeAlias = tuple[int, int, int, int, int, bytes, bytes, bytes]
 """Length of the record, sequence, events, time, first version, aggregate id, command id, events."""
 
 
+_WARM_COMMITS_MIN = 8
+
+
 class Appender:
     """Turns commits into outcomes, and the good ones into records of the front buffer and entries of the tail."""
 
@@ -68,6 +72,7 @@ class Appender:
         now = int(self._clock() * 1_000_000)
         outcomes: list[Outcome] = []
         rows: list[Row] = []
+        self._warm(commits)
         try:
             self._accept(commits, now, outcomes, rows)
         finally:  # whatever happens: what was accepted is in the tail, and must not be there without a record
@@ -118,6 +123,15 @@ class Appender:
             except EventStoreError as error:
                 self.refused += 1
                 outcomes.append((REFUSED, error, 0))
+
+    def _warm(self, commits: Sequence[RawCommit]) -> None:
+        """Looks up the aggregates of a large batch in one pass over the directory: a third of what one by one costs."""
+        if len(commits) < _WARM_COMMITS_MIN or not len(self._files.ranges):
+            return
+        young = self._known.young
+        missing = {row[0] for row in commits if row[0] not in young}
+        with contextlib.suppress(EventStoreError):  # the commits that need what is damaged will say so
+            self._unique.warm([name for name in missing if name.isascii() and 0 < len(name) <= ID_BYTES_MAX])
 
     def _frame(self, rows: list[Row]) -> None:
         """Turns accepted commits into records; they go into the current file, where there is room for all of them."""
