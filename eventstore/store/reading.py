@@ -116,6 +116,8 @@ class Replay:
             NotCached: with `cached_only`, when event files would have to be read from the disk.
         """
         stop = VERSION_MAX if to_version is None else to_version
+        if from_version > stop:
+            return Page(b"", None)
         spans = [
             span for span in self._spans(aggregate_id, visible_sequence) if span.last >= from_version and span.first <= stop
         ]

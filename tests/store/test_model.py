@@ -1,0 +1,265 @@
+"""The engine against a plain model: a list of events and a dict of commands. Restarts, crashes and full disks included.
+
+What was appended and not yet written is pending: it takes part in every check, is visible to nobody, and a crash or a full
+disk may take it away, from some commit on to the last.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from eventstore.config import StoreSettings
+from eventstore.errors import CommandIdReused, StorageFull
+from eventstore.model import Event, NewEvent
+from eventstore.store.appending import COMMITTED, CONFLICT, DUPLICATE, REFUSED, Expected, Outcome
+from eventstore.store.scanning import EventFilter
+from tests.simulated_disk import CRASH_MODES, CrashMode, SimulatedCrash, SimulatedDisk
+from tests.store.stepped import Stepped, forget_directory, raw, spare_the_probe
+
+TINY = StoreSettings(file_size_bytes=6_144, preallocate_bytes=4_096, sort=False, preload_aggregates=3)
+CACHED_BYTES = 1_500  # five aggregates or so: what is forgotten must be found again
+
+aggregates = st.sampled_from(["a", "b", "ba", "c-ü", "d" * 40])
+command_ids = st.sampled_from([f"command-{number}" for number in range(40)])
+types = st.sampled_from(["Placed", "Paid", "Sent-é", "T" * 40])
+payloads = st.sampled_from([b"", b"x", bytes(range(200)), b"y" * 300, b"z" * 2_500])
+events = st.builds(NewEvent, types, payloads, st.sampled_from([None, b"", b"meta", b"m" * 260]))
+contents = st.lists(events, min_size=1, max_size=4)
+page_sizes = st.sampled_from([1, 300, 1_000, 1 << 20])
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A commit as somebody wants it: `expected` is relative to the version the aggregate is at."""
+
+    aggregate_id: str
+    command_id: str
+    content: list[NewEvent]
+    expected: str
+
+
+wishes = st.builds(
+    Wish, aggregates, command_ids, contents, st.sampled_from(["any", "any", "right", "right", "exists", "new", "stale", "ahead"])
+)
+
+
+class Model:
+    """All events in order, durable ones first, and where each command is."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.commands: dict[tuple[str, str], tuple[int, int, list[NewEvent]]] = {}
+        self.durable = 0
+        self.time = 1_000
+
+    def version(self, aggregate_id: str, sequence: int | None = None) -> int:
+        stop = len(self.events) if sequence is None else sequence
+        return sum(event.aggregate_id == aggregate_id for event in self.events[:stop])
+
+    def of(self, aggregate_id: str) -> list[Event]:
+        return [event for event in self.visible() if event.aggregate_id == aggregate_id]
+
+    def visible(self) -> list[Event]:
+        return self.events[: self.durable]
+
+    def append(self, aggregate_id: str, command_id: str, content: list[NewEvent], expected: Expected) -> tuple[int, ...]:
+        """What the outcome has to be. The commit takes the time `self.time`."""
+        version = self.version(aggregate_id)
+        known = self.commands.get((aggregate_id, command_id))
+        if known is not None:
+            return (DUPLICATE, known[0], known[1]) if known[2] == content else (REFUSED,)
+        fits = expected is None or (version > 0 if expected is True else version == expected)
+        if not fits:
+            return CONFLICT, version, 0
+        for event in content:
+            version += 1
+            fields = (aggregate_id, version, event.type, event.data, event.metadata, command_id, self.time)
+            self.events.append(tuple.__new__(Event, (*fields, len(self.events) + 1, event[0])))
+        self.commands[aggregate_id, command_id] = (version, len(self.events), content)
+        return COMMITTED, version, len(self.events)
+
+    def forget_behind(self, sequence: int) -> None:
+        """What comes behind `sequence` was never stored."""
+        del self.events[sequence:]
+        self.commands = {key: found for key, found in self.commands.items() if found[1] <= sequence}
+
+    def ends_a_commit(self, sequence: int) -> bool:
+        return sequence == 0 or any(found[1] == sequence for found in self.commands.values())
+
+
+class StoreAgainstModel(RuleBasedStateMachine):
+    @initialize(seed=st.integers(0, 1_000))
+    def begin(self, seed: int) -> None:
+        self.folder = tempfile.TemporaryDirectory()
+        self.disk = SimulatedDisk(seed)
+        self.model = Model()
+        self.open()
+
+    def open(self) -> None:
+        self.store = Stepped(self.disk, Path(self.folder.name) / "lmdb", TINY)
+        self.store.engine.known._generation_bytes_max = CACHED_BYTES
+
+    def teardown(self) -> None:
+        if hasattr(self, "store"):
+            self.store.abandon()
+            self.folder.cleanup()
+
+    @property
+    def pending(self) -> bool:
+        return len(self.model.events) > self.model.durable
+
+    # -- appending
+
+    @rule(batch=st.lists(wishes, min_size=1, max_size=5), at_once=st.booleans())
+    def append(self, batch: list[Wish], at_once: bool) -> None:
+        for wish in batch:
+            version = self.model.version(wish.aggregate_id)
+            expected: Expected = {
+                "any": None, "exists": True, "new": 0, "right": version, "stale": max(0, version - 1), "ahead": version + 1,
+            }[wish.expected]  # fmt: skip
+            self.model.time += 7
+            commit = raw(wish.aggregate_id, wish.command_id, *wish.content, expected=expected, when=self.model.time)
+            (outcome,) = self.store.engine.append_batch([commit])
+            due = self.model.append(wish.aggregate_id, wish.command_id, wish.content, expected)
+            self.compare(outcome, due)
+        if at_once:
+            self.persist()
+
+    def compare(self, outcome: Outcome, due: tuple[int, ...]) -> None:
+        if due[0] == REFUSED:
+            assert outcome[0] == REFUSED
+            assert isinstance(outcome[1], CommandIdReused)
+        else:
+            assert outcome == due
+
+    @rule()
+    def persist(self) -> None:
+        try:
+            self.store.persist()
+        except StorageFull:
+            assert self.disk.capacity_bytes is not None
+            self.model.forget_behind(self.store.engine.visible_sequence)
+            assert self.model.ends_a_commit(len(self.model.events))
+        assert self.store.engine.barrier == len(self.model.events)
+        self.model.durable = len(self.model.events)
+
+    @rule(content=contents, command_id=command_ids, aggregate_id=aggregates)
+    def append_the_same_again(self, content: list[NewEvent], command_id: str, aggregate_id: str) -> None:
+        """A client that got no answer sends a command once more."""
+        known = self.model.commands.get((aggregate_id, command_id))
+        if known is not None:
+            (outcome,) = self.store.engine.append_batch([raw(aggregate_id, command_id, *known[2], expected=0)])
+            assert outcome == (DUPLICATE, known[0], known[1])
+
+    # -- reading
+
+    @rule(
+        aggregate_id=aggregates, low=st.integers(1, 12), length=st.integers(0, 12) | st.none(),
+        backwards=st.booleans(), page_bytes=page_sizes,
+    )  # fmt: skip
+    def read(self, aggregate_id: str, low: int, length: int | None, backwards: bool, page_bytes: int) -> None:
+        high = None if length is None else low + length - 1
+        due = [event for event in self.model.of(aggregate_id) if low <= event.version and (high is None or event.version <= high)]
+        found = self.store.read(aggregate_id, low, high, backwards=backwards, page_bytes=page_bytes)
+        assert found == (due[::-1] if backwards else due)
+
+    @rule(
+        after=st.integers(0, 60), page_bytes=page_sizes, events_max=st.sampled_from([None, 1, 2, 5]),
+        wanted_types=st.none() | st.frozensets(st.sampled_from(["Placed", "Paid", "Sent-é", "Nothing"]), max_size=2),
+        prefix=st.none() | st.sampled_from(["b", "ba", "c-ü", "d", "zz"]),
+        times=st.tuples(st.none() | st.integers(900, 1_500), st.none() | st.integers(1_000, 1_800)),
+    )  # fmt: skip
+    def read_all(
+        self, after: int, page_bytes: int, events_max: int | None, wanted_types: frozenset[str] | None, prefix: str | None,
+        times: tuple[int | None, int | None],
+    ) -> None:  # fmt: skip
+        wanted = EventFilter(wanted_types, prefix, *times)
+        due = [event for event in self.model.visible()[after:] if wanted.matches(event)]
+        assert self.store.read_all(after, wanted, page_bytes=page_bytes, events_max=events_max) == due
+
+    @rule(aggregate_id=aggregates, command_id=command_ids)
+    def find_command(self, aggregate_id: str, command_id: str) -> None:
+        view = self.store.engine.find_command(aggregate_id, command_id)
+        known = self.model.commands.get((aggregate_id, command_id))
+        if known is None or known[1] > self.model.durable:
+            assert view is None
+        else:
+            assert view is not None
+            assert (view.last_version, view.last_sequence) == known[:2]
+
+    @invariant()
+    def versions_are_those_of_the_model(self) -> None:
+        if hasattr(self, "store"):
+            for aggregate_id in ("a", "b", "d" * 40, "nobody"):
+                assert self.store.engine.version(aggregate_id) == self.model.version(aggregate_id, self.model.durable)
+
+    # -- files, processes, power
+
+    @rule()
+    def sort_a_file(self) -> None:
+        if self.disk.capacity_bytes is None:
+            self.store.sort(files=1)
+
+    @precondition(lambda self: not self.pending)
+    @rule()
+    def restart(self) -> None:
+        self.disk.capacity_bytes = None
+        self.store.close()
+        self.open()
+        assert self.store.state() == self.model.events
+
+    @rule(mode=st.sampled_from(CRASH_MODES), keep_directory=st.booleans())
+    def crash(self, mode: CrashMode, keep_directory: bool) -> None:
+        """Nothing of what is pending was written."""
+        self.model.forget_behind(self.model.durable)
+        self.restart_after_crash(mode, keep_directory)
+        assert self.store.state() == self.model.events
+
+    @precondition(lambda self: self.pending)
+    @rule(nth=st.integers(1, 12), mode=st.sampled_from(CRASH_MODES), keep_directory=st.booleans())
+    def crash_while_writing(self, nth: int, mode: CrashMode, keep_directory: bool) -> None:
+        """Any commits from the first on may be there, each whole or not at all."""
+        self.disk.capacity_bytes = None
+        self.disk.crash_at(nth)
+        try:
+            self.store.persist()
+            self.model.durable = len(self.model.events)
+        except SimulatedCrash:
+            self.model.durable = self.store.engine.visible_sequence
+        self.restart_after_crash(mode, keep_directory)
+        stored = self.store.engine.visible_sequence
+        assert self.model.durable <= stored <= len(self.model.events)
+        assert self.model.ends_a_commit(stored)
+        self.model.forget_behind(stored)
+        self.model.durable = stored
+        assert self.store.state() == self.model.events
+
+    def restart_after_crash(self, mode: CrashMode, keep_directory: bool) -> None:
+        self.disk = self.disk.crash(mode)
+        self.disk.capacity_bytes = None
+        self.store.abandon()
+        if keep_directory:
+            spare_the_probe(self.store.directory)
+        else:
+            forget_directory(self.store.directory)
+        self.open()
+
+    @rule(room=st.integers(0, 3_000))
+    def fill_the_disk(self, room: int) -> None:
+        self.disk.capacity_bytes = self.disk.allocated_bytes + room
+
+    @rule()
+    def make_space(self) -> None:
+        self.disk.capacity_bytes = None
+
+
+TestStoreAgainstModel = StoreAgainstModel.TestCase
+TestStoreAgainstModel.settings = settings(
+    max_examples=150, stateful_step_count=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
