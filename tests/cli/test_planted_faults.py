@@ -26,6 +26,13 @@ from tests.cli.conftest import SMALL_FILES
 RECORDS_FROM = 4096
 
 
+@pytest.fixture
+def bare(folder: Path) -> Path:
+    """The folder without its directory, which is checked by a process of its own: that takes longer than all the rest."""
+    shutil.rmtree(folder / "directory")
+    return folder
+
+
 def _events(folder: Path, number: int) -> Path:
     return folder / "events" / f"{number:010d}.events"
 
@@ -205,22 +212,22 @@ def test_an_event_file_of_another_store_is_found(folder: Path, unsorted_folder: 
 
 
 @pytest.mark.parametrize("offset", [0, 9, 12, 20, 24, 40, 50, 64, 72, 80, 90, 100, 126])
-def test_a_flipped_bit_in_a_file_header_is_found(folder: Path, offset: int) -> None:
-    _flip(_events(folder, 2), offset)
-    assert _findings(folder, _events(folder, 2))[0].offset in (0, None)
+def test_a_flipped_bit_in_a_file_header_is_found(bare: Path, offset: int) -> None:
+    _flip(_events(bare, 2), offset)
+    assert _findings(bare, _events(bare, 2))[0].offset in (0, None)
 
 
-def test_a_flipped_bit_between_header_and_records_is_found(folder: Path) -> None:
-    _flip(_events(folder, 2), 2000)
-    assert [finding.offset for finding in _findings(folder, _events(folder, 2))] == [128]
+def test_a_flipped_bit_between_header_and_records_is_found(bare: Path) -> None:
+    _flip(_events(bare, 2), 2000)
+    assert [finding.offset for finding in _findings(bare, _events(bare, 2))] == [128]
 
 
 @pytest.mark.parametrize("within", [0, 1, 2, 6, 8, 12, 16, 24, 28, 32, 40, 48, 49, 50, 57, 60, 70, 90, -5, -1])
 @pytest.mark.parametrize("is_sorted", [True, False])
-def test_a_flipped_bit_in_a_record_is_found_where_it_begins(folder: Path, filled: Path, within: int, is_sorted: bool) -> None:
-    if not is_sorted:
-        shutil.rmtree(folder)
-        shutil.copytree(filled / "unsorted", folder)
+def test_a_flipped_bit_in_a_record_is_found_where_it_begins(
+    bare: Path, unsorted_folder: Path, within: int, is_sorted: bool
+) -> None:
+    folder = bare if is_sorted else unsorted_folder
     path = _events(folder, 2)
     offsets = _record_offsets(path)
     _flip(path, (offsets[21] if within < 0 else offsets[20]) + within)
@@ -229,53 +236,53 @@ def test_a_flipped_bit_in_a_record_is_found_where_it_begins(folder: Path, filled
     assert f"up to byte {offsets[21]}" in finding.what
 
 
-def test_several_damaged_places_are_found_one_by_one(folder: Path) -> None:
-    path = _events(folder, 1)
+def test_several_damaged_places_are_found_one_by_one(bare: Path) -> None:
+    path = _events(bare, 1)
     offsets = _record_offsets(path)
     for place in (0, 7, 8, 30, len(offsets) - 1):
         _flip(path, offsets[place] + 60)
-    found = [finding.offset for finding in _findings(folder, path)]
+    found = [finding.offset for finding in _findings(bare, path)]
     assert found == [offsets[0], offsets[7], offsets[30], offsets[-1]]
 
 
 @pytest.mark.parametrize("within", range(0, 64, 7))
-def test_a_flipped_bit_in_a_footer_is_found(folder: Path, within: int) -> None:
-    path = _events(folder, 2)
+def test_a_flipped_bit_in_a_footer_is_found(bare: Path, within: int) -> None:
+    path = _events(bare, 2)
     end = path.stat().st_size - 64
     _flip(path, end + within)
-    assert [finding.offset for finding in _findings(folder, path)] == [end]
+    assert [finding.offset for finding in _findings(bare, path)] == [end]
 
 
-def test_a_file_that_is_too_short_or_too_long_is_found(folder: Path) -> None:
-    path = _events(folder, 2)
+def test_a_file_that_is_too_short_or_too_long_is_found(bare: Path) -> None:
+    path = _events(bare, 2)
     size = path.stat().st_size
     with open(path, "ab") as file:
         file.write(b"more")
-    assert f"{size + 4} bytes" in _findings(folder, path)[0].what
+    assert f"{size + 4} bytes" in _findings(bare, path)[0].what
     os.truncate(path, size // 2)
-    assert any(finding.offset == size // 2 for finding in _findings(folder, path))
+    assert any(finding.offset == size // 2 for finding in _findings(bare, path))
     os.truncate(path, 50)
-    assert _findings(folder, path)
+    assert _findings(bare, path)
     os.truncate(path, 0)
-    assert _findings(folder, path)
+    assert _findings(bare, path)
 
 
-def test_rot_in_the_ongoing_file_is_found_and_what_follows_is_read(folder: Path) -> None:
-    last = sorted((folder / "events").glob("*.events"))[-1]
+def test_rot_in_the_ongoing_file_is_found_and_what_follows_is_read(bare: Path) -> None:
+    last = sorted((bare / "events").glob("*.events"))[-1]
     _flip(last, RECORDS_FROM + 60)
-    (finding,) = _findings(folder, last)
+    (finding,) = _findings(bare, last)
     assert finding.offset == RECORDS_FROM
-    assert verify(folder).commits == 1_199
+    assert verify(bare).commits == 1_199
 
 
 # -- records whose checksum is right and whose meaning is wrong ----------------------------------------------------
 
 
-def test_a_gap_in_the_sequences_is_found(folder: Path) -> None:
-    path = _events(folder, 2)
+def test_a_gap_in_the_sequences_is_found(bare: Path) -> None:
+    path = _events(bare, 2)
     offset = _record_offsets(path)[5]
     _rewrite_record(path, offset, lambda record: struct.pack_into("<Q", record, 16, 1_000_000))
-    found = [finding for finding in verify(folder).findings if finding.file == str(path)]
+    found = [finding for finding in verify(bare).findings if finding.file == str(path)]
     assert any(finding.offset == offset and "sequence 1000000" in finding.what for finding in found)
 
 
@@ -336,15 +343,15 @@ def test_a_command_id_that_was_used_twice_is_found(unsorted_folder: Path, other:
     assert f"byte {source}" in finding.what
 
 
-def test_a_record_that_is_no_commit_is_found(folder: Path) -> None:
-    path = _events(folder, 2)
+def test_a_record_that_is_no_commit_is_found(bare: Path) -> None:
+    path = _events(bare, 2)
     offset = _record_offsets(path)[5]
 
     def change(record: bytearray) -> None:
         record[56] = 0x90  # an array where the aggregate id begins
 
     _rewrite_record(path, offset, change)
-    found = [finding for finding in verify(folder).findings if finding.file == str(path)]
+    found = [finding for finding in verify(bare).findings if finding.file == str(path)]
     assert any(finding.offset == offset for finding in found)
 
 
@@ -369,45 +376,45 @@ def _columns(folder: Path, number: int) -> dict[str, tuple[int, int, int]]:
 
 
 @pytest.mark.parametrize("name", list(event_index.COLUMNS))
-def test_a_flipped_bit_in_a_column_of_an_index_is_found(folder: Path, name: str) -> None:
-    offset, _, _ = _columns(folder, 2)[name]
-    _flip(_index(folder, 2), offset)
-    (finding,) = _findings(folder, _index(folder, 2))
+def test_a_flipped_bit_in_a_column_of_an_index_is_found(bare: Path, name: str) -> None:
+    offset, _, _ = _columns(bare, 2)[name]
+    _flip(_index(bare, 2), offset)
+    (finding,) = _findings(bare, _index(bare, 2))
     assert finding.offset == offset
     assert f"column {name}" in finding.what
 
 
 @pytest.mark.parametrize("offset", [0, 9, 16, 24, 60, 500, 3072, 4000, 4095])
-def test_a_flipped_bit_in_the_header_of_an_index_is_found(folder: Path, offset: int) -> None:
-    _flip(_index(folder, 2), offset)
-    assert _findings(folder, _index(folder, 2))[0].offset == 0
+def test_a_flipped_bit_in_the_header_of_an_index_is_found(bare: Path, offset: int) -> None:
+    _flip(_index(bare, 2), offset)
+    assert _findings(bare, _index(bare, 2))[0].offset == 0
 
 
 @pytest.mark.parametrize("name", list(event_index.COLUMNS))
-def test_a_column_that_says_something_else_than_the_events_is_found(folder: Path, name: str) -> None:
+def test_a_column_that_says_something_else_than_the_events_is_found(bare: Path, name: str) -> None:
     """Every checksum of the index is right, only the value is not."""
-    path = _index(folder, 2)
+    path = _index(bare, 2)
     opened = event_index.open_index(OsFiles(), path)
     columns = {column: np.array(values) for column, values in opened.columns.items()}
     del opened
     place = len(columns[name]) // 2
     columns[name][place] = columns[name][place] ^ 1
     path.unlink()
-    raw = _events(folder, 2).read_bytes()
+    raw = _events(bare, 2).read_bytes()
     event_index.write_index(OsFiles(), path, decode_header(raw[:128], "events", 1), columns)
-    assert _findings(folder, path)
+    assert _findings(bare, path)
 
 
-def test_the_index_of_another_file_is_found(folder: Path) -> None:
-    shutil.copy(_index(folder, 1), _index(folder, 2))
-    assert "does not belong" in _findings(folder, _index(folder, 2))[0].what
+def test_the_index_of_another_file_is_found(bare: Path) -> None:
+    shutil.copy(_index(bare, 1), _index(bare, 2))
+    assert "does not belong" in _findings(bare, _index(bare, 2))[0].what
 
 
-def test_an_index_that_is_cut_off_is_found(folder: Path) -> None:
-    os.truncate(_index(folder, 2), 10_000)
-    assert _findings(folder, _index(folder, 2))
-    os.truncate(_index(folder, 2), 0)
-    assert _findings(folder, _index(folder, 2))
+def test_an_index_that_is_cut_off_is_found(bare: Path) -> None:
+    os.truncate(_index(bare, 2), 10_000)
+    assert _findings(bare, _index(bare, 2))
+    os.truncate(_index(bare, 2), 0)
+    assert _findings(bare, _index(bare, 2))
 
 
 # -- the directory -------------------------------------------------------------------------------------------------
