@@ -114,9 +114,10 @@ class Appender:
                 version += count
                 sequence += count
                 end += length
-                heads[aggregate_id] = mine = len(versions)  # from here on as tail.add_head
+                mine = len(versions)  # from here on as tail.add_head; the head last: readers on other threads follow it
                 versions.append(version)
                 previous.append(NO_COMMIT if ordinal is None else ordinal)
+                heads[aggregate_id] = mine
                 if commands.setdefault(key, mine) != mine:
                     file.collided.setdefault(key, []).append(mine)
                 outcomes.append((COMMITTED, version, sequence - 1))
