@@ -1,0 +1,192 @@
+"""What the pages show is what happens: every program, every command, every link.
+
+In README.md a block of Python is a complete program, and the block of text behind it is what it prints. It runs in a folder of its
+own; only the address in it is replaced, by that of a server that was started for it. A block of console with a name is a
+session in a shell: lines that begin with `$` are run one after the other, the others are what they print. Times and speeds are
+compared by their form. In docs/HACKING.md a block of Python is a module of tests.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from eventstore.server.serve import Server, serve
+from eventstore.server.settings import ServerSettings
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/**/*.md")])
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+ADDRESS = "tcp://127.0.0.1:7701"
+TIMEOUT_S = 60.0
+
+Session = list[tuple[str, list[str]]]
+
+
+def programs() -> list[tuple[str, str]]:
+    """The programs of README.md, each with what it prints."""
+    return re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```", README, flags=re.M | re.S)
+
+
+def session(name: str) -> Session:
+    """The commands of a block, each with the lines it prints."""
+    found = re.search(rf"^```console {name}\n(.*?)^```", README, flags=re.M | re.S)
+    assert found is not None
+    commands: Session = []
+    for line in found[1].splitlines():
+        if line.startswith("$ "):
+            commands.append((line[2:], []))
+        else:
+            commands[-1][1].append(line)
+    return commands
+
+
+def without_times(text: str) -> list[str]:
+    """The lines of an output, with words in the place of times, speeds and identities."""
+    for pattern, word in (
+        (r"\d{4}-\d\d-\d\dT[\d:.]+(\+00:00|Z)", "TIME"),
+        (r"[\d,]+ events/s", "SPEED"),
+        (r"\b\d+\.\d+ s\b", "SECONDS"),
+        (r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "UUID"),
+    ):
+        text = re.sub(pattern, word, text)
+    return [line.rstrip() for line in text.splitlines()]
+
+
+@asynccontextmanager
+async def served(data: Path) -> AsyncIterator[Server]:
+    async with trio.open_nursery() as nursery:
+        server: Server = await nursery.start(serve, ServerSettings(data=data, listen="127.0.0.1:0"))
+        yield server
+        server.stop()
+
+
+async def output_of(command: list[str], folder: Path, **environment: str) -> str:
+    """What the command prints, errors included."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("EVENTSTORE_")}
+    with trio.fail_after(TIMEOUT_S):
+        result = await trio.run_process(
+            command, check=False, capture_stdout=True, stderr=subprocess.STDOUT, cwd=folder, env={**clean, **environment}
+        )
+    return result.stdout.decode()
+
+
+def write_launcher(folder: Path) -> str:
+    """A command `eventstore` for the shell; the value of PATH that finds it."""
+    launcher = folder / "bin" / "eventstore"
+    launcher.parent.mkdir()
+    launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m eventstore.cli.main "$@"\n')
+    launcher.chmod(0o755)
+    return f"{launcher.parent}{os.pathsep}{os.environ['PATH']}"
+
+
+# -- README.md ------------------------------------------------------------------------------------------------------------
+
+
+def test_there_is_a_program_for_each_way_to_use_the_store() -> None:
+    sources = [source for source, _ in programs()]
+    assert ["es.connect(" in source for source in sources] == [True, False, False]
+    assert ["es.open_store(" in source for source in sources] == [False, True, False]
+    assert ["es.blocking.connect(" in source for source in sources] == [False, False, True]
+    assert len(re.findall(r"^```python$", README, flags=re.M)) == len(sources), "each has its output behind it"
+
+
+@pytest.mark.parametrize(("source", "expected"), programs(), ids=["network", "embedded", "blocking"])
+async def test_a_program_of_the_readme_prints_what_the_readme_says(source: str, expected: str, tmp_path: Path) -> None:
+    async with served(tmp_path / "served") as server:
+        program = source.replace(ADDRESS, server.address)
+        assert await output_of([sys.executable, "-W", "error", "-c", program], tmp_path) == expected
+
+
+async def test_the_network_program_runs_on_asyncio_as_well(tmp_path: Path) -> None:
+    source, expected = programs()[0]
+    async with served(tmp_path / "served") as server:
+        program = source.replace(ADDRESS, server.address).replace("trio.run(main)", "asyncio.run(main())")
+        program = program.replace("import trio", "import asyncio")
+        assert "trio" not in program
+        assert await output_of([sys.executable, "-W", "error", "-c", program], tmp_path) == expected
+
+
+async def test_the_tour_of_the_command_line_prints_what_the_readme_says(tmp_path: Path) -> None:
+    path = write_launcher(tmp_path)
+    async with served(tmp_path / "data") as server:
+        for command, expected in session("tour"):
+            printed = await output_of(["sh", "-c", command], tmp_path, PATH=path, EVENTSTORE_STORE=server.address)
+            assert without_times(printed) == without_times("\n".join(expected)), command
+    for command, expected in session("offline"):
+        printed = await output_of(["sh", "-c", command], tmp_path, PATH=path)
+        assert without_times(printed) == without_times("\n".join(expected)), command
+
+
+@pytest.mark.heavy
+async def test_the_demo_prints_what_the_readme_says(tmp_path: Path) -> None:
+    expected = re.search(r"^```text demo\n(.*?)^```", README, flags=re.M | re.S)
+    assert expected is not None
+    printed = await output_of([sys.executable, "-m", "eventstore.cli.demo"], tmp_path)
+    assert without_times(printed) == without_times(expected[1])
+
+
+def test_there_is_one_place_for_the_tables_of_the_benchmark() -> None:
+    assert README.count("<!-- benchmark -->") == README.count("<!-- /benchmark -->") == 1
+    assert README.index("<!-- benchmark -->") < README.index("<!-- /benchmark -->")
+
+
+# -- the other pages ------------------------------------------------------------------------------------------------------
+
+
+def prose(page: Path) -> str:
+    """The page without its blocks of code."""
+    return re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+
+
+def anchors(page: Path) -> set[str]:
+    """What can be linked to inside a page: its headings, as GitHub names them."""
+    headings = re.findall(r"^#+ (.+)$", prose(page), flags=re.M)
+    plain = [re.sub(r"[^\w\- ]", "", heading.replace("`", "")).strip().lower() for heading in headings]
+    return {heading.replace(" ", "-") for heading in plain}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_every_relative_link_of_a_page_leads_somewhere(page: Path) -> None:
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if re.match(r"[a-z]+:", link):
+            continue
+        target, _, anchor = link.partition("#")
+        path = (page.parent / target).resolve() if target else page
+        if not path.exists() or (anchor and anchor not in anchors(path)):
+            broken.append(link)
+    assert broken == []
+
+
+def test_the_architecture_lists_every_module_and_no_other() -> None:
+    region = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    region = region.split("<!-- modules -->")[1].split("<!-- /modules -->")[0]
+    listed = set()
+    for package, rows in re.findall(r"^### ([\w.]+)\n(.*?)(?=^###|\Z)", region, flags=re.M | re.S):
+        for first_cell in re.findall(r"^\| (`[^|]*) \|", rows, flags=re.M):
+            listed |= {f"{package}.{name}" for name in re.findall(r"`(\w+)`", first_cell)}
+    files = [path.relative_to(ROOT).with_suffix("") for path in ROOT.glob("eventstore/**/*.py")]
+    assert listed == {".".join(path.parts) for path in files if path.name != "__init__"}
+
+
+def test_the_tests_that_hacking_shows_pass(tmp_path: Path) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "HACKING.md").read_text(encoding="utf-8"), flags=re.M | re.S)
+    assert blocks
+    for number, source in enumerate(blocks):
+        names: dict[str, object] = {}
+        exec(source, names)  # our own page
+        for name, shown in names.items():
+            if name.startswith("test_") and inspect.isfunction(shown):
+                folder = tmp_path / str(number)
+                folder.mkdir()
+                shown(folder)
