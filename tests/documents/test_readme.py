@@ -1,7 +1,7 @@
 """What the pages show is what happens: every program, every command, every link.
 
-In README.md a block of Python is a complete program, and the block of text behind it is what it prints. It runs in a folder of its
-own; only the address in it is replaced, by that of a server that was started for it. A block of console with a name is a
+In README.md a block of Python is a complete program, and the block of text behind it is what it prints. It runs in a folder of
+its own; only the address in it is replaced, by that of a server that was started for it. A block of console with a name is a
 session in a shell: lines that begin with `$` are run one after the other, the others are what they print. Times and speeds are
 compared by their form. In docs/HACKING.md a block of Python is a module of tests.
 """
@@ -116,6 +116,7 @@ async def test_the_network_program_runs_on_asyncio_as_well(tmp_path: Path) -> No
         assert await output_of([sys.executable, "-W", "error", "-c", program], tmp_path) == expected
 
 
+@pytest.mark.heavy
 async def test_the_tour_of_the_command_line_prints_what_the_readme_says(tmp_path: Path) -> None:
     path = write_launcher(tmp_path)
     async with served(tmp_path / "data") as server:
