@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
+from collections.abc import Iterator
 
 import pytest
 
@@ -101,6 +103,16 @@ def test_paging_goes_on_where_it_was_although_the_aggregate_grows_and_is_sorted_
     assert [event.version for event in found] == list(range(1, long_history.engine.version("wanted") + 1))
 
 
+@pytest.fixture
+def restless_threads() -> Iterator[None]:
+    """Threads take turns after microseconds, so that they meet each other in the middle of things."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("restless_threads")
 def test_readers_on_threads_never_see_a_roll_back_halfway(opened: Maker) -> None:
     store = opened(SimulatedDisk(0))
     for number in range(30):
@@ -110,7 +122,7 @@ def test_readers_on_threads_never_see_a_roll_back_halfway(opened: Maker) -> None
     disk.capacity_bytes = disk.allocated_bytes
 
     def fail_to_append(attempt: int) -> None:
-        commits = (raw(f"order-{(attempt + n) % 3}", f"{attempt}-{n}", NewEvent("N", bytes(300))) for n in range(20))
+        commits = (raw(f"order-{(attempt + n) % 3}", f"{attempt}-{n}", NewEvent("N", bytes(300))) for n in range(300))
         with pytest.raises(StorageFull):
             store.append(*commits)
 
@@ -131,7 +143,7 @@ def test_readers_on_threads_never_see_a_roll_back_halfway(opened: Maker) -> None
     for thread in threads:
         thread.start()
     try:
-        for attempt in range(150):
+        for attempt in range(60):
             fail_to_append(attempt)
     finally:
         stop.set()

@@ -1,4 +1,4 @@
-"""From a completed file to a sorted one with its index: a pure function, one commit point, and nothing that cannot be redone."""
+"""From a completed file to a sorted one with its index: a pure function, one commit point, nothing that cannot be redone."""
 
 from __future__ import annotations
 

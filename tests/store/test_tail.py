@@ -1,0 +1,154 @@
+"""What memory knows of unsorted files: adding, taking back, and finding although hashes collide."""
+
+from __future__ import annotations
+
+import gc
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eventstore.store.tail import NO_COMMIT, Tail, TailFile, command_key
+
+Added = tuple[str, int, int, int]  # aggregate, key, length, events
+
+
+def state(file: TailFile) -> tuple[object, ...]:
+    """Everything a tail file knows."""
+    return (
+        file.end, file.next_sequence, list(file.offsets), list(file.sequences), list(file.versions), list(file.previous),
+        dict(file.heads), dict(file.commands), {key: list(found) for key, found in file.collided.items()},
+    )  # fmt: skip
+
+
+def add(file: TailFile, commit: Added) -> None:
+    aggregate_id, key, length, count = commit
+    version = (file.version(aggregate_id) or 0) + count
+    file.add(aggregate_id, key, file.end, length, file.next_sequence, version, count)
+
+
+commits = st.tuples(st.sampled_from("abcd"), st.integers(0, 5), st.integers(80, 300), st.integers(1, 4))
+
+
+@given(st.lists(commits, max_size=30), st.integers(0, 30))
+def test_taking_back_is_the_inverse_of_adding_although_keys_collide(added: list[Added], kept: int) -> None:
+    file = TailFile(1, 1)
+    states = [state(file)]
+    for commit in added:
+        add(file, commit)
+        states.append(state(file))
+    for place in reversed(range(min(kept, len(added)), len(added))):
+        aggregate_id, key, *_ = added[place]
+        file.undo_last(aggregate_id, key)
+        assert state(file) == states[place]
+
+
+@given(st.lists(commits, max_size=30))
+def test_adding_in_two_halves_is_the_same_as_adding(added: list[Added]) -> None:
+    whole, halves = TailFile(1, 1), TailFile(1, 1)
+    offset, sequence, lengths, sequences = halves.end, 1, [], []
+    for commit in added:
+        add(whole, commit)
+        aggregate_id, key, length, count = commit
+        before = halves.heads.get(aggregate_id, NO_COMMIT)
+        halves.add_head(aggregate_id, key, before, (halves.version(aggregate_id) or 0) + count)
+        lengths.append(length)
+        sequences.append(sequence)
+        sequence += count
+    if added:
+        halves.add_places(offset, lengths, sequences, added[-1][3])
+    assert state(halves) == state(whole)
+
+
+@given(st.lists(commits, min_size=1, max_size=40), st.integers(1, 60))
+def test_an_aggregates_commits_are_found_in_order_and_only_as_far_as_they_are_visible(added: list[Added], visible: int) -> None:
+    file = TailFile(1, 1)
+    for commit in added:
+        add(file, commit)
+        file.commits_of(commit[0], 1_000)  # keeps the chain, as paging does
+    for aggregate_id in "abcd":
+        due = [place for place, commit in enumerate(added) if commit[0] == aggregate_id and place < visible]
+        assert list(file.commits_of(aggregate_id, visible)) == due
+        version = 0
+        for ordinal in due:
+            assert file.first_version(ordinal) == version + 1
+            version = file.versions[ordinal]
+            assert version == file.first_version(ordinal) + added[ordinal][3] - 1
+
+
+@given(st.lists(commits, min_size=1, max_size=30))
+def test_a_chain_that_was_kept_is_not_believed_after_something_was_taken_back(added: list[Added]) -> None:
+    file = TailFile(1, 1)
+    for commit in added:
+        add(file, commit)
+    last = added[-1]
+    assert len(file.commits_of(last[0], 1_000)) >= 1
+    file.undo_last(last[0], last[1])
+    add(file, ("z", 77, 100, 1))
+    due = [place for place, commit in enumerate(added[:-1]) if commit[0] == last[0]]
+    assert list(file.commits_of(last[0], 1_000)) == due
+    assert list(file.commits_of("z", 1_000)) == [len(added) - 1]
+
+
+def test_extents_and_sequences_lead_to_records() -> None:
+    file = TailFile(4, 100)
+    for commit in (("a", 1, 90, 3), ("b", 2, 80, 1), ("a", 3, 100, 2)):
+        add(file, commit)
+    assert [file.extent(ordinal) for ordinal in range(3)] == [(4096, 4186), (4186, 4266), (4266, 4366)]
+    assert [file.ordinal_at(sequence) for sequence in range(100, 106)] == [0, 0, 0, 1, 2, 2]
+    assert [file.written_commits(sequence) for sequence in (99, 102, 103, 105)] == [0, 1, 2, 3]
+
+
+def test_commands_whose_keys_collide_are_told_apart_by_their_records() -> None:
+    tail = Tail()
+    first, second = tail.begin(1, 1), tail.begin(2, 10)
+    for file in (first, second):
+        for aggregate_id in ("a", "b", "c"):
+            add(file, (aggregate_id, 7, 100, 1))
+    assert first.candidates(7) == [0, 1, 2]
+    assert first.candidates(8) == []
+    looked_at = []
+
+    def matches(file: TailFile, ordinal: int) -> bool:
+        looked_at.append((file.number, ordinal))
+        return (file.number, ordinal) == (2, 1)
+
+    assert tail.find(7, matches) == (second, 1)
+    assert looked_at == [(1, 0), (1, 1), (1, 2), (2, 0), (2, 1)]
+    assert tail.find(8, matches) is None
+
+
+def test_the_newest_file_knows_the_version() -> None:
+    tail = Tail()
+    for number in (1, 2, 3):
+        file = tail.begin(number, number * 10)
+        if number != 3:
+            file.add("a", number, file.end, 100, file.next_sequence, number * 5, 1)
+    assert tail.version("a") == 10
+    assert tail.version("b") is None
+    assert [file.number for file in tail.before(tail.files[2])] == [2, 1]
+    tail.drop(tail.files[1])
+    assert tail.version("a") == 5
+    assert tail.current.number == 3
+
+
+def test_keys_differ_with_aggregate_and_command() -> None:
+    keys = {command_key(aggregate, command) for aggregate in ("a", "b", "ab") for command in ("a", "b", "ab", "")}
+    assert len(keys) == 12
+
+
+@pytest.mark.heavy
+def test_a_million_aggregates_are_nothing_the_garbage_collector_looks_at() -> None:
+    file = TailFile(1, 1)
+    gc.collect()
+    before = len(gc.get_objects())
+    rng = random.Random(1)
+    for number in range(1_000_000):
+        file.add(f"aggregate-{number}", rng.getrandbits(60), file.end, 100, file.next_sequence, 1, 1)
+        if file.end > 2**31:
+            file.end = 4096
+    gc.collect()
+    assert not gc.is_tracked(file.heads)
+    assert not gc.is_tracked(file.commands)
+    assert len(gc.get_objects()) - before < 100
