@@ -65,7 +65,7 @@ def _print(verified: Verified) -> None:
         print(f"  {finding}")
     if verified.findings_total > _FINDINGS_SHOWN:
         print(f"  … and {verified.findings_total - _FINDINGS_SHOWN} more (--json shows up to {len(verified.findings)})")
-    print("no faults" if verified.sound else f"{verified.findings_total} faults")
+    print({0: "no faults", 1: "1 fault"}.get(verified.findings_total, f"{verified.findings_total} faults"))
 
 
 def _print_json(verified: Verified) -> None:

@@ -24,7 +24,7 @@ def test_a_fault_is_named_by_file_and_offset_and_ends_with_exit_code_1(folder: P
     result = run("verify", folder)
     assert (result.returncode, result.stderr) == (1, "")
     assert f"{path}: at byte 4096: the checksum of the record does not match" in result.stdout
-    assert result.stdout.endswith("1 faults\n")
+    assert result.stdout.endswith("1 fault\n")
     found = json.loads(run("verify", folder, "--json").stdout)
     assert (found["sound"], found["faults"]) == (False, 1)
     assert (found["findings"][0]["file"], found["findings"][0]["offset"]) == (str(path), 4096)
