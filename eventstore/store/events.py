@@ -45,7 +45,7 @@ class EventsCheck:
     """Checks the events of a commit as a client sent them: well-formed, within limits, in the shortest encoding."""
 
     def __init__(self) -> None:
-        self._decode = flat.Decoder(COMMIT_BYTES_MAX, 4 * COMMIT_EVENTS_MAX).decode
+        self._decode = flat.Decoder(COMMIT_BYTES_MAX, 4 * (COMMIT_EVENTS_MAX + 1)).decode  # one more: to name the limit
 
     def __call__(self, raw: bytes) -> tuple[int, bytes]:
         """How many events there are, and their bytes in the canonical encoding.
