@@ -14,7 +14,7 @@ _SHOWN_CHARACTERS = 80
 
 def shown(value: object) -> str:
     """The value as an error message quotes it: short, and printable whatever it is."""
-    text = ascii(value)
+    text = ascii(value[:_SHOWN_CHARACTERS] if isinstance(value, str | bytes) else value)
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
 
 

@@ -19,6 +19,7 @@ from typing import Protocol
 from eventstore.errors import FolderRefused
 
 _ONLY_CACHED = getattr(os, "RWF_NOWAIT", 0x7FFFFFFF)  # elsewhere than on Linux an unknown flag: EINVAL, never cached
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _IOV_MAX = 1024  # Linux' UIO_MAXIOV; more buffers than this in one pwritev are EINVAL
 
 

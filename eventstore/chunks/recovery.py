@@ -73,9 +73,7 @@ def read_records(
     return Recovered(position, sequence, count, checksum, durable), fault
 
 
-def recover(
-    file: File, name: str, first_sequence: int, header_bytes: int, known_end: int, on_records: OnRecords
-) -> Recovered:
+def recover(file: File, name: str, first_sequence: int, header_bytes: int, known_end: int, on_records: OnRecords) -> Recovered:
     """Reads a chunk from its first record to the last good one. Changes nothing. `known_end`: it was durable up to there.
 
     Raises:

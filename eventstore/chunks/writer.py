@@ -16,14 +16,13 @@ import errno
 import time
 from collections.abc import Callable
 
-from eventstore.chunks.files import File
+from eventstore.chunks.files import NO_SPACE, File
 from eventstore.chunks.folder import ChunkFolder
 from eventstore.chunks.front import Segment
 from eventstore.chunks.header import RECORDS_FROM, ChunkHeader
 from eventstore.chunks.zeroing import AHEAD_BYTES, ZeroAhead
 from eventstore.errors import Overloaded, Poisoned, StorageFull
 
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
 
@@ -103,7 +102,7 @@ class ChunkWriter:
             self.zero_ahead.claim(segment.offset, segment.end)
             self._current().write_at(segment.offset, segment.buffers)
         except OSError as error:
-            if error.errno in (*_NO_SPACE, *_NO_DESCRIPTORS):
+            if error.errno in (*NO_SPACE, *_NO_DESCRIPTORS):
                 self._cut_back(error)
             raise self._poison("write", error) from error
         except Exception as error:
@@ -160,7 +159,7 @@ class ChunkWriter:
         try:
             self._current().preallocate(target)
         except OSError as error:
-            if end > self._allocated or error.errno not in _NO_SPACE:
+            if end > self._allocated or error.errno not in NO_SPACE:
                 raise
         else:
             self._allocated = target

@@ -17,7 +17,7 @@ import threading
 from pathlib import Path
 from typing import Final
 
-from eventstore.chunks.files import File, Files
+from eventstore.chunks.files import NO_SPACE, File, Files
 
 SLICE_BYTES: Final = 1024 * 1024
 AHEAD_BYTES: Final = 16 * SLICE_BYTES
@@ -96,17 +96,19 @@ class ZeroAhead:
             file, start = self._file, self._next_start()
             length = min(SLICE_BYTES, self._limit - start)
             self._slice_start = start
-        failure = None
+        failure, full = None, False
         try:
             assert file is not None
             file.write_at(start, [_ZEROS[:length]])
             file.sync()
         except OSError as error:
-            failure = error
+            full = error.errno in NO_SPACE  # what was reserved is not there after all: the writer will find out itself
+            failure = None if full else error
         finally:  # whatever happened: the writer must not wait for this slice
             with self._changed:
                 self._slice_start = None
                 self._zeroed = start + length
+                self._limit = start if full else self._limit
                 self.failure = self.failure or failure
                 self._changed.notify_all()
         return True

@@ -20,7 +20,7 @@ from crc32c import crc32c
 from eventstore.chunks.front import FrontBuffer
 from eventstore.chunks.header import ChunkHeader
 from eventstore.chunks.record import MARK, TRAILER, TRAILER_MARK
-from eventstore.errors import CommandIdReused, EventStoreError, InvalidArgument
+from eventstore.errors import CommandIdReused, EventStoreError, InvalidArgument, Poisoned
 from eventstore.model import ID_BYTES_MAX, TIME_MAX, TIME_MIN, VERSION_MAX
 from eventstore.store.commit import AFTER_CRC, FIXED_BYTES, HEADER_BYTES, ID_PREFIX, THROUGH_CRC, check_id
 from eventstore.store.event_files import EventFiles
@@ -68,7 +68,18 @@ class Appender:
         self._check_events = EventsCheck()
 
     def append_batch(self, commits: Sequence[RawCommit]) -> list[Outcome]:
-        """Checks each commit and puts the good ones into the front buffer. Never raises for what a commit contains."""
+        """Checks each commit and puts the good ones into the front buffer. Never raises for what a commit contains.
+
+        Whatever else is raised (no memory, a bug) may have left commits in memory that no record belongs to: nothing is
+        accepted any more, and a new start reads the truth from the files.
+        """
+        try:
+            return self._append_all(commits)
+        except BaseException as error:
+            self.failed = Poisoned(f"an append broke off in the middle ({error!r}); restart. What was acknowledged is safe")
+            raise
+
+    def _append_all(self, commits: Sequence[RawCommit]) -> list[Outcome]:
         now = int(self._clock() * 1_000_000)
         outcomes: list[Outcome] = []
         rows: list[Row] = []

@@ -21,6 +21,7 @@ from typing import Final
 from eventstore import flat
 from eventstore.chunks.record import CRC_FROM, TRAILER
 from eventstore.errors import InvalidArgument
+from eventstore.fields import shown
 from eventstore.model import (
     ID_BYTES_MAX,
     Event,
@@ -108,7 +109,7 @@ def check_id(name: str, value: str) -> bytes:
     try:
         raw = value.encode()
     except (UnicodeEncodeError, AttributeError):
-        raise InvalidArgument(f"{name} is not valid UTF-8 text: {value!r}", field=name) from None
+        raise InvalidArgument(f"{name} is not valid UTF-8 text: {shown(value)}", field=name) from None
     if not 0 < len(raw) <= ID_BYTES_MAX:
         raise InvalidArgument(
             f"{name} has {len(raw)} bytes, allowed are 1 to {ID_BYTES_MAX}",

@@ -52,8 +52,10 @@ class Committer:
         self._flush_interval_s = flush_interval_s
         self._writing: Segment | None = None
         self._syncing = False
+        self._own_thread = trio.CapacityLimiter(1)  # a sync must not queue behind readers
         self._jobs: queue.SimpleQueue[Segment | None] = queue.SimpleQueue()
         self._idle = trio.Event()
+        self._stopped = trio.Event()
         self._last_source: object = None
         self._streak = 0
         self._quick = 0.0
@@ -80,6 +82,7 @@ class Committer:
         while self.full:
             await self._room.park()
 
+    @trio.lowlevel.enable_ki_protection
     def submit(self, commits: Sequence[RawCommit], deliver: Deliver, source: object) -> None:
         """Appends the commits; `deliver` is called with their outcomes, in order, once they may be told.
 
@@ -89,13 +92,18 @@ class Committer:
         self._streak = self._streak + 1 if source is self._last_source else 0
         self._last_source = source
         engine = self.engine
-        outcomes = engine.append_batch(commits)
+        try:
+            outcomes = engine.append_batch(commits)
+        except BaseException:  # a bug of ours, or no memory: the engine has refused everything since
+            self.poisoned.set()
+            raise
         barrier = engine.barrier
         if barrier <= engine.visible_sequence:
             deliver(outcomes)
         else:
             self._waiting.append((barrier, outcomes, deliver))
 
+    @trio.lowlevel.enable_ki_protection
     def kick(self) -> None:
         """Starts writing what was submitted, unless a batch is being written: then it goes with the next."""
         if self._writing is not None or self._syncing:
@@ -120,7 +128,7 @@ class Committer:
     # -- the writer ---------------------------------------------------------------------------------------------------
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serves until cancelled; cancel it only after `drain`."""
+        """Serves until `stop`, whatever is cancelled around it: those who wait for the disk must get their answers."""
         self._token = trio.lowlevel.current_trio_token()
         zero_ahead = self.engine.writer.zero_ahead
         threads = [
@@ -129,20 +137,26 @@ class Committer:
         ]
         for thread in threads:
             thread.start()
-        try:
+        with trio.CancelScope(shield=True):
             task_status.started()
-            await self._sync_regularly()
-        finally:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._sync_regularly)
+                await self._stopped.wait()
+                nursery.cancel_scope.cancel()
             self._jobs.put(None)
             zero_ahead.stop()
-            with trio.CancelScope(shield=True):
-                for thread in threads:
-                    await trio.to_thread.run_sync(thread.join)
+            for thread in threads:
+                await trio.to_thread.run_sync(thread.join)
+
+    def stop(self) -> None:
+        """Ends `run`. Call it after `drain`."""
+        self._stopped.set()
 
     async def drain(self) -> None:
         """Returns when everything submitted was delivered."""
         while self._waiting or self._writing is not None:
-            self._idle = trio.Event()
+            if self._idle.is_set():  # else somebody else waits for the same one
+                self._idle = trio.Event()
             self.kick()
             if self._waiting or self._writing is not None:
                 await self._idle.wait()
@@ -156,7 +170,7 @@ class Committer:
                 await self.advanced.park()
             self._syncing = True  # the writer is one at a time: what comes meanwhile is written afterwards
             try:
-                synced = await trio.to_thread.run_sync(self.engine.sync_now)
+                synced = await trio.to_thread.run_sync(self.engine.sync_now, limiter=self._own_thread)
             except EventStoreError as error:
                 self._fail(error)
             else:

@@ -155,10 +155,13 @@ class Directory:
             index.checked(column)
         while True:
             try:
+                self._env.reader_check()  # readers that were killed would pin pages for ever
                 with self._env.begin(write=True) as txn:
+                    key = header.number.to_bytes(4, "big")
+                    if txn.get(key, db=self._files) is not None:
+                        return  # another process has added it since
                     for group in _groups(index):
                         self._add(txn, header.number, group)
-                    key = header.number.to_bytes(4, "big")
                     txn.put(key, _FILE.pack(header.checksum, header.end), db=self._files)
                 return
             except lmdb.MapFullError:

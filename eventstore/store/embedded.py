@@ -33,7 +33,7 @@ from eventstore.store.streams import EventStream, Item, SubscriptionStream
 # So many commits of one call are one batch, and then others have their turn: about a millisecond.
 _COMMITS_PER_TURN: Final = 256
 Read = TypeVar("Read")
-Stats = dict[str, str | int | float | bool | None]
+Stats = dict[str, str | int | bool | None]
 
 
 class EmbeddedStore:
@@ -289,6 +289,7 @@ async def open_store(
             finally:
                 with trio.CancelScope(shield=True):
                     await store.aclose()
+                    committer.stop()
                 nursery.cancel_scope.cancel()
         if error is not None:
             raise error
@@ -321,7 +322,7 @@ def collect_stats(store: EmbeddedStore) -> Stats:
         "refused": engine.appender.refused,
         "batches": committer.batches,
         "batches_in_place": committer.synced_in_place,
-        "write_seconds": round(committer.sync_seconds, 6),
+        "write_microseconds": round(committer.sync_seconds * 1_000_000),
         "waiting_bytes": committer.waiting_bytes,
         "sort_failures": store.maintenance.failures,
         "torn_bytes_at_start": store.report.torn_bytes,

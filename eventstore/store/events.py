@@ -11,6 +11,7 @@ from typing import Final
 
 from eventstore import flat
 from eventstore.errors import InvalidArgument
+from eventstore.fields import shown
 from eventstore.model import COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX, EVENT_BYTES_MAX, TYPE_BYTES_MAX
 
 FORMAT_MAX: Final = 3
@@ -114,7 +115,7 @@ def _text_bytes(name: str, text: str) -> int:
     try:
         return len(text.encode())
     except UnicodeEncodeError:
-        raise InvalidArgument(f"{name} is not valid UTF-8 text: {text!r}", field=name) from None
+        raise InvalidArgument(f"{name} is not valid UTF-8 text: {shown(text)}", field=name) from None
 
 
 def _over(name: str, limit: int, value: int) -> InvalidArgument:

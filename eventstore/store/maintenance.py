@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+import uuid
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
@@ -21,10 +22,13 @@ from eventstore.store.tail import TailFile
 _log = logging.getLogger(__name__)
 _FORGET_AT_ONCE = 2_000
 _RETRY_SECONDS = 30.0
+_SAID_BYTES_MAX = 4096
 
 
 class Sorter(Protocol):
-    """The two steps that cost time."""
+    """The two steps that cost time. `token` is part of the names of what `sort` writes: another process uses another."""
+
+    token: str
 
     async def sort(self, number: int) -> None: ...
 
@@ -37,6 +41,7 @@ class ChildSorter:
     def __init__(self, data: Path, directory: Path) -> None:
         self._data = data
         self._directory = directory
+        self.token = uuid.uuid4().hex
 
     async def sort(self, number: int) -> None:
         await self._run("sort", number)
@@ -47,15 +52,30 @@ class ChildSorter:
     async def _run(self, step: str, number: int) -> None:
         command = [
             sys.executable, "-m", "eventstore.store.sorting_process", step, str(self._data), str(number),
-            str(self._directory)
+            str(self._directory), self.token,
         ]  # fmt: skip
-        result = await trio.run_process(command, check=False, capture_stderr=True, stdin=subprocess.DEVNULL)
-        if result.returncode:
-            raise RuntimeError(result.stderr.decode(errors="replace").strip() or f"exit code {result.returncode}")
+        process = await trio.lowlevel.open_process(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert process.stdin is not None
+        assert process.stderr is not None
+        said = b""
+        try:
+            async for line in process.stderr:
+                said = (said + line)[-_SAID_BYTES_MAX:]
+            await process.wait()
+        finally:
+            process.kill()
+            with trio.CancelScope(shield=True):
+                await process.wait()
+                await process.stdin.aclose()
+                await process.stderr.aclose()
+        if process.returncode:
+            raise RuntimeError(said.decode(errors="replace").strip() or f"exit code {process.returncode}")
 
 
 class ThreadSorter:
     """Runs each step on a thread: for simulated disks, which another process cannot see."""
+
+    token = ""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -110,7 +130,7 @@ class Maintenance:
         engine = self._engine
         if not engine.files.headers[file.number - 1].sorted:
             await self._sorter.sort(file.number)
-            await trio.to_thread.run_sync(switch, engine.files.folder, file.number)
+            await trio.to_thread.run_sync(switch, engine.files.folder, file.number, self._sorter.token)
             engine.use_sorted(file.number)
         await self._sorter.list_in_directory(file.number)
         await self._forget(file)

@@ -43,11 +43,12 @@ class Order:
     counts: Ints
 
 
-def temporary(path: Path) -> Path:
-    return path.with_name(path.name + ".tmp")
+def temporary(path: Path, token: str) -> Path:
+    """`token` is that of the process: what another one, which was believed dead, still writes is not taken for ours."""
+    return path.with_name(f"{path.name}.{token}.tmp" if token else f"{path.name}.tmp")
 
 
-def sort_file(folder: ChunkFolder, number: int) -> None:
+def sort_file(folder: ChunkFolder, number: int, token: str = "") -> None:
     """Writes the sorted file and its index under temporary names. A file that is sorted already only gets its index.
 
     Raises:
@@ -60,11 +61,11 @@ def sort_file(folder: ChunkFolder, number: int) -> None:
         collected = read_columns(file, str(path), header)
         columns = collected.finish()
         order = _order(collected, columns)
-        index_path = temporary(folder.beside(number, INDEX))
-        for leftover in (temporary(path), index_path):
+        index_path = temporary(folder.beside(number, INDEX), token)
+        for leftover in (temporary(path, token), index_path):
             if files.exists(leftover):
                 files.remove(leftover)
-        target = None if header.sorted else files.open(temporary(path), create=True)
+        target = None if header.sorted else files.open(temporary(path, token), create=True)
         try:
             sorted_header = replace(header, flags=header.flags | SORTED)
             extents = _write_sorted(file, target, sorted_header, order)
@@ -76,12 +77,12 @@ def sort_file(folder: ChunkFolder, number: int) -> None:
         file.close()
 
 
-def switch(folder: ChunkFolder, number: int) -> None:
+def switch(folder: ChunkFolder, number: int, token: str = "") -> None:
     """Puts what `sort_file` wrote in place; durable on return."""
     files = folder.files
     for path in (folder.beside(number, INDEX), folder.chunk_path(number)):
-        if files.exists(temporary(path)):
-            files.rename(temporary(path), path)
+        if files.exists(temporary(path, token)):
+            files.rename(temporary(path, token), path)
     files.sync_folder(folder.path)
 
 

@@ -144,9 +144,9 @@ class TailFile:
     def _chain(self, aggregate_id: str) -> array[int]:
         """All commits of the aggregate here. The last one asked for is kept, so that paging does not walk it again."""
         walked_id, undone, walked = self._walked
-        if walked_id != aggregate_id or undone != self._undone:
+        undone_now = self._undone  # once: a roll back on another thread may come in between
+        if walked_id != aggregate_id or undone != undone_now:
             walked = array("I")
-        undone = self._undone
         stop = walked[-1] if walked else NO_COMMIT
         newer = array("I")
         ordinal = self.heads.get(aggregate_id, NO_COMMIT)
@@ -156,7 +156,7 @@ class TailFile:
             ordinal = previous[ordinal]
         newer.reverse()
         chain = walked + newer if ordinal == stop else newer
-        self._walked = (aggregate_id, undone, chain)
+        self._walked = (aggregate_id, undone_now, chain)
         return chain
 
     def ordinal_at(self, sequence: int) -> int:
