@@ -1,0 +1,89 @@
+"""What breaks off in the middle: an append without memory, a cancelled store, a sort whose parent is gone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+import eventstore as es
+from eventstore.config import StoreSettings
+from tests.store.conftest import Maker
+from tests.store.stepped import raw
+
+
+def test_an_append_that_breaks_off_in_the_middle_is_the_last_one(opened: Maker) -> None:
+    store = opened()
+    store.append(raw("a", "1", es.NewEvent("T", b"x")))
+
+    class NoMemory(tuple[object, ...]):
+        def __iter__(self):  # type: ignore[no-untyped-def]
+            raise MemoryError
+
+    with pytest.raises(MemoryError):
+        store.engine.append_batch([raw("a", "2", es.NewEvent("T", b"y")), NoMemory()])  # type: ignore[list-item]
+    ((_, error, _),) = store.engine.append_batch([raw("a", "3", es.NewEvent("T", b"z"))])
+    assert isinstance(error, es.Poisoned)
+    assert [event.data for event in store.read("a")] == [b"x"]
+
+
+async def test_cancelling_around_a_store_waits_for_the_appends_on_their_way(tmp_path: Path) -> None:
+    acknowledged = []
+    with trio.CancelScope() as scope:
+        async with es.open_store(tmp_path / "data", StoreSettings(sort=False)) as store, trio.open_nursery() as nursery:
+
+            async def appending(name: str) -> None:
+                for version in range(1000):
+                    await store.append(name, [es.NewEvent("T", b"x")], version)
+                    acknowledged.append((name, version + 1))
+                    if len(acknowledged) == 40:
+                        scope.cancel()
+
+            for task in range(4):
+                nursery.start_soon(appending, f"aggregate-{task}")
+    assert scope.cancelled_caught
+    async with es.open_store(tmp_path / "data") as store:
+        for name, version in acknowledged:
+            assert await store.version(name) >= version
+
+
+async def test_an_exception_in_a_store_arrives_as_itself(tmp_path: Path) -> None:
+    with pytest.raises(es.VersionConflict) as caught:
+        async with es.open_store(tmp_path / "data") as store:
+            await store.append("a", [es.NewEvent("T")], 1)
+    assert caught.value.fields["actual"] == 0
+
+
+def test_a_sorting_process_ends_when_its_parent_does(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _WAITING_CHILD]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdin is not None
+        assert child.stdout.readline() == b"begun\n"
+        assert child.poll() is None
+        child.stdin.close()
+        assert child.wait(timeout=30) == 2
+
+
+_WAITING_CHILD = """
+import threading
+from eventstore.store import sorting_process
+sorting_process._yield_to_others()
+print("begun", flush=True)
+threading.Event().wait()
+"""
+
+
+async def test_the_background_sorting_of_a_store_is_done_in_a_child_process(tmp_path: Path) -> None:
+    settings = StoreSettings(file_size_bytes=64 * 1024, preallocate_bytes=64 * 1024)
+    async with es.open_store(tmp_path / "data", settings) as store:
+        for number in range(100):
+            await store.append(f"order-{number % 7}", [es.NewEvent("T", bytes(2000))], es.ANY, f"command-{number}")
+        await store.maintenance.wait_until_sorted()
+        assert store.maintenance.failures == 0
+        assert (await store.stats())["sorted_files"] >= 3
+        again = await store.append("order-0", [es.NewEvent("T", bytes(2000))], es.ANY, "command-0")
+        assert again == es.Committed("order-0", 1, 1, duplicate=True)
