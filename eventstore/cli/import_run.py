@@ -182,7 +182,7 @@ def _strictly(refusal: Refusal) -> str:
 
 
 def _stopped(group: Group, error: EventStoreError, overtaken: list[str]) -> str:
-    said = f"stopped at {group.file}, line {group.line}: {error.message}. Then run the same import again"
+    said = f"stopped at {group.file}, line {group.line}: {error.message} (then run the same import again)"
     if not overtaken:
         return said
-    return f"{said}. {len(overtaken)} commits were stored before others of their aggregate, the first of {overtaken[0]!r}"
+    return f"{said}; {len(overtaken)} commits were stored before others of their aggregate, the first of {overtaken[0]!r}"
