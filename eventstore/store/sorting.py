@@ -8,7 +8,9 @@ nothing and is ignored; a crash anywhere leaves one complete generation.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -55,17 +57,31 @@ def sort_file(folder: ChunkFolder, number: int, token: str = "") -> None:
         Corrupt: the file is damaged; nothing was written that counts.
     """
     files, path = folder.files, folder.chunk_path(number)
+    written = temporary(path, token), temporary(folder.beside(number, INDEX), token)
+    _remove(files, written)
+    try:
+        _sort_into(folder, number, *written)
+    except (OSError, Corrupt):  # what is left of it would take space that somebody is short of
+        with contextlib.suppress(OSError):
+            _remove(files, written)
+        raise
+
+
+def _remove(files: Files, paths: Iterable[Path]) -> None:
+    for path in paths:
+        if files.exists(path):
+            files.remove(path)
+
+
+def _sort_into(folder: ChunkFolder, number: int, sorted_path: Path, index_path: Path) -> None:
+    files, path = folder.files, folder.chunk_path(number)
     header = folder.read_header(number)
     file = files.open(path)
     try:
         collected = read_columns(file, str(path), header)
         columns = collected.finish()
         order = _order(collected, columns)
-        index_path = temporary(folder.beside(number, INDEX), token)
-        for leftover in (temporary(path, token), index_path):
-            if files.exists(leftover):
-                files.remove(leftover)
-        target = None if header.sorted else files.open(temporary(path, token), create=True)
+        target = None if header.sorted else files.open(sorted_path, create=True)
         try:
             sorted_header = replace(header, flags=header.flags | SORTED)
             extents = _write_sorted(file, target, sorted_header, order)
