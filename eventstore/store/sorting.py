@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
-from eventstore.chunks.files import File
+from eventstore.chunks.files import File, Files
 from eventstore.chunks.folder import ChunkFolder
 from eventstore.chunks.header import FOOTER_BYTES, RECORDS_FROM, SORTED, ChunkHeader, check_footer
 from eventstore.chunks.record import UNORDERED
