@@ -1,9 +1,9 @@
 """A crash at every single operation of a store's life, in every mode: what was acknowledged is there, byte for byte.
 
-The script appends, rolls from file to file, sorts and indexes, lists in the directory, closes and opens again. Each run of
-it is stopped before the nth operation on the disk; then the store is opened from what is left, and judged. The last
-judgement is the sharpest: when every command is sent once more, as clients do that got no answer, the store must be exactly
-what it would be without the crash.
+The script appends, zeroes ahead, rolls from file to file, sorts and indexes, lists in the directory, closes and opens
+again. Each run of it is stopped before the nth operation on the disk; then the store is opened from what is left, and
+judged. The last judgement is the sharpest: when every command is sent once more, as clients do that got no answer, the
+store must be exactly what it would be without the crash.
 """
 
 from __future__ import annotations
@@ -69,6 +69,7 @@ class Life:
             for commit, outcome in zip(batch, store.append(*batch), strict=True):
                 assert outcome[0] in (COMMITTED, DUPLICATE), outcome
                 self.acknowledged[commit[0], commit[2]] = (outcome[1], outcome[2])  # type: ignore[assignment] # two ints
+            store.engine.writer.zero_ahead.step()
             if number in SORT_AFTER:
                 store.sort()
             if number == REOPEN_AFTER:

@@ -249,6 +249,10 @@ class StoreAgainstModel(RuleBasedStateMachine):
             forget_directory(self.store.directory)
         self.open()
 
+    @rule()
+    def zero_ahead(self) -> None:
+        self.store.engine.writer.zero_ahead.step()
+
     @rule(room=st.integers(0, 3_000))
     def fill_the_disk(self, room: int) -> None:
         self.disk.capacity_bytes = self.disk.allocated_bytes + room

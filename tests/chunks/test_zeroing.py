@@ -1,0 +1,120 @@
+"""Zeros ahead of the writer: never over a record, never in its way for long, and nothing depends on them."""
+
+from __future__ import annotations
+
+import errno
+import random
+import threading
+from pathlib import Path
+
+import pytest
+
+from eventstore.chunks.zeroing import AHEAD_BYTES, SLICE_BYTES, ZeroAhead
+from tests.simulated_disk import SimulatedDisk, SimulatedFile
+
+PATH = Path("/data/chunk")
+PAGE = 4096
+
+
+def attached(size: int = 4 * SLICE_BYTES, end: int = PAGE) -> tuple[SimulatedDisk, SimulatedFile, ZeroAhead]:
+    """A file of ones, so that zeros are seen; the writer is at `end`, everything is reserved."""
+    disk = SimulatedDisk(0)
+    disk.make_folder(PATH.parent)
+    disk.replace(PATH, b"\1" * size)
+    zeros = ZeroAhead(disk)
+    zeros.attach(PATH, end)
+    zeros.reserved(size)
+    return disk, disk.open(PATH, write=True), zeros
+
+
+def zeroed(disk: SimulatedDisk) -> list[tuple[int, int]]:
+    """The ranges of zeros in the file."""
+    content, found, at = disk.content(PATH), [], 0
+    while (start := content.find(0, at)) >= 0:
+        stop = content.find(1, start)
+        at = stop if stop >= 0 else len(content)
+        found.append((start, at))
+    return found
+
+
+def test_nothing_is_zeroed_that_was_claimed_or_not_reserved() -> None:
+    disk, _, zeros = attached()
+    zeros.claim(PAGE, PAGE + 100)
+    zeros.reserved(3 * PAGE + 5)
+    while zeros.step():
+        pass
+    assert zeroed(disk) == [(2 * PAGE, 3 * PAGE + 5)]
+    zeros.claim(PAGE + 100, 2 * PAGE + 1)
+    zeros.reserved(5 * PAGE)
+    while zeros.step():
+        pass
+    assert zeroed(disk) == [(2 * PAGE, 5 * PAGE)]
+
+
+def test_zeros_keep_a_bounded_lead_and_are_synced() -> None:
+    disk, _, zeros = attached(AHEAD_BYTES + 10 * SLICE_BYTES)
+    zeros.claim(PAGE, PAGE + 100)
+    steps = 0
+    while zeros.step():
+        steps += 1
+    assert steps == AHEAD_BYTES // SLICE_BYTES
+    assert zeroed(disk) == [(2 * PAGE, 2 * PAGE + AHEAD_BYTES)]
+    assert disk.crash("lost").content(PATH) == disk.content(PATH)
+
+
+def test_large_batches_get_no_zeros() -> None:
+    disk, _, zeros = attached()
+    zeros.claim(PAGE, PAGE + 10 * SLICE_BYTES // 8)
+    assert not zeros.step()
+    zeros.claim(PAGE + 10 * SLICE_BYTES // 8, PAGE + 10 * SLICE_BYTES // 8 + 50)
+    assert zeros.step()
+    assert zeroed(disk)[0][0] >= PAGE + 10 * SLICE_BYTES // 8 + 50
+
+
+def test_a_detached_file_is_left_alone() -> None:
+    disk, _, zeros = attached()
+    zeros.detach()
+    assert not zeros.step()
+    zeros.detach()
+    assert zeroed(disk) == []
+
+
+def test_a_failed_sync_of_zeros_is_handed_to_the_writer_and_a_full_disk_is_not() -> None:
+    for operation, code, told in (("sync", errno.EIO, True), ("write_at", errno.EIO, True), ("write_at", errno.ENOSPC, False)):
+        disk, _, zeros = attached()
+        disk.fail(operation, 1, code)
+        assert zeros.step()
+        assert (zeros.failure is not None) == told
+        assert not zeros.step(), "and nothing more is zeroed"
+        zeros.claim(PAGE, 2 * PAGE)  # does not wait for ever
+
+
+def test_a_file_that_cannot_be_opened_once_more_just_gets_no_zeros() -> None:
+    disk = SimulatedDisk(0)
+    disk.make_folder(PATH.parent)
+    disk.replace(PATH, bytes(PAGE))
+    disk.fail("open", 1, errno.EMFILE)
+    zeros = ZeroAhead(disk)
+    zeros.attach(PATH, PAGE)
+    zeros.reserved(4 * PAGE)
+    zeros.claim(PAGE, PAGE + 7)
+    assert not zeros.step()
+    zeros.detach()
+
+
+def test_while_a_thread_zeroes_every_record_of_a_busy_writer_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eventstore.chunks.zeroing.SLICE_BYTES", 3 * PAGE)  # so that they meet often
+    disk, file, zeros = attached(2 * SLICE_BYTES)
+    thread = threading.Thread(target=zeros.run)
+    thread.start()
+    rng, end, written = random.Random(1), PAGE, bytearray()
+    while end < 2 * SLICE_BYTES - 20_000:
+        data = bytes([rng.randrange(2, 256)]) * rng.randrange(1, 9_000)
+        zeros.claim(end, end + len(data))
+        file.write_at(end, [data])
+        written += data
+        end += len(data)
+    zeros.detach()
+    zeros.stop()
+    thread.join()
+    assert disk.content(PATH)[PAGE:end] == bytes(written)
