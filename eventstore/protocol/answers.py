@@ -90,13 +90,15 @@ def encode_goodbye() -> bytes:
     return encode_frame(0, AnswerCode.GOODBYE, ())
 
 
-def outcome_values(outcome: Committed | EventStoreError) -> tuple[Scalar, Scalar, Scalar]:
-    """The three values of one commit's outcome."""
+def outcome_values(
+    outcome: Committed | EventStoreError, text_bytes_max: int = ERROR_TEXT_BYTES_MAX
+) -> tuple[Scalar, Scalar, Scalar]:
+    """The three values of one commit's outcome; the texts of an error are cut to `text_bytes_max` each."""
     if isinstance(outcome, Committed):
         return (_DUPLICATE if outcome.duplicate else _COMMITTED, outcome.version, outcome.sequence)
     if isinstance(outcome, VersionConflict):
         return (_CONFLICT, outcome.fields["actual"], 0)
-    return (_REFUSED, outcome.code, flat.encode(_safe(outcome)))
+    return (_REFUSED, outcome.code, flat.encode(_safe(outcome, text_bytes_max)))
 
 
 def encode_outcomes(request_id: int, values: Sequence[Scalar]) -> bytes:
@@ -124,13 +126,13 @@ def _page(head: Sequence[Scalar], records: bytes) -> bytes:
     return b"".join((LENGTH.pack(length), packed, _BIN32.pack(0xC6, size), records))
 
 
-def _safe(error: EventStoreError) -> list[Scalar]:
-    return [_safe_value(value) for value in to_wire(error)]
+def _safe(error: EventStoreError, text_bytes_max: int = ERROR_TEXT_BYTES_MAX) -> list[Scalar]:
+    return [_safe_value(value, text_bytes_max) for value in to_wire(error)]
 
 
-def _safe_value(value: Scalar) -> Scalar:
+def _safe_value(value: Scalar, text_bytes_max: int) -> Scalar:
     if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace")[:ERROR_TEXT_BYTES_MAX].decode("utf-8", "ignore")
+        return value.encode("utf-8", "backslashreplace")[:text_bytes_max].decode("utf-8", "ignore")
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
         return str(value)
     return value

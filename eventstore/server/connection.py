@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections import deque
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final, Protocol, TypeAlias
+
+import trio
 
 from eventstore.protocol import FrameReader
 
 _RECEIVE_BYTES: Final = 256 * 1024
+_JOINED_BYTES_MAX: Final = 256 * 1024  # copying more than that costs more than another call of the kernel
+_LAST_RECEIVES: Final = 16
+
+
+Read: TypeAlias = tuple[int, Callable[[], bytes]]
+"""A request id, and what makes the frame of its answer; that may have to wait for the disk."""
 
 
 class Ending(Protocol):
@@ -18,9 +28,14 @@ class Ending(Protocol):
 
 
 class Connection:
-    """A socket without blocking calls. `owed` counts requests that were received and not answered yet."""
+    """A socket without blocking calls.
+
+    `pending`: payloads that have arrived and are not looked at before something else was answered. `owed` counts requests
+    that were taken up and not answered yet. `writable`: the socket took everything the last time, or has room again.
+    """
 
     __slots__ = (
+        "accepted",
         "blocked_since",
         "closed",
         "endings",
@@ -29,12 +44,16 @@ class Connection:
         "heard",
         "name",
         "owed",
+        "pending",
         "reader",
-        "reading",
+        "reads",
+        "room",
         "socket",
         "unsent",
         "unsent_bytes",
         "watched",
+        "workers",
+        "writable",
     )
 
     def __init__(self, own_socket: socket.socket, now: float) -> None:
@@ -45,14 +64,18 @@ class Connection:
         self.name = ""
         self.greeted = False
         self.closed = False
-        self.reading = True
         self.watched = 0
+        self.pending: deque[bytes] = deque()
         self.owed = 0
-        self.heard = now
+        self.accepted = self.heard = now
         self.frame_since: float | None = None
         self.blocked_since: float | None = None
-        self.unsent: deque[bytes] = deque()
+        self.unsent: deque[bytes | memoryview] = deque()
         self.unsent_bytes = 0
+        self.writable = True
+        self.room = trio.lowlevel.ParkingLot()
+        self.reads: deque[Read] = deque()
+        self.workers = 0
         self.endings: dict[int, Ending] = {}
 
     def receive(self, now: float) -> list[bytes] | None:
@@ -77,6 +100,12 @@ class Connection:
             self.frame_since = now
         return payloads
 
+    def pardon(self, now: float) -> None:
+        """It was the server that did not read: the client's time counts anew."""
+        self.heard = now
+        if self.frame_since is not None:
+            self.frame_since = now
+
     def send(self, frame: bytes) -> None:
         """Queues a frame; `flush` sends it."""
         self.unsent.append(frame)
@@ -84,9 +113,8 @@ class Connection:
 
     def flush(self, now: float) -> bool:
         """Sends what the socket takes. False when the client is gone."""
-        unsent = self.unsent
-        while unsent:
-            data = unsent[0] if len(unsent) == 1 else b"".join(unsent)
+        while self.unsent and self.writable:
+            data = self._next_piece()
             try:
                 sent = self.socket.send(data)
             except (BlockingIOError, InterruptedError):
@@ -94,21 +122,48 @@ class Connection:
             except OSError:
                 return False
             self.unsent_bytes -= sent
-            unsent.clear()
             if sent < len(data):
-                unsent.append(data[sent:])
+                self.unsent.appendleft(memoryview(data)[sent:])
+                self.writable = False
                 if sent or self.blocked_since is None:
                     self.blocked_since = now
-                return True
-        self.blocked_since = None
+        if not self.unsent:
+            self.blocked_since = None
         return True
+
+    def _next_piece(self) -> bytes | memoryview:
+        """What to send at once: frames joined as long as that is cheap."""
+        unsent = self.unsent
+        first = unsent.popleft()
+        if not unsent or len(first) + len(unsent[0]) > _JOINED_BYTES_MAX:
+            return first
+        pieces, size = [first], len(first)
+        while unsent and size + len(unsent[0]) <= _JOINED_BYTES_MAX:
+            piece = unsent.popleft()
+            pieces.append(piece)
+            size += len(piece)
+        return b"".join(pieces)
 
     def close(self) -> None:
         if not self.closed:
             self.closed = True
             self.socket.close()
+            self.pending.clear()
             self.unsent.clear()
             self.unsent_bytes = 0
+            self.reads.clear()
+            self.room.unpark_all()
             for ending in list(self.endings.values()):
                 ending.cancel()
             self.endings.clear()
+
+    def hang_up(self) -> None:
+        """Closes so that the client can still read what it was sent: whatever it sent is read first, because closing a
+        socket with unread bytes resets the connection.
+        """
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_WR)
+            for _ in range(_LAST_RECEIVES):
+                if not self.socket.recv(_RECEIVE_BYTES):
+                    break
+        self.close()

@@ -72,7 +72,7 @@ class Dispatch:
         self._gate = gate
 
     def handle(self, connection: Connection, payload: bytes) -> None:
-        """Raises nothing that a client can cause, but ProtocolError before the hello: that connection is closed."""
+        """Sees to it that the request is answered, if only by an error. Raises nothing that a client can cause."""
         self.requests += 1
         try:
             request_id, request = self._decode(payload)
@@ -114,7 +114,7 @@ class Dispatch:
     def _stats(self, connection: Connection, request_id: int, _: Request) -> None:
         values: list[str | int | bool | None] = []
         for name, value in {**collect_stats(self._store), **self.figures()}.items():
-            values += (name, str(value) if isinstance(value, float) else value)  # there are no floats on the wire
+            values += (name, value)
         self._answer(connection, encode_ok(request_id, *values))
 
     def figures(self) -> dict[str, int]:

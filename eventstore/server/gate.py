@@ -6,6 +6,8 @@ at once; trio waits on the selector's own descriptor, so that the gate is one ta
 cancels like them.
 
 Nothing a client does reaches further than its own connection: whatever goes wrong while it is served closes it, and is logged.
+What a connection may make the server hold is bounded: requests that are not answered yet, answers that were not taken yet. At
+the bound its requests wait where they are, first in `Connection.pending`, then in the kernel, then at the client.
 """
 
 from __future__ import annotations
@@ -16,8 +18,10 @@ import os
 import selectors
 import socket
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final, Protocol
 
 import trio
@@ -28,6 +32,7 @@ from eventstore.server.connection import Connection
 
 _OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _ACCEPT_AT_ONCE: Final = 64
+_SERVED_BYTES_A_TURN: Final = 1024 * 1024  # of answers to one connection, before the others have their turn
 _HOUSEKEEPING_SECONDS: Final = 0.25
 _LINGER_QUIET_SECONDS: Final = 0.0002
 _LINGER_SECONDS_MAX: Final = 0.001
@@ -78,6 +83,9 @@ class Gate:
         self._end_turn = end_turn
         self._selector = selectors.DefaultSelector()
         self._accepting = True
+        self._leaving = False
+        self._stalled = False
+        self._served_bytes_max = min(limits.unsent_bytes_max, _SERVED_BYTES_A_TURN)
         self._touched: set[Connection] = set()
         self._settled: trio.Event | None = None
         self.connections: set[Connection] = set()
@@ -93,7 +101,7 @@ class Gate:
             while True:
                 await trio.lowlevel.wait_readable(descriptor)
                 if room.full:
-                    await room.wait_for_room()
+                    await self._stall(room)
                 if self.turn(self._selector.select(0)) == 1 and _CAN_LINGER:
                     self._linger(room)
         finally:
@@ -101,6 +109,20 @@ class Gate:
                 self.drop(connection)
             self._selector.close()
             self._listener.close()
+
+    async def _stall(self, room: Room) -> None:
+        """Waits for the disk, and does not hold it against the clients that they were not served meanwhile."""
+        self._stalled = True
+        try:
+            await room.wait_for_room()
+        finally:
+            self._stalled = False
+        now = trio.current_time()
+        for connection in self.connections:
+            connection.pardon(now)
+            connection.accepted = now
+            if connection.blocked_since is not None:
+                connection.blocked_since = now
 
     def _linger(self, room: Room) -> None:
         """Looks out for the next request of a lone client for a moment, instead of going to sleep and being woken.
@@ -132,32 +154,44 @@ class Gate:
             if ready & _READ and not connection.closed:
                 self._receive(connection, now)
             if ready & _WRITE and not connection.closed:
+                connection.writable = True
                 self._touched.add(connection)
+                if connection.pending:
+                    self._receive(connection, now)
         self._end_turn()
         self.flush()
         return len(events)
 
     def _receive(self, connection: Connection, now: float) -> None:
+        """Takes up what has arrived, or what had to wait, as far as the connection may ask for more."""
         try:
-            payloads = connection.receive(now)
+            payloads = connection.pending or connection.receive(now)
             if payloads is None:
                 self.drop(connection)
                 return
-            for payload in payloads:
-                self._handle(connection, payload)
+            requests_max, bytes_max, handle = self._limits.requests_max, self._served_bytes_max, self._handle
+            for taken, payload in enumerate(payloads):
+                if connection.owed >= requests_max or connection.unsent_bytes >= bytes_max:
+                    connection.pending = deque(islice(payloads, taken, None))
+                    break
+                handle(connection, payload)
                 if connection.closed:
                     return
-            if connection.reader.failed is not None:
-                raise connection.reader.failed
+            else:
+                connection.pending.clear()
+                if connection.reader.failed is not None:
+                    raise connection.reader.failed
         except EventStoreError as error:  # the framing is broken: say so, and hang up
             connection.send(encode_error(0, error))
             connection.flush(now)
-            self.drop(connection)
+            self._forget(connection)
+            connection.hang_up()
+            self._tell_if_settled()
         except Exception:
             _log.exception("serving a client failed; its connection is closed")
             self.drop(connection)
         else:
-            self._watch(connection)
+            self._watch(connection, now)
 
     def send(self, connection: Connection, frame: bytes) -> None:
         """Queues a frame; it goes out at the end of the turn, or at the next `flush`."""
@@ -173,18 +207,35 @@ class Gate:
             if connection.closed:
                 continue
             if connection.flush(now):
-                self._watch(connection)
+                self._watch(connection, now)
             else:
                 self.drop(connection)
         self._tell_if_settled()
 
-    def _watch(self, connection: Connection) -> None:
-        """Tells the selector what this connection waits for: it is not read from while it owes us too much reading."""
-        limits = self._limits
-        may_read = connection.owed < limits.requests_max and connection.unsent_bytes < limits.unsent_bytes_max
-        wanted = (_READ if may_read else 0) | (_WRITE if connection.unsent else 0)
+    def has_room(self, connection: Connection) -> bool:
+        """Whether more may be sent: the client takes what it is sent."""
+        return connection.unsent_bytes < self._limits.unsent_bytes_max
+
+    async def wait_for_room(self, connection: Connection) -> None:
+        """Returns when more may be sent, or nothing can be any more. Whoever makes large answers waits here before each."""
+        while not connection.closed and not self.has_room(connection):
+            await connection.room.park()
+
+    def _watch(self, connection: Connection, now: float) -> None:
+        """Tells the selector what this connection waits for: it is not read from while it owes us too much reading.
+
+        Requests that had to wait are taken up in a turn of their own, like everything else: as soon as it may ask for more,
+        the connection waits to become writable.
+        """
+        has_room = self.has_room(connection)
+        may_ask, waits = connection.owed < self._limits.requests_max and has_room, bool(connection.pending)
+        wanted = (_READ if may_ask and not waits else 0) | (_WRITE if connection.unsent or (may_ask and waits) else 0)
+        if has_room and connection.room:
+            connection.room.unpark_all()
         if wanted == connection.watched:
             return
+        if wanted & ~connection.watched & _READ:
+            connection.pardon(now)
         if not connection.watched:
             self._selector.register(connection.socket, wanted, connection)
         elif wanted:
@@ -197,12 +248,15 @@ class Gate:
         """Closes the connection. What it has appended is stored all the same."""
         if connection.closed:
             return
+        self._forget(connection)
+        connection.close()
+        self._tell_if_settled()
+
+    def _forget(self, connection: Connection) -> None:
         if connection.watched:
             self._selector.unregister(connection.socket)
             connection.watched = 0
         self.connections.discard(connection)
-        connection.close()
-        self._tell_if_settled()
 
     # -- coming -------------------------------------------------------------------------------------------------------
 
@@ -210,28 +264,32 @@ class Gate:
         for _ in range(_ACCEPT_AT_ONCE):
             try:
                 accepted, _address = self._listener.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
                 if error.errno not in _OUT_OF_DESCRIPTORS:
-                    raise
+                    continue  # what became of a connection while it waited
                 _log.warning("no more connections for a moment: %s", error.strerror)
                 self._stop_accepting()
                 return
-            connection = Connection(accepted, now)
+            try:
+                connection = Connection(accepted, now)
+            except OSError:  # gone already
+                accepted.close()
+                continue
             if len(self.connections) >= self._limits.connections_max:
                 self._turn_away(connection, now)
                 continue
             self.accepted += 1
             self.connections.add(connection)
-            self._watch(connection)
+            self._watch(connection, now)
 
     def _turn_away(self, connection: Connection, now: float) -> None:
         self.turned_away += 1
         limit = self._limits.connections_max
         connection.send(encode_error(0, Overloaded(f"{limit} connections are open, the limit; try later", limit=limit)))
         connection.flush(now)
-        connection.close()
+        connection.hang_up()
 
     def _stop_accepting(self) -> None:
         if self._accepting:
@@ -246,11 +304,11 @@ class Gate:
             await trio.sleep(_HOUSEKEEPING_SECONDS)
             now = trio.current_time()
             for connection in list(self.connections):
-                why = self._overdue(connection, now)
+                why = None if self._stalled else self._overdue(connection, now)
                 if why is not None:
                     _log.info("closing a connection (%s): %s", connection.name or "no hello", why)
                     self.drop(connection)
-            if not self._accepting:
+            if not self._accepting and not self._leaving:
                 self._accepting = True
                 self._selector.register(self._listener, _READ)
 
@@ -260,16 +318,18 @@ class Gate:
             return f"it has not read its answers for {limits.slow_client_timeout_s:g} s"
         if connection.frame_since is not None and now - connection.frame_since > limits.frame_timeout_s:
             return f"a frame has not arrived whole for {limits.frame_timeout_s:g} s"
-        quiet = now - connection.heard
-        if not connection.greeted and quiet > limits.hello_timeout_s:
+        if not connection.greeted and now - connection.accepted > limits.hello_timeout_s:
             return f"no hello for {limits.hello_timeout_s:g} s"
-        if quiet > limits.idle_timeout_s and not connection.owed and not connection.endings:
+        waits_for_us = connection.owed or connection.endings or connection.pending
+        if now - connection.heard > limits.idle_timeout_s and not waits_for_us:
             return f"nothing asked for {limits.idle_timeout_s:g} s"
         return None
 
     def say_goodbye(self) -> None:
         """Accepts nobody any more, and tells the others that the server is stopping."""
+        self._leaving = True
         self._stop_accepting()
+        self._listener.close()  # or those who come now would wait for an answer in the kernel's queue
         goodbye = encode_goodbye()
         for connection in list(self.connections):
             self.send(connection, goodbye)
@@ -282,5 +342,6 @@ class Gate:
         await self._settled.wait()
 
     def _tell_if_settled(self) -> None:
-        if self._settled is not None and not any(client.owed or client.unsent for client in self.connections):
+        owing = (client.owed or client.unsent or client.pending for client in self.connections)
+        if self._settled is not None and not any(owing):
             self._settled.set()

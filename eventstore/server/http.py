@@ -6,21 +6,30 @@ import json
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import contextmanager
-from socketserver import ThreadingMixIn
+from socketserver import TCPServer, ThreadingMixIn
 from typing import TYPE_CHECKING
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
+from eventstore.server.settings import cannot_listen
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from wsgiref.types import StartResponse, WSGIEnvironment
 
-Health = Callable[[], dict[str, str | int | float | bool | None]]
+_POLL_SECONDS = 0.1  # how long stopping may take
+Health = Callable[[], dict[str, str | int | bool | None]]
 
 
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
+
+    def server_bind(self) -> None:
+        """Without the base class's question to the name service, which may take seconds to be answered."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+        self.setup_environ()
 
 
 class _Quiet(WSGIRequestHandler):
@@ -32,7 +41,11 @@ class _Quiet(WSGIRequestHandler):
 
 @contextmanager
 def http_server(host: str, port: int, registry: CollectorRegistry, health: Health) -> Iterator[int]:
-    """Serves until the block ends; gives the port it listens on."""
+    """Serves until the block ends; gives the port it listens on.
+
+    Raises:
+        FolderRefused: it cannot listen there.
+    """
     metrics = make_wsgi_app(registry)
 
     def application(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -48,8 +61,11 @@ def http_server(host: str, port: int, registry: CollectorRegistry, health: Healt
         start_response("404 Not Found", [("Content-Type", "text/plain")])
         return [b"there are /metrics and /health\n"]
 
-    server = make_server(host, port, application, server_class=_Server, handler_class=_Quiet)
-    thread = threading.Thread(target=server.serve_forever, name="eventstore-http", daemon=True)
+    try:
+        server = make_server(host, port, application, server_class=_Server, handler_class=_Quiet)
+    except OSError as error:
+        raise cannot_listen(f"{host}:{port}", error) from None
+    thread = threading.Thread(target=server.serve_forever, args=(_POLL_SECONDS,), name="eventstore-http", daemon=True)
     thread.start()
     try:
         yield int(server.server_address[1])

@@ -6,16 +6,26 @@ back through `_Batch.deliver`; neither the gate nor the store knows the differen
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+from typing import Final
 
 from eventstore.errors import EventStoreError, ShuttingDown
 from eventstore.flat import Scalar
 from eventstore.protocol import encode_outcomes, outcome_values
+from eventstore.protocol.limits import COMMITS_PER_FRAME_MAX, ERROR_TEXT_BYTES_MAX, FRAME_BYTES_MAX
 from eventstore.protocol.requests import WireCommit
 from eventstore.server.connection import Connection
 from eventstore.server.gate import Gate
 from eventstore.store.appending import REFUSED, Outcome
 from eventstore.store.committer import Committer
+
+_MANY_OUTCOMES: Final = 1024
+_ERROR_TEXTS_MAX: Final = 8  # message and fields of an error with the most of them, and their names
+_SHORT_TEXT_BYTES_MAX: Final = FRAME_BYTES_MAX // COMMITS_PER_FRAME_MAX // _ERROR_TEXTS_MAX
+_log = logging.getLogger(__name__)
+
+assert _MANY_OUTCOMES * _ERROR_TEXTS_MAX * ERROR_TEXT_BYTES_MAX <= FRAME_BYTES_MAX
 
 
 class _Batch:
@@ -34,8 +44,17 @@ class _Batch:
             part = outcomes[first : first + count]
             first += count
             if not connection.closed:
-                gate.send(connection, encode_outcomes(request_id, _values(part)))
+                try:
+                    gate.send(connection, encode_outcomes(request_id, _values(part)))
+                except Exception:  # the others of this batch get their answers
+                    _log.exception("answering an append failed; its connection is closed")
+                    gate.drop(connection)
         gate.flush()
+
+    def give_up(self) -> None:
+        """Nobody will be answered: whoever sends the same commits again learns what became of them."""
+        for connection, _, _ in self.requests:
+            self._gate.drop(connection)
 
 
 class Intake:
@@ -73,18 +92,26 @@ class Intake:
             return
         commits, self._commits, self._batch = self._commits, [], None
         source = batch.requests[0][0] if len(batch.requests) == 1 else batch
-        self._committer.submit(commits, batch.deliver, source)
+        try:
+            self._committer.submit(commits, batch.deliver, source)
+        except Exception:  # our own bug, which some client has found: it must not find it for all of them
+            _log.exception("an append failed; its connections are closed")
+            batch.give_up()
         self._committer.kick()
 
 
 def _values(outcomes: Sequence[Outcome]) -> list[Scalar]:
-    """The flat values of outcomes; the engine's numbers are those of the wire."""
+    """The flat values of outcomes; the engine's numbers are those of the wire.
+
+    The errors of a large frame are cut shorter, so that however many there are, they fit into one frame.
+    """
+    text_bytes_max = ERROR_TEXT_BYTES_MAX if len(outcomes) < _MANY_OUTCOMES else _SHORT_TEXT_BYTES_MAX
     values: list[Scalar] = []
     for outcome in outcomes:
         if outcome[0] == REFUSED:
             error = outcome[1]
             assert isinstance(error, EventStoreError)
-            values += outcome_values(error)
+            values += outcome_values(error, text_bytes_max)
         else:
             values += outcome  # type: ignore[arg-type] # without an error it is three ints
     return values

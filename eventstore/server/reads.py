@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Final
 
 import trio
 
 from eventstore.errors import EventStoreError, ReadFailed
 from eventstore.protocol import encode_error, encode_page, encode_scan_page
-from eventstore.protocol.limits import FRAME_BYTES_MAX
+from eventstore.protocol.limits import FRAME_BYTES_MAX, PAGE_BYTES_DEFAULT
 from eventstore.protocol.requests import Read, ReadAll, Request
 from eventstore.server.connection import Connection
 from eventstore.server.gate import Gate
@@ -17,11 +18,13 @@ from eventstore.store.engine import Engine
 from eventstore.store.event_filter import EventFilter
 from eventstore.store.reading import IN_PLACE_BYTES_MAX, NotCached
 
+_WORKERS_PER_CONNECTION: Final = 8
+_RECORDS_BYTES_MAX: Final = FRAME_BYTES_MAX - 64  # what a frame takes besides its records, and some to spare
 _log = logging.getLogger(__name__)
 
 
 class Reads:
-    """Answers reads. At most `threads` of them wait for the disk at once; the others queue."""
+    """Answers reads. At most `threads` of them wait for the disk at once, and a few of one connection; the others queue."""
 
     def __init__(self, engine: Engine, nursery: trio.Nursery, threads: int = 16) -> None:
         self._engine = engine
@@ -35,16 +38,18 @@ class Reads:
     def read(self, connection: Connection, request_id: int, request: Request) -> None:
         assert isinstance(request, Read)
 
-        def page(bytes_max: int = request.bytes_max, cached_only: bool = False) -> bytes:
+        def page(bytes_max: int, cached_only: bool = False) -> bytes:
             found = self._engine.replay(
                 request.aggregate_id, request.from_version, request.to_version, request.backwards, bytes_max, cached_only
             )
+            if len(found.records) > _RECORDS_BYTES_MAX:
+                return page(PAGE_BYTES_DEFAULT, cached_only)
             return encode_page(request_id, found.next, found.records)
 
         try:
             frame = page(min(request.bytes_max, IN_PLACE_BYTES_MAX), cached_only=True)
         except NotCached:
-            self._later(connection, request_id, page)
+            self._later(connection, request_id, lambda: page(request.bytes_max))
         else:
             assert self._gate is not None
             self._gate.send(connection, frame)
@@ -53,17 +58,33 @@ class Reads:
         assert isinstance(request, ReadAll)
         wanted = EventFilter(frozenset(request.types) or None, request.aggregate_prefix, request.from_time, request.to_time)
 
-        def page() -> bytes:
-            found = self._engine.scan(request.after, wanted, request.bytes_max, request.events_max)
+        def page(bytes_max: int = request.bytes_max) -> bytes:
+            found = self._engine.scan(request.after, wanted, bytes_max, request.events_max)
+            if len(found.records) > _RECORDS_BYTES_MAX:
+                return page(PAGE_BYTES_DEFAULT)
             return encode_scan_page(request_id, found.next, found.at_end, found.records)
 
         self._later(connection, request_id, page)
 
     def _later(self, connection: Connection, request_id: int, page: Callable[[], bytes]) -> None:
         connection.owed += 1
-        self._nursery.start_soon(self._on_thread, connection, request_id, page)
+        connection.reads.append((request_id, page))
+        if connection.workers < _WORKERS_PER_CONNECTION:
+            connection.workers += 1
+            self._nursery.start_soon(self._work, connection)
 
-    async def _on_thread(self, connection: Connection, request_id: int, page: Callable[[], bytes]) -> None:
+    async def _work(self, connection: Connection) -> None:
+        """Answers what is queued, one after the other, as long as the client takes its answers."""
+        assert self._gate is not None
+        try:
+            while connection.reads:
+                await self._gate.wait_for_room(connection)
+                if connection.reads:
+                    await self._answer(connection, *connection.reads.popleft())
+        finally:
+            connection.workers -= 1
+
+    async def _answer(self, connection: Connection, request_id: int, page: Callable[[], bytes]) -> None:
         assert self._gate is not None
         try:
             frame = await trio.to_thread.run_sync(page, limiter=self._limiter)
@@ -77,6 +98,6 @@ class Reads:
         self._gate.flush()
 
 
-def page_bytes(credit: int, default: int) -> int:
+def page_bytes(credit: int) -> int:
     """How large a page may be that is pushed against `credit`."""
-    return max(1, min(credit, default, FRAME_BYTES_MAX // 2))
+    return max(1, min(credit, PAGE_BYTES_DEFAULT))

@@ -18,18 +18,20 @@ import structlog
 import trio
 
 from eventstore import __version__
-from eventstore.errors import EventStoreError, FolderRefused
+from eventstore.errors import EventStoreError
 from eventstore.server.dispatch import Dispatch
 from eventstore.server.gate import Gate, GateLimits
 from eventstore.server.http import http_server
 from eventstore.server.intake import Intake
 from eventstore.server.metrics import registry_of
 from eventstore.server.reads import Reads
-from eventstore.server.settings import ServerSettings, parse_address
+from eventstore.server.settings import ServerSettings, cannot_listen, parse_address
 from eventstore.server.subscriptions import Subscriptions
 from eventstore.store.embedded import EmbeddedStore, Stats, collect_stats, open_store
 
 _BACKLOG = 1024
+_DESCRIPTORS_PER_FILE = 3  # the file, its mapping and that of its index
+_OTHER_DESCRIPTORS = 64
 
 
 @dataclass(slots=True)
@@ -84,7 +86,7 @@ async def serve(settings: ServerSettings, *, task_status: trio.TaskStatus[Server
 async def _listening(settings: ServerSettings, store: EmbeddedStore) -> AsyncIterator[Server]:
     listener = _listen(settings.listen)
     limits = GateLimits(
-        settings.connections_max,
+        _affordable_connections(settings),
         settings.requests_max,
         settings.unsent_bytes_max,
         settings.hello_timeout_s,
@@ -107,6 +109,7 @@ async def _listening(settings: ServerSettings, store: EmbeddedStore) -> AsyncIte
             return {"healthy": store.engine.failed is None and not intake.stopping, **figures()}
 
         with contextlib.ExitStack() as stack:
+            stack.enter_context(listener)
             http_address = None
             if settings.http is not None:
                 host, port = parse_address(settings.http, "http")
@@ -122,14 +125,10 @@ async def _listening(settings: ServerSettings, store: EmbeddedStore) -> AsyncIte
 def _listen(address: str) -> socket.socket:
     host, port = parse_address(address, "listen")
     try:
-        family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(target)
-        listener.listen(_BACKLOG)
+        family, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(target, family=family, backlog=_BACKLOG)
     except OSError as error:
-        raise FolderRefused(address, f"cannot listen there ({error.strerror or error}); choose another address") from None
-    return listener
+        raise cannot_listen(address, error) from None
 
 
 async def _until_stopped(server: Server) -> None:
@@ -187,6 +186,22 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
     return [
         leaf for error in group.exceptions for leaf in (_leaves(error) if isinstance(error, BaseExceptionGroup) else [error])
     ]
+
+
+def _affordable_connections(settings: ServerSettings) -> int:
+    """No more connections than leave the store the open files it needs: one that cannot open its next file would fail
+    everybody's appends, one connection more only its own.
+    """
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    own = min(_DESCRIPTORS_PER_FILE * settings.open_files_max + _OTHER_DESCRIPTORS, descriptors // 2)
+    affordable = min(settings.connections_max, descriptors - own)
+    if affordable < settings.connections_max:
+        structlog.get_logger("eventstore.server").warning(
+            "fewer connections than set: raise the limit of open files (ulimit -n)",
+            connections_max=affordable,
+            open_files=descriptors,
+        )
+    return affordable
 
 
 def _raise_descriptor_limit() -> None:

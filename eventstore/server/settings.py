@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from eventstore.config import MIB, StoreSettings
-from eventstore.errors import InvalidArgument
+from eventstore.errors import FolderRefused, InvalidArgument
 
 
 class ServerSettings(BaseSettings):
@@ -36,7 +36,7 @@ class ServerSettings(BaseSettings):
     frame_timeout_s: float = Field(60.0, gt=0)
     idle_timeout_s: float = Field(600.0, gt=0)
     slow_client_timeout_s: float = Field(30.0, gt=0)
-    unsent_bytes_max: int = Field(16 * MIB, ge=64 * 1024)
+    unsent_bytes_max: int = Field(4 * MIB, ge=64 * 1024)
     stop_timeout_s: float = Field(10.0, gt=0)
     log_format: Literal["console", "json"] = "console"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -101,3 +101,8 @@ def parse_address(text: str, field: str) -> tuple[str, int]:
     if not host or not port.isdecimal() or int(port) > 65_535:
         raise InvalidArgument(f"{field} is {text!r}, expected HOST:PORT such as 127.0.0.1:7701", field=field, value=text)
     return host, int(port)
+
+
+def cannot_listen(address: str, error: OSError) -> FolderRefused:
+    """The error about an address that is taken, or not ours."""
+    return FolderRefused(address, f"cannot listen there ({error.strerror or error}); choose another address")

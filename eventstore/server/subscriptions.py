@@ -9,7 +9,7 @@ import trio
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.protocol import encode_error, encode_ok, encode_scan_page
 from eventstore.protocol.frames import LENGTH_BYTES
-from eventstore.protocol.limits import CREDIT_BYTES_MAX, PAGE_BYTES_DEFAULT
+from eventstore.protocol.limits import CREDIT_BYTES_MAX
 from eventstore.protocol.requests import Credit, Request, Subscribe, Unsubscribe
 from eventstore.server.connection import Connection
 from eventstore.server.gate import Gate
@@ -84,7 +84,8 @@ class Subscriptions:
             with subscription.scope:
                 await self._push(subscription)
         except EventStoreError as error:
-            self._send(subscription, encode_error(subscription.request_id, error))
+            if not subscription.scope.cancel_called:
+                self._send(subscription, encode_error(subscription.request_id, error))
         except Exception:
             _log.exception("a subscription failed; its connection is closed")
             if self._gate is not None:
@@ -95,14 +96,17 @@ class Subscriptions:
                 del subscription.connection.endings[subscription.request_id]
 
     async def _push(self, subscription: Subscription) -> None:
+        assert self._gate is not None
         told = False
         engine = self._committer.engine
         while True:
             while subscription.credit <= 0:
                 subscription.more_credit = trio.Event()
                 await subscription.more_credit.wait()
-            size = page_bytes(subscription.credit, PAGE_BYTES_DEFAULT)
+            await self._gate.wait_for_room(subscription.connection)
+            size = page_bytes(subscription.credit)
             page = await trio.to_thread.run_sync(engine.scan, subscription.after, subscription.wanted, size, None)
+            await trio.lowlevel.checkpoint_if_cancelled()  # a thread is not cancelled, and nothing may follow the end
             if page.records or (page.at_end and not told):
                 frame = encode_scan_page(subscription.request_id, page.next, page.at_end, page.records)
                 subscription.credit -= len(frame) - LENGTH_BYTES
