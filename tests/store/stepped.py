@@ -15,9 +15,9 @@ from eventstore.errors import EventStoreError
 from eventstore.model import Event, NewEvent
 from eventstore.store.appending import Expected, Outcome, RawCommit
 from eventstore.store.engine import Engine
+from eventstore.store.event_filter import EventFilter
 from eventstore.store.opening import OpenStore, open_folder
 from eventstore.store.page import decode_page
-from eventstore.store.event_filter import EventFilter
 from eventstore.store.sorting import sort_file, switch
 from eventstore.store.tail import TailFile
 from tests.simulated_disk import SimulatedDisk

@@ -1,0 +1,201 @@
+"""The four ways to use a store, behind one interface: a contract test is written once and runs with each of them.
+
+embedded           `open_store`, on trio
+network-trio       `connect`, on trio, to a real server in a thread
+network-asyncio    `connect`, on asyncio
+blocking           `blocking.connect`; each call on a thread, so that a test's tasks can make several at once
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Self, TypeAlias, TypeVar, cast
+
+import anyio
+import anyio.to_thread
+import pytest
+import trio
+
+import eventstore as es
+from eventstore.client.blocking import BlockingStore
+from eventstore.config import StoreSettings
+from tests.server_thread import ServerThread
+from tests.waiting import DEADLINE_SECONDS, eventually
+
+KINDS = ("embedded", "network-trio", "network-asyncio", "blocking")
+Item: TypeAlias = es.Event | es.CaughtUp
+Result = TypeVar("Result")
+_END = object()
+
+
+class Iteration:
+    """An iterator of the blocking client as an async one."""
+
+    def __init__(self, items: Iterator[Any]) -> None:
+        self._items = items
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        item = await _on_thread(next, self._items, _END)
+        if item is _END:
+            raise StopAsyncIteration
+        return item
+
+
+async def _on_thread(call: Callable[..., Result], *arguments: object) -> Result:
+    return await anyio.to_thread.run_sync(partial(call, *arguments), abandon_on_cancel=True)
+
+
+class Disguised:
+    """The blocking client with the methods of the others."""
+
+    def __init__(self, store: BlockingStore) -> None:
+        self._store = store
+
+    async def append(self, *arguments: Any, **named: Any) -> es.Committed:
+        return await _on_thread(partial(self._store.append, *arguments, **named))
+
+    async def append_many(self, commits: Iterable[es.Commit]) -> list[es.Committed | es.EventStoreError]:
+        return await _on_thread(self._store.append_many, commits)
+
+    def read(self, *arguments: Any, **named: Any) -> Iteration:
+        return Iteration(self._store.read(*arguments, **named))
+
+    def read_all(self, *arguments: Any, **named: Any) -> Iteration:
+        return Iteration(self._store.read_all(*arguments, **named))
+
+    def subscribe(self, *arguments: Any, **named: Any) -> Iteration:
+        return Iteration(self._store.subscribe(*arguments, **named))
+
+    async def version(self, aggregate_id: str) -> int:
+        return await _on_thread(self._store.version, aggregate_id)
+
+    async def find_command(self, aggregate_id: str, command_id: str) -> es.Committed | None:
+        return await _on_thread(self._store.find_command, aggregate_id, command_id)
+
+    async def stats(self) -> dict[str, Any]:
+        return await _on_thread(self._store.stats)
+
+    async def aclose(self) -> None:
+        await _on_thread(self._store.close)
+
+
+class Subject:
+    """What a contract test is given. `store` has the public methods; after `restart` it may be another object."""
+
+    def __init__(self, kind: str, folder: Path, server: ServerThread | None, settings: dict[str, Any]) -> None:
+        self.kind = kind
+        self._folder = folder
+        self._server = server
+        self._settings = StoreSettings(**{"preallocate_bytes": 1024 * 1024, **settings}) if server is None else None
+        self._opened = AsyncExitStack()
+        self._others = 0
+        self.store: Any = None
+
+    @property
+    def embedded(self) -> bool:
+        return self._server is None
+
+    def _open(self, folder: Path) -> AbstractAsyncContextManager[Any]:
+        if self._server is None:
+            return es.open_store(folder, self._settings)
+        if self.kind == "blocking":
+            return _disguised(self._server.address)
+        return es.connect(self._server.address)
+
+    def another(self) -> AbstractAsyncContextManager[Any]:
+        """A store of its own: another client of the same server, or, embedded, another folder."""
+        self._others += 1
+        return self._open(self._folder / f"other-{self._others}")
+
+    async def restart(self) -> None:
+        """The process that holds the files ends in order and begins anew. Clients stay as they are."""
+        if self._server is not None:
+            await anyio.to_thread.run_sync(self._server.restart)
+        else:
+            await self._opened.aclose()
+            await self.open()
+
+    async def open(self) -> None:
+        self.store = await self._opened.enter_async_context(self._open(self._folder / "data"))
+
+    async def close(self) -> None:
+        await self._opened.aclose()
+
+    async def sorted(self) -> None:
+        """Returns once every completed event file is sorted and indexed, and there is one."""
+
+        async def done() -> bool:
+            stats = await self.store.stats()
+            return int(stats["sorted_files"]) > 0 and int(stats["unsorted_files"]) <= 1
+
+        await eventually(done, "files are sorted")
+
+    async def all(self, **filters: Any) -> list[es.Event]:
+        return await collect(self.store.read_all(**filters))
+
+
+async def collect(items: AsyncIterator[Any]) -> list[Any]:
+    return [item async for item in items]
+
+
+async def take(items: AsyncIterator[Any], count: int) -> list[Any]:
+    """The next `count` items; the iterator is left where it is."""
+    return [await anext(items) for _ in range(count)]
+
+
+@asynccontextmanager
+async def _disguised(address: str) -> AsyncIterator[Disguised]:
+    store = es.blocking.connect(address)
+    await anyio.to_thread.run_sync(store.__enter__)
+    try:
+        yield Disguised(store)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(store.close)
+
+
+Test: TypeAlias = Callable[..., Awaitable[None]]
+
+
+def contract(test: Test | None = None, **settings: Any) -> Any:
+    """Runs an async test with each kind of store in turn; `settings` are those of the store."""
+    if test is None:
+        return partial(contract, **settings)
+    own = [each for each in inspect.signature(test).parameters.values() if each.name != "subject"]
+
+    def run(kind: str, tmp_path: Path, **given: Any) -> None:
+        if kind == "embedded":
+            trio.run(_main, test, Subject(kind, tmp_path, None, settings), given)
+            return
+        with ServerThread(tmp_path / "data", **settings) as server:
+            subject = Subject(kind, tmp_path, server, settings)
+            if kind == "network-asyncio":
+                asyncio.run(_main(test, subject, given))
+            else:
+                trio.run(_main, test, subject, given)
+
+    fixtures = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("kind", "tmp_path")]
+    run.__name__, run.__doc__, run.__module__ = test.__name__, test.__doc__, test.__module__  # type: ignore[attr-defined]
+    run.__signature__ = inspect.Signature([*fixtures, *own])  # type: ignore[attr-defined] # what pytest looks at
+    return pytest.mark.parametrize("kind", KINDS)(run)
+
+
+async def _main(test: Test, subject: Subject, given: dict[str, Any]) -> None:
+    with anyio.fail_after(2 * DEADLINE_SECONDS):
+        await subject.open()
+        try:
+            await test(subject, **given)
+        finally:
+            await subject.close()
+
+
+def event(number: int, type_: str = "Happened") -> es.NewEvent:
+    return cast(es.NewEvent, es.NewEvent(type_, {"number": number}))

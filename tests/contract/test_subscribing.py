@@ -1,0 +1,126 @@
+"""Subscriptions: everything behind a place, without a gap and in order; CaughtUp once; then what is appended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+
+import eventstore as es
+from tests.contract.subjects import Subject, contract, event, take
+
+SMALL_FILES = {"file_size_bytes": 64 * 1024, "preallocate_bytes": 16 * 1024}
+
+
+def shown(items: list[Any]) -> list[int | str]:
+    """Events as their sequence, CaughtUp as itself with its sequence."""
+    return [f"caught up at {item.sequence}" if isinstance(item, es.CaughtUp) else item.sequence for item in items]
+
+
+@contract
+async def test_what_is_stored_comes_first_then_caught_up_once_then_what_is_appended(subject: Subject) -> None:
+    store = subject.store
+    await store.append("a", [event(1), event(2)], 0)
+    items = store.subscribe()
+    assert shown(await take(items, 3)) == [1, 2, "caught up at 2"]
+    for number in range(3, 8):
+        await store.append("b", [event(number)], es.ANY)
+        assert shown(await take(items, 1)) == [number]
+    await store.append("a", [event(8), event(9)], 2)
+    assert shown(await take(items, 2)) == [8, 9]
+
+
+@contract
+async def test_an_empty_store_is_caught_up_with_at_once(subject: Subject) -> None:
+    items = subject.store.subscribe()
+    assert shown(await take(items, 1)) == ["caught up at 0"]
+    await subject.store.append("a", [event(1)], 0)
+    assert shown(await take(items, 1)) == [1]
+
+
+@contract
+async def test_a_subscription_begins_behind_a_place(subject: Subject) -> None:
+    store = subject.store
+    await store.append("a", [event(n) for n in range(1, 6)], 0)
+    assert shown(await take(store.subscribe(after=3), 3)) == [4, 5, "caught up at 5"]
+    ahead = store.subscribe(after=6)
+    assert shown(await take(ahead, 1)) == ["caught up at 6"]
+    await store.append("a", [event(6), event(7)], 5)
+    assert shown(await take(ahead, 1)) == [7]
+
+
+@contract
+async def test_a_subscription_brings_what_its_filters_let_through(subject: Subject) -> None:
+    store = subject.store
+    await store.append("order-1", [event(1, "A"), event(2, "B")], 0)
+    await store.append("cart-1", [event(3, "A")], 0)
+    items = store.subscribe(types=iter(["A"]), aggregate_prefix="order-")
+    assert shown(await take(items, 2)) == [1, "caught up at 3"]
+    await store.append("cart-1", [event(4, "A")], 1)
+    await store.append("order-2", [event(5, "B"), event(6, "A")], 0)
+    assert shown(await take(items, 1)) == [6]
+
+
+@contract
+async def test_a_subscription_sees_no_gap_while_others_append(subject: Subject) -> None:
+    store = subject.store
+    seen: list[int | str] = []
+
+    async def write(writer: int) -> None:
+        for number in range(40):
+            await store.append(f"a-{writer}", [event(number)] * (1 + number % 3), es.ANY)
+
+    await write(9)
+    async with anyio.create_task_group() as tasks:
+        for writer in range(4):
+            tasks.start_soon(write, writer)
+        items = store.subscribe()
+        while seen.count(395) == 0:
+            seen += shown(await take(items, 1))
+    numbers = [item for item in seen if isinstance(item, int)]
+    assert numbers == list(range(1, 396))
+    assert len(seen) == 396
+
+
+@contract(**SMALL_FILES)
+async def test_a_subscription_goes_on_over_files_and_a_restart(subject: Subject) -> None:
+    store = subject.store
+    commits = [es.Commit(f"a-{n % 5}", [es.NewEvent("T", bytes(500))], es.ANY, f"c-{n}") for n in range(600)]
+    await store.append_many(commits[:400])
+    items = store.subscribe()
+    assert shown(await take(items, 401)) == [*range(1, 401), "caught up at 400"]
+    await subject.restart()
+    await subject.store.append_many(commits[400:])
+    if subject.embedded:
+        with pytest.raises(es.Closed):
+            await anext(items)
+        items = subject.store.subscribe(after=400)
+        assert shown(await take(items, 201)) == [*range(401, 601), "caught up at 600"]
+    else:
+        assert shown(await take(items, 200)) == list(range(401, 601))
+
+
+@contract
+async def test_a_slow_subscriber_misses_nothing_of_more_than_its_window(subject: Subject) -> None:
+    store = subject.store
+    items = store.subscribe()
+    assert shown(await take(items, 1)) == ["caught up at 0"]
+    await store.append_many(
+        [es.Commit("a", [es.NewEvent("T", bytes(100_000))], es.ANY, f"c-{n}") for n in range(60)]
+    )  # six times the window
+    assert await store.version("a") == 60
+    assert shown(await take(items, 60)) == list(range(1, 61))
+
+
+@contract
+async def test_several_subscriptions_of_one_store_go_their_own_ways(subject: Subject) -> None:
+    store = subject.store
+    await store.append("a", [event(n) for n in range(1, 4)], 0)
+    first, second, third = (store.subscribe(after=after) for after in (0, 1, 2))
+    assert shown(await take(second, 2)) == [2, 3]
+    assert shown(await take(first, 4)) == [1, 2, 3, "caught up at 3"]
+    await store.append("a", [event(4)], 3)
+    assert shown(await take(first, 1)) == [4]
+    assert shown(await take(third, 2))[0] == 3
+    assert [item for item in shown(await take(second, 2)) if item != "caught up at 3"][-1] == 4
