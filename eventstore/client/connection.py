@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine
 import anyio
 from anyio.abc import TaskGroup
 
+from eventstore.allocator import expect_large_buffers
 from eventstore.client.address import Address
 from eventstore.client.appends import Batch
 from eventstore.client.backoff import Backoff
@@ -28,6 +29,7 @@ class Connection:
     """Owns the session. Everything but `open` and `wait_for_room` is a plain function and never blocks."""
 
     def __init__(self, address: Address, options: Options) -> None:
+        expect_large_buffers()
         self._address = address
         self._options = options
         self._backoff = Backoff(options.reconnect_timeout)

@@ -16,6 +16,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from eventstore.allocator import expect_large_buffers
 from eventstore.client.address import Address
 from eventstore.client.appends import Batch
 from eventstore.client.backoff import Backoff
@@ -35,6 +36,7 @@ class Exchange:
     """Owns the session. Times are those of `Options`."""
 
     def __init__(self, address: Address, options: Options) -> None:
+        expect_large_buffers()
         self._address = address
         self._options = options
         self._session: Session[Flag] = Session(options.name, Flag)

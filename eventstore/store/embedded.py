@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 
 import trio
 
+from eventstore.allocator import expect_large_buffers
 from eventstore.chunks.files import Files
 from eventstore.config import StoreSettings
 from eventstore.errors import Closed, EventStoreError, InvalidArgument, VersionConflict, again
@@ -266,6 +267,7 @@ async def open_store(
         FolderRefused, Corrupt
     """
     settings, path = settings or StoreSettings(), Path(path)
+    expect_large_buffers()
     opened = await trio.to_thread.run_sync(lambda: open_folder(path, settings, files=files, directory=directory))
     try:
         committer = Committer(
