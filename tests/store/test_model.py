@@ -18,7 +18,7 @@ from eventstore.config import StoreSettings
 from eventstore.errors import CommandIdReused, StorageFull
 from eventstore.model import Event, NewEvent
 from eventstore.store.appending import COMMITTED, CONFLICT, DUPLICATE, REFUSED, Expected, Outcome
-from eventstore.store.scanning import EventFilter
+from eventstore.store.event_filter import EventFilter
 from tests.simulated_disk import CRASH_MODES, CrashMode, SimulatedCrash, SimulatedDisk
 from tests.store.stepped import Stepped, forget_directory, raw, spare_the_probe
 

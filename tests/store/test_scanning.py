@@ -8,8 +8,8 @@ import pytest
 
 from eventstore.model import NewEvent
 from eventstore.store import scanning
+from eventstore.store.event_filter import EventFilter
 from eventstore.store.page import decode_page
-from eventstore.store.scanning import EventFilter
 from tests.store.conftest import Maker
 from tests.store.stepped import Stepped, raw
 

@@ -1,0 +1,85 @@
+"""A store that was written when format 1 was settled: it is read for as long as there is a format 1."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from eventstore.chunks.files import OsFiles
+from eventstore.store.opening import OpenStore, open_folder
+from eventstore.store.page import decode_page
+from tests.fixtures import write_format_1
+from tests.fixtures.write_format_1 import SETTINGS, as_json, clock, read_everything
+
+FIXTURE = Path(write_format_1.__file__).with_name("format-1")
+EXPECTED: list[dict[str, object]] = json.loads(FIXTURE.with_name("format-1.json").read_text())
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(FIXTURE, tmp_path / "data"))
+
+
+def opened(folder: Path) -> OpenStore:
+    return open_folder(folder, SETTINGS, clock=clock)
+
+
+def event_files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted((folder / "events").iterdir()) if path.suffix != ".previous"}
+
+
+def test_the_store_of_format_1_holds_exactly_what_was_put_into_it(copy: Path) -> None:
+    store = opened(copy)
+    engine = store.engine
+    assert [header.state for header in engine.files.headers] == ["sorted", "sorted", "completed", "ongoing"]
+    assert store.report.torn_bytes == 0
+    assert store.report.indexes_built == []
+    assert [as_json(event) for event in read_everything(engine)] == EXPECTED
+    for name in {str(event["aggregate_id"]) for event in EXPECTED}:
+        due = [event for event in EXPECTED if event["aggregate_id"] == name]
+        assert engine.version(name) == len(due)
+        page = engine.replay(name, 1, None, False, 1 << 20)
+        assert [as_json(event) for event in decode_page(page.records)] == due
+    for event in EXPECTED:
+        view = engine.find_command(str(event["aggregate_id"]), str(event["command_id"]))
+        assert view is not None
+        assert view.first_version <= int(str(event["version"])) <= view.last_version
+    for number in (1, 2):
+        engine.files.index(number).verify()
+    store.close()
+
+
+def test_the_store_of_format_1_is_appended_to_and_sorted_like_any_other(copy: Path) -> None:
+    store = opened(copy)
+    for commit in write_format_1.commits():
+        ((status, *_),) = store.engine.append_batch([commit])
+        assert status in (0, 1)
+        while (segment := store.engine.take()) is not None:
+            store.engine.write(segment)
+            store.engine.mark_written(segment, durable=True)
+    before = read_everything(store.engine)
+    assert [as_json(event) for event in before[: len(EXPECTED)]] == EXPECTED
+    write_format_1._sort(store, 3)
+    assert read_everything(store.engine) == before
+    store.close()
+
+
+def test_every_derived_file_of_format_1_can_be_built_again(copy: Path) -> None:
+    for path in (copy / "events").glob("*.index"):
+        path.unlink()
+    store = opened(copy)
+    assert store.report.indexes_built == [1, 2]
+    assert [as_json(event) for event in read_everything(store.engine)] == EXPECTED
+    for number in (1, 2):
+        store.engine.files.index(number).verify()
+    store.close()
+
+
+def test_what_is_written_today_is_format_1_byte_for_byte(tmp_path: Path) -> None:
+    events = write_format_1.write(tmp_path / "data")
+    assert [as_json(event) for event in events] == EXPECTED
+    assert event_files(tmp_path / "data") == event_files(FIXTURE)
+    assert OsFiles().names(tmp_path / "data") == OsFiles().names(FIXTURE)
