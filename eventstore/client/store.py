@@ -178,7 +178,7 @@ class NetworkStore:
         return read_version(await self._ask(Version(aggregate_id)))
 
     async def find_command(self, aggregate_id: str, command_id: str) -> Committed | None:
-        """What the command became, if it was appended (and is still within what the server remembers)."""
+        """What became of the command, if it was ever appended."""
         return found_command(aggregate_id, await self._ask(FindCommand(aggregate_id, command_id)))
 
     async def stats(self) -> dict[str, Scalar]:

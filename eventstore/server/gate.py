@@ -191,7 +191,7 @@ class Gate:
             _log.exception("serving a client failed; its connection is closed")
             self.drop(connection)
         else:
-            self._watch(connection, now)
+            self._touched.add(connection)  # `flush` tells the selector, when what can be sent was sent
 
     def send(self, connection: Connection, frame: bytes) -> None:
         """Queues a frame; it goes out at the end of the turn, or at the next `flush`."""

@@ -27,6 +27,8 @@ class ServerSettings(BaseSettings):
     waiting_bytes_max: int = 64 * MIB
     cached_bytes_max: int = 256 * MIB
     preload_aggregates: int = 20_000
+    preload_interval_s: float = 10.0
+    page_bytes: int = 512 * 1024
     open_files_max: int = 512
     sort: bool = True
 
@@ -66,6 +68,8 @@ class ServerSettings(BaseSettings):
             waiting_bytes_max=self.waiting_bytes_max,
             cached_bytes_max=self.cached_bytes_max,
             preload_aggregates=self.preload_aggregates,
+            preload_interval_s=self.preload_interval_s,
+            page_bytes=self.page_bytes,
             open_files_max=self.open_files_max,
             sort=self.sort,
         )

@@ -2,7 +2,7 @@
 
 A slab of records is one flat msgpack sequence, so one C call decodes it; headers are gathered by numpy. Where a
 payload lies follows from lengths alone, because events are stored in the one canonical encoding (see
-`commit.EventsCheck`).
+`events.EventsCheck`).
 """
 
 from __future__ import annotations

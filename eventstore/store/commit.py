@@ -33,7 +33,6 @@ THROUGH_CRC: Final = struct.Struct("<BBI")  # the header is written in two parts
 AFTER_CRC: Final = struct.Struct("<2xIIQIIqQBB6x")  # flags and reserved bytes are zero
 ID_PREFIX: Final = tuple(bytes((0xD9, length)) for length in range(256))
 FIXED_BYTES: Final = HEADER_BYTES + 4 + TRAILER.size  # what a record takes besides its ids and events
-FORMAT_MAX: Final = 3
 
 assert HEADER_BYTES == 56
 assert THROUGH_CRC.size == CRC_FROM

@@ -39,7 +39,7 @@ Read = TypeVar("Read")
 
 
 class Engine:
-    """One open store. Build it with `opening.open_engine`."""
+    """One open store. Build it with `opening.open_folder`."""
 
     def __init__(
         self, files: EventFiles, tail: Tail, directory: Directory, known: KnownAggregates,

@@ -162,6 +162,8 @@ def read_header(file: File, name: str) -> IndexHeader:
     for place in range(count):
         entry, _, offset, items, crc = ENTRY.unpack_from(raw, HEADER.size + place * ENTRY.size)
         columns[entry.rstrip(b"\0").decode()] = (offset, items, crc)
+    if missing := COLUMNS.keys() - columns.keys():
+        raise Corrupt(name, 0, f"column {min(missing)} is missing; rebuild the index")
     split = IDS_AT + 1 + raw[IDS_AT]
     smallest, largest = raw[IDS_AT + 1 : split], raw[split + 1 : split + 1 + raw[split]]
     return IndexHeader(

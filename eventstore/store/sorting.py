@@ -1,6 +1,6 @@
 """Sorts a completed event file by (aggregate id, version) and writes its index: a pure function of one file.
 
-Runs in a child process at low priority (`python -m eventstore.store.sorting`), so that it disturbs neither the writer
+Runs in a child process at low priority (`eventstore.store.sorting_process`), so that it disturbs neither the writer
 nor the event loop. It writes two temporary files and syncs them; `switch` is the one step that makes them count: the
 index is renamed first, then the sorted file over the unsorted one. Until that second rename the index belongs to
 nothing and is ignored; a crash anywhere leaves one complete generation.

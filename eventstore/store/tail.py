@@ -46,7 +46,6 @@ class TailFile:
         "offsets",
         "previous",
         "sequences",
-        "sorting",
         "versions",
     )  # fmt: skip
 
@@ -62,7 +61,6 @@ class TailFile:
         self.heads: dict[str, int] = {}
         self.commands: dict[int, int] = {}
         self.collided: dict[int, list[int]] = {}
-        self.sorting = False
         self._undone = 0
         self._walked: tuple[str, int, array[int]] = ("", 0, array("I"))
 
