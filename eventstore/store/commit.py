@@ -20,8 +20,7 @@ from typing import Final
 
 from eventstore import flat
 from eventstore.chunks.record import CRC_FROM, TRAILER
-from eventstore.errors import InvalidArgument
-from eventstore.fields import shown
+from eventstore.fields import check_text
 from eventstore.model import (
     ID_BYTES_MAX,
     Event,
@@ -105,18 +104,7 @@ def check_id(name: str, value: str) -> bytes:
     Raises:
         InvalidArgument: it is empty, too long, or not valid Unicode.
     """
-    try:
-        raw = value.encode()
-    except (UnicodeEncodeError, AttributeError):
-        raise InvalidArgument(f"{name} is not valid UTF-8 text: {shown(value)}", field=name) from None
-    if not 0 < len(raw) <= ID_BYTES_MAX:
-        raise InvalidArgument(
-            f"{name} has {len(raw)} bytes, allowed are 1 to {ID_BYTES_MAX}",
-            field=name,
-            limit=ID_BYTES_MAX,
-            value=len(raw),
-        )
-    return raw
+    return check_text(name, value).encode()
 
 
 def is_id(value: object) -> bool:

@@ -11,7 +11,7 @@ from typing import Final
 
 from eventstore import flat
 from eventstore.errors import InvalidArgument
-from eventstore.fields import shown
+from eventstore.fields import check_int, check_text
 from eventstore.model import COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX, EVENT_BYTES_MAX, TYPE_BYTES_MAX
 
 FORMAT_MAX: Final = 3
@@ -78,11 +78,8 @@ def _check_event(format_: flat.Scalar, type_: flat.Scalar, data: flat.Scalar, me
     assert isinstance(type_, str)
     assert isinstance(data, bytes)
     assert isinstance(format_, int)
-    if not 0 <= format_ <= FORMAT_MAX:
-        raise _over("format", FORMAT_MAX, format_)
-    size = len(type_) if type_.isascii() else _text_bytes("type", type_)
-    if not 0 < size <= TYPE_BYTES_MAX:
-        raise _over("type", TYPE_BYTES_MAX, size)
+    check_int("format", format_, 0, FORMAT_MAX)
+    check_text("type", type_, 1, TYPE_BYTES_MAX)
     size = len(data) + (len(metadata) if isinstance(metadata, bytes) else 0)
     if size > EVENT_BYTES_MAX:
         raise _over("event", EVENT_BYTES_MAX, size)
@@ -91,7 +88,9 @@ def _check_event(format_: flat.Scalar, type_: flat.Scalar, data: flat.Scalar, me
 def _check_events(values: Sequence[flat.Scalar]) -> None:
     """The same as `_check_event` for each, but in C loops; the slow path only names the culprit."""
     count, odd = divmod(len(values), 4)
-    if odd or not count:
+    if not values:
+        raise InvalidArgument("a commit without events, the least is 1", field="events", limit=1, value=0)
+    if odd:
         raise InvalidArgument(f"a commit needs events of 4 values each, this one has {len(values)}", field="events")
     if count > COMMIT_EVENTS_MAX:
         raise _over("events", COMMIT_EVENTS_MAX, count)
@@ -111,13 +110,6 @@ def _check_events(values: Sequence[flat.Scalar]) -> None:
             _check_event(*values[at : at + 4])
 
 
-def _text_bytes(name: str, text: str) -> int:
-    try:
-        return len(text.encode())
-    except UnicodeEncodeError:
-        raise InvalidArgument(f"{name} is not valid UTF-8 text: {shown(text)}", field=name) from None
-
-
 def _over(name: str, limit: int, value: int) -> InvalidArgument:
-    unit = {"format": "is", "events": "are"}.get(name, "has bytes")
-    return InvalidArgument(f"{name} {unit} {value}, the limit is {limit}", field=name, limit=limit, value=value)
+    what = f"{value} events in a commit" if name == "events" else f"{value} bytes in the {name}"
+    return InvalidArgument(f"{what}, the limit is {limit}", field=name, limit=limit, value=value)
