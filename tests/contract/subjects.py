@@ -189,7 +189,7 @@ def contract(test: Test | None = None, **settings: Any) -> Any:
 
 
 async def _main(test: Test, subject: Subject, given: dict[str, Any]) -> None:
-    with anyio.fail_after(2 * DEADLINE_SECONDS):
+    with anyio.fail_after(DEADLINE_SECONDS):
         await subject.open()
         try:
             await test(subject, **given)

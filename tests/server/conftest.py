@@ -1,0 +1,41 @@
+"""Servers for the tests of this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.server_process import ServerProcess
+from tests.server_thread import ServerThread
+
+Serve = Callable[..., ServerThread]
+Launch = Callable[..., ServerProcess]
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    """Starts servers in threads; they stop with the test."""
+    with ExitStack() as stack:
+        yield lambda data=None, **settings: stack.enter_context(ServerThread(data or tmp_path / "data", **settings))
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Launch]:
+    """Starts server processes; they are killed with the test, if they still run."""
+    with ExitStack() as stack:
+
+        def begin(data: Path | None = None, **settings: Any) -> ServerProcess:
+            return stack.enter_context(ServerProcess(data or tmp_path / "data", **settings))
+
+        yield begin
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
+    """One server for all tests of a module that do not mind each other."""
+    with ServerThread(tmp_path_factory.mktemp("shared") / "data") as server:
+        yield server

@@ -1,0 +1,144 @@
+"""A client that is nothing but a socket: it sends what a test says, and decodes what comes back."""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from types import TracebackType
+from typing import Self
+
+from eventstore import flat
+from eventstore.errors import EventStoreError
+from eventstore.model import NewEvent
+from eventstore.protocol.answers import Answer, AnswerDecoder, Failure, Ok, Outcomes, Page
+from eventstore.protocol.codes import RequestCode
+from eventstore.protocol.frames import LENGTH, LENGTH_BYTES, FrameReader, encode_frame
+from eventstore.protocol.handshake import Welcome, read_welcome
+from eventstore.protocol.limits import FRAME_BYTES_MAX
+from eventstore.protocol.request_codec import encode_request
+from eventstore.protocol.requests import Hello, Request, WireCommit
+from tests.waiting import DEADLINE_SECONDS
+
+
+class Gone(Exception):
+    """The server has closed the connection."""
+
+
+class RawClient:
+    """One connection. Says hello at once, unless told otherwise."""
+
+    def __init__(self, port: int, *, greet: bool = True, receive_buffer_bytes: int | None = None) -> None:
+        self.socket = socket.socket()
+        if receive_buffer_bytes is not None:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+        self.socket.settimeout(DEADLINE_SECONDS)
+        self.socket.connect(("127.0.0.1", port))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._reader = FrameReader()
+        self._decode = AnswerDecoder().decode
+        self._answers: deque[tuple[int, Answer, int]] = deque()
+        self._last_id = 0
+        self.welcome: Welcome | None = None
+        if greet:
+            self.greet()
+
+    def greet(self) -> None:
+        answer = self.ask(Hello(1, "raw"))
+        assert isinstance(answer, Ok), answer
+        self.welcome = read_welcome(answer.values)
+
+    def send(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def send_payload(self, payload: bytes) -> None:
+        self.send(LENGTH.pack(len(payload)) + payload)
+
+    def send_request(self, request: Request) -> int:
+        """Sends it under the next request id, which is returned."""
+        self._last_id += 1
+        self.send(encode_request(self._last_id, request))
+        return self._last_id
+
+    def ask(self, request: Request) -> Answer:
+        """The answer to a request, where no other is on its way."""
+        request_id = self.send_request(request)
+        answered, answer = self.answer()
+        assert answered == request_id, f"an answer to {answered}, asked was {request_id}"
+        return answer
+
+    def answer(self) -> tuple[int, Answer]:
+        """The next answer, and the request it is for."""
+        request_id, answer, _ = self.sized_answer()
+        return request_id, answer
+
+    def sized_answer(self) -> tuple[int, Answer, int]:
+        """As `answer`, and how many bytes its payload has."""
+        while not self._answers:
+            try:
+                data = self.socket.recv(1 << 20)
+            except ConnectionError:
+                data = b""
+            if not data:
+                raise Gone
+            self._answers += [(*self._decode(payload), len(payload)) for payload in self._reader.feed(data)]
+        return self._answers.popleft()
+
+    def error(self) -> tuple[int, EventStoreError]:
+        """The next answer, which must be an error, and the request it is for."""
+        request_id, answer = self.answer()
+        assert isinstance(answer, Failure), answer
+        return request_id, answer.error
+
+    def quiet(self) -> bool:
+        """Whether nothing has arrived that was not looked at."""
+        self.socket.setblocking(False)
+        try:
+            return not self._answers and not self._reader.buffered_bytes and not self.socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        finally:
+            self.socket.settimeout(DEADLINE_SECONDS)
+
+    def is_gone(self) -> bool:
+        """Whether the server closes the connection, without having said anything more; waits for it."""
+        try:
+            self.answer()
+        except Gone:
+            return True
+        return False
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def cut(self) -> None:
+        """Ends the connection by a reset, as when a cable is pulled and a machine restarts."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        self.socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def commit(aggregate_id: str, command_id: str, data: bytes = b"data", expected: int | bool | None = None) -> WireCommit:
+    """A commit of one event."""
+    return aggregate_id, expected, command_id, None, flat.encode(NewEvent("T", data))
+
+
+def append_frame(request_id: int, *commits: WireCommit) -> bytes:
+    return encode_frame(request_id, RequestCode.APPEND, flat.chain(commits))
+
+
+def outcomes_of(answer: Answer) -> list[tuple[flat.Scalar, ...]]:
+    """The three values of each commit."""
+    assert isinstance(answer, Outcomes), answer
+    values = iter(answer.values)
+    return list(zip(values, values, values, strict=True))
+
+
+__all__ = [
+    "FRAME_BYTES_MAX", "LENGTH", "LENGTH_BYTES", "Failure", "Gone", "Ok", "Outcomes", "Page", "RawClient", "append_frame",
+    "commit", "outcomes_of",
+]  # fmt: skip
