@@ -155,7 +155,7 @@ def test_after_a_crash_at_any_operation_every_acknowledged_event_is_there_and_re
 
 
 @pytest.mark.parametrize(("mode", "seed"), RUNS)
-def test_recovering_again_gives_the_same_state_however_the_process_ends_in_between(
+def test_recovering_again_gives_the_same_state_and_what_was_appended_in_between_however_it_ends(
     mode: CrashMode, seed: int, tmp_path: Path, reference: tuple[list[Event], int]
 ) -> None:
     _, operations = reference
@@ -164,8 +164,9 @@ def test_recovering_again_gives_the_same_state_however_the_process_ends_in_betwe
         with explained(disk, mode, seed, nth):
             life.disk = disk
             store = life.open()
-            state = store.state()
             for second in CRASH_MODES:
+                store.append(raw("order-7", f"after the crash, {second}"))
+                state = store.state()
                 store.abandon()
                 spare_the_probe(life.directory)
                 life.disk = life.disk.crash(second)

@@ -8,6 +8,7 @@ from contextlib import suppress
 import pytest
 
 from eventstore.errors import EventStoreError, Poisoned, ReadFailed
+from eventstore.model import NewEvent
 from eventstore.store.appending import COMMITTED, DUPLICATE, REFUSED
 from tests.simulated_disk import CRASH_MODES, SimulatedDisk
 from tests.store.conftest import Maker, order
@@ -38,19 +39,20 @@ def test_an_io_error_in_a_batch_acknowledges_nothing_of_it_and_poisons_the_store
 def test_after_a_failed_sync_the_restarted_store_makes_durable_what_it_tells_of(opened: Maker, mode: str) -> None:
     for seed in range(12):
         store = opened(SimulatedDisk(seed), f"before-{seed}")
-        for number in range(30):
+        for number in range(3):
             store.append(order(number))
         before, disk = store.state(), on_disk(store)
         disk.fail("sync", 1, errno.EIO)
+        batch = [raw(f"order-{number}", "large", NewEvent("L", bytes([number]) * 1_200)) for number in (1, 2)]
         with pytest.raises(Poisoned):
-            store.append(raw("order-1", "a"), raw("order-2", "b"))
+            store.append(*batch)
         restarted = opened(disk.crash("kept"), f"after-{seed}")
         state = restarted.state()
         assert state[: len(before)] == before
         assert len(state) in range(len(before), len(before) + 3), "each commit is there or not"
         again = opened(on_disk(restarted).crash(mode), f"again-{seed}")  # type: ignore[arg-type] # a mode
         assert again.state() == state, "what was once read is there for good, although its first sync failed"
-        assert {outcome[0] for outcome in again.append(raw("order-1", "a"), raw("order-2", "b"))} <= {COMMITTED, DUPLICATE}
+        assert {outcome[0] for outcome in again.append(*batch)} <= {COMMITTED, DUPLICATE}
 
 
 def test_a_poisoned_store_is_fine_after_a_restart(filled: Stepped, opened: Maker) -> None:

@@ -15,6 +15,7 @@ from eventstore.config import StoreSettings
 from eventstore.errors import Corrupt
 from eventstore.model import Event, NewEvent
 from eventstore.store import index as event_index
+from eventstore.store.appending import REFUSED
 from eventstore.store.index import ALIGN, COLUMNS, HEADER, HEADER_BYTES, ROWS, EventIndex, blocks, command_hash, open_index
 from tests.simulated_disk import SimulatedDisk
 from tests.store.conftest import Maker
@@ -244,3 +245,24 @@ def test_a_path_is_named_by_what_is_damaged(wide: tuple[Stepped, EventIndex]) ->
     with pytest.raises(Corrupt):
         damaged.verify()
     assert Path(str(damage.value.fields["file"])).suffix == ".index"
+
+
+@pytest.mark.parametrize("column", event_index.LOOKED_UP)
+def test_rot_in_the_middle_of_a_long_history_is_never_taken_for_a_shorter_one(opened: Maker, column: str) -> None:
+    """A history longer than what one checksum covers: the rot is in rows that its ends say nothing of."""
+    history = [[("order", f"command-{number}-{place}", [NewEvent("T")]) for place in range(500)] for number in range(8)]
+    store, index, state = sorted_file(opened, *history)
+    disk = store.disk
+    assert isinstance(disk, SimulatedDisk)
+    offset, items, _ = index.header.columns[column]
+    assert items > 3_000
+    store.close()
+    disk.flip(INDEX, offset + 2_000 * np.dtype(COLUMNS[column]).itemsize, 3)
+    store = opened(disk, settings=LARGE_FILES)
+    for low, high in ((1, None), (1_990, 2_010), (2_000, None)):
+        with pytest.raises(Corrupt) as damage:
+            store.read("order", low, high, page_bytes=100_000)
+        assert damage.value.fields["file"] == str(INDEX)
+    ((status, error, _),) = store.append(raw("order", "command-4-0", NewEvent("T")))
+    assert (status, type(error)) == (REFUSED, Corrupt), "whether the command is new cannot be told"
+    assert len(state) == 4_000
