@@ -20,8 +20,6 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
 from crc32c import crc32c
 
 MARK: Final = 0xC4
@@ -34,18 +32,7 @@ LENGTH_AT: Final = 8
 UNORDERED: Final = -1
 RECORD_BYTES_MAX: Final = 17 * 1024 * 1024
 
-_LENGTH: Final = struct.Struct("<I")
-_SKIM_BYTES_MIN: Final = 16 * 1024  # below, numpy's fixed cost outweighs what it saves
-_SKIM_RECORDS_MIN: Final = 32
-_PREFIX_DTYPE: Final = np.dtype(
-    [
-        ("mark", "u1"), ("own_mark", "u1"), ("crc", "<u4"), ("flags", "<u2"), ("length", "<u4"), ("durable", "<u4"),
-        ("sequence", "<u8"), ("epoch", "<u4"), ("count", "<u4"),
-    ]
-)  # fmt: skip
-_TRAILER_DTYPE: Final = np.dtype([("mark", "u1"), ("length", ">u4")])
-
-assert PREFIX_BYTES == _PREFIX_DTYPE.itemsize == 32
+assert PREFIX_BYTES == 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +56,10 @@ def walk(data: memoryview, base: int, next_sequence: int, header_bytes: int) -> 
     many bytes the record there claims to need when it only ran out of `data`; a caller that has more of the file can
     go on from `end`.
     """
-    skimmed = _skim(data, base, next_sequence, header_bytes)
-    offsets, sequences = skimmed.offsets, skimmed.sequences
-    position, size, durable, checksum = skimmed.end - base, len(data), skimmed.durable, skimmed.checksum
-    next_sequence, fault, wants = skimmed.next_sequence, None, 0
+    offsets: list[int] = []
+    sequences: list[int] = []
+    position, size, durable, checksum = 0, len(data), 0, 0
+    fault, wants = None, 0
     ordered = next_sequence != UNORDERED
     unpack, minimum, mark = PREFIX.unpack_from, header_bytes + TRAILER.size, header_bytes - 2
     while position < size:
@@ -106,47 +93,6 @@ def walk(data: memoryview, base: int, next_sequence: int, header_bytes: int) -> 
         next_sequence += count if ordered else 0
         position = following
     return Walk(offsets, sequences, base + position, next_sequence, durable, checksum, fault, wants)
-
-
-def gather(data: memoryview, starts: list[int], length: int, dtype: np.dtype[np.void]) -> npt.NDArray[np.void]:
-    """The structs of `length` bytes that begin at `starts`. Slicing and joining them beats numpy's fancy indexing."""
-    pieces = map(data.__getitem__, map(slice, starts, [start + length for start in starts]))
-    return np.frombuffer(b"".join(pieces), dtype)
-
-
-def _skim(data: memoryview, base: int, next_sequence: int, header_bytes: int) -> Walk:
-    """The same checks for as many good records as there are, column by column; whatever is odd is left to `walk`."""
-    minimum, size, position = header_bytes + TRAILER.size, len(data), 0
-    starts: list[int] = []
-    if size >= _SKIM_BYTES_MIN:
-        length_of = _LENGTH.unpack_from
-        while position + minimum <= size:
-            (length,) = length_of(data, position + LENGTH_AT)
-            if not minimum <= length <= min(size - position, RECORD_BYTES_MAX):
-                break
-            starts.append(position)
-            position += length
-    if len(starts) < _SKIM_RECORDS_MIN:
-        return Walk([], [], base, next_sequence, 0, 0, None)
-    at, stops = np.array(starts), [*starts[1:], position]
-    heads = gather(data, starts, PREFIX_BYTES, _PREFIX_DTYPE)
-    ends = np.array(stops)
-    trailers = gather(data, (ends - TRAILER.size).tolist(), TRAILER.size, _TRAILER_DTYPE)
-    pieces = map(data.__getitem__, map(slice, (at + CRC_FROM).tolist(), stops))
-    good = heads["crc"] == np.fromiter(map(crc32c, pieces), np.uint32, len(at))
-    good &= (heads["mark"] == MARK) & (heads["own_mark"] == header_bytes - 2)
-    good &= (trailers["mark"] == TRAILER_MARK) & (trailers["length"] == heads["length"])
-    following = np.cumsum(heads["count"], dtype=np.uint64)
-    if next_sequence != UNORDERED:
-        good &= heads["sequence"] == np.uint64(next_sequence) + following - heads["count"]
-    number = len(at) if good.all() else int(np.argmin(good))
-    if not number:
-        return Walk([], [], base, next_sequence, 0, 0, None)
-    if next_sequence != UNORDERED:
-        next_sequence += int(following[number - 1])
-    durable, checksum = int(heads["durable"][:number].max()), int(heads["crc"][:number].sum(dtype=np.uint64))
-    offsets, sequences = (at[:number] + base).tolist(), heads["sequence"][:number].tolist()
-    return Walk(offsets, sequences, base + int(ends[number - 1]), next_sequence, durable, checksum, None)
 
 
 def check(data: memoryview, header_bytes: int) -> str | None:

@@ -135,31 +135,3 @@ def test_a_damaged_record_is_not_found_but_the_one_inside_its_data_is() -> None:
     assert record.find_valid(b"", 0, PREFIX_BYTES) == []
     assert len(made(1)) == OVERHEAD + 4
     assert TRAILER.size == 5
-
-
-def run_of(records: int) -> bytes:
-    """Records of all sizes with sequences from 1, each taking one to three of them."""
-    sequence, made_records = 1, []
-    for number in range(records):
-        count = 1 + number % 3
-        made_records.append(made(sequence, bytes([number % 256]) * (number * 37 % 500), durable=4096 + number, count=count))
-        sequence += count
-    return b"".join(made_records)
-
-
-RUN = run_of(300)
-
-
-@pytest.mark.parametrize("header_bytes", [PREFIX_BYTES, PREFIX_BYTES + 24])
-@given(st.data())
-def test_many_records_are_walked_at_once_and_it_says_what_one_by_one_says(header_bytes: int, data: st.DataObject) -> None:
-    damaged = bytearray(RUN)
-    for _ in range(data.draw(st.integers(0, 2))):
-        damaged[data.draw(st.integers(0, len(RUN) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    cut = bytes(damaged[: data.draw(st.integers(len(RUN) // 2, len(RUN)))])
-    for sequence in (1, 2, UNORDERED):
-        at_once = record.walk(memoryview(cut), 4096, sequence, header_bytes)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(record, "_SKIM_BYTES_MIN", 1 << 60)
-            one_by_one = record.walk(memoryview(cut), 4096, sequence, header_bytes)
-        assert at_once == one_by_one
