@@ -18,7 +18,7 @@ from eventstore.store.engine import Engine
 from eventstore.store.event_filter import EventFilter
 from eventstore.store.reading import IN_PLACE_BYTES_MAX, NotCached
 
-_WORKERS_PER_CONNECTION: Final = 8
+_WORKERS_PER_CONNECTION: Final = 4
 _RECORDS_BYTES_MAX: Final = FRAME_BYTES_MAX - 64  # what a frame takes besides its records, and some to spare
 _log = logging.getLogger(__name__)
 
