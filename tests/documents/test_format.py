@@ -137,7 +137,6 @@ def test_a_commit_header_begins_with_what_all_records_share() -> None:
 @pytest.mark.parametrize(
     ("dtype", "renamed"),
     [
-        (record._PREFIX_DTYPE, {}),
         (columns._HEADER, {"id_len": "id_length", "command_len": "command_length"}),
         (loading._HEADER, {"id_len": "id_length", "command_len": "command_length"}),
     ],
