@@ -24,6 +24,7 @@ class ServerThread:
 
     def __init__(self, data: Path, **settings: Any) -> None:
         self._given: dict[str, Any] = {"preallocate_bytes": 1024 * 1024, "listen": "127.0.0.1:0", **settings, "data": data}
+        self.data = data
         self._thread: threading.Thread | None = None
         self._ready = threading.Event()
         self._token: trio.lowlevel.TrioToken | None = None

@@ -1,0 +1,89 @@
+"""What goes wrong while one client is served closes its connection, and reaches nobody else."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from eventstore.protocol import encode_ok
+from eventstore.protocol.frames import LENGTH
+from eventstore.protocol.requests import Ping, Read, Version
+from eventstore.server.connection import Connection
+from eventstore.server.gate import Gate, GateLimits
+from tests.server.conftest import Serve
+from tests.server.raw import Ok, Page, RawClient, append_frame, commit
+
+LIMITS = GateLimits(10, 10, 1 << 20, 10, 10, 10, 10)
+
+
+class NeverFull:
+    full = False
+    writing = False
+
+    async def wait_for_room(self) -> None:
+        """There is always room."""
+
+
+@asynccontextmanager
+async def echoing() -> AsyncIterator[tuple[Gate, int]]:
+    """A gate that answers each payload by its length; one that is b"bang" makes it fail."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+
+    def handle(connection: Connection, payload: bytes) -> None:
+        if payload == b"bang":
+            raise ZeroDivisionError("a bug")
+        gate.send(connection, encode_ok(len(payload)))
+
+    gate = Gate(listener, LIMITS, handle, lambda: None)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(gate.run, NeverFull())
+        yield gate, port
+        nursery.cancel_scope.cancel()
+
+
+async def ask(client: trio.SocketStream, payload: bytes) -> bytes:
+    await client.send_all(LENGTH.pack(len(payload)) + payload)
+    return bytes(await client.receive_some())
+
+
+async def test_a_handler_that_fails_closes_only_its_own_connection(caplog: pytest.LogCaptureFixture) -> None:
+    async with echoing() as (gate, port):
+        first, second = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(2)]
+        assert await ask(first, b"abc") == await ask(second, b"abc") == encode_ok(3)
+        assert await ask(first, b"bang") == b""
+        assert await ask(second, b"abcd") == encode_ok(4)
+        assert len(gate.connections) == 1
+        third = await trio.open_tcp_stream("127.0.0.1", port)
+        assert await ask(third, b"a") == encode_ok(1)
+        for stream in (first, second, third):
+            await stream.aclose()
+    assert "serving a client failed; its connection is closed" in caplog.text
+    assert "ZeroDivisionError: a bug" in caplog.text
+
+
+def test_a_damaged_file_is_an_error_for_whoever_reads_it_and_for_nobody_else(serve: Serve) -> None:
+    server = serve()
+    with RawClient(server.port) as other, RawClient(server.port) as client:
+        for name in ("a", "b", "c"):
+            client.send(append_frame(5, commit(name, "c-1", name.encode() * 100)))
+            client.answer()
+        (file,) = (server.data / "events").glob("*.events")
+        raw = file.read_bytes()
+        place = raw.index(b"b" * 100)
+        with open(file, "r+b") as damaged:
+            damaged.seek(place)
+            damaged.write(b"x")
+        request_id, error = (client.send_request(Read("b")), client.error()[1])
+        assert request_id
+        assert type(error).__name__ == "Corrupt"
+        assert error.fields["file"] == str(file)
+        for name in ("a", "c"):
+            assert isinstance(client.ask(Read(name)), Page)
+            assert isinstance(other.ask(Read(name)), Page)
+        assert other.ask(Version("b")) == Ok((1,))
+        assert client.ask(Ping()) == Ok()

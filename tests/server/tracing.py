@@ -1,0 +1,27 @@
+"""strace as a way to make the operating system fail: the nth call of a kind, in a real process."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import pytest
+
+
+def _can_trace() -> bool:
+    strace = shutil.which("strace")
+    if strace is None:
+        return False
+    probe = [strace, "-f", "-qq", "-o", "/dev/null", "-e", "inject=fdatasync:delay_exit=1", "true"]
+    return subprocess.run(probe, check=False, capture_output=True, timeout=30).returncode == 0
+
+
+needs_strace = pytest.mark.skipif(not _can_trace(), reason="strace is not installed, or not allowed to trace here")
+
+
+def injecting(*faults: str, path: str | None = None) -> tuple[str, ...]:
+    """What a command begins with so that its calls fail: `fdatasync:error=EIO:when=3`; only those on `path`, if given."""
+    calls = ",".join(fault.partition(":")[0] for fault in faults)
+    options = [option for fault in faults for option in ("-e", f"inject={fault}")]
+    only = ("-P", path) if path is not None else ()
+    return ("strace", "-D", "-f", "-qq", "-o", "/dev/null", *only, "-e", f"trace={calls}", *options)
