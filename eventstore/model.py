@@ -1,7 +1,7 @@
 """The values of the event store, as a user sees them: events, commits, outcomes.
 
-`NewEvent` and `Event` are tuples underneath: building one takes 0.2 µs against 1.1 µs for a frozen dataclass, and both
-are made by the hundred thousand per second. The layout of `NewEvent` is the layout of an event on the wire and on disk.
+`NewEvent`, `Event` and `Committed` are tuples underneath: building one takes 0.2 µs against 1.1 µs for a frozen dataclass,
+and they are made by the hundred thousand per second. The layout of `NewEvent` is that of an event on the wire and on disk.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Final, NewType, TypeAlias
+from typing import Final, NamedTuple, NewType, TypeAlias
 
 from eventstore.errors import InvalidArgument
 
@@ -188,8 +188,7 @@ class Commit:
     timestamp: int | datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
+class Committed(NamedTuple):
     """The commit is durable. `version` and `sequence` are those of its last event; `duplicate`: it was there
     already.
     """
