@@ -1,0 +1,54 @@
+"""A real server under load, killed again and again: what was acknowledged is there, byte for byte, and the rest converges."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.server.conftest import Launch
+from tests.server.ledger import Ledger
+from tests.server_process import ServerProcess
+
+pytestmark = pytest.mark.heavy
+KIB = 1024
+
+
+def verify(data: Path) -> None:
+    """`eventstore verify` finds nothing."""
+    command = [sys.executable, "-m", "eventstore.cli.main", "verify", str(data)]
+    result = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize(
+    ("seed", "rounds", "file_size_bytes"),
+    [("small files", 7, 48 * KIB), ("large files", 3, 8 * 1024 * KIB)],
+    ids=["small-files", "large-files"],
+)
+def test_what_was_acknowledged_survives_a_kill(launch: Launch, seed: str, rounds: int, file_size_bytes: int) -> None:
+    chance = random.Random(seed)
+    ledger = Ledger(seed)
+    settings = {"file_size_bytes": file_size_bytes, "preallocate_bytes": 16 * KIB, "preload_interval_s": 0.1}
+    server: ServerProcess = launch(**settings)
+    for _ in range(rounds):
+        last = chance.randint(1, 300)
+        victim = server
+
+        def kill(acknowledged: int, last: int = last, victim: ServerProcess = victim) -> None:
+            if acknowledged >= last:
+                victim.process.kill()
+
+        ledger.run(server.address, commits=10_000, at=kill)
+        assert server.process.wait() == -9
+        server = launch(data=server.data, **settings)
+        ledger.check(server.address)
+        ledger.settle(server.address)
+        ledger.check(server.address)
+    assert len(ledger.acknowledged) > 20 * rounds
+    assert ledger.seen
+    assert server.terminate() == 0
+    verify(server.data)
