@@ -9,7 +9,7 @@ import random
 import pytest
 
 from eventstore import flat
-from eventstore.errors import InvalidArgument, ProtocolError, UnknownOperation, UnsupportedVersion
+from eventstore.errors import CommandIdReused, InvalidArgument, ProtocolError, UnknownOperation, UnsupportedVersion
 from eventstore.flat import Scalar
 from eventstore.protocol.codes import RequestCode
 from eventstore.protocol.frames import encode_frame
@@ -211,13 +211,14 @@ def test_a_bad_commit_refuses_only_itself(shared: ServerThread, bad: tuple[Scala
 
 
 def test_sixteen_thousand_refusals_fit_in_their_answer(shared: ServerThread) -> None:
-    broken = b"\xda\x04\x00" + b"\x80" * 1_024  # a text of 1,024 bytes that are not UTF-8
-    values = broken + b"\xc0" + b"\xa3c-1" + b"\xc0" + b"\xc4\x00"
+    wordy = "\x01" * 255  # four characters each where an error quotes it
     with RawClient(shared.port) as client:
-        client.send_payload(b"\x05\x02" + values * 16_384)
+        client.send(append_frame(1, commit(wordy, wordy)))
+        client.answer()
+        client.send(append_frame(2, *(commit(wordy, wordy, b"other") for _ in range(16_384))))
         outcomes = outcomes_of(client.answer()[1])
         assert len(outcomes) == 16_384
-        assert {(kind, code) for kind, code, _ in outcomes} == {(3, InvalidArgument.code)}
+        assert {(kind, code) for kind, code, _ in outcomes} == {(3, CommandIdReused.code)}
         assert client.ask(Ping()) == Ok()
 
 
