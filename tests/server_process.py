@@ -28,12 +28,12 @@ class ServerProcess:
         self, data: Path, *, before: Sequence[str] = (), listen: str = "127.0.0.1:0", wait: bool = True, **settings: Any
     ) -> None:
         self.data = data
-        given = {"preallocate_bytes": 1024 * 1024, **settings}
+        given = {"preallocate_bytes": 1024 * 1024, "log_format": "json", **settings}
         options = [f"--set={name}={value}" for name, value in given.items()]
         self._log = data.with_name(f"{data.name}-{id(self)}.log")
         with open(self._log, "wb") as log:
             self.process = subprocess.Popen(
-                [*before, *PROGRAM, "--data", str(data), "--listen", listen, "--log-format", "json", *options],
+                [*before, *PROGRAM, "--data", str(data), "--listen", listen, *options],
                 env={name: value for name, value in os.environ.items() if not name.startswith("EVENTSTORE_")},
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip

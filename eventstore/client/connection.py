@@ -60,8 +60,7 @@ class Connection:
 
     def close(self) -> None:
         """Ends the connection; whoever still waits gets Closed."""
-        self._unusable = Closed(f"the client of {self._address} was closed")
-        self.session.fail(self._unusable)
+        self._give_up(Closed(f"the client of {self._address} was closed"))
         self._scope.cancel()
 
     def add(self, waiting: Waiting) -> None:

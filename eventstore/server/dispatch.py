@@ -97,7 +97,7 @@ class Dispatch:
     def _hello(self, connection: Connection, request_id: int, request: Request) -> None:
         assert isinstance(request, Hello)
         version = agreed_version(request)
-        connection.greeted, connection.name = True, request.client
+        connection.greeted, connection.name = True, ascii(request.client)[1:-1]  # it goes into the log: one line stays one
         welcome = Welcome(version, _SERVER_NAME, self._store.opened.uuid.bytes, requests_max=self._requests_max)
         self._answer(connection, encode_ok(request_id, *welcome.values()))
 

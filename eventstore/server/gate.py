@@ -106,7 +106,8 @@ class Gate:
                     self._linger(room)
         finally:
             for connection in list(self.connections):
-                self.drop(connection)
+                self._forget(connection)
+                connection.hang_up()
             self._selector.close()
             self._listener.close()
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
+import time
 from collections.abc import Callable, Iterable
 from contextlib import contextmanager
 from socketserver import TCPServer, ThreadingMixIn
@@ -24,6 +26,13 @@ Health = Callable[[], dict[str, str | int | bool | None]]
 
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
+
+    def get_request(self) -> tuple[socket.socket, object]:
+        try:
+            return super().get_request()
+        except OSError:  # out of file descriptors; without a pause this thread would ask again and again
+            time.sleep(_POLL_SECONDS)
+            raise
 
     def server_bind(self) -> None:
         """Without the base class's question to the name service, which may take seconds to be answered."""

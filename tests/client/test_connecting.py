@@ -167,6 +167,29 @@ def test_whoever_waits_when_the_client_is_closed_is_told(run: Callable[..., None
 
 
 @loops
+def test_whoever_waits_for_room_when_the_client_is_closed_is_told(run: Callable[..., None]) -> None:
+    async def close_while_full(address: str) -> None:
+        told = []
+
+        async def append(store: NetworkStore) -> None:
+            with pytest.raises(Closed):
+                await store.append("a", [NewEvent("T", bytes(4 * 1024 * 1024))], 0)
+            told.append(True)
+
+        async with anyio.create_task_group() as tasks:
+            async with connect(address) as store:
+                for _ in range(16):  # more than may be in flight and wait
+                    tasks.start_soon(append, store)
+                await anyio.wait_all_tasks_blocked()
+                assert not store._connection.session.has_room
+                await store.aclose()
+        assert len(told) == 16
+
+    with canned_peer(WELCOME) as address:
+        run(close_while_full, address)
+
+
+@loops
 def test_when_the_server_does_not_come_back_calls_fail_with_a_lost_connection(run: Callable[..., None]) -> None:
     async def ask(address: str) -> None:
         async with connect(address, reconnect_timeout=0, connect_timeout=0.02) as store:

@@ -11,7 +11,7 @@ import urllib.request
 import pytest
 
 import eventstore as es
-from eventstore.protocol.requests import Ping
+from eventstore.protocol.requests import Hello, Ping
 from tests.server.conftest import Launch, Serve
 from tests.server.raw import Ok, RawClient
 from tests.waiting import wait_until
@@ -104,3 +104,18 @@ def test_the_log_is_a_line_of_json_for_each_thing_that_happened(launch: Launch) 
         "closing a connection (no hello): no hello for 0.2 s",
         "closing a connection (raw): nothing asked for 0.2 s",
     ]
+
+
+def test_a_client_cannot_write_lines_of_its_own_into_the_log(launch: Launch) -> None:
+    server = launch(idle_timeout_s=0.2, log_format="console", wait=False)
+    wait_until(lambda: "address=tcp" in server.log(), "the server starts")
+    port = int(re.findall(r"address=tcp://127.0.0.1:(\d+)", server.log())[0])
+    with RawClient(port, greet=False) as client:
+        client.ask(Hello(1, 'x\n2026-01-01 [error] everything is lost\x1b[2J"'))
+        assert client.is_gone()
+    wait_until(lambda: "closing a connection" in server.log(), "the line")
+    assert server.terminate() == 0
+    assert [line for line in server.log().splitlines() if "everything is lost" in line] == [
+        line for line in server.log().splitlines() if "closing a connection" in line
+    ]
+    assert "\x1b" not in server.log()
