@@ -176,8 +176,8 @@ def test_whoever_waits_for_room_when_the_client_is_closed_is_told(run: Callable[
                 await store.append("a", [NewEvent("T", bytes(4 * 1024 * 1024))], 0)
             told.append(True)
 
-        async with anyio.create_task_group() as tasks:
-            async with connect(address) as store:
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as tasks, connect(address) as store:
                 for _ in range(16):  # more than may be in flight and wait
                     tasks.start_soon(append, store)
                 await anyio.wait_all_tasks_blocked()
