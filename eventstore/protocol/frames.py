@@ -94,6 +94,11 @@ class FrameReader:
             return b"".join(pieces)[start:]
         return b"".join((memoryview(pieces[0])[start:], *pieces[1:]))
 
+    def allow(self, frame_bytes_max: int) -> None:
+        """Takes frames of up to `frame_bytes_max` bytes from now on, no fewer than before."""
+        assert frame_bytes_max >= self._frame_bytes_max
+        self._frame_bytes_max = frame_bytes_max
+
     @property
     def buffered_bytes(self) -> int:
         """How much of an incomplete frame has arrived."""

@@ -15,6 +15,10 @@ PROTOCOL_VERSION: Final = 1
 # A commit of 16 MiB, its ids, and the envelope of up to 100,000 events around it fit in one frame.
 FRAME_BYTES_MAX: Final = 17 * MIB
 
+# A HELLO has under 300 bytes; the rest is for what later versions say in it. Until it is answered nothing larger is taken:
+# whoever has not said who he is must not make a server hold 17 MiB for him.
+HELLO_BYTES_MAX: Final = 4 * KIB
+
 # What a server must remember for one connection; enough for 256 tasks that keep a few requests each in flight.
 REQUESTS_MAX: Final = 1024
 

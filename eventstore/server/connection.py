@@ -11,8 +11,11 @@ from typing import Final, Protocol, TypeAlias
 import trio
 
 from eventstore.protocol import FrameReader
+from eventstore.protocol.frames import LENGTH_BYTES
+from eventstore.protocol.limits import FRAME_BYTES_MAX, HELLO_BYTES_MAX
 
 _RECEIVE_BYTES: Final = 256 * 1024
+_FIRST_RECEIVE_BYTES: Final = LENGTH_BYTES + HELLO_BYTES_MAX
 _JOINED_BYTES_MAX: Final = 256 * 1024  # copying more than that costs more than another call of the kernel
 _LAST_RECEIVES: Final = 16
 
@@ -31,10 +34,12 @@ class Connection:
     """A socket without blocking calls.
 
     `pending`: payloads that have arrived and are not looked at before something else was answered. `owed` counts requests
-    that were taken up and not answered yet. `writable`: the socket took everything the last time, or has room again.
+    that were taken up and not answered yet. `greeted`: it has said hello; before, it may send only little. `writable`: the
+    socket took everything the last time, or has room again.
     """
 
     __slots__ = (
+        "_receive_bytes",
         "accepted",
         "blocked_since",
         "closed",
@@ -60,7 +65,8 @@ class Connection:
         own_socket.setblocking(False)
         own_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = own_socket
-        self.reader = FrameReader()
+        self.reader = FrameReader(HELLO_BYTES_MAX)
+        self._receive_bytes = _FIRST_RECEIVE_BYTES
         self.name = ""
         self.greeted = False
         self.closed = False
@@ -84,8 +90,11 @@ class Connection:
         Raises:
             ProtocolError: the framing is broken.
         """
+        if self.greeted and self._receive_bytes != _RECEIVE_BYTES:
+            self._receive_bytes = _RECEIVE_BYTES
+            self.reader.allow(FRAME_BYTES_MAX)
         try:
-            data = self.socket.recv(_RECEIVE_BYTES)
+            data = self.socket.recv(self._receive_bytes)
         except (BlockingIOError, InterruptedError):
             return []
         except OSError:
@@ -99,6 +108,11 @@ class Connection:
         elif payloads or self.frame_since is None:
             self.frame_since = now
         return payloads
+
+    @property
+    def held_bytes(self) -> int:
+        """How much of what it sent is kept: a frame that is not whole yet, and what waits in `pending`."""
+        return self.reader.buffered_bytes + (sum(map(len, self.pending)) if self.pending else 0)
 
     def pardon(self, now: float) -> None:
         """It was the server that did not read: the client's time counts anew."""

@@ -22,6 +22,7 @@ from eventstore.errors import EventStoreError
 from eventstore.server.dispatch import Dispatch
 from eventstore.server.gate import Gate, GateLimits
 from eventstore.server.http import http_server
+from eventstore.server.incoming import Incoming
 from eventstore.server.intake import Intake
 from eventstore.server.metrics import registry_of
 from eventstore.server.reads import Reads
@@ -95,11 +96,16 @@ async def _listening(settings: ServerSettings, store: EmbeddedStore) -> AsyncIte
         settings.slow_client_timeout_s,
     )
     async with trio.open_nursery() as nursery:
-        intake = Intake(store.committer)
+        intake, incoming = Intake(store.committer), Incoming(settings.incoming_bytes_max)
         reads, subscriptions = Reads(store.engine, nursery), Subscriptions(store.committer, nursery)
         dispatch = Dispatch(store, intake, reads, subscriptions, settings.requests_max)
-        gate = Gate(listener, limits, dispatch.handle, intake.end_turn)
-        for part in (intake, reads, subscriptions, dispatch):
+
+        def end_turn() -> None:
+            intake.end_turn()
+            incoming.end_turn()
+
+        gate = Gate(listener, limits, dispatch.handle, end_turn)
+        for part in (intake, incoming, reads, subscriptions, dispatch):
             part.connect(gate)
 
         def figures() -> Stats:

@@ -38,6 +38,7 @@ class ServerSettings(BaseSettings):
     frame_timeout_s: float = Field(60.0, gt=0)
     idle_timeout_s: float = Field(600.0, gt=0)
     slow_client_timeout_s: float = Field(30.0, gt=0)
+    incoming_bytes_max: int = Field(256 * MIB, ge=18 * MIB)
     unsent_bytes_max: int = Field(4 * MIB, ge=64 * 1024)
     stop_timeout_s: float = Field(10.0, gt=0)
     log_format: Literal["console", "json"] = "console"

@@ -56,6 +56,15 @@ def test_what_has_arrived_of_a_frame_is_counted() -> None:
     assert reader.buffered_bytes == 7
 
 
+def test_a_limit_that_is_raised_holds_from_the_next_length_on() -> None:
+    reader = FrameReader(10)
+    assert reader.feed(LENGTH.pack(10) + b"x" * 4) == []
+    reader.allow(20)
+    assert reader.feed(b"x" * 6 + LENGTH.pack(20) + b"y" * 20) == [b"x" * 10, b"y" * 20]
+    with pytest.raises(ProtocolError):
+        reader.feed(LENGTH.pack(21))
+
+
 @pytest.mark.parametrize("length", [0, FRAME_BYTES_MAX + 1, 2**31 - 1, 2**31, 2**32 - 1])
 def test_a_bad_length_is_refused_before_anything_is_allocated(length: int) -> None:
     reader = FrameReader()

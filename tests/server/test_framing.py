@@ -7,10 +7,13 @@ import pytest
 from eventstore import flat
 from eventstore.errors import EventStoreError, ProtocolError
 from eventstore.flat import Scalar
+from eventstore.protocol.limits import HELLO_BYTES_MAX
 from eventstore.protocol.request_codec import encode_request
 from eventstore.protocol.requests import FindCommand, Hello, Ping, Read, Request, Version
+from tests.server.conftest import Serve
 from tests.server.raw import LENGTH, Failure, Ok, Outcomes, Page, RawClient, append_frame, commit, outcomes_of
 from tests.server_thread import ServerThread
+from tests.waiting import wait_until
 
 LIMIT = 17 * 1024 * 1024
 
@@ -23,6 +26,48 @@ def test_a_length_that_cannot_be_is_refused_and_the_connection_closed(shared: Se
         assert (request_id, type(error)) == (0, ProtocolError)
         assert error.fields == {"field": "frame length", "limit": LIMIT, "value": length}
         assert client.is_gone()
+
+
+@pytest.mark.parametrize("length", [HELLO_BYTES_MAX + 1, LIMIT])
+def test_before_the_hello_only_little_is_taken(shared: ServerThread, length: int) -> None:
+    with RawClient(shared.port, greet=False) as client:
+        client.send(LENGTH.pack(length))
+        request_id, error = client.error()
+        assert (request_id, type(error)) == (0, ProtocolError)
+        assert error.fields == {"field": "frame length", "limit": HELLO_BYTES_MAX, "value": length}
+        assert client.is_gone()
+
+
+def test_whoever_was_refused_before_the_hello_still_gets_only_little_before_it(shared: ServerThread) -> None:
+    with RawClient(shared.port, greet=False) as client:
+        assert isinstance(client.ask(Ping()), Failure)
+        client.send(LENGTH.pack(HELLO_BYTES_MAX) + bytes(10))
+        assert client.quiet()
+        client.send(bytes(HELLO_BYTES_MAX - 10) + LENGTH.pack(HELLO_BYTES_MAX + 1))
+        assert client.error()[1].fields.get("limit") != HELLO_BYTES_MAX, "that one was taken, and is nonsense"
+        assert client.error()[1].fields["limit"] == HELLO_BYTES_MAX
+        assert client.is_gone()
+
+
+def test_unfinished_requests_of_all_connections_are_bounded_and_the_oldest_goes(serve: Serve) -> None:
+    server = serve(incoming_bytes_max=18 * 1024 * 1024)
+    with RawClient(server.port) as oldest, RawClient(server.port) as second, RawClient(server.port) as third:
+        for client in (oldest, second):
+            client.send(LENGTH.pack(LIMIT) + bytes(LIMIT // 2 - 4))
+        assert third.ask(Ping()) == Ok(), "as much as that is within the bound"
+        events = flat.encode(flat.chain([(0, "T", bytes(4 * 1024 * 1024 - 100), None)]))
+        frame = append_frame(3, ("large", 0, "c-1", None, events))
+        third.send(frame[:-1])
+
+        def is_closed() -> bool:
+            with RawClient(server.port):  # something is received, so that the server looks
+                return server.ask(lambda server: len(server.gate.connections)) <= 3
+
+        wait_until(is_closed, "the oldest is closed")
+        third.send(frame[-1:])
+        assert isinstance(third.answer()[1], Outcomes)
+        assert second.quiet()
+        assert not oldest.quiet()
 
 
 def test_what_came_before_a_bad_length_is_carried_out(shared: ServerThread) -> None:
