@@ -148,6 +148,62 @@ class ReadFailed(EventStoreError):
     code = 16
 
 
+class UnknownCommand(EventStoreError):
+    """No handler is registered for this type of command."""
+
+    code = 17
+
+
+class UnknownEvent(EventStoreError):
+    """An event whose type, or whose version of the schema, the domain's code does not know."""
+
+    code = 18
+
+
+class PayloadInvalid(EventStoreError):
+    """A command or an event does not fit its class; `type` and `field` say where."""
+
+    code = 19
+
+
+class Rejected(EventStoreError):
+    """The domain refuses the command; nothing changed. `reason` is a stable word for programs: the name of the subclass
+    unless given.
+    """
+
+    code = 20
+
+    def __init__(self, message: str, **fields: Field) -> None:
+        name = self.__class__.__name__
+        super().__init__(message, **{"reason": "rejected" if name == "Rejected" else name, **fields})
+
+
+class HandlerFailed(EventStoreError):
+    """The domain's code raised what it should not have: a bug there. `handler` and `error` name it; nothing changed."""
+
+    code = 21
+
+
+class DomainRefused(EventStoreError):
+    """Domain code cannot be used as it is: it cannot be imported, or a class or handler is declared in a wrong way."""
+
+    code = 22
+
+
+class ProjectionFailed(EventStoreError):
+    """A projection or a reaction raised; names it, and the event it raised at. What is stored of it is as before."""
+
+    code = 23
+
+
+class Fenced(EventStoreError):
+    """Another process runs the same projection or reaction on the same target; this one stops, and nothing of it was
+    stored.
+    """
+
+    code = 24
+
+
 _BY_CODE: dict[int, type[EventStoreError]] = {
     cls.code: cls
     for cls in (
@@ -167,6 +223,14 @@ _BY_CODE: dict[int, type[EventStoreError]] = {
         ShuttingDown,
         Closed,
         ReadFailed,
+        UnknownCommand,
+        UnknownEvent,
+        PayloadInvalid,
+        Rejected,
+        HandlerFailed,
+        DomainRefused,
+        ProjectionFailed,
+        Fenced,
     )
 }
 

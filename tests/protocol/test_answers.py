@@ -57,6 +57,14 @@ ERRORS: list[EventStoreError] = [
     errors.ShuttingDown("later"),
     errors.Closed("closed"),
     errors.ReadFailed("EIO"),
+    errors.UnknownCommand("no handler", type="Deposit"),
+    errors.UnknownEvent("unknown", type="Opened", schema=2),
+    errors.PayloadInvalid("no integer", type="Deposit", field="cents"),
+    errors.Rejected("not enough", reason="insufficient_funds", missing=12),
+    errors.HandlerFailed("a bug", handler="bank.deposit", error="KeyError"),
+    errors.DomainRefused("no module", module="bank"),
+    errors.ProjectionFailed("a bug", projection="balances", aggregate_id="acc-1", version=3, sequence=17),
+    errors.Fenced("moved on", name="balances"),
 ]
 
 
