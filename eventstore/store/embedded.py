@@ -327,6 +327,8 @@ def collect_stats(store: EmbeddedStore) -> Stats:
         "write_microseconds": round(committer.sync_seconds * 1_000_000),
         "waiting_bytes": committer.waiting_bytes,
         "sort_failures": store.maintenance.failures,
+        "sort_stopped_at_file": store.maintenance.stopped_at,
+        "attention": store.maintenance.attention,
         "torn_bytes_at_start": store.report.torn_bytes,
         "poisoned": engine.failed is not None,
     }

@@ -1,10 +1,16 @@
 """Sorting in the background: completed files, one at a time, in a child process; then the switch, then the directory.
 
 In between each step leaves a store that answers everything: memory covers the file until the directory does.
+
+Files are sorted strictly in their order, and one that is corrupt stops those behind it. It cannot be passed over: memory
+answers for unsorted files and is asked first, so a later file that only the directory knew would be hidden behind what
+memory says of the earlier one, and an old version would count as the current one. Everything goes on being served, but each
+further file stays in memory; so `attention` says which file it is and what to do, until it was put back.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import subprocess
 import sys
@@ -15,18 +21,25 @@ from typing import Protocol
 
 import trio
 
+from eventstore.errors import Corrupt
 from eventstore.store.engine import Engine
 from eventstore.store.sorting import sort_file, switch
+from eventstore.store.sorting_process import DAMAGED
 from eventstore.store.tail import TailFile
 
 _log = logging.getLogger(__name__)
 _FORGET_AT_ONCE = 2_000
 _RETRY_SECONDS = 30.0
+_DAMAGED_RETRY_SECONDS_MAX = 600.0  # each time the whole file is read again
 _SAID_BYTES_MAX = 4096
 
 
 class Sorter(Protocol):
-    """The two steps that cost time. `token` is part of the names of what `sort` writes: another process uses another."""
+    """The two steps that cost time. `token` is part of the names of what `sort` writes: another process uses another.
+
+    Raises:
+        Corrupt: the file, its index or the directory is damaged.
+    """
 
     token: str
 
@@ -68,6 +81,8 @@ class ChildSorter:
                 await process.wait()
                 await process.stdin.aclose()
                 await process.stderr.aclose()
+        if process.returncode == DAMAGED:
+            raise Corrupt(*json.loads(said.splitlines()[-1]))
         if process.returncode:
             raise RuntimeError(said.decode(errors="replace").strip() or f"exit code {process.returncode}")
 
@@ -88,15 +103,22 @@ class ThreadSorter:
 
 
 class Maintenance:
-    """Sorts what is completed. A failure is logged and tried again later; the store goes on unsorted meanwhile."""
+    """Sorts what is completed. A failure is logged and tried again later; the store goes on unsorted meanwhile.
+
+    `stopped_at`: the file that is corrupt and holds up those behind it, 0 where there is none. `attention`: that in words,
+    with what to do about it.
+    """
 
     def __init__(self, engine: Engine, sorter: Sorter) -> None:
         self._engine = engine
         self._sorter = sorter
         self._wake = trio.Event()
         self._quiet = trio.Event()
+        self._pause = _RETRY_SECONDS
         self.failures = 0
         self.sorted_files = 0
+        self.stopped_at = 0
+        self.attention: str | None = None
 
     def wake(self) -> None:
         """Something was completed."""
@@ -106,13 +128,14 @@ class Maintenance:
         while True:
             self._wake = trio.Event()
             while unsorted := self._unsorted():
-                file = unsorted[0]  # strictly in order: a later file in the directory would hide an earlier one in memory
+                file = unsorted[0]  # strictly in order, see above
                 try:
                     await self._sort(file)
                 except Exception as error:  # disk full, killed child: the event file itself is untouched
-                    self.failures += 1
-                    _log.error("sorting event file %d failed, tried again in %g s: %s", file.number, _RETRY_SECONDS, error)
-                    await trio.sleep(_RETRY_SECONDS)
+                    self._fail(file.number, error)
+                    await trio.sleep(self._pause)
+                else:
+                    self.stopped_at, self.attention, self._pause = 0, None, _RETRY_SECONDS
             self._quiet.set()
             self._quiet = trio.Event()
             await self._wake.wait()
@@ -126,13 +149,45 @@ class Maintenance:
         headers = self._engine.files.headers
         return [file for file in self._engine.tail.files if headers[file.number - 1].completed]
 
+    def _fail(self, number: int, error: Exception) -> None:
+        self.failures += 1
+        if isinstance(error, Corrupt):
+            self._pause = _RETRY_SECONDS if self.stopped_at != number else min(2 * self._pause, _DAMAGED_RETRY_SECONDS_MAX)
+            self.stopped_at, self.attention = number, f"sorting stopped at event file {number}: {error}. {self._advice(error)}"
+            _log.error("%s Tried again in %g s", self.attention, self._pause)
+        else:
+            self.stopped_at, self.attention, self._pause = 0, None, _RETRY_SECONDS
+            _log.error("sorting event file %d failed, tried again in %g s: %s", number, self._pause, error)
+
+    def _advice(self, error: Corrupt) -> str:
+        if Path(str(error.fields["file"])).parent != self._engine.files.folder.path:
+            return "Restart: the directory is built again then. Until then this file and all behind it stay in memory."
+        return (
+            "Put the file back from a copy (move it into place, the server may go on running); `eventstore verify` on the "
+            "stopped folder tells what else is damaged. Until then this file and all behind it stay in memory, and a "
+            "restart refuses the folder."
+        )
+
     async def _sort(self, file: TailFile) -> None:
+        if not self._engine.files.headers[file.number - 1].sorted:
+            await self._write_sorted(file.number)
+        try:
+            await self._sorter.list_in_directory(file.number)
+        except Corrupt as error:
+            if error.fields["file"] != self._engine.files.index_name(file.number):
+                raise
+            _log.warning("%s; building it again", error)
+            await self._write_sorted(file.number)  # the file is sorted: only its index is written
+            await self._sorter.list_in_directory(file.number)
+        await self._release(file)
+
+    async def _write_sorted(self, number: int) -> None:
+        await self._sorter.sort(number)
+        await trio.to_thread.run_sync(switch, self._engine.files.folder, number, self._sorter.token)
+        self._engine.use_sorted(number)
+
+    async def _release(self, file: TailFile) -> None:
         engine = self._engine
-        if not engine.files.headers[file.number - 1].sorted:
-            await self._sorter.sort(file.number)
-            await trio.to_thread.run_sync(switch, engine.files.folder, file.number, self._sorter.token)
-            engine.use_sorted(file.number)
-        await self._sorter.list_in_directory(file.number)
         await self._forget(file)
         engine.release(file)
         self.sorted_files += 1

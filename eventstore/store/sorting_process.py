@@ -7,32 +7,39 @@ standard input does, which its parent holds open: an orphan must not go on writi
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import threading
 from pathlib import Path
+from typing import Final
 
 from eventstore.chunks.files import OsFiles
-from eventstore.errors import EventStoreError
+from eventstore.errors import Corrupt, EventStoreError
 from eventstore.store.directory import Directory
 from eventstore.store.index import open_index
 from eventstore.store.opening import event_folder, read_identity
 from eventstore.store.sorting import INDEX, sort_file
 
+DAMAGED: Final = 3
+
 
 def main(arguments: list[str]) -> int:
-    """Exit code 0: done. 1: refused, with one line on standard error."""
+    """Exit code 0: done. 1: refused, with one line on standard error. 3: a file is corrupt, with `Corrupt` as JSON there."""
     step, path, number, directory_path, token = arguments[0], Path(arguments[1]), int(arguments[2]), arguments[3], arguments[4]
     _yield_to_others()
     files = OsFiles()
-    folder = event_folder(files, path, read_identity(files, path))
     try:
+        folder = event_folder(files, path, read_identity(files, path))
         if step == "sort":
             sort_file(folder, number, token)
         else:
             directory = Directory(Path(directory_path))
             directory.add_file(open_index(files, folder.beside(number, INDEX)))
             directory.close()
+    except Corrupt as error:
+        print(json.dumps([error.fields["file"], error.fields["offset"], error.fields["what"]]), file=sys.stderr)
+        return DAMAGED
     except (EventStoreError, OSError) as error:
         print(error, file=sys.stderr)
         return 1

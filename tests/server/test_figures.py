@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 
 import pytest
+import trio
 
 import eventstore as es
 from eventstore.protocol.requests import Hello, Ping
@@ -58,6 +59,25 @@ def test_health_says_that_it_is_healthy_and_how_it_is(serve: Serve) -> None:
     assert answer["healthy"] is True
     assert answer["events"] == 0
     assert answer["durability"] == "sync"
+
+
+def test_health_and_metrics_name_the_file_that_stops_the_sorting(serve: Serve) -> None:
+    server = serve(http="127.0.0.1:0", sort=False, file_size_bytes=65536)
+    with es.blocking.connect(server.address) as store:
+        store.append_many([es.Commit("a", [es.NewEvent("T", bytes(2000))], es.ANY) for _ in range(100)])
+    assert json.loads(fetch(f"{server.http}/health"))["attention"] is None
+    assert figures(server.http)["eventstore_sort_stopped_at_file"] == 0
+    file = server.data / "events" / "0000000001.events"
+    content = bytearray(file.read_bytes())
+    content[20_000] ^= 1
+    file.write_bytes(content)
+    server.ask(lambda server: trio.lowlevel.spawn_system_task(server.store.maintenance.run))
+    wait_until(lambda: figures(server.http)["eventstore_sort_stopped_at_file"] == 1, "sorting stops")
+    answer = json.loads(fetch(f"{server.http}/health"))
+    assert answer["healthy"] is True
+    assert answer["attention"].startswith(f"sorting stopped at event file 1: {file}: corrupt at byte offset ")
+    assert "eventstore verify" in answer["attention"]
+    assert figures(server.http)["eventstore_sort_failures_total"] == 1
 
 
 def test_other_pages_are_not_found(serve: Serve) -> None:

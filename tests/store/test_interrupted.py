@@ -11,8 +11,12 @@ import trio
 
 import eventstore as es
 from eventstore.config import StoreSettings
+from eventstore.store.embedded import EmbeddedStore
+from eventstore.store.index import open_index
+from eventstore.store.sorting import sort_file, switch
 from tests.store.conftest import Maker
 from tests.store.stepped import raw
+from tests.waiting import eventually
 
 
 def test_an_append_that_breaks_off_in_the_middle_is_the_last_one(opened: Maker) -> None:
@@ -75,6 +79,69 @@ sorting_process._yield_to_others()
 print("begun", flush=True)
 threading.Event().wait()
 """
+
+
+async def fill_files(store: EmbeddedStore, commits: int = 100) -> None:
+    for number in range(commits):
+        await store.append(f"order-{number % 7}", [es.NewEvent("T", bytes(2000))], es.ANY, f"command-{number}")
+
+
+async def test_a_corrupt_file_stops_the_sorting_says_so_and_is_sorted_once_it_was_put_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("eventstore.store.maintenance._RETRY_SECONDS", 0.05)
+    settings = StoreSettings(file_size_bytes=64 * 1024, preallocate_bytes=64 * 1024, sort=False)
+    async with es.open_store(tmp_path / "data", settings) as store, trio.open_nursery() as nursery:
+        await fill_files(store)
+        file = tmp_path / "data" / "events" / "0000000002.events"
+        sound = file.read_bytes()
+        file.write_bytes(sound[:30_000] + b"rot" + sound[30_003:])
+        nursery.start_soon(store.maintenance.run)
+
+        async def is_stopped() -> bool:
+            return (await store.stats())["sort_stopped_at_file"] == 2
+
+        await eventually(is_stopped, "sorting stops")
+        stats = await store.stats()
+        assert stats["sorted_files"] == 1, "those behind it wait"
+        assert str(file) in str(stats["attention"])
+        for words in ("corrupt at byte offset", "Put the file back", "eventstore verify"):
+            assert words in str(stats["attention"])
+        assert str(stats["attention"]) in caplog.text
+        assert await store.version("order-0") == 15
+        assert (await store.append("order-0", [es.NewEvent("T", bytes(2000))], es.ANY, "command-0")).duplicate
+        beside = file.with_suffix(".copy")
+        beside.write_bytes(sound)
+        beside.rename(file)
+        with trio.fail_after(60):
+            await store.maintenance.wait_until_sorted()
+        stats = await store.stats()
+        assert (stats["sort_stopped_at_file"], stats["attention"]) == (0, None)
+        assert stats["unsorted_files"] == 1
+        assert [event.version async for event in store.read("order-0")] == list(range(1, 16))
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_index_that_is_damaged_before_it_is_listed_is_built_again(tmp_path: Path) -> None:
+    settings = StoreSettings(file_size_bytes=64 * 1024, preallocate_bytes=64 * 1024, sort=False)
+    async with es.open_store(tmp_path / "data", settings) as store, trio.open_nursery() as nursery:
+        await fill_files(store)
+        folder = store.engine.files.folder
+        sort_file(folder, 1)
+        switch(folder, 1)
+        store.engine.use_sorted(1)
+        path = folder.beside(1, "index")
+        offset, _, _ = open_index(folder.files, path).header.columns["ids"]
+        damaged = bytearray(path.read_bytes())
+        damaged[offset] ^= 1
+        path.unlink()
+        path.write_bytes(damaged)
+        nursery.start_soon(store.maintenance.run)
+        with trio.fail_after(60):
+            await store.maintenance.wait_until_sorted()
+        assert store.maintenance.failures == 0
+        assert [event.version async for event in store.read("order-0")] == list(range(1, 16))
+        nursery.cancel_scope.cancel()
 
 
 async def test_the_background_sorting_of_a_store_is_done_in_a_child_process(tmp_path: Path) -> None:
