@@ -21,16 +21,25 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from eventstore.chunks.documents import PREVIOUS, read_document, write_document
+from eventstore.chunks.documents import write_document
 from eventstore.chunks.files import Files, Lock, OsFiles
 from eventstore.chunks.folder import TEMPORARY, ChunkFolder, record_space
 from eventstore.chunks.front import FrontBuffer
-from eventstore.chunks.header import EVENTS, FOOTER_BYTES, RECORDS_FROM, ChunkHeader, check_footer
+from eventstore.chunks.header import FOOTER_BYTES, RECORDS_FROM, ChunkHeader, check_footer
 from eventstore.chunks.recovery import Recovered, read_records, recover
 from eventstore.chunks.writer import ChunkWriter
 from eventstore.config import StoreSettings
 from eventstore.errors import Corrupt, EventStoreError, FolderRefused
 from eventstore.store.commit import HEADER_BYTES
+from eventstore.store.data_folder import CUT as CUT
+from eventstore.store.data_folder import DIRECTORY as DIRECTORY
+from eventstore.store.data_folder import ENDING as ENDING
+from eventstore.store.data_folder import EVENTS_FOLDER as EVENTS_FOLDER
+from eventstore.store.data_folder import FORMAT as FORMAT
+from eventstore.store.data_folder import LOCK as LOCK
+from eventstore.store.data_folder import STORE as STORE
+from eventstore.store.data_folder import event_folder as event_folder
+from eventstore.store.data_folder import read_identity as read_identity
 from eventstore.store.directory_start import close_directory, open_directory
 from eventstore.store.engine import Engine
 from eventstore.store.event_files import EventFiles
@@ -41,14 +50,6 @@ from eventstore.store.sorting import INDEX, sort_file, switch
 from eventstore.store.tail import Tail
 
 _log = logging.getLogger(__name__)
-
-FORMAT = 1
-STORE = "store.json"
-LOCK = "lock"
-EVENTS_FOLDER = "events"
-ENDING = "events"
-DIRECTORY = "directory"
-CUT = "cut"
 
 
 @dataclass(slots=True)
@@ -111,30 +112,6 @@ def open_folder(
     except BaseException:
         lock.release()
         raise
-
-
-def event_folder(files: Files, path: Path, identity: uuid.UUID) -> ChunkFolder:
-    return ChunkFolder(files, path / EVENTS_FOLDER, EVENTS, ENDING, identity, (INDEX,))
-
-
-def read_identity(files: Files, path: Path) -> uuid.UUID:
-    """The uuid of the store in `path`.
-
-    Raises:
-        FolderRefused: there is no store, or one of a newer format.
-    """
-    try:
-        document = read_document(files, path / STORE)
-    except (FileNotFoundError, NotADirectoryError):
-        raise FolderRefused(str(path), "there is no store here (store.json is missing)") from None
-    if document.get("format") != FORMAT:
-        raise FolderRefused(
-            str(path / STORE), f"format {document.get('format')}; this program knows format {FORMAT}. Use a newer one"
-        )
-    try:
-        return uuid.UUID(str(document.get("store")))
-    except ValueError:
-        raise Corrupt(str(path / STORE), 0, f"no uuid of a store; the copy before is {STORE}{PREVIOUS}") from None
 
 
 @contextlib.contextmanager
