@@ -1,0 +1,122 @@
+"""An event class under its stable name: instances to events of the store, and back.
+
+The name is what the store holds; the class may be renamed. The version of the schema is kept in the event's metadata, as
+`{"schema":2}`, and only from 2 on: events of version 1, which most are and stay, carry nothing for it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cached_property
+from typing import Final, Generic, TypeVar, cast
+
+from eventstore.domain.codec import PayloadCodec, check_dataclass, described
+from eventstore.domain.upcasting import check_steps, upcasted
+from eventstore.errors import DomainRefused, EventStoreError, InvalidArgument, PayloadInvalid
+from eventstore.fields import check_int, check_text, shown
+from eventstore.model import DATA_IS_JSON, EVENT_BYTES_MAX, METADATA_IS_JSON, TYPE_BYTES_MAX, Event, NewEvent
+
+E = TypeVar("E")
+SCHEMA: Final = "schema"
+SCHEMA_MAX: Final = 1_000_000
+_ATTRIBUTE: Final = "__eventstore_event__"
+
+
+class EventType(Generic[E]):
+    """One class of events. Its codec is built at first use, when every class it mentions is there."""
+
+    def __init__(self, cls: type[E], name: str, version: int) -> None:
+        self.cls = cls
+        self.name = name
+        self.version = version
+        self._metadata = None if version == 1 else json.dumps({SCHEMA: version}, separators=(",", ":")).encode()
+        self._format = DATA_IS_JSON if version == 1 else DATA_IS_JSON | METADATA_IS_JSON
+
+    @cached_property
+    def codec(self) -> PayloadCodec[E]:
+        return PayloadCodec(self.cls, self.name, "event")
+
+    def check(self) -> None:
+        """Raises DomainRefused where a field cannot be stored, or an upcast is missing."""
+        _ = self.codec
+        check_steps(self.name, self.version)
+
+    def encode(self, event: E) -> NewEvent:
+        """What is appended.
+
+        Raises:
+            PayloadInvalid: a field holds what its type does not say.
+            InvalidArgument: it is larger than an event may be.
+        """
+        data = self.codec.encode(event)
+        if len(data) > EVENT_BYTES_MAX - 64:  # the rest is for metadata
+            raise InvalidArgument(
+                f"event {self.name!r} has {len(data)} bytes, the limit is {EVENT_BYTES_MAX - 64}",
+                field="event",
+                limit=EVENT_BYTES_MAX - 64,
+                value=len(data),
+            )
+        return tuple.__new__(NewEvent, (self._format, self.name, data, self._metadata))
+
+    def decode(self, stored: Event) -> E:
+        """The instance, of whatever version it was stored in.
+
+        Raises:
+            PayloadInvalid, UnknownEvent
+        """
+        if stored[4] == self._metadata:
+            return self.codec.decode(stored[3])
+        codec = self.codec
+        version = self._schema_of(stored)
+        if version == self.version:
+            return codec.decode(stored[3])
+        return codec.build(upcasted(self.name, version, self.version, codec.parse(stored[3])))
+
+    def _schema_of(self, stored: Event) -> int:
+        if stored[4] is None or not stored[8] & METADATA_IS_JSON:
+            return 1
+        try:
+            metadata = stored.metadata_json()
+            version = metadata.get(SCHEMA, 1) if isinstance(metadata, dict) else 1
+            return check_int(SCHEMA, version, 1, SCHEMA_MAX)
+        except (ValueError, RecursionError, InvalidArgument) as error:
+            raise PayloadInvalid(
+                f"event {self.name!r} has metadata {shown(stored[4])}: {error}", type=self.name, field="metadata"
+            ) from None
+
+
+def event(name: str | None = None, *, version: int = 1) -> Callable[[type[E]], type[E]]:
+    """Gives a frozen dataclass the name under which its events are stored (default: its own), and its version.
+
+    Raises:
+        DomainRefused: it is no frozen dataclass, or name or version are not allowed.
+    """
+
+    def register(cls: type[E]) -> type[E]:
+        check_dataclass(cls)
+        if _ATTRIBUTE in cls.__dict__:
+            raise DomainRefused(f"{described(cls)} has its name already; put @event above it, and once", name=described(cls))
+        setattr(cls, _ATTRIBUTE, _made(cls, cls.__name__ if name is None else name, version))
+        return cls
+
+    if isinstance(name, type):
+        raise DomainRefused(f"@event above {name.__name__} needs brackets: @event()", name=name.__name__)
+    return register
+
+
+def event_type(cls: type[E]) -> EventType[E]:
+    """The event type of a class; without a name of its own it is stored under that of the class."""
+    known = cls.__dict__.get(_ATTRIBUTE) if isinstance(cls, type) else None
+    if known is None:
+        check_dataclass(cls)
+        known = _made(cls, cls.__name__, 1)
+        setattr(cls, _ATTRIBUTE, known)
+    return cast("EventType[E]", known)
+
+
+def _made(cls: type[E], name: str, version: int) -> EventType[E]:
+    try:
+        return EventType(cls, check_text("name", name, 1, TYPE_BYTES_MAX), check_int("version", version, 1, SCHEMA_MAX))
+    except EventStoreError as error:
+        raise DomainRefused(f"@event above {described(cls)}: {error.message}", **error.fields) from None

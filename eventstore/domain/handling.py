@@ -1,0 +1,119 @@
+"""Running one command on one aggregate in memory.
+
+Whatever a handler does, its caller gets a value: the events as the bytes of a commit, or the error that its sender is told.
+After an error the aggregate is as before, or `touched`: not for certain as before. Then it has to be restored from the store.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
+
+from eventstore import flat
+from eventstore.domain.aggregate import Aggregate, untouched
+from eventstore.domain.command_type import CommandType
+from eventstore.errors import EventStoreError, HandlerFailed, InvalidArgument, Rejected
+from eventstore.fields import shown
+from eventstore.model import COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX
+
+HandlerFunction: TypeAlias = Callable[[Any, Any], None] | Callable[[Any, Any], Awaitable[None]]
+_TEXT_CHARACTERS_MAX: Final = 300
+
+
+class Handled(NamedTuple):
+    """What became of a command in memory.
+
+    `events`: as in a commit record, `event_count` of them; empty where nothing changed. `error`: what its sender is told
+    instead. `touched`: there was an error, and the aggregate is not for certain what it was.
+    """
+
+    events: bytes
+    event_count: int
+    error: EventStoreError | None = None
+    touched: bool = False
+
+
+class Handler:
+    """A function that decides on one type of commands. `name` is what warnings and errors call it."""
+
+    def __init__(self, command: CommandType[Any], aggregate: type[Aggregate], function: HandlerFunction) -> None:
+        self.command = command
+        self.aggregate = aggregate
+        self.function = function
+        self.name = f"{function.__module__}.{function.__qualname__}"
+        self.is_async = inspect.iscoroutinefunction(function)
+
+    def run(self, command: object, aggregate: Aggregate) -> Handled:
+        """Runs a handler that is not async."""
+        before, version = vars(aggregate).copy(), aggregate._aggregate_version
+        try:
+            returned = self.function(command, aggregate)
+            return self._through(aggregate, returned)
+        except Exception as error:
+            return self._failed(aggregate, before, version, error)
+
+    async def run_async(self, command: object, aggregate: Aggregate) -> Handled:
+        """Runs a handler of either kind. Cancelled, it leaves an aggregate that has to be restored."""
+        if not self.is_async:
+            return self.run(command, aggregate)
+        before, version = vars(aggregate).copy(), aggregate._aggregate_version
+        try:
+            returned = await self.function(command, aggregate)  # type: ignore[misc] # is_async says so
+            return self._through(aggregate, returned)
+        except Exception as error:
+            return self._failed(aggregate, before, version, error)
+
+    def _through(self, aggregate: Aggregate, returned: object) -> Handled:
+        if returned is not None:
+            raise TypeError(f"it returned {shown(returned)}; a handler returns nothing and is no generator")
+        if aggregate._aggregate_applying:
+            raise RuntimeError("it went on after a method under @applies had raised")
+        events = aggregate._aggregate_events
+        if not events:
+            return _NOTHING
+        count = len(events)
+        packed = flat.encode(events[0] if count == 1 else flat.chain(events))
+        if count > COMMIT_EVENTS_MAX or len(packed) > COMMIT_BYTES_MAX:
+            raise InvalidArgument(
+                f"{self.name} applied {count} events of {len(packed)} bytes; allowed are {COMMIT_EVENTS_MAX} and "
+                f"{COMMIT_BYTES_MAX}",
+                field="events",
+                limit=COMMIT_EVENTS_MAX if count > COMMIT_EVENTS_MAX else COMMIT_BYTES_MAX,
+                value=count if count > COMMIT_EVENTS_MAX else len(packed),
+            )
+        events.clear()
+        return Handled(packed, count)
+
+    def _failed(self, aggregate: Aggregate, before: dict[str, object], version: int, error: Exception) -> Handled:
+        applied = aggregate._aggregate_applying or bool(aggregate._aggregate_events)
+        touched = not untouched(aggregate, before, applied)
+        aggregate._aggregate_events.clear()
+        aggregate._aggregate_version = version
+        aggregate._aggregate_applying = False
+        return Handled(b"", 0, self._told(error), touched)
+
+    def _told(self, error: Exception) -> EventStoreError:
+        """What the sender is told: what the domain or this package says, and of any other exception its name and text."""
+        if isinstance(error, EventStoreError):
+            return error.with_traceback(None)  # its frames would keep command and aggregate alive
+        name = type(error).__name__
+        return HandlerFailed(f"{self.name} raised {name}: {text_of(error)}", handler=self.name, error=name)
+
+
+def text_of(error: BaseException) -> str:
+    """The text of an error of somebody else's code, bounded; whatever its `__str__` does."""
+    try:
+        return str(error)[:_TEXT_CHARACTERS_MAX]
+    except Exception as another:
+        return f"its text raised {type(another).__name__}"
+
+
+_NOTHING: Final = Handled(b"", 0)
+
+
+def reject(message: str, *, code: str | None = None, **fields: str | int | bool | None) -> NoReturn:
+    """Refuses the command: raises Rejected. `code` is a stable word for programs, the error's `reason`."""
+    if code is not None:
+        fields["reason"] = code
+    raise Rejected(message, **fields)

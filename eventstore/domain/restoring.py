@@ -1,0 +1,94 @@
+"""From stored events back to aggregates."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from typing import Protocol, TypeVar
+
+from eventstore.domain.aggregate import Aggregate, changes_by_name, new
+from eventstore.domain.codec import described
+from eventstore.domain.handling import text_of
+from eventstore.errors import EventStoreError, HandlerFailed, InvalidArgument, UnknownEvent
+from eventstore.model import Event
+
+A = TypeVar("A", bound=Aggregate)
+_EVENTS_PER_TURN = 256
+
+
+class Readable(Protocol):
+    """What is needed of a store."""
+
+    def read(self, aggregate_id: str, from_version: int = 1) -> AsyncIterator[Event]: ...
+
+
+def restore(cls: type[A], aggregate_id: str, events: Iterable[Event]) -> A:
+    """The aggregate after these events, its first ones; as new where there are none. Raises as `replay`."""
+    aggregate = new(cls, aggregate_id)
+    replay(aggregate, events)
+    return aggregate
+
+
+async def restore_from(store: Readable, cls: type[A], aggregate_id: str) -> A:
+    """The aggregate as the store has it now. Raises as `replay`, and what reading raises."""
+    aggregate = new(cls, aggregate_id)
+    page: list[Event] = []
+    async for event in store.read(aggregate_id):
+        page.append(event)
+        if len(page) == _EVENTS_PER_TURN:
+            replay(aggregate, page)
+            page.clear()
+    replay(aggregate, page)
+    return aggregate
+
+
+def replay(aggregate: Aggregate, events: Iterable[Event]) -> None:
+    """Brings an aggregate further by its next events. After an error it is of no use any more.
+
+    Raises:
+        UnknownEvent: the code does not know an event's type, or its version of the schema.
+        PayloadInvalid: an event does not fit its class.
+        HandlerFailed: a method under `@applies` raised.
+        InvalidArgument: an event does not follow on the one before it.
+        All name aggregate and version.
+    """
+    changes, version = changes_by_name(type(aggregate)), aggregate._aggregate_version
+    aggregate._aggregate_applying = True
+    stored: Event | None = None
+    try:
+        for stored in events:
+            version += 1
+            if stored[1] != version or stored[0] != aggregate._aggregate_id:
+                raise InvalidArgument(
+                    f"expected version {version} of {aggregate._aggregate_id!r}", field="version", limit=version
+                )
+            change = changes.get(stored[2])
+            if change is not None:
+                change[1](aggregate, change[0].decode(stored))
+            elif not aggregate.ignores_unknown:
+                raise _unknown(aggregate, stored[2])
+    except Exception as error:
+        assert stored is not None
+        raise _named(aggregate, stored, error) from error
+    aggregate._aggregate_version = version
+    aggregate._aggregate_applying = False
+
+
+def _unknown(aggregate: Aggregate, name: str) -> UnknownEvent:
+    return UnknownEvent(
+        f"{described(type(aggregate))} has no method for events of type {name!r}; write one under @applies, or set "
+        "ignores_unknown = True",
+        type=name,
+    )
+
+
+def _named(aggregate: Aggregate, stored: Event, error: Exception) -> EventStoreError:
+    """The error, with the event it was raised at."""
+    where = f"aggregate {stored.aggregate_id!r}, version {stored.version}"
+    place: dict[str, str | int | bool | None] = {"aggregate_id": stored.aggregate_id, "version": stored.version}
+    if isinstance(error, EventStoreError):
+        named = error.__class__.__new__(error.__class__)
+        EventStoreError.__init__(named, f"{where}: {error.message}", **{**error.fields, **place})
+        return named
+    handler = f"{described(type(aggregate))} @applies({stored.type})"
+    text = f"{where}: {handler} raised {type(error).__name__}: {text_of(error)}"
+    return HandlerFailed(text, handler=handler, error=type(error).__name__, **place)

@@ -1,0 +1,10 @@
+"""The example of the documentation is the domain that is tested with."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+if str(EXAMPLES) not in sys.path:
+    sys.path.insert(0, str(EXAMPLES))
