@@ -36,7 +36,7 @@ class _Client:
 
     def append(self, aggregate_id: str, expected: int, events: int) -> int:
         batch = [es.NewEvent(EVENT_TYPE, PAYLOAD) for _ in range(events)]
-        return self.store.append(aggregate_id, batch, expected, uuid.uuid4().hex).version
+        return self.store.append(aggregate_id, batch, expected).version
 
 
 class EventStore:
@@ -119,7 +119,7 @@ class EventStore:
         started = time.perf_counter()
         for _ in range(max(1, appends // IN_FLIGHT)):
             commits = [
-                es.Commit(aggregate_id, [es.NewEvent(EVENT_TYPE, PAYLOAD)], version + place, uuid.uuid4().hex)
+                es.Commit(aggregate_id, [es.NewEvent(EVENT_TYPE, PAYLOAD)], version + place)
                 for place in range(IN_FLIGHT)
             ]
             outcomes = store.append_many(commits)

@@ -87,7 +87,7 @@ async def _append(store: EmbeddedStore, appends: int, events: int) -> int:
     aggregate_id, version = uuid.uuid4().hex, 0
     for _ in range(appends):
         batch = [es.NewEvent(EVENT_TYPE, PAYLOAD) for _ in range(events)]
-        version = (await store.append(aggregate_id, batch, version, uuid.uuid4().hex)).version
+        version = (await store.append(aggregate_id, batch, version)).version
     return appends * events
 
 

@@ -38,6 +38,11 @@ def encode(values: Sequence[Scalar]) -> bytes:
     return packed[1:] if count < 16 else packed[3:] if count < 65536 else packed[5:]
 
 
+def encode_each(rows: Iterable[Sequence[Scalar]]) -> list[bytes]:
+    """As `encode`, for each row; they have fewer than 16 values."""
+    return [packed[1:] for packed in map(_pack, rows)]
+
+
 def decode_trusted(data: bytes, count: int) -> tuple[Scalar, ...]:
     """Exactly `count` values out of bytes whose checksum was verified, or that come from the server one chose to
     trust.

@@ -1,16 +1,16 @@
 """The values of the event store, as a user sees them: events, commits, outcomes.
 
-`NewEvent`, `Event` and `Committed` are tuples underneath: building one takes 0.2 µs against 1.1 µs for a frozen dataclass,
-and they are made by the hundred thousand per second. The layout of `NewEvent` is that of an event on the wire and on disk.
+`NewEvent`, `Event`, `Commit` and `Committed` are tuples underneath: building one takes 0.2 µs against 1.1 µs for a frozen
+dataclass, and they are made by the hundred thousand per second. The layout of `NewEvent` is that of an event on the wire and
+on disk.
 """
 
 from __future__ import annotations
 
 import enum
 import json
-import uuid
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple, NewType, TypeAlias
 
@@ -173,19 +173,61 @@ class CaughtUp:
         return f"CaughtUp(sequence={self.sequence})"
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
+def fresh_command_id() -> str:
+    """128 random bits in hex, as unique as a random UUID at a quarter of its cost."""
+    return os.urandom(16).hex()
+
+
+class Commit(tuple[str, Sequence[NewEvent], ExpectedVersion, str, int | datetime | None]):
     """The events of one command on one aggregate, appended whole or not at all.
 
     `expected_version`: the exact version the command was decided on (0: must not exist), `ANY` or `EXISTS`.
+    `command_id`: a fresh one unless given, so that appending the same `Commit` again is safe.
     `timestamp`: microseconds since 1970 or an aware datetime; the server's clock unless given.
     """
 
-    aggregate_id: str
-    events: Sequence[NewEvent]
-    expected_version: ExpectedVersion
-    command_id: str = field(default_factory=lambda: uuid.uuid4().hex)
-    timestamp: int | datetime | None = None
+    __slots__ = ()
+
+    def __new__(
+        cls,
+        aggregate_id: str,
+        events: Sequence[NewEvent],
+        expected_version: ExpectedVersion,
+        command_id: str | None = None,
+        timestamp: int | datetime | None = None,
+    ) -> Commit:
+        if command_id is None:
+            command_id = fresh_command_id()
+        return tuple.__new__(cls, (aggregate_id, events, expected_version, command_id, timestamp))
+
+    @property
+    def aggregate_id(self) -> str:
+        return self[0]
+
+    @property
+    def events(self) -> Sequence[NewEvent]:
+        return self[1]
+
+    @property
+    def expected_version(self) -> ExpectedVersion:
+        return self[2]
+
+    @property
+    def command_id(self) -> str:
+        return self[3]
+
+    @property
+    def timestamp(self) -> int | datetime | None:
+        return self[4]
+
+    def __repr__(self) -> str:
+        return (
+            f"Commit({self.aggregate_id!r}, {self.events!r}, expected_version={self.expected_version!r}, "
+            f"command_id={self.command_id!r}, timestamp={self.timestamp!r})"
+        )
+
+    def __getnewargs__(self) -> tuple[str, Sequence[NewEvent], ExpectedVersion, str, int | datetime | None]:
+        return self[0], self[1], self[2], self[3], self[4]
 
 
 class Committed(NamedTuple):

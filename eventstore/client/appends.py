@@ -9,14 +9,14 @@ batches in flight is bounded, and so is what waits behind them: callers wait for
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import Final, Generic
+from typing import Final, Generic, NamedTuple
 
 from eventstore.client.calls import S
 from eventstore.errors import EventStoreError, ProtocolError, again
 from eventstore.flat import Scalar
-from eventstore.protocol.answers import OUTCOME_VALUES, Answer, Failure, Outcomes, decode_outcome
+from eventstore.protocol.answers import OUTCOME_VALUES, Answer, Failure, Outcomes, decode_all_committed, decode_outcome
 from eventstore.protocol.limits import COMMITS_PER_FRAME_MAX
 from eventstore.protocol.request_codec import encode_append
 from eventstore.protocol.requests import WireCommit
@@ -54,11 +54,12 @@ class Batch(Generic[S]):
         self._outcomes: Sequence[Scalar] = ()
         self._error: EventStoreError | None = None
 
-    def add(self, commit: WireCommit, size_bytes: int) -> int:
-        """Takes a commit in; its index in this batch."""
-        self.commits.append(commit)
+    def add(self, commits: Sequence[WireCommit], size_bytes: int) -> int:
+        """Takes commits in; the index of the first in this batch."""
+        first = len(self.commits)
+        self.commits += commits
         self.size_bytes += size_bytes
-        return len(self.commits) - 1
+        return first
 
     def encode(self) -> bytes:
         return encode_append(self.request_id, list(chain.from_iterable(self.commits)))
@@ -94,6 +95,27 @@ class Batch(Generic[S]):
         except ProtocolError as error:
             return error
 
+    def outcomes(self, first: int, count: int) -> list[Outcome]:
+        """What became of each of `count` commits, when `done` is set."""
+        if self._error is None:
+            values = self._outcomes[OUTCOME_VALUES * first : OUTCOME_VALUES * (first + count)]
+            committed = decode_all_committed([commit[0] for commit in self.commits[first : first + count]], values)
+            if committed is not None:
+                return committed
+        return [self.outcome(index) for index in range(first, first + count)]
+
+
+class Run(NamedTuple, Generic[S]):
+    """Commits that travel side by side in a batch."""
+
+    batch: Batch[S]
+    first: int
+    commits: int
+
+    def outcomes(self) -> list[Outcome]:
+        """As `Batch.outcomes`."""
+        return self.batch.outcomes(self.first, self.commits)
+
 
 class AppendQueue(Generic[S]):
     """Where commits wait for a frame. `make_signal` makes what a batch's callers wait for."""
@@ -112,15 +134,19 @@ class AppendQueue(Generic[S]):
 
     def add(self, commit: WireCommit) -> tuple[Batch[S], int]:
         """Queues a commit; the batch it travels in, and its index there."""
-        size = commit_bytes(commit)
-        batch = self._open
-        if batch is None or batch.size_bytes + size > BATCH_BYTES or len(batch.commits) == BATCH_COMMITS:
+        run = self.add_run((commit,), commit_bytes(commit))
+        return run.batch, run.first
+
+    def add_run(self, commits: Sequence[WireCommit], size_bytes: int) -> Run[S]:
+        """Queues commits that together fit into a batch, see `runs`."""
+        count, batch = len(commits), self._open
+        if batch is None or batch.size_bytes + size_bytes > BATCH_BYTES or len(batch.commits) + count > BATCH_COMMITS:
             if batch is not None:
                 self._full.append(batch)
             batch = self._open = Batch(self._make_signal(), self._settled)
-        self._waiting_bytes += size
-        self._waiting_commits += 1
-        return batch, batch.add(commit, size)
+        self._waiting_bytes += size_bytes
+        self._waiting_commits += count
+        return Run(batch, batch.add(commits, size_bytes), count)
 
     def next(self) -> Batch[S] | None:
         """The batch to send now, if there is one."""
@@ -154,6 +180,23 @@ class AppendQueue(Generic[S]):
 
     def _settled(self, batch: Batch[S]) -> None:
         self._in_flight -= 1
+
+
+def runs(commits: Sequence[WireCommit]) -> Iterator[tuple[Sequence[WireCommit], int]]:
+    """Commits in as few runs as fit into a batch each (a commit that does not is a run of its own), and their bytes."""
+    sizes = list(map(commit_bytes, commits))
+    whole = sum(sizes)
+    if whole <= BATCH_BYTES and len(commits) <= BATCH_COMMITS:
+        if commits:
+            yield commits, whole
+        return
+    start = size_bytes = 0
+    for stop, size in enumerate(sizes):
+        if stop > start and (size_bytes + size > BATCH_BYTES or stop - start == BATCH_COMMITS):
+            yield commits[start:stop], size_bytes
+            start, size_bytes = stop, 0
+        size_bytes += size
+    yield commits[start:], size_bytes
 
 
 def commit_bytes(commit: WireCommit) -> int:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from itertools import islice
+from itertools import chain, islice
 from types import TracebackType
 from typing import Self
 
 from eventstore.client.address import parse_address
-from eventstore.client.appends import COMMITS_PER_TURN, Batch
+from eventstore.client.appends import COMMITS_PER_TURN, Run
 from eventstore.client.calls import Call, Flag
 from eventstore.client.exchange import Exchange
 from eventstore.client.facts import found_command, read_stats, read_version
@@ -20,10 +20,10 @@ from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.flat import Scalar
 from eventstore.model import Commit, Committed, Event, ExpectedVersion, NewEvent
 from eventstore.protocol.answers import Ok
-from eventstore.protocol.requests import FindCommand, Request, Stats, Version
+from eventstore.protocol.requests import FindCommand, Request, Stats, Version, WireCommit
 from eventstore.store.cursors import AggregateCursor, LogCursor
 from eventstore.store.event_filter import event_filter
-from eventstore.store.raw_commit import Outcome, encode_commit, encoded_or_refused
+from eventstore.store.raw_commit import Outcome, encode_commit, encode_commits, with_refused
 
 
 def connect(
@@ -77,28 +77,29 @@ class BlockingStore:
             InvalidArgument: a limit is broken; nothing was sent.
             ConnectionLost: the server did not come back in time; append again with the same command id to find out.
         """
-        place = self._exchange.append(encode_commit(aggregate_id, events, expected_version, command_id, timestamp))
-        outcome = self._outcome(place)
+        commit = encode_commit(aggregate_id, events, expected_version, command_id, timestamp)
+        batch, index = self._exchange.append(commit)
+        self._exchange.finish(batch.done)
+        outcome = batch.outcome(index)
         if isinstance(outcome, EventStoreError):
             raise outcome
         return outcome
 
     def append_many(self, commits: Iterable[Commit]) -> list[Outcome]:
         """Appends each commit, whole or not at all, in this order; what became of each: Committed or an error."""
-        places: list[tuple[Batch[Flag], int] | EventStoreError] = []
+        sent: list[tuple[list[WireCommit | InvalidArgument], list[Run[Flag]]]] = []
         remaining = iter(commits)
         while group := list(islice(remaining, COMMITS_PER_TURN)):
-            encoded = [encoded_or_refused(commit) for commit in group]
-            sent = iter(self._exchange.append_many([each for each in encoded if not isinstance(each, InvalidArgument)]))
-            places += [each if isinstance(each, InvalidArgument) else next(sent) for each in encoded]
-        return [self._outcome(place) for place in places]
+            encoded = encode_commits(group)
+            sent.append((encoded, self._exchange.append_many([each for each in encoded if isinstance(each, tuple)])))
+        outcomes: list[Outcome] = []
+        for encoded, runs in sent:
+            outcomes += with_refused(encoded, chain.from_iterable(map(self._outcomes, runs)))
+        return outcomes
 
-    def _outcome(self, place: tuple[Batch[Flag], int] | EventStoreError) -> Outcome:
-        if isinstance(place, EventStoreError):
-            return place
-        batch, index = place
-        self._exchange.finish(batch.done)
-        return batch.outcome(index)
+    def _outcomes(self, run: Run[Flag]) -> list[Outcome]:
+        self._exchange.finish(run.batch.done)
+        return run.outcomes()
 
     def read(
         self,

@@ -8,14 +8,14 @@ background succeeds. A second task notices connections that are dead but not clo
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 
 import anyio
 from anyio.abc import TaskGroup
 
 from eventstore.allocator import expect_large_buffers
 from eventstore.client.address import Address
-from eventstore.client.appends import Batch
+from eventstore.client.appends import Batch, Run
 from eventstore.client.backoff import Backoff
 from eventstore.client.calls import Call, Waiting
 from eventstore.client.link import Link, open_socket
@@ -74,6 +74,11 @@ class Connection:
         if self._unusable is not None:
             raise again(self._unusable)
         return self.session.append(commit)
+
+    def append_run(self, commits: Sequence[WireCommit], size_bytes: int) -> Run[anyio.Event]:
+        """As `append`, for commits that together fit into a batch, see `appends.runs`."""
+        self.check()
+        return self.session.append_run(commits, size_bytes)
 
     def check(self) -> None:
         """Raises what makes the client unusable now, if anything does."""

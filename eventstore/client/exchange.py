@@ -18,7 +18,7 @@ from typing import Final
 
 from eventstore.allocator import expect_large_buffers
 from eventstore.client.address import Address
-from eventstore.client.appends import Batch
+from eventstore.client.appends import Batch, Run, runs
 from eventstore.client.backoff import Backoff
 from eventstore.client.calls import Call, Flag, Waiting
 from eventstore.client.options import Options
@@ -91,12 +91,17 @@ class Exchange:
                 self._step()
             return self._session.append(commit)
 
-    def append_many(self, commits: Sequence[WireCommit]) -> list[tuple[Batch[Flag], int]]:
+    def append_many(self, commits: Sequence[WireCommit]) -> list[Run[Flag]]:
         """Queues commits and sends what may leave now; `finish` waits for the answers, and sends the rest."""
+        queued: list[Run[Flag]] = []
         with self._lock:
-            places = [self.append(commit) for commit in commits]
+            for run, size_bytes in runs(commits):
+                self._check()
+                while not self._session.has_room:
+                    self._step()
+                queued.append(self._session.append_run(run, size_bytes))
             self._send_or_lose()
-        return places
+        return queued
 
     def finish(self, done: Flag) -> None:
         """Sends and receives until `done` is set."""

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic
 
-from eventstore.client.appends import AppendQueue, Batch
+from eventstore.client.appends import AppendQueue, Batch, Run
 from eventstore.client.calls import Call, S, Waiting
 from eventstore.errors import ConnectionLost, EventStoreError, InvalidArgument, ProtocolError, ShuttingDown, UnsupportedVersion
 from eventstore.protocol.answers import Answer, AnswerDecoder, Failure, Goodbye, Ok, Outcomes
@@ -66,6 +66,10 @@ class Session(Generic[S]):
     def append(self, commit: WireCommit) -> tuple[Batch[S], int]:
         """Queues a commit; the batch it travels in, and its index there. Ask `has_room` first."""
         return self._appends.add(commit)
+
+    def append_run(self, commits: Sequence[WireCommit], size_bytes: int) -> Run[S]:
+        """As `append`, for commits that together fit into a batch, see `appends.runs`."""
+        return self._appends.add_run(commits, size_bytes)
 
     @property
     def has_room(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from itertools import chain, islice
 from types import TracebackType
 from typing import Self
 
@@ -12,7 +13,7 @@ import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from eventstore.client.address import parse_address
-from eventstore.client.appends import COMMITS_PER_TURN, Batch
+from eventstore.client.appends import COMMITS_PER_TURN, Run, runs
 from eventstore.client.calls import Call
 from eventstore.client.connection import Connection
 from eventstore.client.facts import found_command, read_stats, read_version
@@ -23,10 +24,10 @@ from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.flat import Scalar
 from eventstore.model import Commit, Committed, ExpectedVersion, NewEvent
 from eventstore.protocol.answers import Ok
-from eventstore.protocol.requests import FindCommand, Request, Stats, Version
+from eventstore.protocol.requests import FindCommand, Request, Stats, Version, WireCommit
 from eventstore.store.cursors import AggregateCursor, LogCursor
 from eventstore.store.event_filter import event_filter
-from eventstore.store.raw_commit import Outcome, encode_commit, encoded_or_refused
+from eventstore.store.raw_commit import Outcome, encode_commit, encode_commits, with_refused
 
 
 def connect(
@@ -111,35 +112,28 @@ class NetworkStore:
 
     async def append_many(self, commits: Iterable[Commit]) -> list[Outcome]:
         """Appends each commit, whole or not at all, in this order; what became of each: Committed or an error."""
-        places: list[tuple[Batch[anyio.Event], int] | EventStoreError] = []
         connection = self._connection
-        for commit in commits:
-            if len(places) % COMMITS_PER_TURN == COMMITS_PER_TURN - 1:
-                connection.flush()
+        sent: list[tuple[list[WireCommit | InvalidArgument], list[Run[anyio.Event]]]] = []
+        remaining = iter(commits)
+        while group := list(islice(remaining, COMMITS_PER_TURN)):
+            if sent:
                 await anyio.lowlevel.checkpoint()
-            wire = encoded_or_refused(commit)
-            if isinstance(wire, InvalidArgument):
-                places.append(wire)
-                continue
-            if not connection.session.has_room:
-                connection.flush()
-                await connection.wait_for_room()
-            places.append(connection.append(wire))
-        connection.flush()
+            encoded = encode_commits(group)
+            queued: list[Run[anyio.Event]] = []
+            for run, size_bytes in runs([each for each in encoded if isinstance(each, tuple)]):
+                if not connection.session.has_room:
+                    connection.flush()
+                    await connection.wait_for_room()
+                queued.append(connection.append_run(run, size_bytes))
+            connection.flush()
+            sent.append((encoded, queued))
         outcomes: list[Outcome] = []
-        for place in places:
-            if len(outcomes) % COMMITS_PER_TURN == COMMITS_PER_TURN - 1:
-                await anyio.lowlevel.checkpoint()
-            outcomes.append(await self._outcome(place))
+        for encoded, queued in sent:
+            for each in queued:
+                if not each.batch.done.is_set():
+                    await each.batch.done.wait()
+            outcomes += with_refused(encoded, chain.from_iterable(map(Run.outcomes, queued)))
         return outcomes
-
-    async def _outcome(self, place: tuple[Batch[anyio.Event], int] | EventStoreError) -> Outcome:
-        if isinstance(place, EventStoreError):
-            return place
-        batch, index = place
-        if not batch.done.is_set():
-            await batch.done.wait()
-        return batch.outcome(index)
 
     def read(
         self,

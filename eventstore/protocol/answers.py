@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Final, TypeAlias, cast
 
 from eventstore import flat
@@ -31,6 +32,8 @@ _DUPLICATE: Final = int(OutcomeKind.DUPLICATE)
 _CONFLICT: Final = int(OutcomeKind.CONFLICT)
 _REFUSED: Final = int(OutcomeKind.REFUSED)
 OUTCOME_VALUES: Final = 3
+_ALL_COMMITTED: Final = frozenset({_COMMITTED})
+_INTS: Final = frozenset({int})
 _ERROR_VALUES_MAX: Final = 256
 _LARGE_BYTES: Final = 70_000  # a bin of more than 65,535 bytes has a length of four bytes
 _PAGE_HEAD_BYTES: Final = 9 + 1 + 9 + 1  # request id, code, next, at_end
@@ -208,6 +211,15 @@ _DECODERS: Final[dict[int, Callable[[Values], Answer]]] = {
     _PAGE: _decode_page,
     int(AnswerCode.GOODBYE): lambda _: Goodbye(),
 }
+
+
+def decode_all_committed(aggregate_ids: Sequence[str], values: Sequence[Scalar]) -> list[Committed | EventStoreError] | None:
+    """As `decode_outcome` for each of these commits, in C loops; None unless all of them were committed just now."""
+    kinds, versions, sequences = values[0::3], values[1::3], values[2::3]
+    if set(kinds) != _ALL_COMMITTED or set(map(type, versions)) != _INTS or set(map(type, sequences)) != _INTS:
+        return None
+    rows = zip(aggregate_ids, versions, sequences, repeat(False), strict=False)
+    return list(map(cast("type[Committed]", tuple.__new__), repeat(Committed), rows))
 
 
 def decode_outcome(

@@ -26,7 +26,7 @@ from eventstore.store.event_filter import EventFilter, event_filter
 from eventstore.store.maintenance import ChildSorter, Maintenance, ThreadSorter
 from eventstore.store.opening import DIRECTORY, OpenReport, OpenStore, open_folder
 from eventstore.store.page import decode_page
-from eventstore.store.raw_commit import Outcome, RawCommit, encode_commit, encoded_or_refused, named_expected
+from eventstore.store.raw_commit import Outcome, RawCommit, encode_commit, encode_commits, named_expected
 from eventstore.store.reading import IN_PLACE_BYTES_MAX, NotCached, Page
 from eventstore.store.scanning import ScanPage
 from eventstore.store.streams import EventStream, Item, SubscriptionStream
@@ -90,7 +90,7 @@ class EmbeddedStore:
         while group := list(islice(remaining, _COMMITS_PER_TURN)):
             if submissions:
                 await trio.lowlevel.checkpoint()
-            raw = [encoded_or_refused(commit) for commit in group]
+            raw = encode_commits(group)
             await self._wait_for_room()
             submissions.append((raw, self._submit([each for each in raw if not isinstance(each, InvalidArgument)])))
         outcomes: list[Outcome] = []
