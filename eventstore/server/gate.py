@@ -103,7 +103,8 @@ class Gate:
                 if room.full:
                     await self._stall(room)
                 if self.turn(self._selector.select(0)) == 1 and _CAN_LINGER:
-                    self._linger(room)
+                    while self._linger(room):
+                        await trio.lowlevel.checkpoint()  # the other tasks' turn
         finally:
             for connection in list(self.connections):
                 self._forget(connection)
@@ -125,11 +126,11 @@ class Gate:
             if connection.blocked_since is not None:
                 connection.blocked_since = now
 
-    def _linger(self, room: Room) -> None:
+    def _linger(self, room: Room) -> bool:
         """Looks out for the next request of a lone client for a moment, instead of going to sleep and being woken.
 
-        That takes longer than such a client needs for its next request. Bounded by how long nothing comes, and in all,
-        because other tasks must have their turn; not while an answer is owed, which another task may be waiting to give.
+        That takes longer than such a client needs for its next request. Not while an answer is owed, which another task may
+        be waiting to give. Returns whether to go on: true when requests still come, but other tasks must have their turn.
         """
         started = quiet_since = time.perf_counter()
         while not room.writing and not any(connection.owed for connection in self.connections):
@@ -137,12 +138,13 @@ class Gate:
             now = time.perf_counter()
             if ready:
                 if self.turn(ready) != 1:
-                    return
+                    return False
                 quiet_since = time.perf_counter()
             elif now - quiet_since > _LINGER_QUIET_SECONDS:
-                return
+                return False
             if now - started > _LINGER_SECONDS_MAX:
-                return
+                return True
+        return False
 
     def turn(self, events: list[tuple[selectors.SelectorKey, int]]) -> int:
         """Serves everything that is ready now; returns how many connections that were."""
