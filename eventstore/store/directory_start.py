@@ -14,7 +14,7 @@ from typing import Protocol
 
 from eventstore.chunks.header import ChunkHeader
 from eventstore.errors import Corrupt
-from eventstore.store.directory import Directory
+from eventstore.store.directory import DAMAGED_MARK, Directory
 from eventstore.store.event_files import EventFiles
 
 OPEN_MARK = "in-use"
@@ -33,7 +33,10 @@ def open_directory(path: Path, files: EventFiles, report: Report) -> Directory:
         StorageFull: there is no room for it.
         Corrupt: an index it is built from is damaged.
     """
-    if (path / OPEN_MARK).exists() and not _survives_probe(path):
+    if (path / DAMAGED_MARK).exists():
+        report.directory = "rebuilt: it was found damaged"
+        _wipe(path)
+    elif (path / OPEN_MARK).exists() and not _survives_probe(path):
         report.directory = "rebuilt: it did not survive a probe"
         _wipe(path)
     try:
@@ -95,5 +98,5 @@ def _survives_probe(path: Path) -> bool:
 
 
 def _wipe(path: Path) -> None:
-    for name in ("data.mdb", "lock.mdb"):
+    for name in ("data.mdb", "lock.mdb", DAMAGED_MARK):  # the mark last: a crash in between must not lose it
         (path / name).unlink(missing_ok=True)

@@ -328,7 +328,8 @@ def collect_stats(store: EmbeddedStore) -> Stats:
         "waiting_bytes": committer.waiting_bytes,
         "sort_failures": store.maintenance.failures,
         "sort_stopped_at_file": store.maintenance.stopped_at,
-        "attention": store.maintenance.attention,
+        "directory_damaged": engine.directory.distrusted is not None,
+        "attention": store.maintenance.attention or engine.directory.attention,
         "torn_bytes_at_start": store.report.torn_bytes,
         "poisoned": engine.failed is not None,
     }

@@ -2,19 +2,16 @@
 directory's value is damaged.
 
 The directory is derived data. A bit that rots in it must cost time and not an answer, and least of all the answer that
-there is nothing.
+there is nothing. The next start builds it again.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 
 from eventstore.errors import Corrupt
 from eventstore.store.directory import Directory, Entry, Place
 from eventstore.store.event_files import EventFiles
-
-_log = logging.getLogger(__name__)
 
 
 def look_up(directory: Directory, files: EventFiles, aggregate_id: bytes) -> Entry | None:
@@ -26,7 +23,7 @@ def look_up(directory: Directory, files: EventFiles, aggregate_id: bytes) -> Ent
     try:
         return directory.get(aggregate_id)
     except Corrupt as error:
-        _log.warning("%s; asking the indexes for %r instead", error, aggregate_id)
+        directory.distrust(error)
         return _from_indexes(files, aggregate_id)
 
 

@@ -161,6 +161,7 @@ class Maintenance:
 
     def _advice(self, error: Corrupt) -> str:
         if Path(str(error.fields["file"])).parent != self._engine.files.folder.path:
+            self._engine.directory.distrust(error)
             return "Restart: the directory is built again then. Until then this file and all behind it stay in memory."
         return (
             "Put the file back from a copy (move it into place, the server may go on running); `eventstore verify` on the "

@@ -321,11 +321,11 @@ def test_the_directory_holds_what_the_document_says(example: Example) -> None:
     with lmdb.open(str(example.folder), max_dbs=2, readonly=True, lock=False) as environment, environment.begin() as txn:
         aggregates, files = (
             {key: bytes(value) for key, value in txn.cursor(environment.open_db(name, txn, create=False))}
-            for name in (b"aggregates", b"files")
+            for name in (b"aggregates-2", b"files-2")
         )
     assert aggregates.keys() == {b"order-42", b"order-7"}
     value = aggregates[b"order-42"]
-    assert read("directory-value", value) == {"crc": crc32c(value[4:]), "version": 2}
+    assert read("directory-value", value) == {"crc": crc32c(value[4:], crc32c(b"order-42")), "version": 2}
     assert read("directory-place", value[12:]) == {"file": 1, "first_row": 0, "rows": 2}
     assert read("directory-place", aggregates[b"order-7"][12:]) == {"file": 1, "first_row": 2, "rows": 1}
     header = read("chunk-header", example.sorted)

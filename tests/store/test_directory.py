@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import lmdb
 import pytest
 from crc32c import crc32c
 
@@ -124,7 +126,7 @@ def flip_in_value(directory: Path, name: str, at: int) -> None:
         start = where + len(name)
         for files in range(1, 5):
             value = bytes(raw_data[start : start + 12 + 12 * files])
-            if crc32c(value[4:]) == int.from_bytes(value[:4], "little"):
+            if crc32c(value[4:], crc32c(name.encode())) == int.from_bytes(value[:4], "little"):
                 raw_data[start + at] ^= 2
     data(directory).write_bytes(bytes(raw_data))
 
@@ -143,6 +145,107 @@ def test_a_bit_flipped_in_a_value_goes_to_the_indexes_and_the_answer_is_right(
     assert [event.version for event in store.read("customer-0042")] == [1, 2]
     answers_right(store, state)
     assert store.append(raw("customer-0042", "first-customer-0042"))[0][0] == DUPLICATE
+
+
+def flip_keys(directory: Path, name: str, bit: int) -> None:
+    """Flips a bit of the last byte of an aggregate's id, in leaves and in branches."""
+    raw_data, where = bytearray(data(directory).read_bytes()), -1
+    while (where := raw_data.find(name.encode(), where + 1)) >= 0:
+        raw_data[where + len(name) - 1] ^= 1 << bit
+    data(directory).write_bytes(bytes(raw_data))
+
+
+@pytest.mark.parametrize("bit", [0, 1, 2, 5, 7])
+def test_a_bit_flipped_in_a_key_never_makes_an_aggregate_unknown(opened: Maker, tmp_path: Path, bit: int) -> None:
+    disk, state = many(opened)
+    sound = data(tmp_path / "lmdb").read_bytes()
+    for number in (0, 42, 300, 699):
+        data(tmp_path / "lmdb").write_bytes(sound)
+        (tmp_path / "lmdb" / "damaged").unlink(missing_ok=True)
+        flip_keys(tmp_path / "lmdb", NAMES[number], bit)
+        store = opened(disk)
+        assert store.opened.report.directory == "kept"
+        assert store.engine.version(NAMES[number]) == 2
+        assert store.append(raw(NAMES[number], f"first-{NAMES[number]}"))[0][0] == DUPLICATE
+        assert store.engine.directory.attention is not None
+        store.close()
+    store = opened(disk)
+    assert store.opened.report.directory == "rebuilt: it was found damaged"
+    assert store.engine.directory.attention is None
+    answers_right(store, state)
+
+
+def branch_keys(directory: Path) -> list[bytes]:
+    """The ids that lead through the branches of the tree."""
+    raw_data, found = data(directory).read_bytes(), []
+    for page in used_pages(directory):
+        flags, lower = struct.unpack_from("<10xHH", raw_data, page * PAGE)
+        if flags & 0x0F == 1:  # P_BRANCH
+            for place in struct.unpack_from(f"<{(lower - 16) // 2}H", raw_data, page * PAGE + 16):
+                start = page * PAGE + place + 8
+                found.append(raw_data[start : start + struct.unpack_from("<H", raw_data, start - 2)[0]])
+    return [key for key in found if key]
+
+
+@pytest.mark.parametrize("at", [-1, -4, 0])
+def test_a_bit_flipped_in_a_branch_never_makes_an_aggregate_unknown(opened: Maker, tmp_path: Path, at: int) -> None:
+    many(opened)
+    sound = data(tmp_path / "lmdb").read_bytes()
+    keys = branch_keys(tmp_path / "lmdb")
+    assert len(keys) > 5
+    for key in keys:
+        for bit in (0, 6):
+            damaged, where = bytearray(sound), -1
+            while (where := damaged.find(key, where + 1)) >= 0:
+                if damaged[where - 2 : where] == len(key).to_bytes(2, "little") and is_in_branch(damaged, where):
+                    damaged[where + at % len(key)] ^= 1 << bit
+            (tmp_path / "branch").mkdir(exist_ok=True)
+            data(tmp_path / "branch").write_bytes(bytes(damaged))
+            directory = Directory(tmp_path / "branch")
+            wrong = [name for name in NAMES if is_denied(directory, name)]
+            directory.close()
+            assert not wrong, (key, bit)
+
+
+def is_denied(directory: Directory, name: str) -> bool:
+    try:
+        return directory.get(name.encode()) is None
+    except Corrupt:
+        return False
+
+
+def is_in_branch(raw_data: bytes | bytearray, where: int) -> bool:
+    flags: int = struct.unpack_from("<10xH", raw_data, where // PAGE * PAGE)[0]
+    return flags & 0x0F == 1
+
+
+def test_an_aggregate_whose_key_is_damaged_is_not_added_as_a_new_one(opened: Maker, tmp_path: Path) -> None:
+    store = opened()
+    for name in NAMES[:20]:
+        store.append(raw(name, f"first-{name}"))
+    store.append(raw("large", "large", NewEvent("Large", bytes(9_000))))
+    store.append(raw(NAMES[7], "later"), raw("large", "larger", NewEvent("Large", bytes(9_000))))
+    state, disk = store.state(), store.disk
+    store.sort(files=1)
+    assert isinstance(disk, SimulatedDisk)
+    store.close()
+    flip_keys(tmp_path / "lmdb", NAMES[7], 0)
+    store = opened(disk)
+    with pytest.raises(Corrupt, match="is at version 0 in it, and goes on at 2"):
+        store.sort()
+    store.close()
+    again = opened(disk)
+    assert again.state() == state
+    assert [event.version for event in again.read(NAMES[7])] == [1, 2]
+
+
+def test_a_directory_of_another_layout_is_built_again(opened: Maker, tmp_path: Path) -> None:
+    disk, state = many(opened)
+    with lmdb.open(str(tmp_path / "lmdb"), max_dbs=3) as environment:
+        environment.open_db(b"aggregates")
+    store = opened(disk)
+    assert store.opened.report.directory.startswith("rebuilt: it has another layout")
+    answers_right(store, state)
 
 
 def test_many_aggregates_are_found_although_the_value_of_one_is_damaged(opened: Maker, tmp_path: Path) -> None:

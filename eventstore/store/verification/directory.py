@@ -23,7 +23,7 @@ import lmdb
 from eventstore.chunks.files import OsFiles
 from eventstore.chunks.folder import ChunkFolder
 from eventstore.errors import Corrupt
-from eventstore.store.directory import Directory, Entry, Place
+from eventstore.store.directory import AGGREGATES, FILES, Directory, Entry, Place
 from eventstore.store.index import EventIndex, open_index
 from eventstore.store.opening import DIRECTORY, event_folder, read_identity
 from eventstore.store.sorting import INDEX
@@ -61,13 +61,14 @@ class ReadOnlyDirectory(Directory):
     def _open(self) -> None:
         self._env = lmdb.open(str(self.path), readonly=True, lock=False, max_dbs=2, readahead=False)
         self._check_size()
-        self._aggregates = self._env.open_db(b"aggregates", create=False)
-        self._files = self._env.open_db(b"files", create=False)
+        self._check_layout()
+        self._aggregates = self._env.open_db(AGGREGATES, create=False)
+        self._files = self._env.open_db(FILES, create=False)
 
     def first(self, count: int) -> list[tuple[bytes, Entry]]:
         """The entries of the smallest ids."""
         with self._begin() as txn:
-            return [(bytes(key), self._decode(raw)) for key, raw in itertools.islice(txn.cursor(self._aggregates), count)]
+            return [(bytes(key), self._decode(key, raw)) for key, raw in itertools.islice(txn.cursor(self._aggregates), count)]
 
 
 def main(arguments: list[str]) -> int:
