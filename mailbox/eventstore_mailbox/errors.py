@@ -1,0 +1,56 @@
+"""What the mailboxes refuse. They know nothing of the store's errors; whoever puts both together translates."""
+
+from __future__ import annotations
+
+
+class MailboxError(Exception):
+    """The root of what this package raises."""
+
+
+class Overloaded(MailboxError):
+    """A mailbox holds as many commands as it may; the command was not accepted and may be sent again later."""
+
+    def __init__(self, mailbox: str, depth: int, capacity: int) -> None:
+        super().__init__(f"{mailbox} holds {depth} commands of at most {capacity}; wait for room and send again")
+        self.mailbox = mailbox
+        self.depth = depth
+        self.capacity = capacity
+
+
+class Stopping(MailboxError):
+    """No more commands are accepted; this one was not."""
+
+    def __init__(self) -> None:
+        super().__init__("the mailboxes are stopping; the command was not accepted, send it again elsewhere or later")
+
+
+class Stopped(MailboxError):
+    """The mailboxes ended before the command's outcome was known. Sent again with the same command id it takes effect once."""
+
+    def __init__(self, aggregate_id: str, command_id: str) -> None:
+        super().__init__(
+            f"the mailboxes ended before the outcome of command {command_id!r} on {aggregate_id!r} was known; "
+            "send it again with the same command id"
+        )
+        self.aggregate_id = aggregate_id
+        self.command_id = command_id
+
+
+class Unrestorable(MailboxError):
+    """Raised by `restore`: trying again will not help. Fails the command that needs the aggregate, with `error` as its error.
+
+    Any other exception of `restore` means that the store cannot be reached, and it is tried again.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(f"the aggregate cannot be restored: {error}")
+        self.error = error
+
+
+class OutcomesMissing(MailboxError):
+    """A store delivered another number of outcomes than it was given changes; the batch is persisted again."""
+
+    def __init__(self, expected: int, delivered: int) -> None:
+        super().__init__(f"{expected} changes were persisted, and {delivered} outcomes delivered; it must be as many")
+        self.expected = expected
+        self.delivered = delivered
