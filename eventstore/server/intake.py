@@ -91,7 +91,8 @@ class Intake:
         if batch is None:
             return
         commits, self._commits, self._batch = self._commits, [], None
-        source = batch.requests[0][0] if len(batch.requests) == 1 else batch
+        lone = batch.requests[0][0]
+        source = lone if all(connection is lone for connection, _, _ in batch.requests) else batch
         try:
             self._committer.submit(commits, batch.deliver, source)
         except Exception:  # our own bug, which some client has found: it must not find it for all of them
