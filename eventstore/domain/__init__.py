@@ -25,14 +25,31 @@ from eventstore.errors import Rejected
 
 if TYPE_CHECKING:
     from eventstore.domain import testing as testing
+    from eventstore.domain.checkpoint import FileCheckpoint as FileCheckpoint
+    from eventstore.domain.postgres_target import PostgresTarget as PostgresTarget
+    from eventstore.domain.projecting import Progress as Progress
+    from eventstore.domain.projecting import project as project
+    from eventstore.domain.reacting import react as react
+    from eventstore.domain.sqlite_target import SQLiteTarget as SQLiteTarget
+    from eventstore.domain.target import Target as Target
+    from eventstore.domain.target import target_at as target_at
 
 __all__ = [
-    "Aggregate", "Domain", "Handled", "Handler", "Projection", "RawCommand", "Reaction", "Rejected", "Send", "applies",
-    "command", "encode_command", "event", "event_type", "fold", "folds", "load", "load_projection", "reject", "replay",
-    "restore", "restore_from", "testing", "upcast",
+    "Aggregate", "Domain", "FileCheckpoint", "Handled", "Handler", "PostgresTarget", "Progress", "Projection", "RawCommand",
+    "Reaction", "Rejected", "SQLiteTarget", "Send", "Target", "applies", "command", "encode_command", "event",
+    "event_type", "fold", "folds", "load", "load_projection", "project", "react", "reject", "replay", "restore",
+    "restore_from", "target_at", "testing", "upcast",
 ]  # fmt: skip
 
 _LAZY: dict[str, tuple[str, str | None]] = {
+    "FileCheckpoint": ("eventstore.domain.checkpoint", "FileCheckpoint"),
+    "PostgresTarget": ("eventstore.domain.postgres_target", "PostgresTarget"),
+    "Progress": ("eventstore.domain.projecting", "Progress"),
+    "SQLiteTarget": ("eventstore.domain.sqlite_target", "SQLiteTarget"),
+    "Target": ("eventstore.domain.target", "Target"),
+    "project": ("eventstore.domain.projecting", "project"),
+    "react": ("eventstore.domain.reacting", "react"),
+    "target_at": ("eventstore.domain.target", "target_at"),
     "testing": ("eventstore.domain.testing", None),
 }
 

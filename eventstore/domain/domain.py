@@ -71,7 +71,7 @@ class Domain:
 
     def reacts(self, event: type, *, name: str | None = None) -> Callable[[RF], RF]:
         """Registers an async function (event, send) for a class of events. `name` (default: that of the function) is part of
-        the ids of the commands it sends and names its checkpoint: keep it when the function is renamed.
+        the ids of the commands it sends: keep it when the function is renamed.
 
         Raises:
             DomainRefused: there is a reaction of this name already, or the function is none.

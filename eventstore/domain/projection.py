@@ -10,7 +10,7 @@ import dataclasses
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from functools import cached_property
@@ -163,16 +163,31 @@ class Projection(Generic[S], metaclass=Collecting):
             raise DomainRefused(f"projection {name!r} ({place}) has no method row(key, state)", projection=name)
 
 
-def fold(projection: Projection[S], states: dict[str, S | None], events: Iterable[Event]) -> None:
-    """Brings `states` (key → state; absent or None: no row) further by the events, in order.
+def keys_of(projection: Projection[Any], events: Iterable[Event]) -> list[str]:
+    """The key of each event.
+
+    Raises:
+        ProjectionFailed: `key` raised, or gave no text of 1–1,024 bytes.
+    """
+    keys: list[str] = []
+    for event in events:
+        try:
+            keys.append(check_text("key", projection.key(event), 1, KEY_BYTES_MAX))
+        except Exception as error:
+            raise failed(projection, event, error) from error
+    return keys
+
+
+def fold(
+    projection: Projection[S], states: dict[str, S | None], events: Sequence[Event], keys: Sequence[str] | None = None
+) -> None:
+    """Brings `states` (key → state; absent or None: no row) further by the events, in order. `keys` are theirs, if known.
 
     Raises:
         ProjectionFailed: the projection raised; names it, and aggregate, version and sequence of the event.
     """
-    for event in events:
+    for key, event in zip(keys_of(projection, events) if keys is None else keys, events, strict=True):
         try:
-            key = projection.key(event)
-            check_text("key", key, 1, KEY_BYTES_MAX)
             state = states.get(key)
             states[key] = projection.apply(projection.initial() if state is None else state, event)
         except Exception as error:

@@ -1,0 +1,143 @@
+"""A projection's table in a file of SQLite."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
+
+from eventstore.domain.projection import KEY_COLUMN, STATE_COLUMN, Projection
+from eventstore.domain.target import CHECKPOINTS, StoredRow, check_columns, fenced
+from eventstore.errors import ProjectionFailed
+
+_KINDS: Final = {
+    str: "TEXT", int: "INTEGER", float: "REAL", bool: "INTEGER", bytes: "BLOB",
+    datetime: "TEXT", date: "TEXT", Decimal: "TEXT", UUID: "TEXT",
+}  # fmt: skip
+_KEYS_PER_QUERY: Final = 500  # older releases take no more than 999 parameters
+_LOCKED_SECONDS_MAX: Final = 30.0
+
+
+class SQLiteTarget:
+    """Rows, states and checkpoint in the SQLite file `path`. A datetime becomes text in UTC, so that it sorts; a Decimal, a
+    date and a UUID become text, a bool 0 or 1.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = str(path)
+        self._connection: sqlite3.Connection | None = None
+        self._name = ""
+        self._width = 0
+
+    def open(self, projection: Projection[Any]) -> int:
+        """See `Target.open`."""
+        self._name, self._width = projection.name, len(projection.columns) + 2
+        columns = {
+            KEY_COLUMN: "TEXT",
+            **{name: _KINDS[kind] for name, kind in projection.columns.items()},
+            STATE_COLUMN: "TEXT",
+        }
+        self._upsert = _upsert(self._name, list(columns))
+        with self._named():
+            # Connections are made for one thread; ours goes from one worker thread to the next, never to two at once.
+            self._connection = sqlite3.connect(
+                self._path, timeout=_LOCKED_SECONDS_MAX, isolation_level=None, check_same_thread=False
+            )
+            self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection.execute("PRAGMA synchronous = FULL")
+            with self._transaction() as connection:
+                connection.execute(
+                    f"CREATE TABLE IF NOT EXISTS {CHECKPOINTS} (projection TEXT PRIMARY KEY, sequence INTEGER NOT NULL)"
+                )
+                defined = ", ".join(
+                    f'"{name}" {kind}' + (" PRIMARY KEY NOT NULL" if name == KEY_COLUMN else "")
+                    for name, kind in columns.items()
+                )
+                connection.execute(f'CREATE TABLE IF NOT EXISTS "{self._name}" ({defined}) WITHOUT ROWID')
+                connection.execute(f"INSERT OR IGNORE INTO {CHECKPOINTS} VALUES (?, 0)", (self._name,))
+                found = {row[1]: row[2] for row in connection.execute(f'PRAGMA table_info("{self._name}")')}
+                check_columns(self._name, found, columns)
+                (sequence,) = connection.execute(
+                    f"SELECT sequence FROM {CHECKPOINTS} WHERE projection = ?", (self._name,)
+                ).fetchone()
+        assert isinstance(sequence, int)
+        return sequence
+
+    def read(self, keys: Sequence[str]) -> dict[str, str]:
+        """See `Target.read`."""
+        found: dict[str, str] = {}
+        remaining = iter(keys)
+        with self._named():
+            while part := list(islice(remaining, _KEYS_PER_QUERY)):
+                query = f'SELECT "key", "state" FROM "{self._name}" WHERE "key" IN ({", ".join("?" * len(part))})'
+                found.update(self._open().execute(query, part))
+        return found
+
+    def write(self, rows: Sequence[StoredRow], deletions: Sequence[str], before: int, checkpoint: int) -> None:
+        """See `Target.write`."""
+        with self._named(), self._transaction() as connection:
+            moved = connection.execute(
+                f"UPDATE {CHECKPOINTS} SET sequence = ? WHERE projection = ? AND sequence = ?", (checkpoint, self._name, before)
+            )
+            if moved.rowcount != 1:
+                raise fenced(self._name, before)
+            connection.executemany(self._upsert, (tuple(map(_stored, row)) for row in rows))
+            connection.executemany(f'DELETE FROM "{self._name}" WHERE "key" = ?', ((key,) for key in deletions))
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _open(self) -> sqlite3.Connection:
+        assert self._connection is not None, "the target was not opened"
+        return self._connection
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        connection = self._open()
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield connection
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise ProjectionFailed(
+                f"projection {self._name!r} cannot use {self._path}: {error}", projection=self._name, target=self._path
+            ) from error
+
+
+def _upsert(table: str, columns: Iterable[str]) -> str:
+    names = [f'"{name}"' for name in columns]
+    updates = ", ".join(f"{name} = excluded.{name}" for name in names[1:])
+    return (
+        f'INSERT INTO "{table}" ({", ".join(names)}) VALUES ({", ".join("?" * len(names))}) '
+        f'ON CONFLICT ("{KEY_COLUMN}") DO UPDATE SET {updates}'
+    )
+
+
+def _utc(value: object) -> object:
+    assert isinstance(value, datetime)
+    return value.astimezone(UTC).isoformat()
+
+
+_CONVERSIONS: Final[dict[type, Callable[[object], object]]] = {datetime: _utc, date: str, Decimal: str, UUID: str}
+
+
+def _stored(value: object) -> object:
+    convert = _CONVERSIONS.get(type(value))
+    return value if convert is None else convert(value)

@@ -1,0 +1,83 @@
+"""Where the rows of a projection are kept, with its checkpoint.
+
+A target stores rows, states and checkpoint in one transaction, so each event counts exactly once, whenever the projector is
+killed. The transaction begins by moving the checkpoint from where the projector read it: if it is elsewhere by then, another
+projector is at work, and this one is fenced before it has changed anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Protocol, TypeAlias
+
+from eventstore.domain.projection import Projection
+from eventstore.errors import DomainRefused, Fenced
+
+StoredRow: TypeAlias = tuple[object, ...]
+"""Key, the columns in their order, state as JSON."""
+
+CHECKPOINTS: Final = "eventstore_checkpoints"
+
+
+class Target(Protocol):
+    """One projection's table. Its methods block; one thread at a time calls them."""
+
+    def open(self, projection: Projection[Any]) -> int:
+        """Connects, makes what is not there yet, and returns the checkpoint: the sequence up to which the table is complete.
+
+        Raises:
+            DomainRefused: the table has other columns than the projection.
+        """
+
+    def read(self, keys: Sequence[str]) -> dict[str, str]:
+        """The states, as JSON, of those keys that have a row."""
+
+    def write(self, rows: Sequence[StoredRow], deletions: Sequence[str], before: int, checkpoint: int) -> None:
+        """Puts the rows in the place of those with the same keys, deletes those of `deletions`, and moves the checkpoint
+        from `before` to `checkpoint`: all of it or nothing.
+
+        Raises:
+            Fenced: the checkpoint is not at `before`.
+        """
+
+    def close(self) -> None: ...
+
+
+def target_at(place: str) -> Target:
+    """The target at `sqlite:FILE` or `postgresql://…` (also `postgres://…`).
+
+    Raises:
+        DomainRefused: it is neither, or the driver is not installed.
+    """
+    kind, _, rest = place.partition(":")
+    if kind == "sqlite" and rest:
+        from eventstore.domain.sqlite_target import SQLiteTarget
+
+        return SQLiteTarget(rest)
+    if kind in ("postgres", "postgresql"):
+        from eventstore.domain.postgres_target import PostgresTarget
+
+        return PostgresTarget(place)
+    raise DomainRefused(f"a target is sqlite:FILE or postgresql://USER@HOST/DATABASE, not {place!r:.80}", target=place[:80])
+
+
+def fenced(name: str, before: int) -> Fenced:
+    return Fenced(
+        f"the checkpoint of projection {name!r} is not at {before} any more: another projector is at work; run only one",
+        name=name,
+        checkpoint=before,
+    )
+
+
+def check_columns(name: str, found: dict[str, str], wanted: dict[str, str]) -> None:
+    """Raises DomainRefused unless a table has exactly these columns."""
+    if found != wanted:
+        raise DomainRefused(
+            f"table {name!r} has the columns {_listed(found)}, the projection declares {_listed(wanted)}; drop the table and "
+            f"its row in {CHECKPOINTS}, or give the projection another name",
+            projection=name,
+        )
+
+
+def _listed(columns: dict[str, str]) -> str:
+    return ", ".join(f"{name} {kind}" for name, kind in columns.items())
