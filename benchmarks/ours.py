@@ -119,8 +119,7 @@ class EventStore:
         started = time.perf_counter()
         for _ in range(max(1, appends // IN_FLIGHT)):
             commits = [
-                es.Commit(aggregate_id, [es.NewEvent(EVENT_TYPE, PAYLOAD)], version + place)
-                for place in range(IN_FLIGHT)
+                es.Commit(aggregate_id, [es.NewEvent(EVENT_TYPE, PAYLOAD)], version + place) for place in range(IN_FLIGHT)
             ]
             outcomes = store.append_many(commits)
             version += IN_FLIGHT
