@@ -39,6 +39,7 @@ _SEGMENT = struct.Struct("<III")
 _FILE = struct.Struct("<QQ")
 _MAP_BYTES: Final = 64 * 1024**3  # address space, not memory; doubled where it is too small all the same
 _CHUNK_KEYS: Final = 20_000
+_READ_AHEAD_BYTES: Final = 1024 * 1024
 AGGREGATES: Final = b"aggregates-2"  # as it is laid out since values vouch for their keys
 FILES: Final = b"files-2"
 DAMAGED_MARK: Final = "damaged"
@@ -77,6 +78,7 @@ class Directory:
         path.mkdir(parents=True, exist_ok=True)
         self.path = path
         self._map_bytes = map_bytes
+        self.proven = True  # or it was opened after an unclean stop, and not read whole since
         self.distrusted: str | None = None
         self._open()
 
@@ -193,18 +195,56 @@ class Directory:
         except lmdb.Error as error:
             raise self._translated(error) from error
 
+    def touch(self) -> None:
+        """Reads what every use of it begins with: the roots, and the way to the first and the last key.
+
+        Raises:
+            Corrupt
+        """
+        self.covered()
+        try:
+            with self._begin() as txn:
+                cursor = txn.cursor(self._aggregates)
+                for found in (cursor.first(), cursor.last()):
+                    if found:
+                        self._checked(*cursor.item())
+        except lmdb.Error as error:
+            raise self._translated(error) from error
+
     def probe(self) -> None:
         """Visits every page; a damaged environment fails or kills the process here. Values are checked when they are read.
+
+        Read once from front to back before, because the pages are visited in the order of keys: 2 s a GB instead of 15.
 
         Raises:
             Corrupt
         """
         try:
+            with open(self.path / "data.mdb", "rb", buffering=0) as file:
+                while file.read(_READ_AHEAD_BYTES):
+                    pass
             with open(os.devnull, "wb") as nowhere:
                 self._env.copyfd(nowhere.fileno(), compact=True)
         except lmdb.Error as error:
             raise self._translated(error) from error
         self.covered()
+
+    def check(self) -> None:
+        """Checks every entry, and that keys are in order; about 2 s for each million.
+
+        Raises:
+            Corrupt
+        """
+        before = b""
+        try:
+            with self._begin() as txn:
+                for key, value in txn.cursor(self._aggregates):
+                    checked = self._checked(key, value)
+                    if checked <= before:
+                        raise Corrupt(str(self.path), 0, f"keys are out of order: {checked!r} behind {before!r}")
+                    before = checked
+        except lmdb.Error as error:
+            raise self._translated(error) from error
 
     def add_file(self, index: EventIndex) -> None:
         """Adds what a sorted file holds. Doing it again changes nothing.

@@ -1,16 +1,27 @@
 """Brings the directory in step with the sorted files when a store is opened, and throws it away when it cannot be
 trusted.
 
-A damaged LMDB environment can abort the process or raise SIGBUS. So after an unclean stop it is first probed in a
-child process. It is built from the indexes, and an index that turns out to be damaged is built from its event file.
+It is built from the indexes, and an index that turns out to be damaged is built from its event file.
+
+A damaged LMDB environment can abort the process or raise SIGBUS, again at every start. So after an unclean stop a child
+process looks at it first. Reading all of a large one would hold up the start (some seconds a GB, minutes on a slow disk), and
+is hardly ever needed: LMDB writes no page that is in use, so a killed process and a power failure leave it sound. Therefore:
+
+- a small one is read whole;
+- of a large one only what every use of it begins with is read, then the store opens with a directory that is *unproven*;
+  it is read whole in the background (`maintenance`), and what is found is put right by the next start;
+- if a process died while its directory was unproven, it may have died of it: now all of it is read before it is used.
+
+What a look-up finds does not rest on any of this: values and keys are checked when they are read.
 """
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from eventstore.chunks.header import ChunkHeader
 from eventstore.errors import Corrupt
@@ -18,7 +29,10 @@ from eventstore.store.directory import DAMAGED_MARK, Directory
 from eventstore.store.event_files import EventFiles
 
 OPEN_MARK = "in-use"
-_PROBE_SECONDS_MAX = 60
+UNPROVEN: Final = b"unproven"
+_READ_AT_ONCE_BYTES_MAX = 64 * 1024 * 1024
+_PROBE_SECONDS_MIN: Final = 60
+_PROBE_BYTES_PER_SECOND_MIN: Final = 10_000_000  # what reads slower than that is built again from the indexes
 
 
 class Report(Protocol):
@@ -33,24 +47,30 @@ def open_directory(path: Path, files: EventFiles, report: Report) -> Directory:
         StorageFull: there is no room for it.
         Corrupt: an index it is built from is damaged.
     """
+    proven = True
     if (path / DAMAGED_MARK).exists():
         report.directory = "rebuilt: it was found damaged"
         _wipe(path)
-    elif (path / OPEN_MARK).exists() and not _survives_probe(path):
-        report.directory = "rebuilt: it did not survive a probe"
-        _wipe(path)
+    elif (path / OPEN_MARK).exists():
+        proven = (path / OPEN_MARK).read_bytes() == UNPROVEN or _size(path) <= _READ_AT_ONCE_BYTES_MAX
+        if not _survives(path, "probe" if proven else "touch"):
+            proven = True
+            report.directory = "rebuilt: it did not survive a probe"
+            _wipe(path)
     try:
-        return _open_in_step(path, files, report)
+        return _open_in_step(path, files, report, proven)
     except Corrupt as error:
         report.directory = f"rebuilt: {error.fields['what']}"
         _wipe(path)
-    return _open_in_step(path, files, report)
+    return _open_in_step(path, files, report, True)
 
 
-def _open_in_step(path: Path, files: EventFiles, report: Report) -> Directory:
+def _open_in_step(path: Path, files: EventFiles, report: Report, proven: bool) -> Directory:
+    path.mkdir(parents=True, exist_ok=True)
+    _mark(path, proven)  # before it is opened, which may be the end of this process
     directory = Directory(path)
+    directory.proven = proven
     try:
-        (path / OPEN_MARK).touch()
         covered = directory.covered()
         sorted_files = [header for header in files.headers if header.sorted]
         expected = {header.number: (header.checksum, header.end) for header in sorted_files[: len(covered)]}
@@ -62,6 +82,22 @@ def _open_in_step(path: Path, files: EventFiles, report: Report) -> Directory:
     except BaseException:
         directory.close()
         raise
+
+
+def _mark(path: Path, proven: bool) -> None:
+    mark = path / OPEN_MARK
+    try:
+        mark.write_bytes(b"" if proven else UNPROVEN)
+    except OSError:  # a full disk
+        if not mark.exists():
+            raise
+
+
+def mark_proven(directory: Directory) -> None:
+    """All of it was read, and is sound."""
+    directory.proven = True
+    with contextlib.suppress(OSError):  # then the next start reads it whole once more
+        _mark(directory.path, True)
 
 
 def _add(directory: Directory, files: EventFiles, header: ChunkHeader, report: Report) -> None:
@@ -81,16 +117,25 @@ def close_directory(directory: Directory) -> None:
     (directory.path / OPEN_MARK).unlink(missing_ok=True)
 
 
-def _survives_probe(path: Path) -> bool:
+def _size(path: Path) -> int:
+    try:
+        return (path / "data.mdb").stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _survives(path: Path, step: str) -> bool:
+    """Whether a child process that opens the directory and calls `step` of it comes to a good end."""
     if not (path / "data.mdb").exists():
         return True
     program = (
         "import sys; from pathlib import Path; from eventstore.store.directory import Directory; "
-        "Directory(Path(sys.argv[1])).probe()"
+        f"Directory(Path(sys.argv[1])).{step}()"
     )
+    seconds_max = _PROBE_SECONDS_MIN + _size(path) / _PROBE_BYTES_PER_SECOND_MIN
     try:
         result = subprocess.run(
-            [sys.executable, "-c", program, str(path)], check=False, capture_output=True, timeout=_PROBE_SECONDS_MAX
+            [sys.executable, "-c", program, str(path)], check=False, capture_output=True, timeout=seconds_max
         )
     except subprocess.TimeoutExpired:
         return False

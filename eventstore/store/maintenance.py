@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
 import subprocess
 import sys
 import uuid
@@ -22,6 +23,7 @@ from typing import Protocol
 import trio
 
 from eventstore.errors import Corrupt
+from eventstore.store.directory_start import mark_proven
 from eventstore.store.engine import Engine
 from eventstore.store.sorting import sort_file, switch
 from eventstore.store.sorting_process import DAMAGED
@@ -32,10 +34,12 @@ _FORGET_AT_ONCE = 2_000
 _RETRY_SECONDS = 30.0
 _DAMAGED_RETRY_SECONDS_MAX = 600.0  # each time the whole file is read again
 _SAID_BYTES_MAX = 4096
+# Exit codes of a child that LMDB has aborted, or that read what is not there; other signals come from people and the kernel.
+_KILLED_BY_DAMAGE = {-number: number.name for number in (signal.SIGABRT, signal.SIGBUS, signal.SIGSEGV)}
 
 
 class Sorter(Protocol):
-    """The two steps that cost time. `token` is part of the names of what `sort` writes: another process uses another.
+    """The steps that cost time. `token` is part of the names of what `sort` writes: another process uses another.
 
     Raises:
         Corrupt: the file, its index or the directory is damaged.
@@ -46,6 +50,9 @@ class Sorter(Protocol):
     async def sort(self, number: int) -> None: ...
 
     async def list_in_directory(self, number: int) -> None: ...
+
+    async def prove_directory(self) -> None:
+        """Reads it whole, and returns if all of it is sound."""
 
 
 class ChildSorter:
@@ -61,6 +68,9 @@ class ChildSorter:
 
     async def list_in_directory(self, number: int) -> None:
         await self._run("list", number)
+
+    async def prove_directory(self) -> None:
+        await self._run("prove", 0)
 
     async def _run(self, step: str, number: int) -> None:
         command = [
@@ -81,10 +91,13 @@ class ChildSorter:
                 await process.wait()
                 await process.stdin.aclose()
                 await process.stderr.aclose()
-        if process.returncode == DAMAGED:
+        code = process.returncode
+        if code == DAMAGED:
             raise Corrupt(*json.loads(said.splitlines()[-1]))
-        if process.returncode:
-            raise RuntimeError(said.decode(errors="replace").strip() or f"exit code {process.returncode}")
+        if code in _KILLED_BY_DAMAGE and step != "sort":
+            raise Corrupt(str(self._directory), 0, f"whoever reads it is killed ({_KILLED_BY_DAMAGE[code]})")
+        if code:
+            raise RuntimeError(said.decode(errors="replace").strip() or f"exit code {code}")
 
 
 class ThreadSorter:
@@ -100,6 +113,10 @@ class ThreadSorter:
 
     async def list_in_directory(self, number: int) -> None:
         await trio.to_thread.run_sync(self._engine.directory.add_file, self._engine.files.index(number))
+
+    async def prove_directory(self) -> None:
+        await trio.to_thread.run_sync(self._engine.directory.probe)
+        await trio.to_thread.run_sync(self._engine.directory.check)
 
 
 class Maintenance:
@@ -125,6 +142,26 @@ class Maintenance:
         self._wake.set()
 
     async def run(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._prove)
+            await self._sort_completed()
+
+    async def _prove(self) -> None:
+        """Reads the directory whole, where it was opened after an unclean stop without that."""
+        directory = self._engine.directory
+        if directory.proven:
+            return
+        try:
+            await self._sorter.prove_directory()
+        except Corrupt as error:
+            directory.distrust(error)
+        except Exception as error:  # it stays unproven: the next start reads it whole if this process is killed
+            _log.error("reading the directory whole failed: %s", error)
+        else:
+            mark_proven(directory)
+            _log.info("the directory was read whole after the unclean stop, and is sound")
+
+    async def _sort_completed(self) -> None:
         while True:
             self._wake = trio.Event()
             while unsorted := self._unsorted():

@@ -1,8 +1,9 @@
-"""The child process that sorts: `python -m eventstore.store.sorting_process {sort|list} DATA NUMBER DIRECTORY TOKEN`.
+"""The child process that sorts: `python -m eventstore.store.sorting_process {sort|list|prove} DATA NUMBER DIRECTORY TOKEN`.
 
 `sort` writes the temporary files of one event file (the parent puts them in place); `list` adds a file that is in
-place to the directory. Both may be killed at any time and done again. Runs at the lowest priority, and ends when its
-standard input does, which its parent holds open: an orphan must not go on writing what another process will sort anew.
+place to the directory; `prove` reads the directory whole. All may be killed at any time and done again. Runs at the
+lowest priority, and ends when its standard input does, which its parent holds open: an orphan must not go on writing what
+another process will sort anew.
 """
 
 from __future__ import annotations
@@ -33,10 +34,14 @@ def main(arguments: list[str]) -> int:
         folder = event_folder(files, path, read_identity(files, path))
         if step == "sort":
             sort_file(folder, number, token)
-        else:
-            directory = Directory(Path(directory_path))
+            return 0
+        directory = Directory(Path(directory_path))
+        if step == "list":
             directory.add_file(open_index(files, folder.beside(number, INDEX)))
-            directory.close()
+        else:
+            directory.probe()
+            directory.check()
+        directory.close()
     except Corrupt as error:
         print(json.dumps([error.fields["file"], error.fields["offset"], error.fields["what"]]), file=sys.stderr)
         return DAMAGED

@@ -10,8 +10,11 @@ from pathlib import Path
 
 import lmdb
 import pytest
+import trio
 from crc32c import crc32c
 
+import eventstore as es
+from eventstore.config import StoreSettings
 from eventstore.errors import Corrupt
 from eventstore.model import Event, NewEvent
 from eventstore.store.appending import COMMITTED, CONFLICT, DUPLICATE
@@ -19,7 +22,8 @@ from eventstore.store.directory import Directory, Place
 from eventstore.store.index import open_index
 from tests.simulated_disk import SimulatedDisk
 from tests.store.conftest import Maker, fill, order
-from tests.store.stepped import EVENTS, Stepped, raw
+from tests.store.stepped import DATA, EVENTS, Stepped, raw
+from tests.waiting import eventually
 
 PAGE = 4096
 NAMES = [f"customer-{number:04d}" for number in range(700)]
@@ -118,6 +122,106 @@ def test_a_zeroed_page_is_found_by_the_probe_and_the_directory_is_built_again(op
     assert rebuilt, "the pages in use are among them; others are free, and nobody misses them"
 
 
+def zero_leaf_of(directory: Path, name: str) -> None:
+    """Zeroes the leaf that holds the aggregate, and what is left of those that held it before."""
+    raw_data, where = bytearray(data(directory).read_bytes()), -1
+    while (where := raw_data.find(name.encode(), where + 1)) >= 0:
+        page = where // PAGE * PAGE
+        if struct.unpack_from("<10xH", raw_data, page)[0] & 0x0F == 2:  # P_LEAF
+            raw_data[page : page + PAGE] = bytes(PAGE)
+    data(directory).write_bytes(bytes(raw_data))
+
+
+def flip_keys(directory: Path, name: str, bit: int = 0) -> None:
+    """Flips a bit of the last byte of an aggregate's id, in leaves and in branches."""
+    raw_data, where = bytearray(data(directory).read_bytes()), -1
+    while (where := raw_data.find(name.encode(), where + 1)) >= 0:
+        raw_data[where + len(name) - 1] ^= 1 << bit
+    data(directory).write_bytes(bytes(raw_data))
+
+
+@pytest.fixture
+def every_directory_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eventstore.store.directory_start._READ_AT_ONCE_BYTES_MAX", 0)
+
+
+@pytest.mark.usefixtures("every_directory_is_large")
+def test_a_large_directory_is_not_read_whole_before_the_store_opens(opened: Maker, tmp_path: Path) -> None:
+    disk, state = many(opened)
+    unclean(tmp_path / "lmdb")
+    store = opened(disk)
+    assert not store.engine.directory.proven
+    assert (tmp_path / "lmdb" / "in-use").read_bytes() == b"unproven"
+    answers_right(store, state)
+    state = store.state()
+    store.close()
+    store = opened(disk)
+    assert store.engine.directory.proven, "that process did not die"
+    store.close()
+    zero_leaf_of(tmp_path / "lmdb", "customer-0350")
+    unclean(tmp_path / "lmdb")
+    disk.remove(DATA / "recent.json")  # nothing shall be looked up
+    store = opened(disk)
+    assert store.opened.report.directory == "kept", "the damaged leaf is none of those that were read"
+    store.abandon()
+
+
+@pytest.mark.usefixtures("every_directory_is_large")
+def test_whoever_may_have_died_of_its_directory_reads_it_whole(opened: Maker, tmp_path: Path) -> None:
+    disk, state = many(opened)
+    zero_leaf_of(tmp_path / "lmdb", "customer-0350")
+    (tmp_path / "lmdb" / "in-use").write_bytes(b"unproven")
+    store = opened(disk)
+    assert store.opened.report.directory == "rebuilt: it did not survive a probe"
+    assert store.engine.directory.proven
+    assert (tmp_path / "lmdb" / "in-use").read_bytes() == b""
+    answers_right(store, state)
+
+
+@pytest.mark.usefixtures("every_directory_is_large")
+def test_a_large_directory_whose_roots_are_damaged_is_built_again_before_it_is_used(opened: Maker, tmp_path: Path) -> None:
+    disk, state = many(opened)
+    raw_data = bytearray(data(tmp_path / "lmdb").read_bytes())
+    for page in used_pages(tmp_path / "lmdb"):
+        raw_data[page * PAGE : (page + 1) * PAGE] = bytes(PAGE)
+    data(tmp_path / "lmdb").write_bytes(bytes(raw_data))
+    unclean(tmp_path / "lmdb")
+    store = opened(disk)
+    assert store.opened.report.directory.startswith("rebuilt")
+    answers_right(store, state)
+
+
+@pytest.mark.parametrize("damage", [None, zero_leaf_of, flip_keys])
+@pytest.mark.usefixtures("every_directory_is_large")
+async def test_a_large_directory_is_read_whole_in_the_background(
+    tmp_path: Path, damage: Callable[[Path, str], None] | None
+) -> None:
+    settings = StoreSettings(file_size_bytes=64 * 1024, preallocate_bytes=64 * 1024)
+    async with es.open_store(tmp_path / "data", settings) as store:
+        await store.append_many([es.Commit(name, [NewEvent("T", bytes(400))], 0) for name in NAMES])
+        with trio.fail_after(60):
+            await store.maintenance.wait_until_sorted()
+    directory = tmp_path / "data" / "directory"
+    if damage is not None:
+        damage(directory, "customer-0350")
+    unclean(directory)
+    (tmp_path / "data" / "recent.json").unlink()  # nothing shall be looked up
+    async with es.open_store(tmp_path / "data", settings) as store:
+        assert store.report.directory == "kept"
+
+        async def is_settled() -> bool:
+            return store.engine.directory.proven or (await store.stats())["directory_damaged"] is True
+
+        await eventually(is_settled, "the directory was read whole")
+        assert store.engine.directory.proven is (damage is None)
+        assert ((await store.stats())["attention"] is None) is (damage is None)
+        assert (directory / "in-use").read_bytes() == (b"" if damage is None else b"unproven")
+    async with es.open_store(tmp_path / "data", settings) as store:
+        assert store.report.directory == ("kept" if damage is None else "rebuilt: it was found damaged")
+        for name in NAMES[::7]:
+            assert await store.version(name) == 1
+
+
 def flip_in_value(directory: Path, name: str, at: int) -> None:
     """Flips a bit of the directory's value for an aggregate, wherever that lies behind its key."""
     raw_data = bytearray(data(directory).read_bytes())
@@ -145,14 +249,6 @@ def test_a_bit_flipped_in_a_value_goes_to_the_indexes_and_the_answer_is_right(
     assert [event.version for event in store.read("customer-0042")] == [1, 2]
     answers_right(store, state)
     assert store.append(raw("customer-0042", "first-customer-0042"))[0][0] == DUPLICATE
-
-
-def flip_keys(directory: Path, name: str, bit: int) -> None:
-    """Flips a bit of the last byte of an aggregate's id, in leaves and in branches."""
-    raw_data, where = bytearray(data(directory).read_bytes()), -1
-    while (where := raw_data.find(name.encode(), where + 1)) >= 0:
-        raw_data[where + len(name) - 1] ^= 1 << bit
-    data(directory).write_bytes(bytes(raw_data))
 
 
 @pytest.mark.parametrize("bit", [0, 1, 2, 5, 7])
