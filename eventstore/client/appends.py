@@ -175,6 +175,11 @@ class AppendQueue(Generic[S]):
             batch.fail(error)
 
     @property
+    def waiting(self) -> bool:
+        """Whether commits have not left yet."""
+        return self._waiting_commits > 0
+
+    @property
     def idle(self) -> bool:
         return self._open is None and not self._full and not self._in_flight
 

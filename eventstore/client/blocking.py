@@ -128,6 +128,9 @@ class BlockingStore:
         return self._walk(LogCursor(after, limit, types, aggregate_prefix, from_time, to_time))
 
     def _walk(self, cursor: Cursor) -> Iterator[Event]:
+        return chain.from_iterable(self._pages(cursor))
+
+    def _pages(self, cursor: Cursor) -> Iterator[list[Event]]:
         asked = self._start(cursor)
         try:
             while asked is not None:
@@ -135,7 +138,7 @@ class BlockingStore:
                 call, asked = asked, None
                 events = cursor.take(call.page())
                 asked = self._start(cursor)  # travels while these are consumed
-                yield from events
+                yield events
         finally:
             if asked is not None:
                 asked.wanted = False

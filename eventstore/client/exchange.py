@@ -133,8 +133,10 @@ class Exchange:
     def _send_or_lose(self) -> bool:
         if self._socket is None:
             return False
+        data = self._session.data_to_send()
         try:
-            self._send(self._session.data_to_send())
+            if data:
+                self._send(data)
         except (OSError, EventStoreError):
             self._disconnect()
             return False

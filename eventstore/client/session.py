@@ -132,7 +132,7 @@ class Session(Generic[S]):
 
     def data_to_send(self) -> bytes:
         """What may be sent now."""
-        if self.welcome is None:
+        if self.welcome is None or not (self._unsent or self._notices or self._appends.waiting):
             return b""
         while batch := self._appends.next():
             self.add(batch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from operator import attrgetter
 from typing import Final, cast
 
 from eventstore.errors import EventStoreError, InvalidArgument, ProtocolError, UnknownOperation
@@ -34,7 +35,18 @@ _CODES: Final[dict[type[Request], RequestCode]] = {
 }
 
 
-_FIELD_NAMES: Final = {kind: tuple(item.name for item in fields(kind)) for kind in _CODES if kind is not Append}  # type: ignore[arg-type]
+def _values_of(kind: type[Request]) -> Callable[[Request], tuple[Scalar, ...]]:
+    """What takes the values of a request of this kind; `types` is spread out."""
+    names = [item.name for item in fields(kind)]  # type: ignore[arg-type] # all but Append are dataclasses
+    if names[-1:] == ["types"]:
+        plain = attrgetter(*names[:-1])
+        return lambda request: (*plain(request), *cast(requests.ReadAll, request).types)
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda request: tuple(getattr(request, name) for name in names)
+
+
+_VALUES: Final = {kind: _values_of(kind) for kind in _CODES if kind is not Append}
 
 
 class BadRequest(Exception):
@@ -50,11 +62,10 @@ def encode_request(request_id: int, request: Request) -> bytes:
     """The frame of a request."""
     if isinstance(request, Append):
         return encode_append(request_id, [value for commit in request.commits for value in commit])
-    values: list[Scalar] = [MAGIC] if isinstance(request, Hello) else []
-    for name in _FIELD_NAMES[request.__class__]:
-        value = getattr(request, name)
-        values += value if name == "types" else (value,)
-    return encode_frame(request_id, _CODES[request.__class__], values)
+    values = _VALUES[request.__class__](request)
+    if isinstance(request, Hello):
+        values = (MAGIC, *values)
+    return encode_frame(request_id, int(_CODES[request.__class__]), values)
 
 
 def encode_append(request_id: int, values: Sequence[Scalar]) -> bytes:
