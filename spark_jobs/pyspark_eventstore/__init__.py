@@ -1,0 +1,13 @@
+"""Spark reads the event files of an event store: a data source called `eventstore`, and jobs that rest on it.
+
+    spark.read.format("eventstore").load("/data/shard-0")
+    spark.readStream.format("eventstore").option("maxEventsPerTrigger", 100_000).load("/data/shard-*")
+
+Reads files only, while a server writes them or not; never talks to the server. Workers need pyspark, pyarrow, numpy, msgpack
+and crc32c. Spark finds the source by itself, because the name of this package begins with `pyspark_`.
+"""
+
+from pyspark_eventstore.source import EventStoreSource
+from pyspark_eventstore.source import EventStoreSource as DefaultSource
+
+__all__ = ["DefaultSource", "EventStoreSource"]

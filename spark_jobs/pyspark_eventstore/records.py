@@ -1,0 +1,108 @@
+"""Rows out of records themselves: of files that are not sorted yet, and of the few aggregates that a look-up finds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from eventstore.chunks import record
+from eventstore.chunks.files import File
+from eventstore.errors import Corrupt
+from eventstore.store.columns import FileColumns, within_group
+from eventstore.store.commit import HEADER_BYTES
+from pyspark_eventstore.batches import cuts, text_array
+from pyspark_eventstore.predicates import Texts, Wanted
+from pyspark_eventstore.rows import Column, Rows
+from pyspark_eventstore.touched import Touched
+
+Slab = tuple[memoryview, int, record.Walk]
+"""Bytes, the byte offset in the file at which they begin, and the records that a walk found in them."""
+
+SLAB_BYTES: Final = 8 * 1024 * 1024
+_OF_COMMITS: Final = {"ordinal": "commit_ordinal", "time": "commit_time", "record": "commit_offset"}
+_COUNTED: Final = {"version": "commit_version", "sequence": "commit_sequence"}
+_OF_EVENTS: Final = ("type", "data", "data_len", "meta", "meta_len", "format")
+
+
+def slabs(file: File, name: str, start: int, stop: int, sequence: int, touched: Touched) -> Iterator[Slab]:
+    """The records in [start, stop) of an unsorted file, checked, some megabytes at a time.
+
+    Raises:
+        Corrupt: not all of it is good records whose sequences follow each other from `sequence` on.
+    """
+    wanted_bytes = SLAB_BYTES
+    while start < stop:
+        data = memoryview(file.read_at(start, min(wanted_bytes, stop - start)))
+        found = record.walk(data, start, sequence, HEADER_BYTES)
+        at_end = start + len(data) >= stop or len(data) < min(wanted_bytes, stop - start)
+        if found.fault is not None and (at_end or not found.wants):
+            raise Corrupt(name, found.end, found.fault)
+        if not data:
+            raise Corrupt(name, start, f"the file ends here, {stop - start} bytes of records are missing")
+        touched.bytes_read += found.end - start
+        if found.offsets:
+            yield data, start, found
+        start, sequence = found.end, found.next_sequence
+        wanted_bytes = max(SLAB_BYTES, found.wants)
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Records taken apart: columns of their events, aggregate ids and types by ordinal, and the bytes from `base` on."""
+
+    columns: dict[str, Column]
+    names: list[bytes]
+    types: list[bytes]
+    data: memoryview
+    base: int
+
+
+def take_apart(data: memoryview, base: int, found: record.Walk) -> Taken:
+    """The records that a walk found in `data`."""
+    collected = FileColumns()
+    collected(data, base, found)
+    columns = _event_columns(collected.finish())
+    return Taken(columns, list(collected.ordinals), [name.encode() for name in collected.types], data, base)
+
+
+def select(taken: Taken, wanted: Wanted, touched: Touched) -> Iterator[Rows]:
+    """The wanted rows among them, in batches."""
+    columns = taken.columns
+    touched.rows_examined += len(columns["ordinal"])
+    mask = _mask(taken, wanted)
+    if mask is not None:
+        columns = {name: column[mask] for name, column in columns.items()}
+    ids, types = text_array(taken.names), text_array(taken.types)
+    for first, last in cuts(columns["record"]):
+        run = {name: column[first:last] for name, column in columns.items()}
+        start = int(run["record"][0])
+        touched.rows_read += last - first
+        yield Rows(last - first, run, ids, types, taken.data[start - taken.base :], start)
+
+
+def _event_columns(columns: dict[str, Column]) -> dict[str, Column]:
+    counts = columns["commit_count"].astype(np.int64)
+    within = within_group(counts)
+    result: dict[str, Column] = {name: np.repeat(columns[source], counts) for name, source in _OF_COMMITS.items()}
+    for name, source in _COUNTED.items():
+        result[name] = np.repeat(columns[source].astype(np.int64), counts) + within
+    return result | {name: columns[name] for name in _OF_EVENTS}
+
+
+def _mask(taken: Taken, wanted: Wanted) -> npt.NDArray[np.bool_] | None:
+    columns = taken.columns
+    numbers = (("version", wanted.versions), ("sequence", wanted.sequences), ("time", wanted.times))
+    parts = [limits.mask(columns[name]) for name, limits in numbers if not limits.all]
+    if not wanted.ids.all:
+        parts.append(_held(wanted.ids, taken.names)[columns["ordinal"]])
+    if not wanted.types.all:
+        parts.append(_held(wanted.types, taken.types)[columns["type"]])
+    return np.logical_and.reduce(parts) if parts else None
+
+
+def _held(texts: Texts, table: list[bytes]) -> npt.NDArray[np.bool_]:
+    return np.array([texts.holds(text) for text in table], bool)

@@ -1,0 +1,47 @@
+"""Rows on their way to Spark: numpy columns of chosen events, beside the bytes in which their payloads lie.
+
+Every reader gives rows in this shape, and `batches` turns them into Arrow. Within one `Rows`, records and payloads lie in the
+order of the rows, all inside `data`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Column = npt.NDArray[np.generic]
+
+# which columns of the event files a column of the table is made of
+SOURCES: Final[dict[str, tuple[str, ...]]] = {
+    "aggregate_id": ("ordinal",),
+    "version": ("version",),
+    "sequence": ("sequence",),
+    "timestamp": ("time",),
+    "type": ("type",),
+    "data": ("data", "data_len"),
+    "data_json": ("data", "data_len", "format"),
+    "metadata": ("meta", "meta_len"),
+    "command_id": ("record",),
+    "_offset": ("record",),
+}
+PAYLOADS: Final = frozenset({"data", "data_json", "metadata", "command_id"})
+"""The columns that lie in the event file itself; all others lie in its index as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """`columns` are as in the event index; `ids` and `types` are looked up by ordinal; `data` begins at byte `base` of the
+    file.
+    """
+
+    count: int
+    columns: Mapping[str, Column]
+    ids: pa.Array
+    types: pa.Array
+    data: memoryview
+    base: int

@@ -1,0 +1,206 @@
+"""What a shard holds at one moment: its event files, and where the records of the ongoing one end.
+
+The store may be open meanwhile. Completed files do not change but for being replaced by their sorted selves, which hold the
+same events. In the ongoing file the last good record ends what is there, and the file is synced from here before anybody is
+told: so nothing is read that a power failure could take back. `chunks.json` is read before the names are, because it only
+ever grows: a file that it speaks of must be there.
+"""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass, field
+from typing import Final
+
+from eventstore.chunks import record
+from eventstore.chunks.files import File
+from eventstore.chunks.folder import ChunkFolder
+from eventstore.chunks.header import RECORDS_FROM, ChunkHeader
+from eventstore.chunks.recovery import read_records
+from eventstore.errors import Corrupt, FolderRefused
+from eventstore.store.commit import HEADER_BYTES
+from eventstore.store.data_folder import ENDING
+from pyspark_eventstore.shards import Shard
+
+MARK_EVERY_BYTES: Final = 4 * 1024 * 1024
+_ROUNDS_MAX: Final = 4
+_NEVER_DIRTY: Final = (errno.EROFS, errno.EINVAL)
+
+
+@dataclass(slots=True)
+class Marks:
+    """Where records of an unsorted file begin: (byte offset, its first sequence), a few megabytes apart. Told of every slab."""
+
+    places: list[tuple[int, int]] = field(default_factory=list)
+
+    def __call__(self, data: memoryview, base: int, found: record.Walk) -> None:
+        last = self.places[-1][0] if self.places else -MARK_EVERY_BYTES
+        for offset, sequence in zip(found.offsets, found.sequences, strict=True):
+            if offset - last >= MARK_EVERY_BYTES:
+                self.places.append((offset, sequence))
+                last = offset
+
+    def before(self, sequence: int) -> tuple[int, int] | None:
+        """The last mark that is not behind `sequence`."""
+        return max((place for place in self.places if place[1] <= sequence), default=None)
+
+    def behind(self, sequence: int) -> int | None:
+        """A byte offset at which only larger sequences follow."""
+        return min((offset for offset, first in self.places if first > sequence), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class EventFile:
+    """An event file as far as it may be read: up to byte `end`, which is behind `last_sequence`."""
+
+    header: ChunkHeader
+    end: int
+    last_sequence: int
+    marks: Marks | None = None
+
+    @property
+    def number(self) -> int:
+        return self.header.number
+
+    @property
+    def first_sequence(self) -> int:
+        return self.header.first_sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The event files of a shard, oldest first, up to `last_sequence`."""
+
+    shard: Shard
+    files: tuple[EventFile, ...]
+    last_sequence: int
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far the ongoing file has been walked already, so that the next snapshot goes on from there."""
+
+    number: int = 0
+    end: int = RECORDS_FROM
+    next_sequence: int = 0
+    marks: Marks = field(default_factory=Marks)
+
+
+def take_snapshot(shard: Shard, progress: Progress | None = None, *, permissive: bool = False) -> Snapshot:
+    """Everything that is durable in the shard now.
+
+    Permissive: damage in the ongoing file does not end it.
+
+    Raises:
+        FolderRefused: a file is missing, foreign, or of a newer format.
+        Corrupt: a header, or the ongoing file, is damaged.
+    """
+    folder = shard.folder
+    begun, known_end = folder.read_document()
+    numbers = _numbers(folder, begun)
+    files: list[EventFile] = []
+    for number in numbers:
+        header = read_header(folder, number)
+        if files and header.first_sequence != files[-1].last_sequence + 1:
+            _refuse_order(folder, files[-1], header)
+        if header.completed:
+            files.append(EventFile(header, header.end, header.last_sequence))
+        else:
+            known = known_end if number == begun else RECORDS_FROM
+            files.append(_ongoing(folder, header, known, progress or Progress(), permissive=permissive))
+            break  # what follows was begun after this snapshot
+    return Snapshot(shard, tuple(files), files[-1].last_sequence if files else 0)
+
+
+def read_header(folder: ChunkFolder, number: int) -> ChunkHeader:
+    """The header; read again where it is damaged, because it may have been read while it was written."""
+    try:
+        return folder.read_header(number)
+    except Corrupt:
+        return folder.read_header(number)
+
+
+def _numbers(folder: ChunkFolder, begun: int) -> list[int]:
+    try:
+        names = folder.files.names(folder.path)
+    except FileNotFoundError:
+        raise FolderRefused(str(folder.path), "is missing; restore it") from None
+    stems = [name.removesuffix(f".{ENDING}") for name in names if name.endswith(f".{ENDING}")]
+    numbers = sorted(int(stem) for stem in stems if len(stem) == 10 and stem.isdecimal())
+    for expected in range(1, max(begun, len(numbers)) + 1):
+        if len(numbers) < expected or numbers[expected - 1] != expected:
+            raise FolderRefused(str(folder.chunk_path(expected)), f"is missing: {begun} event files were begun. Restore it")
+    return numbers
+
+
+def _refuse_order(folder: ChunkFolder, before: EventFile, header: ChunkHeader) -> None:
+    name = str(folder.chunk_path(header.number))
+    raise FolderRefused(name, f"begins at sequence {header.first_sequence}, {before.last_sequence + 1} belongs there")
+
+
+def _ongoing(folder: ChunkFolder, header: ChunkHeader, known_end: int, progress: Progress, *, permissive: bool) -> EventFile:
+    if progress.number != header.number:
+        progress.number, progress.end, progress.next_sequence = header.number, RECORDS_FROM, header.first_sequence
+        progress.marks = Marks()
+    name = str(folder.chunk_path(header.number))
+    file = folder.files.open(folder.chunk_path(header.number))
+    try:
+        fault = _walk(file, name, progress)
+        end, last = progress.end, progress.next_sequence - 1
+        if fault is not None:
+            damage = _damage(file, name, end, known_end)
+            if damage is not None and not permissive:
+                raise Corrupt(name, end, f"{fault}, {damage}")
+            if damage is not None:
+                end, last = file.size(), _last_sequence(file, last)
+        _sync(file)
+        return EventFile(header, end, last, progress.marks)
+    finally:
+        file.close()
+
+
+def _walk(file: File, name: str, progress: Progress) -> str | None:
+    """Goes on to the last good record. Returns why it ends there, or None at the end of the file.
+
+    Where the writer is as fast as the walk, it is left to win after a few rounds.
+    """
+    fault: str | None = None
+    for _ in range(_ROUNDS_MAX):
+        size = file.size()
+        found, fault = read_records(file, name, progress.end, size, progress.next_sequence, HEADER_BYTES, progress.marks)
+        stuck = found.end == progress.end
+        progress.end, progress.next_sequence = found.end, found.next_sequence
+        if stuck or found.end >= size:
+            return fault if stuck else None
+    return None
+
+
+def _damage(file: File, name: str, end: int, known_end: int) -> str | None:
+    """Why what lies at `end` is rot, or None where it is what a batch leaves that is being written, or was torn."""
+    rest = file.read_at(end, max(file.size() - end, 0))
+    if not rest.strip(b"\0"):
+        return None if known_end <= end else f"though the file was durable up to byte {known_end}"
+    later = record.find_valid(rest, 0, HEADER_BYTES)
+    durable = max([known_end, *(known for position, known in later if known <= end + position)])
+    if durable <= end:
+        return None
+    # A record behind was written after this place was: what is here now is what was there then, and stays.
+    again, fault = read_records(file, name, end, file.size(), record.UNORDERED, HEADER_BYTES, lambda *_: None)
+    return None if fault is None or again.end > end else f"though the file was durable up to byte {durable}"
+
+
+def _last_sequence(file: File, last: int) -> int:
+    """The largest sequence of any good record of a damaged file."""
+    data = file.read_at(RECORDS_FROM, file.size() - RECORDS_FROM)
+    for position, _ in record.find_valid(data, 0, HEADER_BYTES):
+        *_, sequence, _, count = record.PREFIX.unpack_from(data, position)
+        last = max(last, sequence + count - 1)
+    return last
+
+
+def _sync(file: File) -> None:
+    try:
+        file.sync()
+    except OSError as error:
+        if error.errno not in _NEVER_DIRTY:  # a file system that is mounted for reading holds nothing unsynced
+            raise
