@@ -59,7 +59,8 @@ class Processor:
             mailbox = active[0]
             self.dirty[mailbox] = None
             now = self._serve_lanes(mailbox, until)
-            now = self._serve_arrivals(mailbox, now, until)
+            if now < until or not mailbox.resumed:
+                now = self._serve_arrivals(mailbox, now, until)
             if mailbox.resumed or mailbox.arrivals:
                 active.rotate(-1)
             else:
@@ -81,11 +82,13 @@ class Processor:
 
     def _serve_arrivals(self, mailbox: CommandMailbox, now: float, until: float) -> float:
         arrivals, step, before = mailbox.arrivals, self._step, len(mailbox.arrivals)
-        while arrivals and now < until:
+        while arrivals:
             entry = arrivals.popleft()
             lane = entry.lane
             if lane.cursor is entry and lane.hold == FREE:  # else it waits in its lane
                 now = step(lane, entry, now)
+                if now >= until:
+                    break
         mailbox.consume_offset += before - len(arrivals)
         return now
 
@@ -94,7 +97,7 @@ class Processor:
         aggregate = lane.aggregate
         if aggregate is None or entry.command is PLAIN:
             self._step_without_aggregate(lane, entry)
-            return now
+            return self._clock()
         lane.touched = True
         lane.cursor = entry.next
         mailbox = lane.mailbox

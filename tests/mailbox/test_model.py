@@ -1,0 +1,207 @@
+"""Several sets of mailboxes on one store, in every order of events that hypothesis thinks of, against what must hold of any of them.
+
+Every change carries the history it was decided on, so a command that was decided on the wrong state, done twice, or done out of its
+order is seen in the store alone. Answers are checked as they are given (`Stepped._check`).
+"""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from eventstore_mailbox import COMMITTED, CONFLICT, DUPLICATE, FAILED, REFUSED, UNCHANGED, Options
+from tests.mailbox.history_store import Change, HistoryStore, Outcome
+from tests.mailbox.stepped import Request, Stepped
+
+NAMES = ["a", "b", "c", "d"]
+KINDS = ["add", "add", "add", "nothing", "reject", "spoil", "slow_add", "slow_spoil", "slow_nothing"]
+
+
+class Mailboxes(RuleBasedStateMachine):
+    @initialize(
+        workers=st.integers(1, 3), publishes=st.booleans(), mailboxes=st.integers(1, 2), batch=st.integers(1, 4),
+        aggregates=st.integers(1, 3), reruns=st.sampled_from([1, 100]), capacity=st.sampled_from([3, 50]),
+        restores=st.integers(1, 3), size=st.sampled_from([4, 1000]), turn=st.sampled_from([0.0, 0.0005, 1.0]),
+    )  # fmt: skip
+    def begin(
+        self, workers: int, publishes: bool, mailboxes: int, batch: int, aggregates: int, reruns: int, capacity: int,
+        restores: int, size: int, turn: float,
+    ) -> None:  # fmt: skip
+        self.store = HistoryStore()
+        options = Options(
+            mailboxes=mailboxes, batch_changes_max=batch, batch_bytes_max=size, aggregates_max=aggregates, reruns_max=reruns,
+            capacity=capacity, restores_max=restores, publications_max=1, turn_s=turn,
+        )  # fmt: skip
+        self.workers = [Stepped(self.store, options, publishes) for _ in range(workers)]
+        self.accepted: list[list[Request]] = [[] for _ in self.workers]
+        self.plain: list[tuple[list[Change], list[list[Outcome]]]] = []
+        self.order: dict[tuple[int, str], list[str]] = {}
+        self.sent: dict[str, int] = {}
+        self.number = 0
+
+    def _new_id(self) -> str:
+        self.number += 1
+        return f"{self.number}"
+
+    def _worker(self, number: int) -> Stepped:
+        return self.workers[number % len(self.workers)]
+
+    @rule(number=st.integers(0, 2), picks=st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(KINDS)), min_size=1, max_size=5))
+    def submit(self, number: int, picks: list[tuple[str, str]]) -> None:
+        self._submit(number, [Request(name, self._new_id(), kind) for name, kind in picks])
+
+    @rule(number=st.integers(0, 2), name=st.sampled_from(NAMES), back=st.integers(0, 5), kind=st.sampled_from(KINDS))
+    def repeat(self, number: int, name: str, back: int, kind: str) -> None:
+        """A command id that was there before, perhaps at another worker."""
+        self._submit(number, [Request(name, f"{max(self.number - back, 1)}", kind)])
+
+    def _submit(self, number: int, requests: list[Request]) -> None:
+        number %= len(self.workers)
+        for request in requests:
+            self._count(number, request.aggregate_id, request.command_id)
+        refused = self.workers[number].submit(*requests)
+        self.accepted[number] += [request for request in requests if request not in refused]
+
+    def _count(self, number: int, aggregate_id: str, command_id: str) -> None:
+        self.sent[f"{aggregate_id} {command_id}"] = self.sent.get(f"{aggregate_id} {command_id}", 0) + 1
+        self.order.setdefault((number, aggregate_id), []).append(command_id)
+
+    @rule(
+        number=st.integers(0, 2),
+        picks=st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from([None, None, 0, 1, 2, 5])), min_size=1, max_size=5),
+    )
+    def append(self, number: int, picks: list[tuple[str, int | None]]) -> None:
+        number %= len(self.workers)
+        worker = self.workers[number]
+        if worker.machine.full:
+            return
+        changes: list[Change] = [(name, expected, self._new_id(), None) for name, expected in picks]
+        for aggregate_id, _, command_id, _ in changes:
+            self._count(number, aggregate_id, command_id)
+        self.plain.append((changes, worker.append(changes)))
+
+    @rule(name=st.sampled_from(NAMES))
+    def foreign(self, name: str) -> None:
+        """Somebody writes past all mailboxes."""
+        self.store.append([(name, None, command_id := self._new_id(), None)])
+        self._count(-1, name, command_id)
+
+    @rule(number=st.integers(0, 2), fails=st.booleans(), done=st.integers(0, 3))
+    def store_answers(self, number: int, fails: bool, done: int) -> None:
+        worker = self._worker(number)
+        if worker.pending and fails:
+            worker.fail(done)
+        elif worker.pending:
+            worker.deliver()
+
+    @rule(number=st.integers(0, 2), place=st.integers(0, 3), how=st.sampled_from(["well", "well", "badly", "never"]))
+    def restore_ends(self, number: int, place: int, how: str) -> None:
+        worker = self._worker(number)
+        if worker.restores:
+            end = {"well": worker.restore, "badly": worker.restore_fails, "never": worker.unrestorable}[how]
+            end(place % len(worker.restores))
+
+    @rule(number=st.integers(0, 2), place=st.integers(0, 3))
+    def handler_ends(self, number: int, place: int) -> None:
+        worker = self._worker(number)
+        if worker.handlers:
+            worker.end_handler(place % len(worker.handlers))
+
+    @rule(number=st.integers(0, 2), place=st.integers(0, 3), fails=st.booleans(), done=st.integers(0, 3))
+    def publication_ends(self, number: int, place: int, fails: bool, done: int) -> None:
+        worker = self._worker(number)
+        if worker.publishing:
+            worker.publish_ends(place % len(worker.publishing), fails, done)
+
+    @rule(number=st.integers(0, 2), place=st.integers(0, 3))
+    def time_passes(self, number: int, place: int) -> None:
+        worker = self._worker(number)
+        if worker.timers:
+            worker.fire(place % len(worker.timers))
+        elif worker.driver.woken:
+            worker.pump()
+
+    @precondition(lambda self: self.number > 10)
+    @rule(number=st.integers(0, 2), deliver=st.booleans())
+    def killed(self, number: int, deliver: bool) -> None:
+        """A worker stops at once; its commands are answered, and sent again to it with the same ids after its start."""
+        number %= len(self.workers)
+        old = self.workers[number]
+        old.machine.abandon()
+        pending = list(old.pending)
+        for batch in pending:
+            outcomes = self.store.append(batch.changes, batch.followers) if deliver else []
+            batch.deliver(outcomes)
+        for _, coroutine, _ in old.handlers.values():
+            coroutine.close()
+        self._check_answers(number)
+        self.workers[number] = Stepped(self.store, old.machine.options, old.machine.publisher is not None)
+        again = [request for request in self.accepted[number] if request.status > UNCHANGED]
+        self.accepted[number] = []
+        for key in [key for key in self.order if key[0] == number]:
+            del self.order[key]
+        self._submit(number, [Request(request.aggregate_id, request.command_id, request.kind) for request in again])
+
+    def _check_answers(self, number: int) -> None:
+        assert all(request.answers == 1 for request in self.accepted[number])
+        assert len(self.workers[number].answered) == len(self.accepted[number])
+
+    def teardown(self) -> None:
+        if not hasattr(self, "workers"):
+            return
+        for _ in range(1_000):
+            if all(worker.quiet for worker in self.workers):
+                break
+            for worker in self.workers:
+                worker.finish()
+        for number, worker in enumerate(self.workers):
+            worker.assert_empty()
+            self._check_answers(number)
+            self._check_publications(worker)
+        self._check_plain()
+        self._check_history()
+        self._check_order()
+
+    def _check_publications(self, worker: Stepped) -> None:
+        """In order, repetitions left aside: those of a command that came again do not count."""
+        for name, versions in worker.published.items():
+            own = {r.outcome[1] for r in worker.answered if r.status == COMMITTED and r.aggregate_id == name and r.outcome}
+            firsts = [version for version in dict.fromkeys(versions) if version in own]
+            assert firsts == sorted(firsts)
+
+    def _check_plain(self) -> None:
+        for changes, told in self.plain:
+            assert len(told) == 1
+            for (name, _, command_id, _), outcome in zip(changes, told[0], strict=True):
+                assert outcome[0] in (COMMITTED, DUPLICATE, CONFLICT, REFUSED)
+                if outcome[0] in (COMMITTED, DUPLICATE):
+                    assert isinstance(outcome[1], int)
+                    assert self.store.history(name)[outcome[1] - 1] == command_id
+
+    def _check_history(self) -> None:
+        """Each command is there once, decided on exactly what is before it; whatever was answered as done is there."""
+        for name, commits in self.store.commits.items():
+            ids = self.store.history(name)
+            assert len(set(ids)) == len(ids)
+            for place, commit in enumerate(commits):
+                assert commit.basis is None or commit.basis == ids[:place]
+        for requests in self.accepted:
+            for request in requests:
+                done = request.command_id in self.store.history(request.aggregate_id)
+                if request.status in (COMMITTED, DUPLICATE):
+                    assert done
+                elif request.status in (CONFLICT, FAILED, UNCHANGED) and self.sent[f"{request.aggregate_id} {request.command_id}"] == 1:
+                    assert not done
+
+    def _check_order(self) -> None:
+        """Of what was sent once, each aggregate has the commands of each worker in their order."""
+        for (_, name), sent in self.order.items():
+            once = [command_id for command_id in sent if self.sent[f"{name} {command_id}"] == 1]
+            history = self.store.history(name)
+            places = [history.index(command_id) for command_id in once if command_id in history]
+            assert places == sorted(places)
+
+
+TestMailboxes = Mailboxes.TestCase
+TestMailboxes.settings = settings(max_examples=400, stateful_step_count=60, deadline=None)
