@@ -1,0 +1,181 @@
+"""Domains: what may be registered, and what is found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import bank
+import pytest
+from bank import Account, Deposit, Opened
+
+import eventstore as es
+import eventstore.domain as d
+
+
+@dataclass(frozen=True)
+class Paint:
+    thing: str
+    colour: str
+
+
+@dataclass(frozen=True)
+class Painted:
+    colour: str
+
+
+@d.command("Paint")
+@dataclass(frozen=True)
+class PaintAgain:
+    thing: str
+
+
+@d.event("Opened")
+@dataclass(frozen=True)
+class OtherOpened:
+    pass
+
+
+@dataclass(frozen=True)
+class Unstorable:
+    what: complex
+
+
+@dataclass(frozen=True)
+class Brush:
+    account: str
+
+
+class Thing(d.Aggregate):
+    @d.applies(Painted)
+    def _(self, event: Painted) -> None: ...
+
+
+class Other(d.Aggregate):
+    @d.applies(OtherOpened)
+    def _(self, event: OtherOpened) -> None: ...
+
+
+class Broken(d.Aggregate):
+    @d.applies(Unstorable)
+    def _(self, event: Unstorable) -> None: ...
+
+
+def paint(command: Paint, thing: Thing) -> None:
+    thing.apply(Painted(command.colour))
+
+
+def test_a_command_is_decoded_and_finds_its_handler() -> None:
+    handler, command = bank.app.decode("Deposit", b'{"account":"acc-1","cents":5}', "acc-1")
+    assert command == Deposit("acc-1", 5)
+    assert (handler.name, handler.aggregate, handler.is_async) == ("bank.deposit", Account, False)
+    assert bank.app.handlers["Deposit"] is handler
+
+
+def test_an_unknown_command_is_refused_by_its_name() -> None:
+    with pytest.raises(es.UnknownCommand, match="type 'Steal'; there are: Deposit, Open") as caught:
+        bank.app.decode("Steal", b"{}", "acc-1")
+    assert caught.value.fields == {"type": "Steal"}
+
+
+def test_a_command_has_one_handler() -> None:
+    app = d.Domain()
+    assert app.handles(Paint)(paint) is paint
+    with pytest.raises(es.DomainRefused, match=r"'Paint' .* is handled by tests\.domain\.test_domain\.paint"):
+        app.handles(Paint)(paint)
+    with pytest.raises(es.DomainRefused, match="is handled by"):
+
+        @app.handles(PaintAgain)
+        def _(command: PaintAgain, thing: Thing) -> None: ...
+
+
+def test_two_domains_may_handle_the_same_command() -> None:
+    for _ in range(2):
+        d.Domain().handles(Paint)(paint)
+
+
+def no_aggregate(command: Paint, thing: str) -> None: ...
+def not_annotated(command: Paint, thing) -> None: ...  # type: ignore[no-untyped-def] # on purpose
+def base_only(command: Paint, thing: d.Aggregate) -> None: ...
+def other_command(command: Deposit, thing: Thing) -> None: ...
+def three(command: Paint, thing: Thing, more: int) -> None: ...
+def starred(command: Paint, *things: Thing) -> None: ...
+def unresolved(command: Paint, thing: Absent) -> None: ...  # type: ignore[name-defined] # noqa: F821 # on purpose
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        (no_aggregate, "takes an aggregate class"), (not_annotated, "takes an aggregate class"),
+        (base_only, "takes an aggregate class"),
+        (other_command, "parameter command is annotated with"), (three, "takes 3 parameters"), (starred, "2 parameters"),
+        (unresolved, "cannot be resolved"),
+    ],
+)  # fmt: skip
+def test_annotations_that_do_not_fit_are_told(function: Any, why: str) -> None:
+    with pytest.raises(es.DomainRefused, match=why) as caught:
+        d.Domain().handles(Paint)(function)
+    assert function.__name__ in caught.value.message
+
+
+def test_the_command_need_not_be_annotated() -> None:
+    def handler(command, thing: Thing) -> None: ...  # type: ignore[no-untyped-def] # on purpose
+
+    app = d.Domain()
+    app.handles(Paint)(handler)
+    assert app.handler("Paint").aggregate is Thing
+
+
+def test_two_classes_under_one_name_are_found_by_the_check() -> None:
+    app = d.Domain()
+
+    @app.handles(Paint)
+    def _(command: Paint, thing: Other) -> None: ...
+
+    app.check()
+
+    @app.handles(Brush)
+    def _(command: Brush, account: Account) -> None: ...
+
+    with pytest.raises(es.DomainRefused, match="are both stored as 'Opened'"):
+        app.check()
+
+
+def test_a_class_that_cannot_be_stored_is_found_by_the_check() -> None:
+    app = d.Domain()
+
+    @app.handles(Paint)
+    def _(command: Paint, thing: Broken) -> None: ...
+
+    with pytest.raises(es.DomainRefused, match=r"field what of .*Unstorable"):
+        app.check()
+
+
+def test_reactions_are_async_functions_with_names_of_their_own() -> None:
+    app = d.Domain()
+
+    @app.reacts(Opened, name="greet")
+    async def _(event: Opened, send: d.Send) -> None: ...
+
+    assert list(app.reactions) == ["greet"]
+    assert "greet" in repr(app.reactions["greet"])
+    with pytest.raises(es.DomainRefused, match="there is a reaction 'greet' already"):
+
+        @app.reacts(Painted, name="greet")
+        async def _(event: Painted, send: d.Send) -> None: ...
+
+    with pytest.raises(es.DomainRefused, match="must be an async function"):
+
+        @app.reacts(Opened, name="blocking")  # type: ignore[arg-type] # on purpose
+        def _(event: Opened, send: d.Send) -> None: ...
+
+    with pytest.raises(es.DomainRefused, match="must be an async function"):
+
+        @app.reacts(Opened, name="short")
+        async def _(event: Opened) -> None: ...
+
+    for name in ("a/b", "x" * 101):
+        with pytest.raises(es.DomainRefused, match="identifier"):
+
+            @app.reacts(Opened, name=name)
+            async def _(event: Opened, send: d.Send) -> None: ...

@@ -1,0 +1,81 @@
+"""`module:attribute`: what is found there, and what is said where it is not."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import bank
+import pytest
+
+import eventstore as es
+import eventstore.domain as d
+from tests.domain.conftest import EXAMPLES
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    """Modules and paths of one test are not there for the next."""
+    modules, path = set(sys.modules), list(sys.path)
+    yield
+    sys.path[:] = path
+    for name in set(sys.modules) - modules:
+        del sys.modules[name]
+
+
+def test_a_domain_is_found() -> None:
+    assert d.load("bank:app", EXAMPLES) is bank.app
+
+
+def test_a_projection_is_found_as_a_class() -> None:
+    assert isinstance(d.load_projection("bank:Balances", EXAMPLES), bank.Balances)
+
+
+def test_the_current_folder_is_the_default_and_neighbours_can_be_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shop_parts.py").write_text("import eventstore.domain as d\napp = d.Domain()\n")
+    (tmp_path / "shop.py").write_text("import shop_parts\nclass inner:\n    app = shop_parts.app\n")
+    monkeypatch.chdir(tmp_path)
+    assert isinstance(d.load("shop:inner.app"), d.Domain)
+
+
+@pytest.mark.parametrize(
+    ("source", "place", "why"),
+    [
+        ("", "absent_module:app", "there is no module 'absent_module' in"),
+        ("", "faulty", "not of the form module:attribute"),
+        ("", "faulty:", "not of the form"),
+        ("", "../faulty:app", "not of the form"),
+        ("", "faulty:app", "has no attribute 'app'"),
+        ("app = 7", "faulty:app", "is 7, and no eventstore.domain.Domain"),
+        ("import absent_too", "faulty:app", "module 'faulty' imports 'absent_too', which is not there"),
+        ("x = 1\nraise ValueError('no such luck')", "faulty:app", r"raised ValueError: no such luck \(.*faulty.py:2\)"),
+        ("def", "faulty:app", "raised SyntaxError"),
+        ("raise SystemExit(3)", "faulty:app", "raised SystemExit: 3"),
+        ("import eventstore.domain as d\nd.event('X')(int)", "faulty:app", "is refused: .* is no dataclass"),
+        (
+            "import eventstore.domain as d\nfrom dataclasses import dataclass\n@dataclass(frozen=True)\nclass E:\n"
+            "  x: set[int]\napp = d.Domain()\n@app.reacts(E)\nasync def react(event, send): ...",
+            "faulty:app",
+            "field x of faulty.E has type",
+        ),
+    ],
+)
+def test_what_cannot_be_loaded_is_told(source: str, place: str, why: str, tmp_path: Path) -> None:
+    (tmp_path / "faulty.py").write_text(source)
+    with pytest.raises(es.DomainRefused, match=why):
+        d.load(place, tmp_path)
+
+
+@pytest.mark.parametrize("place", ["bank:app", "bank:Account"])
+def test_what_is_no_projection_is_told(place: str) -> None:
+    with pytest.raises(es.DomainRefused, match=f"{place}.*no eventstore.domain.Projection"):
+        d.load_projection(place, EXAMPLES)
+
+
+def test_the_errors_name_module_and_attribute(tmp_path: Path) -> None:
+    with pytest.raises(es.DomainRefused) as caught:
+        d.load("absent_module:app", tmp_path)
+    assert caught.value.fields == {"module": "absent_module", "attribute": "app"}

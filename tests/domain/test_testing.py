@@ -1,0 +1,145 @@
+"""The test kit: that it fails where it should, and says why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import bank
+import pytest
+from bank import Deposit, Deposited, Opened
+
+import eventstore as es
+import eventstore.domain as d
+from eventstore.domain.testing import given
+
+
+@dataclass(frozen=True)
+class Wait:
+    thing: str
+
+
+@dataclass(frozen=True)
+class Leak:
+    thing: str
+
+
+@dataclass(frozen=True)
+class Unhandled:
+    thing: str
+
+
+@dataclass(frozen=True)
+class Share:
+    thing: str
+
+
+@dataclass(frozen=True)
+class Waited:
+    pass
+
+
+class Thing(d.Aggregate):
+    leaked = 0
+
+    @d.applies(Waited)
+    def _(self, event: Waited) -> None: ...
+
+
+app = d.Domain()
+
+
+@app.handles(Wait)
+async def wait(command: Wait, thing: Thing) -> None:
+    thing.apply(Waited())
+
+
+@app.handles(Leak)
+def leak(command: Leak, thing: Thing) -> None:
+    thing.leaked += 1
+
+
+def test_other_events_are_shown_as_a_difference() -> None:
+    with pytest.raises(AssertionError) as caught:
+        given(Opened("Ada")).when(Deposit("acc-1", 5)).then(Deposited(6))
+    lines = str(caught.value).splitlines()
+    assert "  - Deposited(cents=6)" in lines
+    assert "  + Deposited(cents=5)" in lines
+
+
+def test_no_event_is_shown_as_such() -> None:
+    with pytest.raises(AssertionError, match="no event"):
+        given(Opened("Ada")).when(Deposit("acc-1", 5)).then_nothing()
+
+
+def test_a_rejection_that_was_not_expected_is_told() -> None:
+    with pytest.raises(AssertionError, match="ended with Rejected: there is no account acc-1"):
+        given().when(Deposit("acc-1", 5)).then(Deposited(5))
+    with pytest.raises(AssertionError, match="not expected: it ended with Rejected"):
+        given().when(Deposit("acc-1", 5)).when(Deposit("acc-1", 5))
+
+
+def test_a_rejection_that_did_not_come_is_told() -> None:
+    with pytest.raises(AssertionError, match="it was accepted"):
+        given(Opened("Ada")).when(Deposit("acc-1", 5)).then_rejected()
+
+
+def test_another_reason_is_told() -> None:
+    with pytest.raises(AssertionError, match="expected to be rejected for 'amount', but the reason was 'not_open'"):
+        given().when(Deposit("acc-1", 5)).then_rejected("amount")
+    given().when(Deposit("acc-1", 5)).then_rejected("no account")
+    given().when(Deposit("acc-1", 5)).then_rejected(d.Rejected)
+
+
+def test_a_command_that_does_not_fit_its_class_fails_as_it_would_on_a_server() -> None:
+    with pytest.raises(es.PayloadInvalid, match="cents"):
+        given().when(Deposit("acc-1", "5"))  # type: ignore[arg-type] # on purpose
+    with pytest.raises(es.PayloadInvalid, match="owner"):
+        given(Opened(5)).when(Deposit("acc-1", 5))  # type: ignore[arg-type] # on purpose
+
+
+def test_state_that_changes_beside_the_events_is_found() -> None:
+    with pytest.raises(AssertionError, match="state may only change under @applies"):
+        given().when(Leak("t-1"))
+
+
+def test_async_handlers_run_with_and_without_an_event_loop() -> None:
+    given().when(Wait("t-1")).then(Waited())
+
+
+async def test_async_handlers_run_within_an_event_loop() -> None:
+    given().when(Wait("t-1")).then(Waited())
+
+
+def test_a_command_that_nobody_handles_is_told() -> None:
+    with pytest.raises(AssertionError, match=r"no domain handles .*Unhandled"):
+        given().when(Unhandled("t-1"))
+    given(domain=app).when(Unhandled("t-1")).then_failed(es.UnknownCommand)
+
+
+def test_a_command_that_several_domains_handle_needs_the_domain() -> None:
+    others = [d.Domain(), d.Domain()]
+    for other in others:
+
+        @other.handles(Share)
+        def share(command: Share, thing: Thing) -> None:
+            thing.apply(Waited())
+
+    with pytest.raises(AssertionError, match="2 domains handle"):
+        given().when(Share("t-1"))
+    given(domain=others[0]).when(Share("t-1")).then(Waited())
+
+
+def test_a_scenario_is_about_one_aggregate() -> None:
+    with pytest.raises(AssertionError, match="one aggregate"):
+        given(Opened("Ada")).when(Deposit("acc-1", 5)).then(Deposited(5)).when(Deposit("acc-2", 5))
+
+
+def test_the_aggregate_can_be_looked_at() -> None:
+    account = given(Opened("Ada")).when(Deposit("acc-1", 5)).aggregate
+    assert isinstance(account, bank.Account)
+    assert account.balance == 5
+
+
+def test_then_needs_a_when() -> None:
+    with pytest.raises(AssertionError, match="when"):
+        given().then()
