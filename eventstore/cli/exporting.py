@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, cast
 import typer
 
 from eventstore.cli.options import DEFAULT_STORE, After, Prefix, StoreAddress, Types
-from eventstore.cli.output import meter, print_note
+from eventstore.cli.output import counted, meter, print_note
 
 if TYPE_CHECKING:
     from eventstore.model import Event
@@ -58,7 +58,7 @@ def export(
             count += lines.count(b"\n")
             bar.update(reached - after, max(last, reached) - after, f"{count:,} events")
     if output is not None:
-        print_note(f"{count:,} events written to {output}")
+        print_note(f"{counted(count, 'event')} written to {output}")
 
 
 def _lines(events: Iterator[Event]) -> Iterator[tuple[bytes, int]]:

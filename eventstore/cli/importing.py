@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from eventstore.cli.options import DEFAULT_STORE, AsJson, StoreAddress
-from eventstore.cli.output import meter, print_error, print_json
+from eventstore.cli.output import counted, meter, print_error, print_json
 
 if TYPE_CHECKING:
     from eventstore.cli.import_run import Summary
@@ -51,7 +51,7 @@ def import_(
 
         def on_progress() -> None:
             rate = summary.events / (time.perf_counter() - started)
-            bar.update(source.done_bytes, source.total_bytes, f"{summary.events:,} events, {rate:,.0f}/s")
+            bar.update(source.done_bytes, source.total_bytes, f"{counted(summary.events, 'event')}, {rate:,.0f}/s")
 
         try:
             trio.run(lambda: run_import(store, source, summary, strict=strict, on_progress=on_progress))
@@ -78,7 +78,7 @@ def _print_summary(summary: Summary, seconds: float, as_json: bool) -> None:
             }
         )  # fmt: skip
         return
-    print(f"{summary.events:,} events in {seconds:.1f} s ({summary.events / seconds:,.0f} events/s)")
+    print(f"{counted(summary.events, 'event')} in {seconds:.1f} s ({summary.events / seconds:,.0f} events/s)")
     print(f"  new       {summary.new:>12,}")
     print(f"  repeated  {summary.repeated:>12,}")
     print(f"  refused   {summary.refused:>12,}")

@@ -20,6 +20,11 @@ def print_error(message: str) -> None:
     print("error:", " ".join(message.split()), file=sys.stderr)
 
 
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """`1 file`, `2 files`; `many` where it is not `one` with an s."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
 def print_note(message: str) -> None:
     """Something worth knowing that is no result: on standard error, so that it is never taken for one."""
     print(message, file=sys.stderr)

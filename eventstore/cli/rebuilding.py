@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from eventstore.cli.options import DataFolder
-from eventstore.cli.output import meter, print_error
+from eventstore.cli.output import counted, meter, print_error
 
 
 def rebuild(
     data: DataFolder,
+    config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The server's TOML file: how many aggregates shall be warm at its start."),
+    ] = None,
     progress: Annotated[
         bool | None, typer.Option("--progress/--no-progress", help="Show a progress bar. [on a terminal]")
     ] = None,
@@ -26,13 +31,16 @@ def rebuild(
     Example:
       eventstore rebuild ./data
     """
+    from eventstore.server.settings import load_settings
     from eventstore.store.rebuilding import rebuild
 
+    preload_aggregates = load_settings(config).store().preload_aggregates
     with meter("rebuild", progress) as bar:
-        rebuilt = rebuild(data, lambda step, done, steps: bar.update(done, steps, step))
+        rebuilt = rebuild(data, lambda step, done, steps: bar.update(done, steps, step), preload_aggregates=preload_aggregates)
     print(
-        f"{rebuilt.indexes} indexes written ({rebuilt.sorted_files} files sorted), {rebuilt.directory_aggregates:,} aggregates "
-        f"in the directory, {rebuilt.preload_aggregates:,} in the preload file"
+        f"{counted(rebuilt.indexes, 'index', 'indexes')} written ({counted(rebuilt.sorted_files, 'file')} sorted), "
+        f"{counted(rebuilt.directory_aggregates, 'aggregate')} in the directory, "
+        f"{rebuilt.preload_aggregates:,} in the preload file"
     )
     for what in rebuilt.failures:
         print_error(what)

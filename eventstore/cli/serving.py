@@ -37,8 +37,6 @@ def serve(
     Example:
       eventstore serve --data ./data --listen 127.0.0.1:7701 --http 127.0.0.1:7702
     """
-    import tomllib
-
     from eventstore.server.logs import configure_logs
     from eventstore.server.serve import run_to_end
     from eventstore.server.settings import load_settings
@@ -50,10 +48,7 @@ def serve(
         "log_format": log_format, "log_level": log_level,
     }  # fmt: skip
     given.update({name: value for name, value in named.items() if value is not None})
-    try:
-        loaded = load_settings(config, **given)
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidArgument(f"{config} is not TOML: {error}", field="config", value=str(config)) from None
+    loaded = load_settings(config, **given)
     configure_logs(loaded.log_format, loaded.log_level)
     run_to_end(loaded)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from eventstore.cli.options import AsJson, DataFolder
-from eventstore.cli.output import meter, print_error, print_json
+from eventstore.cli.output import counted, meter, print_error, print_json
 
 if TYPE_CHECKING:
     from eventstore.store.verification import Progress, Verified
@@ -56,8 +56,9 @@ def verify(
 
 def _print(verified: Verified) -> None:
     print(
-        f"{verified.events:,} events in {verified.commits:,} commits of {verified.aggregates:,} aggregates, "
-        f"{verified.event_files} event files ({verified.sorted_files} sorted)"
+        f"{counted(verified.events, 'event')} in {counted(verified.commits, 'commit')} of "
+        f"{counted(verified.aggregates, 'aggregate')}, {counted(verified.event_files, 'event file')} "
+        f"({verified.sorted_files:,} sorted)"
     )
     for note in verified.notes:
         print(f"  note: {note}")
@@ -65,7 +66,7 @@ def _print(verified: Verified) -> None:
         print(f"  {finding}")
     if verified.findings_total > _FINDINGS_SHOWN:
         print(f"  … and {verified.findings_total - _FINDINGS_SHOWN} more (--json shows up to {len(verified.findings)})")
-    print({0: "no faults", 1: "1 fault"}.get(verified.findings_total, f"{verified.findings_total} faults"))
+    print(counted(verified.findings_total, "fault") if verified.findings_total else "no faults")
 
 
 def _print_json(verified: Verified) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import Literal
 
@@ -80,7 +81,7 @@ def load_settings(toml: Path | None, **given: object) -> ServerSettings:
     """The settings out of all sources; what is None in `given` was not given.
 
     Raises:
-        InvalidArgument: names the setting, its value and what is allowed.
+        InvalidArgument: names the setting, its value and what is allowed; or the file, and the line that is no TOML.
     """
     if toml is not None and not toml.is_file():
         raise InvalidArgument(f"there is no settings file {toml}", field="config", value=str(toml))
@@ -94,6 +95,10 @@ def load_settings(toml: Path | None, **given: object) -> ServerSettings:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"])
         raise InvalidArgument(f"setting {name}: {first['msg']} (given: {first['input']!r})", field=name) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        why = error.strerror if isinstance(error, OSError) else f"it is not TOML: {error}"
+        message = f"the settings file {toml} cannot be read: {why}; correct it, or start without --config"
+        raise InvalidArgument(message, field="config", value=str(toml)) from None
 
 
 def parse_address(text: str, field: str) -> tuple[str, int]:

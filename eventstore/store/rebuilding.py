@@ -7,6 +7,7 @@ keep every record; only their order changes where one was not sorted yet.
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -48,8 +49,15 @@ class Rebuilt:
     failures: list[str] = field(default_factory=list)
 
 
-def rebuild(path: str | Path, on_step: OnStep = lambda *_: None, *, files: Files | None = None) -> Rebuilt:
-    """Rebuilds all derived files of the data folder `path`, which is locked meanwhile. `files` is for tests.
+def rebuild(
+    path: str | Path,
+    on_step: OnStep = lambda *_: None,
+    *,
+    preload_aggregates: int = _PRELOAD_AGGREGATES,
+    files: Files | None = None,
+) -> Rebuilt:
+    """Rebuilds all derived files of the data folder `path`, which is locked meanwhile. `preload_aggregates`: as among the
+    settings of the store. `files` is for tests.
 
     Raises:
         FolderRefused, Corrupt: there is no store, it is being served, or event files are missing.
@@ -60,12 +68,12 @@ def rebuild(path: str | Path, on_step: OnStep = lambda *_: None, *, files: Files
     folder = event_folder(files, path, read_identity(files, path))
     lock = files.lock(path / LOCK)
     try:
-        return _rebuild(files, path, folder, on_step)
+        return _rebuild(files, path, folder, on_step, preload_aggregates)
     finally:
         lock.release()
 
 
-def _rebuild(files: Files, path: Path, folder: ChunkFolder, on_step: OnStep) -> Rebuilt:
+def _rebuild(files: Files, path: Path, folder: ChunkFolder, on_step: OnStep, preload_aggregates: int) -> Rebuilt:
     headers = folder.headers()
     result, steps = Rebuilt(), len(headers) + 2
     _remove_leftovers(folder, headers)
@@ -79,7 +87,7 @@ def _rebuild(files: Files, path: Path, folder: ChunkFolder, on_step: OnStep) -> 
     headers = folder.headers()
     result.directory_aggregates = _rebuild_directory(folder, directory_path, headers, result)
     on_step(PRELOAD, steps - 1, steps)
-    recent = _recent(folder, headers, _PRELOAD_AGGREGATES, result)
+    recent = _recent(folder, headers, preload_aggregates, result)
     (path / PRELOAD).unlink(missing_ok=True)
     PreloadFile(files, path).write(recent)
     result.preload_aggregates = len(recent)
@@ -112,9 +120,8 @@ def _rebuild_directory(folder: ChunkFolder, path: Path, headers: list[ChunkHeade
     directory = Directory(path)
     (path / OPEN_MARK).touch()  # a start after a crash in here probes it
     try:
-        for header in headers:
-            if header.sorted:
-                directory.add_file(_index(folder, header))
+        for header in itertools.takewhile(lambda header: header.sorted, headers):
+            directory.add_file(_index(folder, header))
     except (EventStoreError, OSError) as error:  # it may lag behind, but must not leave a file out: the rest waits
         result.failures.append(str(error))
     try:

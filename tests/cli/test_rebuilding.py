@@ -13,6 +13,7 @@ import trio
 
 import eventstore as es
 from eventstore.chunks.files import File, OsFiles
+from eventstore.store.directory import Directory
 from eventstore.store.rebuilding import rebuild
 from eventstore.store.verification import verify
 from tests.cli.conftest import SMALL_FILES
@@ -63,6 +64,31 @@ def test_the_preload_file_names_the_aggregates_changed_last(folder: Path) -> Non
     events = _replayed(folder)
     newest_first = list(dict.fromkeys(event.aggregate_id for event in reversed(events)))
     assert recent[::-1] == newest_first
+
+
+def test_the_preload_file_is_as_long_as_the_settings_of_the_server_say(folder: Path, tmp_path: Path) -> None:
+    config = tmp_path / "server.toml"
+    config.write_text("preload_aggregates = 7\n")
+    assert "7 in the preload file" in output("rebuild", folder, "--config", config)
+    assert len(json.loads((folder / "recent.json").read_text())) == 7
+    config.write_text("preload_aggregates = 0\n")
+    output("rebuild", folder, "--config", config)
+    assert json.loads((folder / "recent.json").read_text()) == []
+    assert "settings file" in refused("rebuild", folder, "--config", tmp_path / "missing.toml")
+
+
+def test_no_file_is_listed_behind_one_that_could_not_be_sorted(unsorted_folder: Path) -> None:
+    path = unsorted_folder / "events/0000000002.events"
+    raw = path.read_bytes()
+    path.write_bytes(raw[:5000] + b"rot" + raw[5003:])
+    assert str(path) in run("rebuild", unsorted_folder).stderr
+    directory = Directory(unsorted_folder / "directory")
+    assert list(directory.covered()) == [1]
+    directory.close()
+    path.write_bytes(raw)
+    events = _replayed(unsorted_folder)
+    assert [event.sequence for event in events] == list(range(1, 1_801))
+    assert verify(unsorted_folder).sound
 
 
 def test_a_folder_in_use_is_refused(serve: Serve, folder: Path) -> None:

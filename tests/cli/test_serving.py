@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from eventstore.errors import InvalidArgument
+from eventstore.server.settings import load_settings
 from tests.cli.processes import Server, output, refused, run
 
 Serve = Callable[..., Server]
@@ -56,8 +58,15 @@ def test_a_wrong_setting_is_refused_by_name(tmp_path: Path, options: list[str], 
 
 def test_a_broken_settings_file_is_refused(tmp_path: Path) -> None:
     config = tmp_path / "server.toml"
-    config.write_text("durability = ")
+    config.write_text('durability = "sync"\nhttp = ')
+    said = refused("serve", "--data", tmp_path / "data", "--config", config)
+    assert f"{config} cannot be read: it is not TOML: Invalid value (at " in said
+    config.write_bytes(b'data = "\xff"')
     assert "is not TOML" in refused("serve", "--data", tmp_path / "data", "--config", config)
+    config.write_text("no settings\n")
+    with pytest.raises(InvalidArgument, match="line 1") as caught:
+        load_settings(config)
+    assert caught.value.fields == {"field": "config", "value": str(config)}
 
 
 def test_a_data_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:

@@ -4,6 +4,9 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import trio
+
+import eventstore as es
 from tests.cli.processes import Server, output, refused, run
 
 Serve = Callable[..., Server]
@@ -14,6 +17,18 @@ def test_a_sound_folder_ends_with_exit_code_0(folder: Path) -> None:
     assert "1,800 events in 1,200 commits of 90 aggregates" in text
     assert text.endswith("no faults\n")
     assert json.loads(output("verify", folder, "--json"))["sound"] is True
+
+
+def test_one_is_one(tmp_path: Path) -> None:
+    async def append_one() -> None:
+        async with es.open_store(tmp_path / "data") as store:
+            await store.append("a", [es.NewEvent("T")], 0)
+
+    trio.run(append_one)
+    assert output("verify", tmp_path / "data").startswith("1 event in 1 commit of 1 aggregate, 1 event file (0 sorted)\n")
+    assert output("rebuild", tmp_path / "data") == (
+        "0 indexes written (0 files sorted), 0 aggregates in the directory, 1 in the preload file\n"
+    )
 
 
 def test_a_fault_is_named_by_file_and_offset_and_ends_with_exit_code_1(folder: Path) -> None:
