@@ -125,7 +125,7 @@ def _append(values: list[Scalar]) -> Append:
         and set(map(type, events)) == {bytes}
         and set(map(type, times)) <= {int, _NONE}
         and expected_types <= {int, _NONE, bool}
-        and not (bool in expected_types and any(value is False for value in expected))
+        and not (bool in expected_types and _rests_on_nothing(ids, expected))
     )
     commits = list(zip(ids, expected, commands, times, events, strict=True))
     _checked(commits[0], fine)
@@ -142,11 +142,21 @@ def _is_commit(aggregate_id: Scalar, expected: Scalar, command_id: Scalar, time:
     )
 
 
+def _rests_on_nothing(ids: list[Scalar], expected: list[Scalar]) -> bool:
+    """Whether a commit that rests on one before it has none before it."""
+    seen: set[Scalar] = set()
+    for aggregate_id, version in zip(ids, expected, strict=True):
+        if version is False and aggregate_id not in seen:
+            return True
+        seen.add(aggregate_id)
+    return False
+
+
 def _checked(commit: tuple[Scalar, ...], fine: bool) -> WireCommit:
     if not fine:
         raise ProtocolError(
-            "a commit is aggregate id (str), expected version (nil, true or int), command id (str), timestamp (nil or "
-            "int), events (bin)",
+            "a commit is aggregate id (str), expected version (nil, true, int, or false behind another commit of its "
+            "aggregate), command id (str), timestamp (nil or int), events (bin)",
             operation="APPEND",
         )
     return cast(WireCommit, commit)

@@ -34,7 +34,8 @@ from eventstore.store.uniqueness import Uniqueness
 COMMITTED, DUPLICATE, CONFLICT, REFUSED = 0, 1, 2, 3
 
 Expected: TypeAlias = int | bool | None
-"""None: any version; True: the aggregate exists; an int: exactly this version."""
+"""None: any version; True: the aggregate exists; an int: exactly this version; False: this commit rests on one of the same
+aggregate before it in its batch, and fails with that one."""
 
 RawCommit: TypeAlias = tuple[str, Expected, str, int | None, bytes]
 """(aggregate id, expected version, command id, time in µs or None, events as in a commit record)."""
@@ -94,6 +95,7 @@ class Appender:
     def _accept(self, commits: Sequence[RawCommit], now: int, outcomes: list[Outcome], rows: list[Row]) -> None:
         """The first pass: an outcome for each commit, a row for each that is good."""
         front, known, end, limit = self._front, self._known.young.get, 0, -1
+        broken: set[str] = set()  # aggregates of which something was not committed: what rests on it must not fit by accident
         for aggregate_id, expected, command_id, when, events in commits:
             try:
                 ids, command = _ids(aggregate_id, command_id)
@@ -116,10 +118,14 @@ class Appender:
                     repeated = self._repeated(rows, key, aggregate_id, command_id, events, in_sorted)
                     if repeated is not None:
                         outcomes.append(repeated)
+                        broken.add(aggregate_id)
                         continue
-                if expected is not None and (expected is True or expected != version) and not _fits(expected, version):
+                if (broken and expected is False and aggregate_id in broken) or (
+                    expected is not None and (expected is True or expected != version) and not _fits(expected, version)
+                ):
                     self.conflicts += 1
                     outcomes.append((CONFLICT, version, 0))
+                    broken.add(aggregate_id)
                     continue
                 when = now if when is None else check_int("timestamp", when, TIME_MIN, TIME_MAX)
                 rows.append((length, sequence, count, when, version + 1, ids, command, events))
@@ -135,6 +141,7 @@ class Appender:
                 outcomes.append((COMMITTED, version, sequence - 1))
             except EventStoreError as error:
                 self.refused += 1
+                broken.add(aggregate_id)
                 outcomes.append((REFUSED, _let_go(error), 0))
 
     def _warm(self, commits: Sequence[RawCommit]) -> None:
@@ -223,8 +230,8 @@ def _ids(aggregate_id: str, command_id: str) -> tuple[bytes, bytes]:
 
 
 def _fits(expected: int | bool, version: int) -> bool:
-    if expected is True:
-        return version > 0
+    if expected.__class__ is bool:
+        return not expected or version > 0
     check_int("expected_version", expected, 0, VERSION_MAX)
     return expected == version
 

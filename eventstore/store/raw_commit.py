@@ -35,7 +35,7 @@ from eventstore.model import (
 )
 
 RawExpected: TypeAlias = int | bool | None
-"""None: any version; True: the aggregate exists; an int: exactly this version."""
+"""As `appending.Expected`."""
 
 RawCommit: TypeAlias = tuple[str, RawExpected, str, int | None, bytes]
 """(aggregate id, expected version, command id, time in µs or None, events as in a commit record)."""
@@ -87,7 +87,9 @@ def named_expected(expected: RawExpected) -> int | str:
     """The expected version as errors name it."""
     if expected is None:
         return str(ANY.value)
-    return str(EXISTS.value) if expected is True else expected
+    if expected.__class__ is bool:
+        return str(EXISTS.value) if expected else "the version behind the commit before it"
+    return expected
 
 
 def _encoded_or_refused(commit: Commit) -> RawCommit | InvalidArgument:

@@ -189,8 +189,15 @@ GOOD = ("a", 0, "c", None, b"")
     ],
 )
 def test_a_commit_of_the_wrong_shape_is_a_protocol_error(bad: tuple[Scalar, ...]) -> None:
-    for values in (bad, (*GOOD, *bad), (*bad, *GOOD)):
+    for values in (bad, ("b", *GOOD[1:], *bad), (*bad, *GOOD)):
         assert isinstance(refused(9, RequestCode.APPEND, *values), ProtocolError)
+
+
+def test_a_commit_may_rest_on_one_before_it_of_its_aggregate() -> None:
+    follower = ("a", False, "d", None, b"")
+    assert decode(9, RequestCode.APPEND, *GOOD, *follower) == (9, Append([GOOD, follower]))
+    for nothing_before in ((*follower, *GOOD), ("b", *GOOD[1:], *follower)):
+        assert isinstance(refused(9, RequestCode.APPEND, *nothing_before), ProtocolError)
 
 
 def test_what_a_commit_says_is_left_to_the_store() -> None:
