@@ -6,6 +6,8 @@ thread overwrites the reserved space with zeros, a slice at a time, and syncs ea
 
 The one danger is to write zeros over a record. Two rules under one lock exclude it: a slice begins behind everything the
 writer has claimed, and the writer claims what it is about to write and waits if that reaches into the slice being zeroed.
+That takes as long as the disk takes for a write of a slice and its sync, so nobody claims on an event loop without asking
+`try_claim` first.
 The thread has a descriptor of its own, because the kernel reports a failed sync once per descriptor: the writer must see it
 too.
 """
@@ -61,12 +63,26 @@ class ZeroAhead:
     def claim(self, start: int, end: int) -> None:
         """The writer is about to write [start, end): returns once no zeros can reach it any more."""
         with self._changed:
-            while self._slice_start is not None and end > self._slice_start:
+            while self._reached_by(end):
                 self._changed.wait()
-            self._claimed = end
-            self._large_batches = end - start > _LARGE_BATCH_BYTES
-            if self._wanted():
-                self._changed.notify_all()
+            self._take(start, end)
+
+    def try_claim(self, start: int, end: int) -> bool:
+        """Claims [start, end) if that takes no waiting; a `claim` of the same then returns at once."""
+        with self._changed:
+            if self._reached_by(end):
+                return False
+            self._take(start, end)
+            return True
+
+    def _reached_by(self, end: int) -> bool:
+        return self._slice_start is not None and end > self._slice_start
+
+    def _take(self, start: int, end: int) -> None:
+        self._claimed = end
+        self._large_batches = end - start > _LARGE_BATCH_BYTES
+        if self._wanted():
+            self._changed.notify_all()
 
     def detach(self) -> None:
         """Returns once nothing is being written any more, and lets go of the file."""

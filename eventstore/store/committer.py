@@ -121,9 +121,10 @@ class Committer:
     def _in_place(self, segment: Segment) -> bool:
         if segment.begins_chunk:
             return False  # several syncs
-        if not self._sync:
-            return True  # a write into the page cache
-        return self._streak >= _LONE_STREAK and len(self._waiting) == 1 and self._quick < _IN_PLACE_SECONDS_MAX
+        lone = self._streak >= _LONE_STREAK and len(self._waiting) == 1 and self._quick < _IN_PLACE_SECONDS_MAX
+        if self._sync and not lone:
+            return False  # without a sync it is a write into the page cache
+        return self.engine.writer.zero_ahead.try_claim(segment.offset, segment.end)  # or it would wait for zeros
 
     # -- the writer ---------------------------------------------------------------------------------------------------
 

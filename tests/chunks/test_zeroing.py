@@ -11,6 +11,7 @@ import pytest
 
 from eventstore.chunks.zeroing import AHEAD_BYTES, SLICE_BYTES, ZeroAhead
 from tests.simulated_disk import SimulatedDisk, SimulatedFile
+from tests.waiting import wait_until
 
 PATH = Path("/data/chunk")
 PAGE = 4096
@@ -100,6 +101,22 @@ def test_a_file_that_cannot_be_opened_once_more_just_gets_no_zeros() -> None:
     zeros.claim(PAGE, PAGE + 7)
     assert not zeros.step()
     zeros.detach()
+
+
+def test_a_claim_that_would_have_to_wait_can_be_refused_instead() -> None:
+    disk, _, zeros = attached()
+    zeros.claim(PAGE, PAGE + 100)
+    thread = threading.Thread(target=zeros.step)
+    with disk._lock:  # the disk is busy: the slice is not finished before it is free
+        thread.start()
+        wait_until(lambda: zeros._slice_start is not None, "a slice is begun")
+        assert zeros.try_claim(PAGE + 100, 2 * PAGE)
+        assert not zeros.try_claim(2 * PAGE, 2 * PAGE + 1)
+    thread.join()
+    assert zeros.try_claim(2 * PAGE, 2 * PAGE + 1)
+    zeros.claim(2 * PAGE, 2 * PAGE + 1)  # again, as the writer does: at once
+    zeros.step()
+    assert zeroed(disk) == [(2 * PAGE, 2 * PAGE + 2 * SLICE_BYTES)]
 
 
 def test_while_a_thread_zeroes_every_record_of_a_busy_writer_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ happens while a batch is on its way to the disk, without a clock.
 from __future__ import annotations
 
 import errno
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
@@ -21,8 +22,10 @@ import eventstore as es
 from eventstore.config import StoreSettings
 from eventstore.model import CaughtUp, Event
 from eventstore.store.embedded import EmbeddedStore, open_store
+from eventstore.store.raw_commit import encode_commit
 from tests.simulated_disk import CRASH_MODES, CrashMode, SimulatedCrash, SimulatedDisk
 from tests.store.stepped import DATA, Stepped, order_of_files
+from tests.waiting import wait_until
 
 ROOMY = StoreSettings(file_size_bytes=1 << 20, preallocate_bytes=64 << 10, sort=False, page_bytes=4096)
 SMALL_FILES = replace(ROOMY, file_size_bytes=8192, preallocate_bytes=4096)
@@ -200,6 +203,40 @@ async def test_what_waits_is_bounded_and_whoever_is_over_it_waits(opening: Opene
         assert done == 60
         assert store.committer.waiting_bytes == 0
         assert len(await everything(store)) == 60
+
+
+@pytest.mark.parametrize("durability", ["sync", "async"])
+async def test_a_lone_writer_does_not_wait_for_zeros_on_the_event_loop(
+    opening: Opener, disk: SimulatedDisk, durability: Literal["sync", "async"]
+) -> None:
+    busy, free = threading.Event(), threading.Event()
+
+    def keep_busy() -> None:
+        with slow(disk):
+            busy.set()
+            free.wait(5)  # whoever waits for it on the event loop shall fail below, and not for ever
+
+    async with opening(replace(ROOMY, durability=durability, flush_interval_s=60)) as store:
+        for version in range(20):
+            await store.append("order-1", [es.NewEvent("T")], version)
+        writer, committer = store.engine.writer, store.committer
+        assert committer.synced_in_place > 0
+        writer.zero_ahead.detach()
+        writer.zero_ahead.attach(store.engine.files.folder.chunk_path(1), writer.end)
+        thread = threading.Thread(target=keep_busy)
+        thread.start()
+        assert busy.wait(5)
+        writer.zero_ahead.reserved(writer.end + 65_536)
+        wait_until(lambda: writer.zero_ahead._slice_start is not None, "a slice is begun")
+        before = committer.synced_in_place
+        raw = encode_commit("order-1", [es.NewEvent("T", bytes(8_000))], 20, "c", None)
+        submission = store._submit([raw])
+        assert committer.synced_in_place == before
+        assert not free.is_set()
+        free.set()
+        await submission.wait()
+        thread.join()
+        assert len(await everything(store)) == 21
 
 
 async def test_a_lone_writer_is_served_in_place_and_the_others_have_their_turns(opening: Opener) -> None:
