@@ -1,0 +1,46 @@
+"""docs/DOMAIN.md: its blocks of Python, one after the other, are a program that runs."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from eventstore.domain.projection import Projection
+from eventstore.domain.testing import rows_of, sent_by, stored
+
+PAGE = Path(__file__).parents[2] / "docs" / "DOMAIN.md"
+
+
+@pytest.fixture(scope="module")
+def shown() -> ModuleType:
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), flags=re.M | re.S)
+    assert len(blocks) == 6
+    module = sys.modules["domain_page"] = ModuleType("domain_page")
+    exec("\n\n".join(blocks), vars(module))  # our own page
+    return module
+
+
+def test_the_projection_of_the_page_counts(shown: ModuleType) -> None:
+    projection: Projection[int] = shown.Balances()
+    assert rows_of(projection, stored(shown.Deposited(3), shown.Deposited(4))) == {"aggregate-1": {"cents": 7}}
+
+
+async def test_the_command_id_of_the_page_is_what_is_sent(shown: ModuleType) -> None:
+    (event,) = stored(shown.Deposited(3), aggregate_id="acc-1", version=7)
+    ((command, command_id),) = await sent_by(shown.app.reactions["notify"], event)
+    assert command == shown.Notify("acc-1", 3)
+    assert command_id == "notify/acc-1/7/0"
+    assert f"`{command_id}`" in PAGE.read_text(encoding="utf-8")
+
+
+def test_the_upcast_of_the_page_works(shown: ModuleType) -> None:
+    from eventstore.domain.event_type import event_type
+    from eventstore.model import Event
+
+    old = tuple.__new__(Event, ("a", 1, "Moved", b'{"address":"Street 1, Town"}', None, "c", 0, 1, 1))
+    assert event_type(shown.Moved).decode(old) == shown.Moved("Street 1", "Town")
+    shown.app.check()
