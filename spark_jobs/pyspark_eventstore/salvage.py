@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from eventstore.chunks import record
 from eventstore.chunks.files import File
-from eventstore.chunks.header import FOOTER_BYTES, ChunkHeader, check_footer
+from eventstore.chunks.header import FOOTER_BYTES, FOOTER_MAGIC, ChunkHeader, check_footer
 from eventstore.errors import Corrupt
 from eventstore.store.commit import HEADER_BYTES
 from pyspark_eventstore.batches import BatchBuilder, corrupt_batch
@@ -32,9 +32,9 @@ def salvaged(piece: Slice, schema: pa.Schema, wanted: Wanted, touched: Touched) 
     folder = piece.shard.folder
     path = folder.chunk_path(piece.number)
     builder = BatchBuilder(schema, piece.shard.path, path.name)
-    faults: list[Fault] = []
+    faults: list[Fault] = [] if piece.fault is None else [(0, piece.fault)]
     wanted_here = wanted.and_sequences(piece.after, piece.upto)
-    header = read_header(folder, piece.number)
+    header = read_header(folder, piece.number) if piece.fault is None else None
     file = folder.files.open(path)
     touched.files += 1
     checksum = records = 0
@@ -46,11 +46,11 @@ def salvaged(piece: Slice, schema: pa.Schema, wanted: Wanted, touched: Touched) 
             for taken in _taken_apart(data, base, found, faults):
                 for rows in select(taken, wanted_here, touched):
                     yield builder.build(rows)
-        if header.completed and not faults:
+        if header is not None and header.completed and not faults:
             faults += _end(file, str(path), header, records, checksum)
     finally:
         file.close()
-    told_before = piece.after >= header.first_sequence  # by whoever read the beginning of the file
+    told_before = piece.after >= piece.first_sequence  # by whoever read the beginning of the file
     if faults and wanted.any_event and not told_before:
         yield corrupt_batch(schema, piece.shard.path, path.name, faults)
 
@@ -70,10 +70,15 @@ def _good_runs(file: File, start: int, stop: int, faults: list[Fault]) -> Iterat
         if (found.fault is None and len(data) == size) or (found.wants and not at_end):
             continue
         following = _next_good(file, start + 1, stop)
-        if following is None and not file.read_at(start, stop - start).strip(b"\0"):
-            return  # space that was reserved in the ongoing file
+        if following is None and _is_no_fault(file.read_at(start, stop - start)):
+            return
         faults.append((start, _described(found.fault or "the file ends here", start, following, stop)))
         start = stop if following is None else following
+
+
+def _is_no_fault(rest: bytes) -> bool:
+    """Space that was reserved, or the footer of a file whose header does not say where its records end."""
+    return not rest.strip(b"\0") or (len(rest) <= FOOTER_BYTES and rest.startswith(FOOTER_MAGIC))
 
 
 def _described(what: str, start: int, following: int | None, stop: int) -> str:

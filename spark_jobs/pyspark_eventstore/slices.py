@@ -27,7 +27,7 @@ from pyspark_eventstore.snapshot import EventFile, Marks, Snapshot
 class Slice:
     """The events of a file with sequences behind `after` and up to `upto`, and of a sorted one only those of the blocks
     [first_block, last_block) out of `blocks`. Of an unsorted one, they lie in the bytes [start, stop), where the first
-    record has sequence `first_sequence`.
+    record has sequence `first_sequence`. `fault`: why the header of the file is lost.
     """
 
     shard: Shard
@@ -41,6 +41,7 @@ class Slice:
     first_block: int = 0
     last_block: int = 1
     blocks: int = 1
+    fault: str | None = None
 
 
 class EventPartition(InputPartition):
@@ -63,7 +64,8 @@ def plan(
         low = max(after.get(shard.store, 0), wanted.sequences.low - 1)
         high = min(upto.get(shard.store, snapshot.last_sequence), wanted.sequences.high, snapshot.last_sequence)
         for file in snapshot.files:
-            if file.first_sequence <= high and file.last_sequence > low and wanted.files.holds(_name(shard, file).encode()):
+            inside = file.first_sequence <= high and (file.last_sequence > low or file.fault is not None)
+            if inside and wanted.files.holds(_name(shard, file).encode()):
                 found += _slices(shard, file, low, high, wanted, bytes_wanted if by_index else None)
     return found
 
@@ -92,7 +94,7 @@ def _slices(shard: Shard, file: EventFile, low: int, high: int, wanted: Wanted, 
     size = file.end - RECORDS_FROM
     whole = Slice(shard, file.number, after, upto, RECORDS_FROM, file.end, file.first_sequence, int(size * share))
     if bytes_wanted is None:
-        yield whole
+        yield replace(whole, fault=file.fault)
     elif file.header.sorted:
         yield from _sorted_slices(whole, file.header, wanted, share, bytes_wanted)
     else:

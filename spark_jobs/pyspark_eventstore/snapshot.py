@@ -51,12 +51,16 @@ class Marks:
 
 @dataclass(frozen=True, slots=True)
 class EventFile:
-    """An event file as far as it may be read: up to byte `end`, which is behind `last_sequence`."""
+    """An event file as far as it may be read: up to byte `end`, which is behind `last_sequence`.
+
+    `fault`: why its header is lost; `header` is then what the file before suggests.
+    """
 
     header: ChunkHeader
     end: int
     last_sequence: int
     marks: Marks | None = None
+    fault: str | None = None
 
     @property
     def number(self) -> int:
@@ -89,7 +93,7 @@ class Progress:
 def take_snapshot(shard: Shard, progress: Progress | None = None, *, permissive: bool = False) -> Snapshot:
     """Everything that is durable in the shard now.
 
-    Permissive: damage in the ongoing file does not end it.
+    Permissive: neither a lost header nor damage in the ongoing file ends it.
 
     Raises:
         FolderRefused: a file is missing, foreign, or of a newer format.
@@ -97,12 +101,18 @@ def take_snapshot(shard: Shard, progress: Progress | None = None, *, permissive:
     """
     folder = shard.folder
     begun, known_end = folder.read_document()
-    numbers = _numbers(folder, begun)
     files: list[EventFile] = []
-    for number in numbers:
-        header = read_header(folder, number)
-        if files and header.first_sequence != files[-1].last_sequence + 1:
-            _refuse_order(folder, files[-1], header)
+    for number in _numbers(folder, begun):
+        before = files[-1] if files else None
+        try:
+            header = read_header(folder, number)
+        except Corrupt as error:
+            if not permissive:
+                raise
+            files.append(_headless(folder, number, before, str(error.fields["what"])))
+            continue
+        if before is not None and before.fault is None and header.first_sequence != before.last_sequence + 1:
+            _refuse_order(folder, before, header)
         if header.completed:
             files.append(EventFile(header, header.end, header.last_sequence))
         else:
@@ -110,6 +120,16 @@ def take_snapshot(shard: Shard, progress: Progress | None = None, *, permissive:
             files.append(_ongoing(folder, header, known, progress or Progress(), permissive=permissive))
             break  # what follows was begun after this snapshot
     return Snapshot(shard, tuple(files), files[-1].last_sequence if files else 0)
+
+
+def _headless(folder: ChunkFolder, number: int, before: EventFile | None, what: str) -> EventFile:
+    last = before.last_sequence if before is not None else 0
+    guessed = ChunkHeader(folder.kind, number, folder.store, 0, last + 1, 0)
+    file = folder.files.open(folder.chunk_path(number))
+    try:
+        return EventFile(guessed, file.size(), _last_sequence(file, last), Marks(), what)
+    finally:
+        file.close()
 
 
 def read_header(folder: ChunkFolder, number: int) -> ChunkHeader:
@@ -191,7 +211,7 @@ def _damage(file: File, name: str, end: int, known_end: int) -> str | None:
 
 def _last_sequence(file: File, last: int) -> int:
     """The largest sequence of any good record of a damaged file."""
-    data = file.read_at(RECORDS_FROM, file.size() - RECORDS_FROM)
+    data = file.read_at(RECORDS_FROM, max(file.size() - RECORDS_FROM, 0))
     for position, _ in record.find_valid(data, 0, HEADER_BYTES):
         *_, sequence, _, count = record.PREFIX.unpack_from(data, position)
         last = max(last, sequence + count - 1)

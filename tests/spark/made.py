@@ -100,11 +100,11 @@ def three_states(path: Path, count: int = 400, **shape: int) -> MadeStore:
     """A store with sorted files, completed ones that are not sorted yet, and an ongoing one."""
     store = MadeStore(path)
     wanted = commits(count, **shape)
-    half = len(wanted) // 2
-    for first in range(0, half, 20):
-        store.append_all(wanted[first : first + 20])
-    store.sort()
-    for first in range(half, len(wanted), 20):
-        store.append_all(wanted[first : first + 20])
+    half = -(-len(wanted) // 2)
+    for place, part in enumerate((wanted[:half], wanted[half:])):
+        for first in range(0, half, 20):
+            store.append_all(part[first : first + 20])
+        if place == 0:
+            store.sort()
     assert {"sorted", "completed", "ongoing"} <= set(store.states())
     return store

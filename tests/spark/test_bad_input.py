@@ -1,0 +1,221 @@
+"""What is wrong is said in words that name it, and say what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark_eventstore.session import check_java
+
+from eventstore.errors import FolderRefused
+from tests.spark.loading import load
+from tests.spark.made import three_states
+
+
+def flip(path: Path, offset: int) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[offset] ^= 0x10
+    path.write_bytes(raw)
+
+
+def complaint(spark: SparkSession, *paths: Path | str, schema: str | None = None, **options: object) -> str:
+    with pytest.raises(PySparkException) as caught:
+        load(spark, *paths, schema=schema, **options).collect()
+    return str(caught.value)
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> Path:
+    three_states(tmp_path / "shard").close()
+    return tmp_path / "shard"
+
+
+def test_a_path_that_is_not_there(spark: SparkSession, tmp_path: Path) -> None:
+    assert f"{tmp_path}/nothing: there is no such folder; name the data folder of a shard" in complaint(
+        spark, tmp_path / "nothing"
+    )
+    assert "shard-*: nothing matches; name the data folders of shards" in complaint(spark, tmp_path / "shard-*")
+
+
+def test_an_empty_folder_and_a_file(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("")
+    assert "there is no store here (store.json is missing)" in complaint(spark, tmp_path / "empty")
+    assert "is a file, not a folder" in complaint(spark, tmp_path / "file")
+    assert "none of its 2 matches holds a store" in complaint(spark, tmp_path / "*")
+
+
+def test_a_file_system_that_is_not_mounted(spark: SparkSession) -> None:
+    told = complaint(spark, "hdfs://cluster/data/shard-0")
+    assert "event files are read as local files, hdfs: is none; mount the folder on every worker" in told
+
+
+def test_a_folder_and_a_file_of_a_newer_format(spark: SparkSession, shard: Path) -> None:
+    path = shard / "events" / "0000000001.events"
+    raw = bytearray(path.read_bytes())
+    raw[8] = 2
+    path.write_bytes(raw)
+    assert re.search(r"0000000001\.events: format version 2; this program reads version 1", complaint(spark, shard))
+    document = json.loads((shard / "store.json").read_text())
+    (shard / "store.json").write_text(json.dumps({**document, "format": 2}))
+    assert "store.json: format 2; this program knows format 1. Use a newer one" in complaint(spark, shard)
+
+
+def test_a_missing_event_file(spark: SparkSession, shard: Path) -> None:
+    (shard / "events" / "0000000002.events").unlink()
+    assert "0000000002.events: is missing: " in complaint(spark, shard)
+
+
+def test_the_last_event_file_is_missing(spark: SparkSession, shard: Path) -> None:
+    last = sorted(shard.glob("events/*.events"))[-1]
+    last.unlink()
+    assert f"{last}: is missing" in complaint(spark, shard)
+
+
+def test_a_copy_of_a_shard_beside_it(spark: SparkSession, shard: Path, tmp_path: Path) -> None:
+    os.system(f"cp -r {shard} {tmp_path}/shard-copy")
+    assert "holds the same store as" in complaint(spark, tmp_path / "shard*")
+
+
+def test_a_flipped_bit_in_a_sorted_file_names_file_and_offset(spark: SparkSession, shard: Path) -> None:
+    flip(shard / "events" / "0000000001.events", 4096 + 100)
+    told = complaint(spark, shard)
+    assert re.search(r"0000000001\.events: corrupt at byte offset 4096: the checksum of the record does not match", told)
+    told = complaint(spark, shard, columns="aggregate_id,data", pushdown="true")
+    assert "0000000001.events: corrupt at byte offset 4096" in told
+
+
+def test_a_flipped_bit_is_noticed_by_a_look_up_and_by_filtered_rows(spark: SparkSession, shard: Path) -> None:
+    flip(shard / "events" / "0000000001.events", 4096 + 100)
+    for where in ("aggregate_id = 'acc-000'", "version = 1", "type = 'Opened'"):
+        with pytest.raises(PySparkException, match=r"0000000001\.events: corrupt at byte offset 4096"):
+            load(spark, shard).where(where).collect()
+    assert load(spark, shard).where("aggregate_id = 'acc-007'").count() > 0
+
+
+def test_a_flipped_bit_in_an_index_names_it(spark: SparkSession, shard: Path) -> None:
+    path = shard / "events" / "0000000001.index"
+    flip(path, path.stat().st_size // 2)
+    assert re.search(r"0000000001\.index: corrupt at byte offset \d+: .* rebuild the index", complaint(spark, shard))
+
+
+def test_a_missing_index_and_one_of_another_file(spark: SparkSession, shard: Path) -> None:
+    first, second = shard / "events" / "0000000001.index", shard / "events" / "0000000002.index"
+    first.write_bytes(second.read_bytes())
+    assert "0000000001.index: corrupt at byte offset 0: the index does not belong to its event file" in complaint(spark, shard)
+    first.unlink()
+    assert "0000000001.index: corrupt at byte offset 0: the index of a sorted event file is missing" in complaint(spark, shard)
+
+
+def test_a_flipped_bit_in_a_file_that_is_not_sorted_yet(spark: SparkSession, tmp_path: Path) -> None:
+    store = three_states(tmp_path / "shard", count=200)
+    number = store.states().index("completed") + 1
+    store.close()
+    flip(store.file(number), 4096 + 70)
+    assert re.search(rf"{store.file(number)}: corrupt at byte offset 4096: the checksum", complaint(spark, store.path))
+
+
+def test_rot_in_the_middle_of_the_ongoing_file(spark: SparkSession, tmp_path: Path) -> None:
+    store = three_states(tmp_path / "shard", count=200)
+    path = store.file(len(store.states()))
+    flip(path, 4096 + 70)
+    told = complaint(spark, store.path)
+    assert re.search(rf"{path}: corrupt at byte offset 4096: .* though the file was durable up to byte \d+", told)
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"mode": "dropmalformed"}, "mode is 'dropmalformed', allowed are failfast and permissive"),
+        ({"partitionBytes": "1"}, "partitionbytes is '1', allowed are 65536 to"),
+        ({"maxEventsPerTrigger": "many"}, "maxeventspertrigger is 'many', allowed are 1 to"),
+        ({"columns": "aggregate_id,colour"}, "there is no column 'colour'; there are aggregate_id, version"),
+        ({"colour": "red"}, "there is no option 'colour'; there are after, columns"),
+        ({"after": "[1]"}, "after is '[1]', it is a JSON object of sequences by the uuid of a store"),
+    ],
+)
+def test_options_that_are_none(spark: SparkSession, shard: Path, options: dict[str, str], told: str) -> None:
+    assert told in complaint(spark, shard, **options)
+
+
+def test_no_path_and_a_schema_with_other_types(spark: SparkSession, shard: Path) -> None:
+    with pytest.raises(PySparkException, match="no path: load"):
+        spark.read.format("eventstore").load().collect()
+    assert "column version is asked for as string, it is bigint; cast it in the query" in complaint(
+        spark, shard, schema="version string"
+    )
+
+
+def test_pushdown_switched_off_in_sparks_settings_says_what_to_set(spark: SparkSession, shard: Path) -> None:
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+    try:
+        told = complaint(spark, shard)
+    finally:
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    assert "'spark.sql.python.filterPushdown.enabled' is false. Set it to true" in told
+
+
+def test_no_java_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(FolderRefused, match=r"install Java 17 or newer \(Debian: openjdk-17-jre-headless\), or set JAVA_HOME"):
+        check_java()
+    old = tmp_path / "bin" / "java"
+    old.parent.mkdir()
+    old.write_text("#!/bin/sh\necho 'openjdk version \"1.8.0_392\"' >&2\n")
+    old.chmod(0o755)
+    with pytest.raises(FolderRefused, match=r"is version 8; install Java 17"):
+        check_java()
+
+
+# -- permissive -----------------------------------------------------------------------------------------------------------
+
+
+def test_permissive_reads_what_is_good_and_names_what_is_not(spark: SparkSession, tmp_path: Path) -> None:
+    store = three_states(tmp_path / "shard", count=200)
+    events, states = store.events(), store.states()
+    store.close()
+    damaged = [1, states.index("completed") + 1, len(states)]
+    offsets = {}
+    for number in damaged:
+        raw = store.file(number).read_bytes()
+        offsets[number] = 4096 + int.from_bytes(raw[4096 + 8 : 4096 + 12], "little")  # the second record
+        flip(store.file(number), offsets[number] + 80)
+    rows = load(spark, store.path, mode="permissive").collect()
+    bad = [row for row in rows if row._corrupt is not None]
+    assert sorted((row.file, row.shard) for row in bad) == [(f"{number:010d}.events", str(store.path)) for number in damaged]
+    for row in bad:
+        number = int(row.file[:10])
+        assert f"corrupt at byte offset {offsets[number]}: the checksum of the record does not match" in row._corrupt
+    lost = {event.sequence for event in events} - {row.sequence for row in rows}
+    by_command: dict[str, set[int]] = {}
+    for event in events:
+        by_command.setdefault(event.command_id, set()).add(event.sequence)
+    assert len([members for members in by_command.values() if members & lost]) == 3
+    assert all(members <= lost for members in by_command.values() if members & lost)  # whole commits, and only these
+
+
+def test_permissive_over_a_sound_store_is_the_same_rows(spark: SparkSession, shard: Path) -> None:
+    columns = "aggregate_id,version,sequence,type,data,command_id"
+    plain = load(spark, shard, columns=columns).collect()
+    rows = load(spark, shard, columns=columns + ",_corrupt", mode="permissive").collect()
+    assert sorted(row[:6] for row in rows) == sorted(tuple(row) for row in plain)
+    assert {row._corrupt for row in rows} == {None}
+
+
+@pytest.mark.parametrize("spoil", [lambda path: path.write_bytes(b""), lambda path: flip(path, 20)], ids=["empty", "header"])
+def test_permissive_goes_on_behind_a_file_whose_header_is_lost(
+    spark: SparkSession, shard: Path, spoil: Callable[[Path], None]
+) -> None:
+    before = load(spark, shard, columns="sequence,file").collect()
+    spoil(shard / "events" / "0000000001.events")
+    rows = load(spark, shard, mode="permissive", columns="sequence,file,_corrupt").collect()
+    assert [row.file for row in rows if row._corrupt is not None] == ["0000000001.events"]
+    wanted = {row.sequence for row in before if row.file != "0000000001.events"}
+    assert {row.sequence for row in rows if row._corrupt is None} >= wanted
