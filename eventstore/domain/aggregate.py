@@ -57,13 +57,14 @@ class Aggregate(metaclass=Collecting):
     _aggregate_version: int
     _aggregate_events: list[NewEvent]
     _aggregate_applying: bool
-    _changes_by_class: ClassVar[dict[type, Change]]
-    _changes_by_name: ClassVar[dict[str, Change]]
+    _changes_by_class: ClassVar[dict[type, Change] | None] = None
+    _changes_by_name: ClassVar[dict[str, Change] | None] = None
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if cls.__dict__.get("__slots__"):
             raise DomainRefused(f"{described(cls)} has __slots__; the state of an aggregate is in its __dict__")
+        cls._changes_by_class = cls._changes_by_name = None  # not those of the base
 
     @property
     def id(self) -> str:
@@ -81,7 +82,7 @@ class Aggregate(metaclass=Collecting):
             UnknownEvent: no method of this class is marked for it.
             PayloadInvalid: a field of it holds what its type does not say. The state is as before.
         """
-        change = _changes(type(self)).get(type(event))
+        change = (self._changes_by_class or _changes(type(self))).get(type(event))
         if change is None:
             raise UnknownEvent(
                 f"{described(type(self))} applies an event of class {described(type(event))}, and has no method "
@@ -115,11 +116,8 @@ def new(cls: type[A], aggregate_id: str) -> A:
 
 def _changes(cls: type[Aggregate]) -> dict[type, Change]:
     """What each class of events changes; made at first use, when all classes are there."""
-    known = cls.__dict__.get("_changes_by_class")
-    if known is None:
-        named = changes_by_name(cls)
-        known = cls._changes_by_class = {change[0].cls: change for change in named.values()}
-    return known
+    cls._changes_by_class = {change[0].cls: change for change in changes_by_name(cls).values()}
+    return cls._changes_by_class
 
 
 def changes_by_name(cls: type[Aggregate]) -> dict[str, Change]:
@@ -128,7 +126,7 @@ def changes_by_name(cls: type[Aggregate]) -> dict[str, Change]:
     Raises:
         DomainRefused: two classes of events have the same name.
     """
-    known = cls.__dict__.get("_changes_by_name")
+    known = cls._changes_by_name
     if known is None:
         types = cls.event_types()
         known = cls._changes_by_name = {name: (found, cls.event_methods[found.cls]) for name, found in types.items()}

@@ -19,6 +19,7 @@ from eventstore.model import COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX
 
 HandlerFunction: TypeAlias = Callable[[Any, Any], None] | Callable[[Any, Any], Awaitable[None]]
 _TEXT_CHARACTERS_MAX: Final = 300
+_FIELD_TYPES: Final = frozenset({str, int, bool, type(None)})
 
 
 class Handled(NamedTuple):
@@ -95,7 +96,10 @@ class Handler:
 
     def _told(self, error: Exception) -> EventStoreError:
         """What the sender is told: what the domain or this package says, and of any other exception its name and text."""
-        if isinstance(error, EventStoreError):
+        if isinstance(error, EventStoreError) and "fields" in vars(error):  # else its __init__ is the domain's own, and wrong
+            for field, value in error.fields.items():
+                if type(value) not in _FIELD_TYPES:  # the wire has no other
+                    error.fields[field] = shown(value)
             return error.with_traceback(None)  # its frames would keep command and aggregate alive
         name = type(error).__name__
         return HandlerFailed(f"{self.name} raised {name}: {text_of(error)}", handler=self.name, error=name)

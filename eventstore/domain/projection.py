@@ -159,6 +159,10 @@ class Projection(Generic[S], metaclass=Collecting):
             if kind not in COLUMN_TYPES:
                 allowed = ", ".join(each.__name__ for each in COLUMN_TYPES)
                 raise DomainRefused(f"projection {name!r}: column {column} has type {shown(kind)}; allowed are {allowed}")
+        if isinstance(self.types, str):
+            raise DomainRefused(
+                f"projection {name!r}: types is the text {self.types!r}; it is a tuple of names", projection=name
+            )
         if type(self).row is Projection.row:
             raise DomainRefused(f"projection {name!r} ({place}) has no method row(key, state)", projection=name)
 

@@ -141,6 +141,27 @@ def test_the_reason_of_a_subclass_is_its_name() -> None:
     assert caught.value.fields == {"reason": "rejected"}
 
 
+def test_fields_that_the_wire_does_not_have_become_text() -> None:
+    def refuse(command: Do, thing: Thing) -> None:
+        d.reject("no", ids=[1, 2], share=0.5, many=3, none=None)  # type: ignore[arg-type] # on purpose
+
+    error = run(refuse, new(Thing, "t-1")).error
+    assert error is not None
+    assert error.fields == {"reason": "rejected", "ids": "[1, 2]", "share": "0.5", "many": 3, "none": None}
+
+
+def test_a_rejection_that_is_not_set_up_is_a_bug() -> None:
+    class Odd(d.Rejected):
+        def __init__(self) -> None: ...
+
+    def refuse(command: Do, thing: Thing) -> None:
+        raise Odd
+
+    error = run(refuse, new(Thing, "t-1")).error
+    assert isinstance(error, es.HandlerFailed)
+    assert error.fields["error"] == "Odd"
+
+
 def test_any_other_exception_is_told_by_name_and_bounded() -> None:
     def fail(command: Do, thing: Thing) -> None:
         raise KeyError("x" * 10_000)

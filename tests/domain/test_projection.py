@@ -141,7 +141,7 @@ def test_a_time_in_a_row_has_a_zone() -> None:
         ({"name": None}, "its name"), ({"columns": {}}, "declares no columns"), ({"columns": None}, "declares no columns"),
         ({"columns": {"Cents": int}}, "column 'Cents'"), ({"columns": {"key": str}}, "column 'key'"),
         ({"columns": {"state": str}}, "column 'state'"), ({"columns": {"cents": list}}, "column cents has type"),
-        ({"row": d.Projection.row}, "has no method row"),
+        ({"row": d.Projection.row}, "has no method row"), ({"types": "Opened"}, "a tuple of names"),
     ],
 )  # fmt: skip
 def test_a_declaration_that_cannot_work_is_refused(changes: dict[str, object], why: str) -> None:
