@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 import trio
 
@@ -19,6 +20,7 @@ from eventstore.store.event_filter import EventFilter
 
 _log = logging.getLogger(__name__)
 _PER_CONNECTION_MAX = 64
+_SCANS_MAX = 8  # that wait for the disk at once, of all subscriptions; the others queue
 
 
 class Subscription:
@@ -38,9 +40,14 @@ class Subscription:
 
 
 class Subscriptions:
-    """All subscriptions. Each costs a task, and nothing while there is nothing new."""
+    """All subscriptions. Each costs a task, and nothing while there is nothing new.
+
+    Their pages are read on threads of their own number: subscribers that are far behind on a slow disk hold up each other,
+    and neither writes and syncs, which have threads of their own, nor reads, nor what runs on trio's own threads.
+    """
 
     def __init__(self, committer: Committer, nursery: trio.Nursery) -> None:
+        self._scans = trio.CapacityLimiter(_SCANS_MAX)
         self._committer = committer
         self._nursery = nursery
         self._gate: Gate | None = None
@@ -105,7 +112,8 @@ class Subscriptions:
                 await subscription.more_credit.wait()
             await self._gate.wait_for_room(subscription.connection)
             size = page_bytes(subscription.credit)
-            page = await trio.to_thread.run_sync(engine.scan, subscription.after, subscription.wanted, size, None)
+            scan = partial(engine.scan, subscription.after, subscription.wanted, size, None)
+            page = await trio.to_thread.run_sync(scan, limiter=self._scans)
             await trio.lowlevel.checkpoint_if_cancelled()  # a thread is not cancelled, and nothing may follow the end
             if page.records or (page.at_end and not told):
                 frame = encode_scan_page(subscription.request_id, page.next, page.at_end, page.records)

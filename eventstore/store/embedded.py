@@ -33,6 +33,10 @@ from eventstore.store.streams import EventStream, Item, SubscriptionStream
 
 # So many commits of one call are one batch, and then others have their turn: about a millisecond.
 _COMMITS_PER_TURN: Final = 256
+# Threads that may wait for the disk at once: apart, so that slow scans do not hold up replays, nor either of them what runs on
+# trio's own threads (the switch of a sorted file, the preload file, closing). Writes and syncs have threads of their own.
+_SCANS_MAX: Final = 8
+_REPLAYS_MAX: Final = 16
 Read = TypeVar("Read")
 Stats = dict[str, str | int | bool | None]
 
@@ -48,6 +52,8 @@ class EmbeddedStore:
         self._closed = False
         self._reading = 0
         self._read = trio.lowlevel.ParkingLot()
+        self._scans = trio.CapacityLimiter(_SCANS_MAX)
+        self._replays = trio.CapacityLimiter(_REPLAYS_MAX)
 
     @property
     def report(self) -> OpenReport:
@@ -138,13 +144,14 @@ class EmbeddedStore:
             await trio.lowlevel.checkpoint()
             return page
         bytes_max = self.opened.settings.page_bytes
-        return await self._on_thread(lambda: self.engine.replay(aggregate_id, low, high, backwards, bytes_max))
+        replay = self.engine.replay
+        return await self._on_thread(lambda: replay(aggregate_id, low, high, backwards, bytes_max), self._replays)
 
-    async def _on_thread(self, read: Callable[[], Read]) -> Read:
+    async def _on_thread(self, read: Callable[[], Read], limiter: trio.CapacityLimiter) -> Read:
         """What `read` says; files stay open for it."""
         self._reading += 1
         try:
-            return await trio.to_thread.run_sync(read)
+            return await trio.to_thread.run_sync(read, limiter=limiter)
         finally:
             self._reading -= 1
             self._read.unpark_all()
@@ -184,7 +191,7 @@ class EmbeddedStore:
         """One page of raw records (see `Engine.scan`), read on a worker thread."""
         self._check_open()
         bytes_max = self.opened.settings.page_bytes
-        return await self._on_thread(lambda: self.engine.scan(after, wanted, bytes_max, events_max))
+        return await self._on_thread(lambda: self.engine.scan(after, wanted, bytes_max, events_max), self._scans)
 
     def subscribe(
         self, after: int = 0, types: Iterable[str] | None = None, aggregate_prefix: str | None = None

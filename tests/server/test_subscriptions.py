@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from contextlib import ExitStack
 
 import pytest
+import trio
 
 from eventstore import flat
 from eventstore.errors import InvalidArgument
 from eventstore.protocol.limits import CREDIT_BYTES_DEFAULT
 from eventstore.protocol.request_codec import encode_request
-from eventstore.protocol.requests import Credit, Ping, Subscribe, Unsubscribe
+from eventstore.protocol.requests import Credit, Ping, Subscribe, Unsubscribe, Version
+from eventstore.server.serve import Server
 from eventstore.store.page import decode_page
 from tests.server.conftest import Serve
 from tests.server.raw import Ok, Page, RawClient, append_frame, commit, outcomes_of
@@ -40,6 +44,34 @@ def is_idle(client: RawClient, port: int) -> bool:
 def sequences(page: object) -> list[int]:
     assert isinstance(page, Page)
     return [event.sequence for event in decode_page(page.records)]
+
+
+def test_subscribers_that_wait_for_the_disk_hold_up_neither_writes_nor_reads(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve()
+    append(server.port, "a", range(3))
+    free, stuck, pread = threading.Event(), threading.Semaphore(0), os.pread
+
+    def waiting(descriptor: int, length: int, offset: int) -> bytes:
+        stuck.release()
+        free.wait(20)
+        return pread(descriptor, length, offset)
+
+    def borrowed(_: Server) -> int:
+        return int(trio.to_thread.current_default_thread_limiter().borrowed_tokens)
+
+    with RawClient(server.port) as subscriber, RawClient(server.port) as client:
+        monkeypatch.setattr(os, "pread", waiting)
+        for _ in range(60):
+            subscriber.send_request(Subscribe())
+        assert stuck.acquire(timeout=20)
+        append(server.port, "b", range(20))
+        assert client.ask(Version("b")) == Ok((20,))
+        assert server.ask(borrowed) == 0
+        assert not free.is_set()
+        free.set()
+        assert subscriber.answer()
 
 
 def test_credit_is_kept_to_the_byte(serve: Serve) -> None:

@@ -7,6 +7,7 @@ happens while a batch is on its way to the disk, without a clock.
 from __future__ import annotations
 
 import errno
+import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
@@ -622,6 +623,30 @@ async def test_async_files_roll_while_syncs_go_on(
     state = left_after(disk, tmp_path)
     assert len(state) == 200
     assert [event.sequence for event in state] == list(range(1, 201))
+
+
+async def test_scans_that_wait_for_the_disk_hold_up_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free, pread = threading.Event(), os.pread
+
+    def stuck(descriptor: int, length: int, offset: int) -> bytes:
+        free.wait(30)
+        return pread(descriptor, length, offset)
+
+    async with es.open_store(tmp_path / "data", replace(ROOMY, sort=False)) as store, trio.open_nursery() as nursery:
+        await store.append("order-1", [es.NewEvent("T")], 0)
+        monkeypatch.setattr(os, "pread", stuck)
+        for _ in range(60):
+            nursery.start_soon(everything, store)
+        await trio.testing.wait_all_tasks_blocked()
+        assert trio.to_thread.current_default_thread_limiter().borrowed_tokens == 0
+        with trio.fail_after(20):
+            for version in range(1, 30):
+                await store.append("order-1", [es.NewEvent("T")], version)
+            await store.append_many([es.Commit("order-2", [es.NewEvent("T")], es.ANY) for _ in range(1_000)])
+            assert await store.version("order-1") == 30
+            await store._on_thread(lambda: None, store._replays)
+        assert not free.is_set()
+        free.set()
 
 
 # -- sorting in the background
