@@ -221,6 +221,7 @@ class OsFiles:
                     str(path.parent), f"in use by process {holder or 'unknown'}; stop it, or choose another folder"
                 ) from None
             raise
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        with contextlib.suppress(OSError):  # a full disk: the number is for people, the lock is what counts
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         return OsLock(descriptor)

@@ -85,19 +85,14 @@ def _open_in_step(path: Path, files: EventFiles, report: Report, proven: bool) -
 
 
 def _mark(path: Path, proven: bool) -> None:
-    mark = path / OPEN_MARK
-    try:
-        mark.write_bytes(b"" if proven else UNPROVEN)
-    except OSError:  # a full disk
-        if not mark.exists():
-            raise
+    with contextlib.suppress(OSError):  # a full disk: the store can be read all the same, only the next start knows less
+        (path / OPEN_MARK).write_bytes(b"" if proven else UNPROVEN)
 
 
 def mark_proven(directory: Directory) -> None:
     """All of it was read, and is sound."""
     directory.proven = True
-    with contextlib.suppress(OSError):  # then the next start reads it whole once more
-        _mark(directory.path, True)
+    _mark(directory.path, True)
 
 
 def _add(directory: Directory, files: EventFiles, header: ChunkHeader, report: Report) -> None:
@@ -114,7 +109,8 @@ def _add(directory: Directory, files: EventFiles, header: ChunkHeader, report: R
 def close_directory(directory: Directory) -> None:
     """Closes it and says that this was on purpose."""
     directory.close()
-    (directory.path / OPEN_MARK).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # then the next start looks at it, for nothing
+        (directory.path / OPEN_MARK).unlink(missing_ok=True)
 
 
 def _size(path: Path) -> int:

@@ -81,8 +81,10 @@ class OpenStore:
             self.preload.write(self.engine.known.recent(self.settings.preload_aggregates))
             self.engine.close()
         finally:
-            close_directory(self.engine.directory)
-            self.lock.release()
+            try:
+                close_directory(self.engine.directory)
+            finally:
+                self.lock.release()
 
 
 def open_folder(

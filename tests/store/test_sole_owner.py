@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -59,6 +60,28 @@ def test_a_process_that_was_killed_holds_nothing(tmp_path: Path) -> None:
         process.communicate()
     opened = open_folder(tmp_path, StoreSettings())
     assert opened.report.directory == "kept", "the probe found nothing wrong"
+    opened.close()
+
+
+def test_a_full_disk_keeps_nobody_from_opening_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = open_folder(tmp_path / "data", StoreSettings())
+    opened.engine.append_batch([raw("a", "c-1")])
+    segment = opened.engine.take()
+    assert segment is not None
+    opened.engine.write(segment)
+    opened.engine.mark_written(segment, durable=True)
+    opened.close()
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as disk:  # what would need a new block
+        disk.setattr(os, "pwrite", full)
+        disk.setattr(Path, "write_bytes", full)
+        opened = open_folder(tmp_path / "data", StoreSettings())
+    assert opened.engine.version("a") == 1
+    with pytest.raises(FolderRefused):
+        open_folder(tmp_path / "data", StoreSettings())
     opened.close()
 
 
