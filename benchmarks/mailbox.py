@@ -26,6 +26,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
 import trio
+
 from eventstore_mailbox import COMMITTED, CONFLICT, REFUSED, Batch, Entry, Mailboxes, Options, Ports
 
 Change: TypeAlias = tuple[str, int | None, str, bytes]

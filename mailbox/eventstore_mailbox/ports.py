@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Generic, NamedTuple, TypeVar, cast
+from typing import Final, Generic, NamedTuple, TypeVar, cast
 
 from eventstore_mailbox.batch import Batch
 from eventstore_mailbox.entry import Entry
@@ -16,6 +16,11 @@ C = TypeVar("C")
 A = TypeVar("A")
 X = TypeVar("X")
 O = TypeVar("O")  # noqa: E741 - command, aggregate, change, outcome
+
+
+_FIRST: Final = cast("Callable[[object], int]", itemgetter(0))
+_FIRST_TEXT: Final = cast("Callable[[object], str]", itemgetter(0))
+_THIRD_TEXT: Final = cast("Callable[[object], str]", itemgetter(2))
 
 
 class Publication(NamedTuple, Generic[X, O]):
@@ -69,11 +74,11 @@ class Ports(Generic[C, A, X, O]):
     clock: Callable[[], float]
     refusal: Callable[[Exception], O]
     flush: Callable[[], None] = _nothing
-    status: Callable[[O], int] = cast("Callable[[object], int]", itemgetter(0))
+    status: Callable[[O], int] = _FIRST
     untouched: Callable[[A], bool] = _touched
     size: Callable[[X], int] | None = None
-    aggregate_id: Callable[[X], str] = cast("Callable[[object], str]", itemgetter(0))
-    command_id: Callable[[X], str] = cast("Callable[[object], str]", itemgetter(2))
+    aggregate_id: Callable[[X], str] = _FIRST_TEXT
+    command_id: Callable[[X], str] = _THIRD_TEXT
     publish: Callable[[Sequence[Publication[X, O]]], Awaitable[None]] | None = None
     slot: Callable[[str], int] = slot_of
     on_slow: Callable[[Entry[C, O], float], None] = lambda entry, seconds: None

@@ -30,7 +30,7 @@ class History:
 
 
 class Request(Entry["Request", Outcome]):
-    """A command, its own entry. `kind`: add, nothing, reject, spoil, slow_add, slow_spoil. `seen`: the state it was last decided on."""
+    """A command, its own entry; what its `kind` means, `decide` says. `seen`: the state it was last decided on."""
 
     __slots__ = ("answers", "kind", "seen")
 
@@ -111,7 +111,12 @@ class Stepped:
         self.store = store
         self.pending: deque[Batch[Change, Outcome]] = deque()
         self.driver = driver = _Driver(store)
-        self.restores, self.handlers, self.publishing, self.timers = driver.restores, driver.handlers, driver.publishing, driver.timers
+        self.restores, self.handlers, self.publishing, self.timers = (
+            driver.restores,
+            driver.handlers,
+            driver.publishing,
+            driver.timers,
+        )
         self.answered: list[Request] = []
         self.published: dict[str, list[int]] = {}
         self.errors: list[str] = []
@@ -268,7 +273,9 @@ class Stepped:
         assert not machine.settlement.answers
         assert not machine.settlement._reruns
         for lane in machine.lanes.by_id.values():
-            assert lane.first is lane.last is lane.cursor is lane.ids is lane.backlog is None
+            assert lane.first is lane.last is lane.cursor is None
+            assert lane.ids is None
+            assert lane.backlog is None
             assert lane.aggregate is not None
             assert (lane.hold, lane.flying, lane.passing) == (0, 0, 0)
         for mailbox in machine.mailboxes:
