@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from eventstore.commands import RawCommand
 from eventstore.errors import (
     Closed,
     CommandIdReused,
@@ -40,7 +41,7 @@ from eventstore.errors import (
     UnsupportedVersion,
     VersionConflict,
 )
-from eventstore.model import ANY, EXISTS, CaughtUp, Commit, Committed, Event, NewEvent
+from eventstore.model import ANY, EXISTS, CaughtUp, Commit, Committed, Event, NewEvent, Unchanged
 
 if TYPE_CHECKING:
     from eventstore import blocking as blocking
@@ -52,9 +53,9 @@ __version__ = "0.1.0"
 __all__ = [
     "ANY", "EXISTS", "CaughtUp", "Closed", "CommandIdReused", "Commit", "Committed", "ConnectionLost", "Corrupt",
     "DomainRefused", "Event", "EventStoreError", "Fenced", "FolderRefused", "HandlerFailed", "InvalidArgument",
-    "NewEvent", "Overloaded", "PayloadInvalid", "Poisoned", "ProjectionFailed", "ProtocolError", "ReadFailed",
-    "Rejected", "ShuttingDown", "StorageFull", "StoreSettings", "UnknownCommand", "UnknownEvent", "UnknownOperation",
-    "UnsupportedVersion", "VersionConflict", "blocking", "connect", "open_store",
+    "NewEvent", "Overloaded", "PayloadInvalid", "Poisoned", "ProjectionFailed", "ProtocolError", "RawCommand", "ReadFailed",
+    "Rejected", "ShuttingDown", "StorageFull", "StoreSettings", "Unchanged", "UnknownCommand", "UnknownEvent",
+    "UnknownOperation", "UnsupportedVersion", "VersionConflict", "blocking", "connect", "open_store",
 ]  # fmt: skip
 
 _LAZY = {

@@ -241,6 +241,12 @@ class Committed(NamedTuple):
     duplicate: bool = False
 
 
+class Unchanged(NamedTuple):
+    """The command was handled, and nothing had to change: no event was stored."""
+
+    aggregate_id: str
+
+
 def micros(time: int | datetime | None, field: str = "timestamp") -> int | None:
     """Microseconds since 1970 UTC, of the argument called `field`.
 

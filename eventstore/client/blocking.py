@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import chain, islice
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from eventstore.client.address import parse_address
-from eventstore.client.appends import COMMITS_PER_TURN, Run
+from eventstore.client.batches import ROWS_PER_TURN, BatchQueue, Q, R, Run, good_rows, with_refused
 from eventstore.client.calls import Call, Flag
 from eventstore.client.exchange import Exchange
 from eventstore.client.facts import found_command, read_stats, read_version
 from eventstore.client.options import Options
 from eventstore.client.reading import Cursor, request_of
+from eventstore.client.sends import encode_command, encoded_or_refused
 from eventstore.client.subscription import Item, Subscription
-from eventstore.errors import EventStoreError, InvalidArgument
+from eventstore.errors import EventStoreError
 from eventstore.flat import Scalar
-from eventstore.model import Commit, Committed, Event, ExpectedVersion, NewEvent
+from eventstore.model import Commit, Committed, Event, ExpectedVersion, NewEvent, Unchanged
 from eventstore.protocol.answers import Ok
-from eventstore.protocol.requests import FindCommand, Request, Stats, Version, WireCommit
+from eventstore.protocol.requests import FindCommand, Request, Stats, Version
 from eventstore.store.cursors import AggregateCursor, LogCursor
 from eventstore.store.event_filter import event_filter
-from eventstore.store.raw_commit import Outcome, encode_commit, encode_commits, with_refused
+from eventstore.store.raw_commit import Outcome, encode_commit, encode_commits
+
+G = TypeVar("G")
 
 
 def connect(
@@ -77,9 +80,10 @@ class BlockingStore:
             InvalidArgument: a limit is broken; nothing was sent.
             ConnectionLost: the server did not come back in time; append again with the same command id to find out.
         """
+        exchange = self._exchange
         commit = encode_commit(aggregate_id, events, expected_version, command_id, timestamp)
-        batch, index = self._exchange.append(commit)
-        self._exchange.finish(batch.done)
+        batch, index = exchange.put(exchange.session.appends, commit)
+        exchange.finish(batch.done)
         outcome = batch.outcome(index)
         if isinstance(outcome, EventStoreError):
             raise outcome
@@ -87,19 +91,50 @@ class BlockingStore:
 
     def append_many(self, commits: Iterable[Commit]) -> list[Outcome]:
         """Appends each commit, whole or not at all, in this order; what became of each: Committed or an error."""
-        sent: list[tuple[list[WireCommit | InvalidArgument], list[Run[Flag]]]] = []
-        remaining = iter(commits)
-        while group := list(islice(remaining, COMMITS_PER_TURN)):
-            encoded = encode_commits(group)
-            sent.append((encoded, self._exchange.append_many([each for each in encoded if isinstance(each, tuple)])))
-        outcomes: list[Outcome] = []
-        for encoded, runs in sent:
-            outcomes += with_refused(encoded, chain.from_iterable(map(self._outcomes, runs)))
-        return outcomes
+        return self._put_many(self._exchange.session.appends, commits, encode_commits)
 
-    def _outcomes(self, run: Run[Flag]) -> list[Outcome]:
-        self._exchange.finish(run.batch.done)
-        return run.outcomes()
+    def send(self, command: object, command_id: str | None = None) -> Committed | Unchanged:
+        """Has the domain handle a command; what it changed is durable when this returns.
+
+        `command`: an object of a class of commands, or a `RawCommand`.
+
+        Raises:
+            Rejected: the domain says no; HandlerFailed: its handler raised something else.
+            UnknownCommand, PayloadInvalid: the server's domain does not know it, or it does not fit.
+            InvalidArgument: a limit is broken; nothing was sent.
+            ConnectionLost: the server did not come back in time; send again with the same command id to find out.
+        """
+        exchange = self._exchange
+        batch, index = exchange.put(exchange.session.sends, encode_command(command, command_id))
+        exchange.finish(batch.done)
+        outcome = batch.outcome(index)
+        if isinstance(outcome, EventStoreError):
+            raise outcome
+        return outcome
+
+    def send_many(self, commands: Iterable[object | tuple[object, str]]) -> list[Committed | Unchanged | EventStoreError]:
+        """Sends commands, or pairs of a command and its id; what became of each. Those of one aggregate are handled in this
+        order.
+        """
+        return self._put_many(self._exchange.session.sends, commands, encoded_or_refused)
+
+    def _put_many(
+        self,
+        queue: BatchQueue[Flag, R, Q],
+        given: Iterable[G],
+        encode: Callable[[Sequence[G]], Sequence[R | EventStoreError]],
+    ) -> list[Q | EventStoreError]:
+        sent: list[tuple[Sequence[R | EventStoreError], list[Run[Flag, R, Q]]]] = []
+        remaining = iter(given)
+        while group := list(islice(remaining, ROWS_PER_TURN)):
+            encoded = encode(group)
+            sent.append((encoded, self._exchange.put_many(queue, good_rows(encoded))))
+        outcomes: list[Q | EventStoreError] = []
+        for encoded, runs in sent:
+            for run in runs:
+                self._exchange.finish(run.batch.done)
+            outcomes += with_refused(encoded, chain.from_iterable(run.outcomes() for run in runs))
+        return outcomes
 
     def read(
         self,

@@ -8,21 +8,22 @@ background succeeds. A second task notices connections that are dead but not clo
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import anyio
 from anyio.abc import TaskGroup
 
 from eventstore.allocator import expect_large_buffers
 from eventstore.client.address import Address
-from eventstore.client.appends import Batch, Run
 from eventstore.client.backoff import Backoff
+from eventstore.client.batches import BatchQueue, Q, R
 from eventstore.client.calls import Call, Waiting
 from eventstore.client.link import Link, open_socket
 from eventstore.client.options import Options
 from eventstore.client.session import Session
 from eventstore.errors import Closed, ConnectionLost, EventStoreError, again
-from eventstore.protocol.requests import Ping, WireCommit
+from eventstore.protocol.requests import Ping
 
 
 class Connection:
@@ -37,7 +38,7 @@ class Connection:
         self._tasks: TaskGroup | None = None
         self._scope = anyio.CancelScope()
         self._unusable: EventStoreError | None = Closed(f"the client of {address} is not open; use `async with`")
-        self._room: anyio.Event | None = None
+        self._rooms: dict[BatchQueue[anyio.Event, Any, Any], anyio.Event] = {}
         self._heard = 0
         self.session: Session[anyio.Event] = Session(options.name, anyio.Event)
 
@@ -69,17 +70,6 @@ class Connection:
         self.session.add(waiting)
         self.flush()
 
-    def append(self, commit: WireCommit) -> tuple[Batch[anyio.Event], int]:
-        """Queues a commit; `flush` sends it. Raises what makes the client unusable."""
-        if self._unusable is not None:
-            raise again(self._unusable)
-        return self.session.append(commit)
-
-    def append_run(self, commits: Sequence[WireCommit], size_bytes: int) -> Run[anyio.Event]:
-        """As `append`, for commits that together fit into a batch, see `appends.runs`."""
-        self.check()
-        return self.session.append_run(commits, size_bytes)
-
     def check(self) -> None:
         """Raises what makes the client unusable now, if anything does."""
         if self._unusable is not None:
@@ -89,16 +79,16 @@ class Connection:
         """Sends what may be sent now; the rest goes when answers have come in."""
         if self._link is not None:
             self._link.write(self.session.data_to_send())
-        if self._room is not None and self.session.has_room:
-            self._room.set()
-            self._room = None
+        for queue in [queue for queue in self._rooms if queue.has_room]:
+            self._rooms.pop(queue).set()
 
-    async def wait_for_room(self) -> None:
-        """Returns when another commit may be queued."""
-        while not self.session.has_room:
+    async def wait_for_room(self, queue: BatchQueue[anyio.Event, R, Q]) -> None:
+        """Returns when more may be queued. Raises what makes the client unusable."""
+        self.check()
+        while not queue.has_room:
+            self.flush()
+            await self._rooms.setdefault(queue, anyio.Event()).wait()
             self.check()
-            self._room = self._room or anyio.Event()
-            await self._room.wait()
 
     # ---- tasks
 
@@ -193,9 +183,8 @@ class Connection:
     def _give_up(self, error: EventStoreError) -> None:
         self._unusable = error
         self.session.fail(error)
-        if self._room is not None:
-            self._room.set()
-            self._room = None
+        while self._rooms:
+            self._rooms.popitem()[1].set()
 
     def _lost(self, cause: Exception | None) -> ConnectionLost:
         why = str(cause) if cause is not None and str(cause) else "the connection was closed"

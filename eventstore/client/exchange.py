@@ -18,13 +18,13 @@ from typing import Final
 
 from eventstore.allocator import expect_large_buffers
 from eventstore.client.address import Address
-from eventstore.client.appends import Batch, Run, runs
 from eventstore.client.backoff import Backoff
+from eventstore.client.batches import Batch, BatchQueue, Q, R, Run, runs
 from eventstore.client.calls import Call, Flag, Waiting
 from eventstore.client.options import Options
 from eventstore.client.session import Session
 from eventstore.errors import Closed, ConnectionLost, EventStoreError, again
-from eventstore.protocol.requests import Ping, WireCommit
+from eventstore.protocol.requests import Ping
 
 _RECEIVE_BYTES: Final = 64 * 1024
 _RECEIVE_BYTES_MAX: Final = 1024 * 1024
@@ -39,7 +39,7 @@ class Exchange:
         expect_large_buffers()
         self._address = address
         self._options = options
-        self._session: Session[Flag] = Session(options.name, Flag)
+        self.session: Session[Flag] = Session(options.name, Flag)
         self._backoff = Backoff(options.reconnect_timeout)
         self._lock = threading.RLock()
         self._socket: socket.socket | None = None
@@ -74,32 +74,32 @@ class Exchange:
                 sock.shutdown(socket.SHUT_RDWR)  # wakes the thread that holds the lock
         with self._lock:
             self._disconnect()
-            self._session.fail(closed)
+            self.session.fail(closed)
 
     def start(self, waiting: Waiting) -> None:
         """Sends a request without waiting for its answer."""
         with self._lock:
             self._check()
-            self._session.add(waiting)
+            self.session.add(waiting)
             self._send_or_lose()
 
-    def append(self, commit: WireCommit) -> tuple[Batch[Flag], int]:
-        """Queues a commit; `finish` sends it."""
+    def put(self, queue: BatchQueue[Flag, R, Q], row: R) -> tuple[Batch[Flag, R, Q], int]:
+        """Queues a commit or a command; `finish` sends it."""
         with self._lock:
             self._check()
-            while not self._session.has_room:
+            while not queue.has_room:
                 self._step()
-            return self._session.append(commit)
+            return queue.add(row)
 
-    def append_many(self, commits: Sequence[WireCommit]) -> list[Run[Flag]]:
-        """Queues commits and sends what may leave now; `finish` waits for the answers, and sends the rest."""
-        queued: list[Run[Flag]] = []
+    def put_many(self, queue: BatchQueue[Flag, R, Q], rows: Sequence[R]) -> list[Run[Flag, R, Q]]:
+        """Queues many and sends what may leave now; `finish` waits for the answers, and sends the rest."""
+        queued: list[Run[Flag, R, Q]] = []
         with self._lock:
-            for run, size_bytes in runs(commits):
+            for run, size_bytes in runs(queue.kind, rows):
                 self._check()
-                while not self._session.has_room:
+                while not queue.has_room:
                     self._step()
-                queued.append(self._session.append_run(run, size_bytes))
+                queued.append(queue.add_run(run, size_bytes))
             self._send_or_lose()
         return queued
 
@@ -114,7 +114,7 @@ class Exchange:
     def grant(self, subscription: Waiting, credit: int) -> None:
         """Lets the server send so many bytes more for a subscription."""
         with self._lock:
-            self._session.grant(subscription, credit)
+            self.session.grant(subscription, credit)
             self._send_or_lose()
 
     def _check(self) -> None:
@@ -133,7 +133,7 @@ class Exchange:
     def _send_or_lose(self) -> bool:
         if self._socket is None:
             return False
-        data = self._session.data_to_send()
+        data = self.session.data_to_send()
         try:
             if data:
                 self._send(data)
@@ -143,7 +143,7 @@ class Exchange:
         return True
 
     def _receive_or_lose(self) -> None:
-        session = self._session
+        session = self.session
         answered = session.answered
         try:
             self._receive_or_ask()
@@ -174,8 +174,8 @@ class Exchange:
         try:
             self._receive()
         except TimeoutError:
-            self._session.add(Call(Ping(), Flag()))
-            self._send(self._session.data_to_send())
+            self.session.add(Call(Ping(), Flag()))
+            self._send(self.session.data_to_send())
             self._receive()
 
     def _receive(self) -> None:
@@ -187,7 +187,7 @@ class Exchange:
             raise ConnectionError("the server closed the connection")
         full = len(data) == self._receive_bytes
         self._receive_bytes = _RECEIVE_BYTES_MAX if full else _RECEIVE_BYTES
-        self._session.receive(data)
+        self.session.receive(data)
 
     def _look_out(self, sock: socket.socket) -> bytes | None:
         """What arrives within a moment, without going to sleep: being woken takes 60 µs, a good part of a round trip.
@@ -219,11 +219,11 @@ class Exchange:
             try:
                 self._connect()
             except (OSError, EventStoreError) as error:
-                fatal = self._session.fatal
+                fatal = self.session.fatal
                 if fatal is not None or self._backoff.expired(time.monotonic()):
                     self._backoff.recovered()  # the next call tries anew
                     lost = fatal or self._lost(error)
-                    self._session.fail(lost)
+                    self.session.fail(lost)
                     raise lost from None
 
     def _connect(self) -> None:
@@ -231,15 +231,15 @@ class Exchange:
         sock = socket.create_connection(self._address, timeout)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.sendall(self._session.connected())
-            while self._session.welcome is None:
+            sock.sendall(self.session.connected())
+            while self.session.welcome is None:
                 data = sock.recv(_RECEIVE_BYTES)
                 if not data:
                     raise ConnectionError("the connection was closed before the hello was answered")
-                self._session.receive(data)
+                self.session.receive(data)
         except BaseException:
             sock.close()
-            self._session.disconnected()
+            self.session.disconnected()
             raise
         sock.settimeout(self._options.silence_timeout)
         self._socket = sock
@@ -249,7 +249,7 @@ class Exchange:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
-        self._session.disconnected()
+        self.session.disconnected()
 
     def _lost(self, cause: Exception) -> ConnectionLost:
         why = str(cause) or type(cause).__name__

@@ -16,32 +16,37 @@ from __future__ import annotations
 
 import uuid
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Generic
 
-from eventstore.client.appends import AppendQueue, Batch, Run
+from eventstore.client.appends import COMMITS
+from eventstore.client.batches import BatchQueue
 from eventstore.client.calls import Call, S, Waiting
+from eventstore.client.sends import COMMANDS
 from eventstore.errors import ConnectionLost, EventStoreError, InvalidArgument, ProtocolError, ShuttingDown, UnsupportedVersion
+from eventstore.model import Committed, Unchanged
 from eventstore.protocol.answers import Answer, AnswerDecoder, Failure, Goodbye, Ok, Outcomes
 from eventstore.protocol.codes import OutcomeKind
 from eventstore.protocol.frames import LENGTH_BYTES, FrameReader
 from eventstore.protocol.handshake import Welcome, read_welcome
 from eventstore.protocol.limits import PROTOCOL_VERSION, REQUESTS_MAX
 from eventstore.protocol.request_codec import encode_request
-from eventstore.protocol.requests import Credit, Hello, Ping, Unsubscribe, WireCommit
+from eventstore.protocol.requests import Credit, Hello, Ping, Unsubscribe, WireCommand
 
 
 class Session(Generic[S]):
     """One client, over any number of connections, one after the other, to one server.
 
     `welcome` is what the server said on this connection, None before it did; `leaving`: it is going to close it;
-    `answered` counts answers, except to pings; `fatal` is set when no further connection can help.
+    `answered` counts answers, except to pings; `fatal` is set when no further connection can help. In `appends` and `sends`
+    wait the commits and the commands that have not left.
     """
 
     def __init__(self, client: str, make_signal: Callable[[], S], requests_max: int = REQUESTS_MAX) -> None:
         self._client = client
         self._requests_max = requests_max
-        self._appends = AppendQueue(make_signal)
+        self.appends = BatchQueue(COMMITS, make_signal)
+        self.sends: BatchQueue[S, WireCommand, Committed | Unchanged] = BatchQueue(COMMANDS, make_signal)
         self._last_id = 0
         self._hello_id = 0
         self._unsent: deque[Waiting] = deque()
@@ -63,19 +68,6 @@ class Session(Generic[S]):
         waiting.request_id = self._next_id()
         self._unsent.append(waiting)
 
-    def append(self, commit: WireCommit) -> tuple[Batch[S], int]:
-        """Queues a commit; the batch it travels in, and its index there. Ask `has_room` first."""
-        return self._appends.add(commit)
-
-    def append_run(self, commits: Sequence[WireCommit], size_bytes: int) -> Run[S]:
-        """As `append`, for commits that together fit into a batch, see `appends.runs`."""
-        return self._appends.add_run(commits, size_bytes)
-
-    @property
-    def has_room(self) -> bool:
-        """Whether more commits may be queued."""
-        return self._appends.has_room
-
     def grant(self, subscription: Waiting, credit: int) -> None:
         """The server may send so many bytes more for a subscription. (After a reconnect its request says so by itself.)"""
         if subscription.request_id in self._sent:
@@ -94,12 +86,13 @@ class Session(Generic[S]):
         self._unsent.clear()
         for each in waiting:
             each.fail(error)
-        self._appends.fail(error)
+        self.appends.fail(error)
+        self.sends.fail(error)
 
     @property
     def idle(self) -> bool:
         """Nobody waits for anything."""
-        return not self._unsent and not self._sent and self._appends.idle
+        return not self._unsent and not self._sent and self.appends.idle and self.sends.idle
 
     def _next_id(self) -> int:
         self._last_id += 1
@@ -132,9 +125,10 @@ class Session(Generic[S]):
 
     def data_to_send(self) -> bytes:
         """What may be sent now."""
-        if self.welcome is None or not (self._unsent or self._notices or self._appends.waiting):
+        appends, sends = self.appends, self.sends
+        if self.welcome is None or not (self._unsent or self._notices or appends.waiting or sends.waiting):
             return b""
-        while batch := self._appends.next():
+        while batch := appends.next() or sends.next():
             self.add(batch)
         frames, self._notices = self._notices, []
         room = min(self._requests_max, self.welcome.requests_max) - len(self._sent)

@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from itertools import chain, islice
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from eventstore.client.address import parse_address
-from eventstore.client.appends import COMMITS_PER_TURN, Run, runs
+from eventstore.client.batches import ROWS_PER_TURN, BatchQueue, Q, R, Run, good_rows, runs, with_refused
 from eventstore.client.calls import Call
 from eventstore.client.connection import Connection
 from eventstore.client.facts import found_command, read_stats, read_version
 from eventstore.client.options import Options
+from eventstore.client.sends import encode_command, encoded_or_refused
 from eventstore.client.streams import EventStream, SubscriptionStream
 from eventstore.client.subscription import Subscription
-from eventstore.errors import EventStoreError, InvalidArgument
+from eventstore.errors import EventStoreError
 from eventstore.flat import Scalar
-from eventstore.model import Commit, Committed, ExpectedVersion, NewEvent
+from eventstore.model import Commit, Committed, ExpectedVersion, NewEvent, Unchanged
 from eventstore.protocol.answers import Ok
 from eventstore.protocol.requests import FindCommand, Request, Stats, Version, WireCommit
 from eventstore.store.cursors import AggregateCursor, LogCursor
 from eventstore.store.event_filter import event_filter
-from eventstore.store.raw_commit import Outcome, encode_commit, encode_commits, with_refused
+from eventstore.store.raw_commit import Outcome, encode_commit, encode_commits
+
+G = TypeVar("G")
 
 
 def connect(
@@ -98,11 +101,47 @@ class NetworkStore:
             InvalidArgument: a limit is broken; nothing was sent.
             ConnectionLost: the server did not come back in time; append again with the same command id to find out.
         """
-        connection = self._connection
         commit = encode_commit(aggregate_id, events, expected_version, command_id, timestamp)
-        if not connection.session.has_room:
-            await connection.wait_for_room()
-        batch, index = connection.append(commit)
+        return await self._put(self._connection.session.appends, commit)
+
+    async def append_many(self, commits: Iterable[Commit]) -> list[Outcome]:
+        """Appends each commit, whole or not at all, in this order; what became of each: Committed or an error."""
+        return await self._put_many(self._connection.session.appends, commits, encode_commits)
+
+    async def send(self, command: object, command_id: str | None = None) -> Committed | Unchanged:
+        """Has the domain handle a command; what it changed is durable when this returns.
+
+        `command`: an object of a class of commands, or a `RawCommand`.
+
+        Raises:
+            Rejected: the domain says no; HandlerFailed: its handler raised something else.
+            UnknownCommand, PayloadInvalid: the server's domain does not know it, or it does not fit.
+            InvalidArgument: a limit is broken; nothing was sent.
+            ConnectionLost: the server did not come back in time; send again with the same command id to find out.
+        """
+        return await self._put(self._connection.session.sends, encode_command(command, command_id))
+
+    async def send_many(self, commands: Iterable[object | tuple[object, str]]) -> list[Committed | Unchanged | EventStoreError]:
+        """Sends commands, or pairs of a command and its id; what became of each. Those of one aggregate are handled in this
+        order.
+        """
+        return await self._put_many(self._connection.session.sends, commands, encoded_or_refused)
+
+    async def append_raw(self, commits: Sequence[WireCommit]) -> list[Outcome]:
+        """Appends commits that are encoded already, in one frame, so that one may rest on another (see `WireExpected`)."""
+        connection, queue = self._connection, self._connection.session.appends
+        await connection.wait_for_room(queue)
+        run = queue.add_run(commits, sum(map(queue.kind.size_bytes, commits)))
+        connection.flush()
+        await run.batch.done.wait()
+        return list(run.outcomes())
+
+    async def _put(self, queue: BatchQueue[anyio.Event, R, Q], row: R) -> Q:
+        connection = self._connection
+        connection.check()
+        if not queue.has_room:
+            await connection.wait_for_room(queue)
+        batch, index = queue.add(row)
         connection.flush()
         await batch.done.wait()
         outcome = batch.outcome(index)
@@ -110,29 +149,31 @@ class NetworkStore:
             raise outcome
         return outcome
 
-    async def append_many(self, commits: Iterable[Commit]) -> list[Outcome]:
-        """Appends each commit, whole or not at all, in this order; what became of each: Committed or an error."""
+    async def _put_many(
+        self,
+        queue: BatchQueue[anyio.Event, R, Q],
+        given: Iterable[G],
+        encode: Callable[[Sequence[G]], Sequence[R | EventStoreError]],
+    ) -> list[Q | EventStoreError]:
         connection = self._connection
-        sent: list[tuple[list[WireCommit | InvalidArgument], list[Run[anyio.Event]]]] = []
-        remaining = iter(commits)
-        while group := list(islice(remaining, COMMITS_PER_TURN)):
+        sent: list[tuple[Sequence[R | EventStoreError], list[Run[anyio.Event, R, Q]]]] = []
+        remaining = iter(given)
+        while group := list(islice(remaining, ROWS_PER_TURN)):
             if sent:
                 await anyio.lowlevel.checkpoint()
-            encoded = encode_commits(group)
-            queued: list[Run[anyio.Event]] = []
-            for run, size_bytes in runs([each for each in encoded if isinstance(each, tuple)]):
-                if not connection.session.has_room:
-                    connection.flush()
-                    await connection.wait_for_room()
-                queued.append(connection.append_run(run, size_bytes))
+            encoded = encode(group)
+            queued: list[Run[anyio.Event, R, Q]] = []
+            for run, size_bytes in runs(queue.kind, good_rows(encoded)):
+                await connection.wait_for_room(queue)
+                queued.append(queue.add_run(run, size_bytes))
             connection.flush()
             sent.append((encoded, queued))
-        outcomes: list[Outcome] = []
+        outcomes: list[Q | EventStoreError] = []
         for encoded, queued in sent:
             for each in queued:
                 if not each.batch.done.is_set():
                     await each.batch.done.wait()
-            outcomes += with_refused(encoded, chain.from_iterable(map(Run.outcomes, queued)))
+            outcomes += with_refused(encoded, chain.from_iterable(run.outcomes() for run in queued))
         return outcomes
 
     def read(

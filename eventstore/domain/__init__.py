@@ -11,8 +11,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from eventstore.commands import RawCommand
 from eventstore.domain.aggregate import Aggregate, applies
-from eventstore.domain.command_type import RawCommand, command, encode_command
+from eventstore.domain.command_type import command, encode_command
 from eventstore.domain.domain import Domain
 from eventstore.domain.event_type import event, event_type
 from eventstore.domain.handling import Handled, Handler, reject

@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Callable
 from functools import cached_property
 from operator import attrgetter
-from typing import Final, Generic, NamedTuple, TypeVar, cast
+from typing import Final, Generic, TypeVar, cast
 
+from eventstore.commands import RawCommand, encode_with
 from eventstore.domain.codec import PayloadCodec, check_dataclass, described
 from eventstore.errors import DomainRefused, EventStoreError, InvalidArgument
 from eventstore.fields import check_text, shown
@@ -15,14 +16,6 @@ from eventstore.model import TYPE_BYTES_MAX
 
 C = TypeVar("C")
 _ATTRIBUTE: Final = "__eventstore_command__"
-
-
-class RawCommand(NamedTuple):
-    """A command as it travels: its type, the aggregate it is for, and its fields as JSON."""
-
-    type: str
-    aggregate_id: str
-    payload: bytes
 
 
 class CommandType(Generic[C]):
@@ -145,3 +138,6 @@ def _made(cls: type[C], name: str, id_field: str | None) -> CommandType[C]:
             name=described(cls),
         )
     return CommandType(cls, name, id_field or names[0])
+
+
+encode_with(encode_command)

@@ -16,7 +16,7 @@ from typing import Final, TypeAlias, cast
 from eventstore import flat
 from eventstore.errors import EventStoreError, ProtocolError, VersionConflict, from_wire, to_wire
 from eventstore.flat import Malformed, Scalar
-from eventstore.model import Committed
+from eventstore.model import Committed, Unchanged
 from eventstore.protocol.codes import AnswerCode, OutcomeKind
 from eventstore.protocol.frames import LENGTH, bad_length, encode_frame
 from eventstore.protocol.limits import ERROR_TEXT_BYTES_MAX, FRAME_BYTES_MAX
@@ -31,6 +31,7 @@ _COMMITTED: Final = int(OutcomeKind.COMMITTED)
 _DUPLICATE: Final = int(OutcomeKind.DUPLICATE)
 _CONFLICT: Final = int(OutcomeKind.CONFLICT)
 _REFUSED: Final = int(OutcomeKind.REFUSED)
+_UNCHANGED: Final = int(OutcomeKind.UNCHANGED)
 OUTCOME_VALUES: Final = 3
 _ALL_COMMITTED: Final = frozenset({_COMMITTED})
 _INTS: Final = frozenset({int})
@@ -56,7 +57,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """What became of each commit of an APPEND: three values each, see `OutcomeKind`."""
+    """What became of each commit of an APPEND, or each command of a SEND: three values each, see `OutcomeKind`."""
 
     values: Sequence[Scalar]
 
@@ -225,10 +226,8 @@ def decode_all_committed(aggregate_ids: Sequence[str], values: Sequence[Scalar])
 def decode_outcome(
     aggregate_id: str, expected: int | str, kind: Scalar, first: Scalar, second: Scalar
 ) -> Committed | EventStoreError:
-    """The outcome that `outcome_values` described, of a commit on `aggregate_id` that expected `expected`.
-
-    Raises:
-        ProtocolError: the three values are no outcome.
+    """The outcome that `outcome_values` described, of a commit on `aggregate_id` that expected `expected`; a ProtocolError
+    where the three values are none.
     """
     if (kind in (_COMMITTED, _DUPLICATE)) and first.__class__ is int and second.__class__ is int:
         return Committed(aggregate_id, first, second, kind == _DUPLICATE)
@@ -238,5 +237,16 @@ def decode_outcome(
         try:
             return _error(payload_decoder(_ERROR_VALUES_MAX).decode(second))
         except Malformed as error:
-            raise ProtocolError(f"the error of an outcome is malformed: {error}") from None
-    raise ProtocolError(f"an outcome of the unknown kind {kind!r}")
+            return ProtocolError(f"the error of an outcome is malformed: {error}")
+        except ProtocolError as error:
+            return error
+    return ProtocolError(f"an outcome of the unknown kind {kind!r}")
+
+
+def decode_command_outcome(
+    aggregate_id: str, kind: Scalar, first: Scalar, second: Scalar
+) -> Committed | Unchanged | EventStoreError:
+    """As `decode_outcome`, of a command."""
+    if kind == _UNCHANGED:
+        return Unchanged(aggregate_id)
+    return decode_outcome(aggregate_id, "the version it was handled at", kind, first, second)

@@ -19,6 +19,7 @@ class RequestCode(enum.IntEnum):
     UNSUBSCRIBE = 9
     STATS = 10
     PING = 11
+    SEND = 12
 
 
 class AnswerCode(enum.IntEnum):
@@ -32,9 +33,10 @@ class AnswerCode(enum.IntEnum):
 
 
 class OutcomeKind(enum.IntEnum):
-    """What became of one commit of an APPEND."""
+    """What became of one commit of an APPEND, or of one command of a SEND."""
 
     COMMITTED = 0
     DUPLICATE = 1
     CONFLICT = 2
     REFUSED = 3
+    UNCHANGED = 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from eventstore.model import FILTER_TYPES_MAX
+from eventstore.model import EVENT_BYTES_MAX, FILTER_TYPES_MAX
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
@@ -24,6 +24,12 @@ REQUESTS_MAX: Final = 1024
 
 # A frame of minimal commits would otherwise hold 17 MiB / 16 bytes of them: a million tuples out of one frame.
 COMMITS_PER_FRAME_MAX: Final = 16_384
+
+# Commands are as small as commits.
+COMMANDS_PER_FRAME_MAX: Final = COMMITS_PER_FRAME_MAX
+
+# The fields of a command as JSON; as large as an event may be.
+PAYLOAD_BYTES_MAX: Final = EVENT_BYTES_MAX
 
 # Five for each commit, and some to spare. Bounds what any frame can make a decoder allocate: a string of two bytes takes
 # 3 bytes on the wire and 60 as an object, so that 17 MiB of them would be over 300 MB.

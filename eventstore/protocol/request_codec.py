@@ -12,12 +12,14 @@ from eventstore.flat import Malformed, Scalar
 from eventstore.protocol import requests
 from eventstore.protocol.codes import RequestCode
 from eventstore.protocol.frames import encode_frame
-from eventstore.protocol.limits import COMMITS_PER_FRAME_MAX, MAGIC
+from eventstore.protocol.limits import COMMANDS_PER_FRAME_MAX, COMMITS_PER_FRAME_MAX, MAGIC
 from eventstore.protocol.payload import payload_decoder, request_id_of
-from eventstore.protocol.requests import Append, Hello, Request, WireCommit
+from eventstore.protocol.requests import Append, Hello, Request, Send, WireCommand, WireCommit
 
 COMMIT_VALUES: Final = 5
+COMMAND_VALUES: Final = 4
 _APPEND: Final = int(RequestCode.APPEND)
+_SEND: Final = int(RequestCode.SEND)
 _HELLO_VALUES: Final = 3
 _NONE: Final = type(None)
 _CODES: Final[dict[type[Request], RequestCode]] = {
@@ -32,6 +34,7 @@ _CODES: Final[dict[type[Request], RequestCode]] = {
     requests.Unsubscribe: RequestCode.UNSUBSCRIBE,
     requests.Stats: RequestCode.STATS,
     requests.Ping: RequestCode.PING,
+    Send: RequestCode.SEND,
 }
 
 
@@ -46,7 +49,7 @@ def _values_of(kind: type[Request]) -> Callable[[Request], tuple[Scalar, ...]]:
     return lambda request: tuple(getattr(request, name) for name in names)
 
 
-_VALUES: Final = {kind: _values_of(kind) for kind in _CODES if kind is not Append}
+_VALUES: Final = {kind: _values_of(kind) for kind in _CODES if kind not in (Append, Send)}
 
 
 class BadRequest(Exception):
@@ -62,6 +65,8 @@ def encode_request(request_id: int, request: Request) -> bytes:
     """The frame of a request."""
     if isinstance(request, Append):
         return encode_append(request_id, [value for commit in request.commits for value in commit])
+    if isinstance(request, Send):
+        return encode_send(request_id, [value for command in request.commands for value in command])
     values = _VALUES[request.__class__](request)
     if isinstance(request, Hello):
         values = (MAGIC, *values)
@@ -71,6 +76,11 @@ def encode_request(request_id: int, request: Request) -> bytes:
 def encode_append(request_id: int, values: Sequence[Scalar]) -> bytes:
     """The frame of an APPEND; `values` are those of each commit, five by five (see `WireCommit`)."""
     return encode_frame(request_id, _APPEND, values)
+
+
+def encode_send(request_id: int, values: Sequence[Scalar]) -> bytes:
+    """The frame of a SEND; `values` are those of each command, four by four (see `WireCommand`)."""
+    return encode_frame(request_id, _SEND, values)
 
 
 class RequestDecoder:
@@ -108,12 +118,7 @@ def _append(values: list[Scalar]) -> Append:
     if odd or not count:
         raise ProtocolError(f"APPEND takes 5 values for each of its commits, got {len(values) - 2}", operation="APPEND")
     if count > COMMITS_PER_FRAME_MAX:
-        raise InvalidArgument(
-            f"{count} commits in one frame, the limit is {COMMITS_PER_FRAME_MAX}",
-            field="commits",
-            limit=COMMITS_PER_FRAME_MAX,
-            value=count,
-        )
+        raise _too_many("commits", count, COMMITS_PER_FRAME_MAX)
     if count == 1:  # three times faster than the sets below
         commit = tuple(values[2:])
         fine = _is_commit(*commit)
@@ -162,6 +167,22 @@ def _checked(commit: tuple[Scalar, ...], fine: bool) -> WireCommit:
     return cast(WireCommit, commit)
 
 
+def _too_many(field: str, count: int, limit: int) -> InvalidArgument:
+    return InvalidArgument(f"{count} {field} in one frame, the limit is {limit}", field=field, limit=limit, value=count)
+
+
+def _send(values: list[Scalar]) -> Request:
+    count, odd = divmod(len(values), COMMAND_VALUES)
+    if odd or not count:
+        raise ProtocolError(f"SEND takes 4 values for each of its commands, got {len(values)}", operation="SEND")
+    if count > COMMANDS_PER_FRAME_MAX:
+        raise _too_many("commands", count, COMMANDS_PER_FRAME_MAX)
+    columns = [values[place::COMMAND_VALUES] for place in range(COMMAND_VALUES)]
+    if [set(map(type, column)) for column in columns] != [{str}, {str}, {str}, {bytes}]:
+        raise ProtocolError("a command is type (str), aggregate id (str), command id (str), payload (bin)", operation="SEND")
+    return Send(cast("list[WireCommand]", list(zip(*columns, strict=True))))
+
+
 def _hello(values: list[Scalar]) -> Request:
     if len(values) < _HELLO_VALUES or values[0] != MAGIC:
         raise ProtocolError(f"HELLO takes {MAGIC!r}, a version and a name", operation="HELLO")
@@ -186,8 +207,9 @@ def _plain(kind: type[Request]) -> Callable[[list[Scalar]], Request]:
     return decode
 
 
-_DECODERS: Final = {int(code): _plain(kind) for kind, code in _CODES.items() if kind not in (Append, Hello)}
+_DECODERS: Final = {int(code): _plain(kind) for kind, code in _CODES.items() if kind not in (Append, Send, Hello)}
 _DECODERS[int(RequestCode.HELLO)] = _hello
+_DECODERS[int(RequestCode.SEND)] = _send
 
 
 def _request(code: Scalar, values: list[Scalar]) -> Request:

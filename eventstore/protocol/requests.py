@@ -1,9 +1,9 @@
 """Requests: what a client may ask, as frozen values that check themselves.
 
 A request that exists is within its limits, on either side: constructing one raises `InvalidArgument` with field, limit
-and value. The exception is `Append`, of which there are a hundred thousand a second: only its shape is checked when it
-is decoded; ids, expected version and events are checked by the store, commit by commit, so that a bad one refuses only
-itself.
+and value. The exceptions are `Append` and `Send`, of which there are a hundred thousand a second: only their shape is
+checked when they are decoded. Ids, expected version and events are checked by the store, commit by commit, and a command by
+whoever handles it, with `check_command`, so that a bad one refuses only itself.
 
 The fields of a class, in this order, are its values on the wire (`types` is spread out as the last ones).
 """
@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, TypeAlias
 from eventstore.errors import InvalidArgument
 from eventstore.fields import check_flag, check_int, check_optional_int, check_text
 from eventstore.flat import Scalar
-from eventstore.model import VERSION_MAX
+from eventstore.model import TYPE_BYTES_MAX, VERSION_MAX
 from eventstore.protocol import limits
 
 INT64_MIN: Final = -(2**63)
@@ -31,10 +31,20 @@ WireCommit: TypeAlias = "tuple[str, WireExpected, str, int | None, bytes]"
 """Aggregate id, expected version, command id, timestamp, events as flat msgpack."""
 
 
+WireCommand: TypeAlias = "tuple[str, str, str, bytes]"
+"""Type, aggregate id, command id, payload."""
+
+
 class Append(NamedTuple):
     """Append these commits, each whole or not at all, in this order."""
 
     commits: Sequence[WireCommit]
+
+
+class Send(NamedTuple):
+    """Have these commands handled by the domain, those of one aggregate in this order."""
+
+    commands: Sequence[WireCommand]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +171,24 @@ class Ping:
     """Are you there?"""
 
 
-Request: TypeAlias = Append | Hello | Read | ReadAll | Version | FindCommand | Subscribe | Credit | Unsubscribe | Stats | Ping
+Request: TypeAlias = (
+    Append | Send | Hello | Read | ReadAll | Version | FindCommand | Subscribe | Credit | Unsubscribe | Stats | Ping
+)
+
+
+def check_command(command: WireCommand) -> None:
+    """Raises InvalidArgument where a limit is broken."""
+    name, aggregate_id, command_id, payload = command
+    check_text("type", name, 1, TYPE_BYTES_MAX)
+    check_text("aggregate_id", aggregate_id)
+    check_text("command_id", command_id)
+    if len(payload) > limits.PAYLOAD_BYTES_MAX:
+        raise InvalidArgument(
+            f"the command's payload has {len(payload)} bytes, the limit is {limits.PAYLOAD_BYTES_MAX}",
+            field="payload",
+            limit=limits.PAYLOAD_BYTES_MAX,
+            value=len(payload),
+        )
 
 
 def _check_prefix(prefix: Scalar) -> None:

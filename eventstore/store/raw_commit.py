@@ -7,7 +7,7 @@ frame it would never fit in.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from operator import itemgetter
 from typing import Final, TypeAlias
@@ -76,11 +76,6 @@ def encode_commit(
 def encode_commits(commits: Sequence[Commit]) -> list[RawCommit | InvalidArgument]:
     """As `encode_commit`, for each of many: what is wrong with one is its outcome, and nobody else's."""
     return _encode_alike(commits) or [_encoded_or_refused(commit) for commit in commits]
-
-
-def with_refused(encoded: Sequence[RawCommit | InvalidArgument], outcomes: Iterator[Outcome]) -> list[Outcome]:
-    """The outcome of each commit: what was wrong with it, or else the next of `outcomes`."""
-    return [each if isinstance(each, InvalidArgument) else next(outcomes) for each in encoded]
 
 
 def named_expected(expected: RawExpected) -> int | str:

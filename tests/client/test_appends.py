@@ -6,15 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventstore.client.appends import (
+from eventstore.client.appends import COMMITS
+from eventstore.client.batches import (
     BATCH_BYTES,
-    BATCH_COMMITS,
+    BATCH_ROWS,
     EAGER_WINDOW,
-    FULL_COMMITS,
-    QUEUE_COMMITS_MAX,
+    FULL_ROWS,
+    QUEUE_ROWS_MAX,
     WINDOW,
-    AppendQueue,
     Batch,
+    BatchQueue,
 )
 from eventstore.client.calls import Flag
 from eventstore.errors import CommandIdReused, EventStoreError, Overloaded, ProtocolError, VersionConflict
@@ -26,12 +27,15 @@ from eventstore.protocol.request_codec import RequestDecoder
 from eventstore.protocol.requests import Append, WireCommit
 from eventstore.store.raw_commit import encode_commit
 
+AppendBatch = Batch[Flag, WireCommit, Committed]
+Queue = BatchQueue[Flag, WireCommit, Committed]
+
 
 def commit(name: str = "a", size: int = 10) -> WireCommit:
     return encode_commit(name, [NewEvent("T", bytes(size))], ANY, f"c-{name}", None)
 
 
-def leave(queue: AppendQueue[Flag]) -> list[Batch[Flag]]:
+def leave(queue: Queue) -> list[AppendBatch]:
     """The batches that leave now."""
     batches = []
     while (batch := queue.next()) is not None:
@@ -39,36 +43,36 @@ def leave(queue: AppendQueue[Flag]) -> list[Batch[Flag]]:
     return batches
 
 
-def answer(batch: Batch[Flag]) -> None:
-    batch.receive(Outcomes((0, 1, 1) * len(batch.commits)), 100)
+def answer(batch: AppendBatch) -> None:
+    batch.receive(Outcomes((0, 1, 1) * len(batch.rows)), 100)
 
 
 def test_a_lone_append_leaves_at_once() -> None:
-    queue = AppendQueue(Flag)
+    queue = BatchQueue(COMMITS, Flag)
     queue.add(commit())
     (batch,) = leave(queue)
-    assert len(batch.commits) == 1
+    assert len(batch.rows) == 1
 
 
 def test_appends_behind_those_in_flight_travel_together_when_an_answer_comes() -> None:
-    queue = AppendQueue(Flag)
+    queue = BatchQueue(COMMITS, Flag)
     first = []
     for _ in range(EAGER_WINDOW):
         queue.add(commit())
         first += leave(queue)
     assert len(first) == EAGER_WINDOW
-    for _ in range(FULL_COMMITS - 1):
+    for _ in range(FULL_ROWS - 1):
         queue.add(commit())
         assert leave(queue) == []
     answer(first[0])
     (batch,) = leave(queue)
-    assert len(batch.commits) == FULL_COMMITS - 1
+    assert len(batch.rows) == FULL_ROWS - 1
 
 
 def test_a_full_batch_leaves_while_others_are_in_flight_until_the_window_is_full() -> None:
-    queue = AppendQueue(Flag)
+    queue = BatchQueue(COMMITS, Flag)
     left = []
-    for _ in range(10 * BATCH_COMMITS):
+    for _ in range(10 * BATCH_ROWS):
         queue.add(commit())
         left += leave(queue)
     assert len(left) == WINDOW
@@ -77,15 +81,15 @@ def test_a_full_batch_leaves_while_others_are_in_flight_until_the_window_is_full
 
 
 def test_a_batch_is_bounded_in_bytes_and_in_commits() -> None:
-    queue = AppendQueue(Flag)
-    places = [queue.add(commit(size=100_000)) for _ in range(20)] + [queue.add(commit()) for _ in range(3 * BATCH_COMMITS)]
+    queue = BatchQueue(COMMITS, Flag)
+    places = [queue.add(commit(size=100_000)) for _ in range(20)] + [queue.add(commit()) for _ in range(3 * BATCH_ROWS)]
     batches = list(dict.fromkeys(batch for batch, _ in places))
-    assert all(batch.size_bytes <= BATCH_BYTES and len(batch.commits) <= BATCH_COMMITS for batch in batches)
-    assert sum(len(batch.commits) for batch in batches) == len(places)
+    assert all(batch.size_bytes <= BATCH_BYTES and len(batch.rows) <= BATCH_ROWS for batch in batches)
+    assert sum(len(batch.rows) for batch in batches) == len(places)
 
 
 def test_the_largest_commit_travels_alone_and_fits_in_a_frame() -> None:
-    queue = AppendQueue(Flag)
+    queue = BatchQueue(COMMITS, Flag)
     events = [NewEvent("T", bytes(EVENT_BYTES_MAX - 20))] * 4
     largest = encode_commit("é" * 127, events, 2**63 - 1, "é" * 127, TIME_MAX)
     assert COMMIT_BYTES_MAX - 200 < len(largest[4]) <= COMMIT_BYTES_MAX
@@ -96,32 +100,32 @@ def test_the_largest_commit_travels_alone_and_fits_in_a_frame() -> None:
     while not queue.idle:
         batches += leave(queue)
         answer(batches[-1])
-    assert [len(batch.commits) for batch in batches] == [1, 1, 1]
+    assert [len(batch.rows) for batch in batches] == [1, 1, 1]
     assert len(batches[1].encode()) - LENGTH_BYTES <= FRAME_BYTES_MAX
 
 
 def test_what_waits_is_bounded() -> None:
-    queue = AppendQueue(Flag)
+    queue = BatchQueue(COMMITS, Flag)
     added = 0
     while queue.has_room:
         queue.add(commit())
         added += 1
-    assert added == QUEUE_COMMITS_MAX
+    assert added == QUEUE_ROWS_MAX
     leave(queue)
     assert queue.has_room
 
 
 @given(st.lists(st.integers(0, 3), max_size=300))
 def test_commits_leave_in_the_order_they_came_and_none_is_forgotten(steps: list[int]) -> None:
-    queue = AppendQueue(Flag)
-    in_flight: list[Batch[Flag]] = []
+    queue = BatchQueue(COMMITS, Flag)
+    in_flight: list[AppendBatch] = []
     seen: list[str] = []
     added = 0
 
     def flush() -> None:
         for batch in leave(queue):
             in_flight.append(batch)
-            seen.extend(wire[0] for wire in batch.commits)
+            seen.extend(wire[0] for wire in batch.rows)
 
     for step in steps:
         if step < 3:
@@ -141,7 +145,7 @@ def test_commits_leave_in_the_order_they_came_and_none_is_forgotten(steps: list[
 
 
 def test_each_commit_gets_its_own_outcome() -> None:
-    queue = AppendQueue(Flag)
+    queue = BatchQueue(COMMITS, Flag)
     expectations = [0, 5, ANY, EXISTS, 7]
     places = [
         queue.add(encode_commit("a", [NewEvent("T")], expected, f"c-{i}", None)) for i, expected in enumerate(expectations)
@@ -166,7 +170,7 @@ def test_each_commit_gets_its_own_outcome() -> None:
 
 
 def test_an_error_for_the_frame_is_the_outcome_of_each_commit() -> None:
-    queue = AppendQueue(Flag)
+    queue = BatchQueue(COMMITS, Flag)
     places = [queue.add(commit()) for _ in range(3)]
     (batch,) = leave(queue)
     batch.receive(Failure(Overloaded("busy")), 100)
@@ -178,7 +182,7 @@ def test_an_error_for_the_frame_is_the_outcome_of_each_commit() -> None:
 
 @pytest.mark.parametrize("wrong", [Ok(), Outcomes((0, 1, 1)), Outcomes((9, 9, 9, 9, 9, 9))])
 def test_a_wrong_answer_is_a_protocol_error_for_each_commit(wrong: Ok | Outcomes) -> None:
-    queue = AppendQueue(Flag)
+    queue = BatchQueue(COMMITS, Flag)
     for _ in range(2):
         queue.add(commit())
     (batch,) = leave(queue)
@@ -187,7 +191,7 @@ def test_a_wrong_answer_is_a_protocol_error_for_each_commit(wrong: Ok | Outcomes
 
 
 def test_a_batch_encodes_as_the_append_of_its_commits() -> None:
-    queue = AppendQueue(Flag)
+    queue = BatchQueue(COMMITS, Flag)
     wires = [commit(str(number)) for number in range(30)]
     for wire in wires:
         queue.add(wire)

@@ -181,7 +181,7 @@ def test_whoever_waits_for_room_when_the_client_is_closed_is_told(run: Callable[
                 for _ in range(16):  # more than may be in flight and wait
                     tasks.start_soon(append, store)
                 await anyio.wait_all_tasks_blocked()
-                assert not store._connection.session.has_room
+                assert not store._connection.session.appends.has_room
                 await store.aclose()
         assert len(told) == 16
 

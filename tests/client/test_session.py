@@ -78,7 +78,7 @@ def test_after_a_reconnect_everything_unanswered_is_sent_again_in_the_old_order(
 def test_an_append_without_its_answer_is_sent_again_with_the_same_command_id() -> None:
     session = new_session()
     peer = Peer(session)
-    batch, index = session.append(encode_commit("a", [EVENT], 0, "c-1", None))
+    batch, index = session.appends.add(encode_commit("a", [EVENT], 0, "c-1", None))
     first = peer.received()
     session.disconnected()
     peer = Peer(session)
@@ -129,7 +129,7 @@ def test_no_more_requests_are_in_flight_than_the_client_wants() -> None:
 def test_a_request_too_large_for_this_server_fails_alone() -> None:
     session = new_session()
     peer = Peer(session, Welcome(1, "peer", STORE, frame_bytes_max=100))
-    batch, index = session.append(encode_commit("a", [NewEvent("T", bytes(200))], ANY, "c", None))
+    batch, index = session.appends.add(encode_commit("a", [NewEvent("T", bytes(200))], ANY, "c", None))
     call = add_call(session, Version("a"))
     assert [request for _, request in peer.received()] == [Version("a")]
     outcome = batch.outcome(index)
@@ -193,7 +193,7 @@ def test_what_was_refused_by_a_leaving_server_is_sent_to_the_next_one() -> None:
 def test_a_batch_of_which_a_leaving_server_refused_a_part_is_sent_again_whole() -> None:
     session = new_session()
     peer = Peer(session)
-    places = [session.append(encode_commit("a", [EVENT], i, f"c-{i}", None)) for i in range(2)]
+    places = [session.appends.add(encode_commit("a", [EVENT], i, f"c-{i}", None)) for i in range(2)]
     ((request_id, _),) = peer.received()
     peer.outcomes(request_id, (0, 1, 1, *outcome_values(ShuttingDown("later"))))
     assert session.drained
@@ -281,7 +281,7 @@ def test_failing_reaches_everyone_who_waits() -> None:
     unsent = add_call(session, Read("a"))
     subscription = Subscription(0, EventFilter())
     session.add(subscription)
-    places = [session.append(encode_commit("a", [EVENT], ANY, None, None)) for _ in range(3000)]
+    places = [session.appends.add(encode_commit("a", [EVENT], ANY, None, None)) for _ in range(3000)]
     session.fail(Closed("closed"))
     for call in (sent, unsent):
         with pytest.raises(Closed):

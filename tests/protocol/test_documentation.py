@@ -31,6 +31,7 @@ from eventstore.protocol.requests import (
     Ping,
     Read,
     ReadAll,
+    Send,
     Stats,
     Subscribe,
     Unsubscribe,
@@ -67,6 +68,7 @@ EXAMPLES = {
     "stats": encode_request(10, Stats()),
     "stats-answer": encode_ok(10, "events", 1),
     "ping": encode_request(11, Ping()),
+    "send": encode_request(13, Send([("Deposit", "acc-1", "c-9", b'{"cents":100}')])),
     "error": encode_error(12, UnknownOperation("unknown", operation=99)),
     "goodbye": encode_goodbye(),
 }

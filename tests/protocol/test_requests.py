@@ -14,7 +14,14 @@ from eventstore.flat import Scalar
 from eventstore.model import VERSION_MAX
 from eventstore.protocol.codes import RequestCode
 from eventstore.protocol.frames import LENGTH_BYTES, encode_frame
-from eventstore.protocol.limits import COMMITS_PER_FRAME_MAX, CREDIT_BYTES_MAX, PAGE_BYTES_MAX, TYPES_MAX
+from eventstore.protocol.limits import (
+    COMMANDS_PER_FRAME_MAX,
+    COMMITS_PER_FRAME_MAX,
+    CREDIT_BYTES_MAX,
+    PAGE_BYTES_MAX,
+    PAYLOAD_BYTES_MAX,
+    TYPES_MAX,
+)
 from eventstore.protocol.request_codec import BadRequest, RequestDecoder, encode_append, encode_request
 from eventstore.protocol.requests import (
     INT64_MAX,
@@ -28,10 +35,13 @@ from eventstore.protocol.requests import (
     Read,
     ReadAll,
     Request,
+    Send,
     Stats,
     Subscribe,
     Unsubscribe,
     Version,
+    WireCommand,
+    check_command,
 )
 
 texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=63)
@@ -44,6 +54,7 @@ credits_ = st.integers(0, CREDIT_BYTES_MAX)
 request_ids = st.integers(1, UINT64_MAX)
 prefixes = st.one_of(st.none(), st.just(""), texts)
 expected = st.one_of(st.none(), st.just(True), st.integers(0, VERSION_MAX))
+wire_commands = st.tuples(texts, texts, texts, st.binary(max_size=200))
 wire_commits = st.tuples(texts, expected, texts, times, st.binary(max_size=200))
 
 requests = st.one_of(
@@ -58,6 +69,7 @@ requests = st.one_of(
     st.builds(Unsubscribe, request_ids),
     st.just(Stats()),
     st.just(Ping()),
+    st.builds(Send, st.lists(wire_commands, min_size=1, max_size=20)),
 )
 
 
@@ -163,6 +175,9 @@ def test_an_id_that_is_not_utf8_is_refused_in_a_way_that_can_be_shown(code: int)
         (RequestCode.CREDIT, (1,)),
         (RequestCode.STATS, (1,)),
         (RequestCode.PING, (None,)),
+        (RequestCode.SEND, ()),
+        (RequestCode.SEND, ("Open", "a", "c")),
+        (RequestCode.SEND, ("Open", "a", "c", b"{}", "Open")),
         (RequestCode.APPEND, ()),
         (RequestCode.APPEND, ("a", 0, "c", None)),
         (RequestCode.APPEND, ("a", 0, "c", None, b"", "a")),
@@ -200,6 +215,34 @@ def test_a_commit_may_rest_on_one_before_it_of_its_aggregate() -> None:
         assert isinstance(refused(9, RequestCode.APPEND, *nothing_before), ProtocolError)
 
 
+@pytest.mark.parametrize("bad", [(b"T", "a", "c", b""), ("T", None, "c", b""), ("T", "a", 1, b""), ("T", "a", "c", "{}")])
+def test_a_command_of_the_wrong_shape_is_a_protocol_error(bad: tuple[Scalar, ...]) -> None:
+    good = ("T", "a", "c", b"{}")
+    for values in (bad, (*good, *bad), (*bad, *good)):
+        assert isinstance(refused(9, RequestCode.SEND, *values), ProtocolError)
+
+
+def test_a_frame_of_too_many_commands_is_refused_by_name() -> None:
+    error = refused(9, RequestCode.SEND, *("T", "a", "c", b"") * (COMMANDS_PER_FRAME_MAX + 1))
+    assert isinstance(error, InvalidArgument)
+    assert (error.fields["field"], error.fields["limit"]) == ("commands", COMMANDS_PER_FRAME_MAX)
+
+
+@pytest.mark.parametrize(
+    ("command", "field"),
+    [
+        (("", "a", "c", b""), "type"),
+        (("T", "x" * 256, "c", b""), "aggregate_id"),
+        (("T", "a", "\ud800", b""), "command_id"),
+        (("T", "a", "c", bytes(PAYLOAD_BYTES_MAX + 1)), "payload"),
+    ],
+)
+def test_a_command_beyond_a_limit_is_refused_by_the_name_of_its_field(command: WireCommand, field: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        check_command(command)
+    assert caught.value.fields["field"] == field
+
+
 def test_what_a_commit_says_is_left_to_the_store() -> None:
     commits = [("", -1, "", 2**64 - 1, b"\xc1"), ("x" * 300, None, "c", None, b""), ("a", True, "c", -5, b"")]
     assert decode(3, RequestCode.APPEND, *[value for commit in commits for value in commit]) == (3, Append(commits))
@@ -217,7 +260,7 @@ def test_flat_commit_values_encode_as_the_request_they_make() -> None:
     assert encode_append(5, [*GOOD, *GOOD]) == encode_request(5, Append([GOOD, GOOD]))
 
 
-@pytest.mark.parametrize("code", [0, 12, 99, 100, 255, 2**40])
+@pytest.mark.parametrize("code", [0, 13, 99, 100, 255, 2**40])
 def test_an_unknown_code_is_an_unknown_operation_under_its_request_id(code: int) -> None:
     error = refused(77, code, "whatever")
     assert isinstance(error, UnknownOperation)
