@@ -108,7 +108,8 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if snapshot.last_sequence < start.get(store, 0):
                 what = f"ends at sequence {snapshot.last_sequence}, {start[store]} was read already: an older copy?"
                 raise FolderRefused(snapshot.shard.path, f"{what} Put the right one back, or begin with a new checkpoint")
-            result[store] = max(last, start.get(store, 0))
+            if last or store in start:  # one without events would make a micro-batch of nothing
+                result[store] = max(last, start.get(store, 0))
         return dict(sorted(result.items()))
 
     def _held(self, store: str, upto: int) -> Snapshot:
