@@ -114,7 +114,7 @@ class Settlement:
 
     def _settle_mixed(self, mailbox: CommandMailbox, draft: Draft, outcomes: Sequence[object], statuses: Sequence[int]) -> None:
         followers = set(draft.followers)
-        broken: dict[Lane, AnyEntry | None] = {}
+        broken: dict[Lane, None] = {}
         rows = zip(draft.entries, draft.changes, outcomes, statuses, strict=True)
         for place, (entry, change, outcome, status) in enumerate(rows):
             lane = entry.lane
@@ -124,7 +124,8 @@ class Settlement:
             plain = entry.command is PLAIN
             again = status == CONFLICT and not plain and self._may_run_again(mailbox, entry)
             if status != COMMITTED and (not plain or place in followers):
-                broken[lane] = entry if again else entry.next
+                broken[lane] = None  # before the entry ends, lest those behind it that are settled end with it
+                mailbox.reruns += lane.set_back(entry if again else entry.next)
             if again:
                 continue
             if status in (COMMITTED, DUPLICATE):
@@ -133,8 +134,8 @@ class Settlement:
                 self._end(entry, status, outcome)
         if broken:
             mailbox.events.drop(broken)
-        for lane, to in broken.items():
-            mailbox.reruns += self._set_back(lane, to)
+        for lane in broken:
+            self._begin_again(lane)
         for entry in draft.entries:
             self.drained(entry.lane)
 
@@ -147,17 +148,14 @@ class Settlement:
         self._reruns[entry] = reruns + 1
         return True
 
-    def _set_back(self, lane: Lane, to: AnyEntry | None) -> int:
+    def _begin_again(self, lane: Lane) -> None:
+        """The lane was set back; what it was held for does not matter any more."""
         if lane.hold == HANDLING:
             self._driver.cancel(lane)  # it ends in `handled`, and the lane goes on from there
-        else:
-            lane.hold = FREE
-        count = lane.set_back(to)
-        if lane.first is None:
-            self._emptied(lane)
-        elif lane.hold == FREE:
+            return
+        lane.hold = FREE
+        if lane.first is not None:
             self._processor.resume(lane)
-        return count
 
     # -- leaving ------------------------------------------------------------------------------------------------------
 

@@ -250,3 +250,16 @@ def test_the_short_way_of_plain_appends_ends_like_the_long_one(
 def test_options_out_of_range_are_refused_by_name(field: str, value: object) -> None:
     with pytest.raises(ValueError, match=field):
         Options(**{field: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["nothing", "reject"])
+def test_what_was_settled_behind_a_change_that_is_refused_is_decided_again(kind: str) -> None:
+    store = HistoryStore()
+    worker = warm(store, "a")
+    behind = Request("a", "2", kind)
+    worker.submit(Request("a", "1"), behind)
+    assert behind.seen == ("first", "1")
+    worker.pending.popleft().deliver([(REFUSED, "too large", 0)])
+    assert behind not in worker.answered
+    worker.finish()
+    assert behind.seen == ("first",)

@@ -150,6 +150,7 @@ class Mailboxes(RuleBasedStateMachine):
         self._submit(number, [Request(request.aggregate_id, request.command_id, request.kind) for request in again])
 
     def _check_answers(self, number: int) -> None:
+        self.workers[number].assert_right()
         assert all(request.answers == 1 for request in self.accepted[number])
         assert len(self.workers[number].answered) == len(self.accepted[number])
 
