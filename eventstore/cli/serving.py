@@ -14,6 +14,9 @@ def serve(
     data: Annotated[Path | None, typer.Option("--data", metavar="FOLDER", help="The data folder; created. [./data]")] = None,
     listen: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where clients connect. [127.0.0.1:7701]")] = None,
     http: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Serve /metrics and /health there.")] = None,
+    domain: Annotated[
+        str | None, typer.Option(metavar="MODULE:NAME", help="The domain that handles commands, such as bank:app.")
+    ] = None,
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="A TOML file with settings.")] = None,
     durability: Annotated[
         str | None, typer.Option(metavar="sync|async", help="sync: acknowledged means synced. async: synced every 100 ms.")
@@ -43,7 +46,8 @@ def serve(
 
     given = _parse(settings or [])
     named = {
-        "data": data, "listen": listen, "http": http, "durability": durability, "file_size_bytes": file_size_bytes,
+        "data": data, "listen": listen, "http": http, "domain": domain, "durability": durability,
+        "file_size_bytes": file_size_bytes,
         "cached_bytes_max": cached_bytes_max, "connections_max": connections_max,
         "log_format": log_format, "log_level": log_level,
     }  # fmt: skip

@@ -1,31 +1,34 @@
 """The intake: all appends of one turn of the gate, from all connections, become one batch for the store.
 
-This is the seam where the command mailboxes will sit: they take (connection, request, commits) here and give outcomes
-back through `_Batch.deliver`; neither the gate nor the store knows the difference.
+They take the command mailboxes, in order with the commands for the same aggregates, and come back through `_Batch.deliver`;
+neither the gate nor the store knows the difference.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, cast
 
-from eventstore.errors import EventStoreError, ShuttingDown
+import eventstore_mailbox as mailbox
+from eventstore.domain.running import Change
+from eventstore.errors import EventStoreError, Overloaded, ShuttingDown
 from eventstore.flat import Scalar
 from eventstore.protocol import encode_outcomes, outcome_values
 from eventstore.protocol.limits import COMMITS_PER_FRAME_MAX, ERROR_TEXT_BYTES_MAX, FRAME_BYTES_MAX
-from eventstore.protocol.requests import WireCommit
+from eventstore.protocol.requests import Append, WireCommit
 from eventstore.server.connection import Connection
 from eventstore.server.gate import Gate
+from eventstore.server.mailroom import ServerMailboxes
 from eventstore.store.appending import REFUSED, Outcome
-from eventstore.store.committer import Committer
+from eventstore_mailbox import MailboxError
 
-_MANY_OUTCOMES: Final = 1024
+MANY_OUTCOMES: Final = 1024
 _ERROR_TEXTS_MAX: Final = 8  # message and fields of an error with the most of them, and their names
-_SHORT_TEXT_BYTES_MAX: Final = FRAME_BYTES_MAX // COMMITS_PER_FRAME_MAX // _ERROR_TEXTS_MAX
+SHORT_TEXT_BYTES_MAX: Final = FRAME_BYTES_MAX // COMMITS_PER_FRAME_MAX // _ERROR_TEXTS_MAX
 _log = logging.getLogger(__name__)
 
-assert _MANY_OUTCOMES * _ERROR_TEXTS_MAX * ERROR_TEXT_BYTES_MAX <= FRAME_BYTES_MAX
+assert MANY_OUTCOMES * _ERROR_TEXTS_MAX * ERROR_TEXT_BYTES_MAX <= FRAME_BYTES_MAX
 
 
 class _Batch:
@@ -60,8 +63,8 @@ class _Batch:
 class Intake:
     """Collects the appends of a turn. `stopping`: new ones are refused, those on their way are finished."""
 
-    def __init__(self, committer: Committer) -> None:
-        self._committer = committer
+    def __init__(self, mailboxes: ServerMailboxes) -> None:
+        self._mailboxes = mailboxes
         self._gate: Gate | None = None
         self._batch: _Batch | None = None
         self._commits: list[WireCommit] = []
@@ -70,7 +73,7 @@ class Intake:
     def connect(self, gate: Gate) -> None:
         self._gate = gate
 
-    def append(self, connection: Connection, request_id: int, commits: Sequence[WireCommit]) -> None:
+    def append(self, connection: Connection, request_id: int, request: Append) -> None:
         """The answer follows when the commits are durable.
 
         Raises:
@@ -81,6 +84,7 @@ class Intake:
         if self._batch is None:
             assert self._gate is not None
             self._batch = _Batch(self._gate)
+        commits = request.commits
         connection.owed += 1
         self._batch.requests.append((connection, request_id, len(commits)))
         self._commits += commits
@@ -94,11 +98,14 @@ class Intake:
         lone = batch.requests[0][0]
         source = lone if all(connection is lone for connection, _, _ in batch.requests) else batch
         try:
-            self._committer.submit(commits, batch.deliver, source)
+            self._mailboxes.append(cast("list[Change]", commits), batch.deliver, source)
+        except MailboxError as error:
+            refusal = Overloaded if isinstance(error, mailbox.Overloaded) else ShuttingDown
+            batch.deliver([(REFUSED, refusal(str(error)), 0) for _ in commits])
         except Exception:  # our own bug, which some client has found: it must not find it for all of them
             _log.exception("an append failed; its connections are closed")
             batch.give_up()
-        self._committer.kick()
+        self._mailboxes.kick()
 
 
 def _values(outcomes: Sequence[Outcome]) -> list[Scalar]:
@@ -106,7 +113,7 @@ def _values(outcomes: Sequence[Outcome]) -> list[Scalar]:
 
     The errors of a large frame are cut shorter, so that however many there are, they fit into one frame.
     """
-    text_bytes_max = ERROR_TEXT_BYTES_MAX if len(outcomes) < _MANY_OUTCOMES else _SHORT_TEXT_BYTES_MAX
+    text_bytes_max = ERROR_TEXT_BYTES_MAX if len(outcomes) < MANY_OUTCOMES else SHORT_TEXT_BYTES_MAX
     values: list[Scalar] = []
     for outcome in outcomes:
         if outcome[0] == REFUSED:

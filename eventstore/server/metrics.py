@@ -26,6 +26,18 @@ _COUNTERS: Final = frozenset(
         "connections_turned_away",
         "requests",
         "bad_requests",
+        "appends_passed",
+        "commands_handled",
+        "command_wait_microseconds",
+        "command_handle_microseconds",
+        "command_conflicts",
+        "command_reruns",
+        "command_repeats",
+        "handlers_slow",
+        "aggregates_evicted",
+        "aggregates_restored",
+        "persist_failures",
+        "restore_failures",
     }
 )
 

@@ -9,9 +9,9 @@ from typing import Final
 import trio
 
 from eventstore.errors import EventStoreError, ReadFailed
-from eventstore.protocol import encode_error, encode_page, encode_scan_page
+from eventstore.protocol import encode_error, encode_ok, encode_page, encode_scan_page
 from eventstore.protocol.limits import FRAME_BYTES_MAX, PAGE_BYTES_DEFAULT
-from eventstore.protocol.requests import Read, ReadAll, Request
+from eventstore.protocol.requests import FindCommand, Read, ReadAll, Request, Version
 from eventstore.server.connection import Connection
 from eventstore.server.gate import Gate
 from eventstore.store.engine import Engine
@@ -65,6 +65,18 @@ class Reads:
             return encode_scan_page(request_id, found.next, found.at_end, found.records)
 
         self._later(connection, request_id, page)
+
+    def version(self, connection: Connection, request_id: int, request: Request) -> None:
+        assert isinstance(request, Version)
+        assert self._gate is not None
+        self._gate.send(connection, encode_ok(request_id, self._engine.version(request.aggregate_id)))
+
+    def find_command(self, connection: Connection, request_id: int, request: Request) -> None:
+        assert isinstance(request, FindCommand)
+        assert self._gate is not None
+        view = self._engine.find_command(request.aggregate_id, request.command_id)
+        values = () if view is None else (view.last_version, view.last_sequence)
+        self._gate.send(connection, encode_ok(request_id, *values))
 
     def _later(self, connection: Connection, request_id: int, page: Callable[[], bytes]) -> None:
         connection.owed += 1

@@ -18,17 +18,36 @@ import structlog
 import trio
 
 from eventstore import __version__
+from eventstore.domain.domain import Domain
+from eventstore.domain.loading import load
+from eventstore.domain.running import Running
 from eventstore.errors import EventStoreError
-from eventstore.server.dispatch import Dispatch
+from eventstore.protocol.requests import (
+    Append,
+    Credit,
+    FindCommand,
+    Read,
+    ReadAll,
+    Request,
+    Send,
+    Subscribe,
+    Unsubscribe,
+    Version,
+)
+from eventstore.server.commands import Commands
+from eventstore.server.dispatch import Dispatch, Route
 from eventstore.server.gate import Gate, GateLimits
 from eventstore.server.http import http_server
 from eventstore.server.incoming import Incoming
 from eventstore.server.intake import Intake
+from eventstore.server.mailroom import ServerMailboxes, collect_figures, embedded_below, mailboxes_of
 from eventstore.server.metrics import registry_of
+from eventstore.server.reactions import Reactions
 from eventstore.server.reads import Reads
 from eventstore.server.settings import ServerSettings, cannot_listen, parse_address
 from eventstore.server.subscriptions import Subscriptions
 from eventstore.store.embedded import EmbeddedStore, Stats, collect_stats, open_store
+from eventstore_mailbox import Options
 
 _BACKLOG = 1024
 _DESCRIPTORS_PER_FILE = 3  # the file, its mapping and that of its index
@@ -44,6 +63,8 @@ class Server:
     store: EmbeddedStore
     gate: Gate
     intake: Intake
+    commands: Commands
+    mailboxes: ServerMailboxes
     stopping: trio.Event
 
     def stop(self) -> None:
@@ -54,13 +75,15 @@ async def serve(settings: ServerSettings, *, task_status: trio.TaskStatus[Server
     """Serves until it is told to stop.
 
     Raises:
+        DomainRefused: the domain cannot be loaded.
         FolderRefused, Corrupt: the data folder cannot be opened.
         Poisoned: the disk failed while serving.
     """
     log = structlog.get_logger("eventstore.server")
     _raise_descriptor_limit()
+    domain = Domain() if settings.domain is None else load(settings.domain)
     async with open_store(settings.data, settings.store()) as store:
-        async with _listening(settings, store) as server:
+        async with _listening(settings, store, domain) as server:
             log.info(
                 "serving",
                 version=__version__,
@@ -84,7 +107,7 @@ async def serve(settings: ServerSettings, *, task_status: trio.TaskStatus[Server
 
 
 @asynccontextmanager
-async def _listening(settings: ServerSettings, store: EmbeddedStore) -> AsyncIterator[Server]:
+async def _listening(settings: ServerSettings, store: EmbeddedStore, domain: Domain) -> AsyncIterator[Server]:
     listener = _listen(settings.listen)
     limits = GateLimits(
         _affordable_connections(settings),
@@ -96,23 +119,37 @@ async def _listening(settings: ServerSettings, store: EmbeddedStore) -> AsyncIte
         settings.slow_client_timeout_s,
     )
     async with trio.open_nursery() as nursery:
-        intake, incoming = Intake(store.committer), Incoming(settings.incoming_bytes_max)
+        below = embedded_below(store)
+        commands, incoming = Commands(domain, below), Incoming(settings.incoming_bytes_max)
+        mailboxes = mailboxes_of(Running(domain, below.read_events), below, _bounds(settings), commands.answer)
+        commands.deliver_to(mailboxes)
+        await nursery.start(mailboxes.run)
+        intake = Intake(mailboxes)
         reads, subscriptions = Reads(store.engine, nursery), Subscriptions(store.committer, nursery)
-        dispatch = Dispatch(store, intake, reads, subscriptions, settings.requests_max)
+        reactions = Reactions(store, settings.data, domain, mailboxes, below)
 
         def end_turn() -> None:
+            commands.end_turn()
             intake.end_turn()
             incoming.end_turn()
 
+        def figures() -> Stats:
+            counted = {**dispatch.figures(), "subscriptions": subscriptions.count}
+            return {**collect_stats(store), **collect_figures(mailboxes), **counted}
+
+        routes: dict[type[Request], Route] = {
+            Append: intake.append, Send: commands.send, Read: reads.read, ReadAll: reads.read_all, Version: reads.version,
+            FindCommand: reads.find_command, Subscribe: subscriptions.begin, Credit: subscriptions.credit,
+            Unsubscribe: subscriptions.end,
+        }  # fmt: skip
+        dispatch = Dispatch(store.opened.uuid, settings.requests_max, routes, figures)
         gate = Gate(listener, limits, dispatch.handle, end_turn)
-        for part in (intake, incoming, reads, subscriptions, dispatch):
+        for part in (commands, intake, incoming, reads, subscriptions, dispatch):
             part.connect(gate)
 
-        def figures() -> Stats:
-            return {**collect_stats(store), **dispatch.figures()}
-
         def health() -> Stats:
-            return {"healthy": store.engine.failed is None and not intake.stopping, **figures()}
+            healthy = store.engine.failed is None and not intake.stopping
+            return {"healthy": healthy, "reactions_failure": reactions.failure, **figures()}
 
         with contextlib.ExitStack() as stack:
             stack.enter_context(listener)
@@ -123,9 +160,19 @@ async def _listening(settings: ServerSettings, store: EmbeddedStore) -> AsyncIte
                 http_address = f"{host}:{http_port}"
             nursery.start_soon(gate.run, store.committer)
             nursery.start_soon(gate.keep_house)
+            nursery.start_soon(reactions.run)
             host, port = listener.getsockname()[:2]
-            yield Server(f"tcp://{host}:{port}", http_address, store, gate, intake, trio.Event())
+            yield Server(f"tcp://{host}:{port}", http_address, store, gate, intake, commands, mailboxes, trio.Event())
             nursery.cancel_scope.cancel()
+
+
+def _bounds(settings: ServerSettings) -> Options:
+    return Options(
+        mailboxes=settings.mailboxes,
+        capacity=settings.mailbox_capacity,
+        aggregates_max=settings.aggregates_max,
+        reruns_max=settings.reruns_max,
+    )
 
 
 def _listen(address: str) -> socket.socket:
@@ -150,9 +197,10 @@ async def _until_stopped(server: Server) -> None:
 
 
 async def _wind_down(server: Server, timeout_s: float) -> None:
-    server.intake.stopping = True
+    server.intake.stopping = server.commands.stopping = True
     server.gate.say_goodbye()
     with trio.move_on_after(timeout_s):
+        await server.mailboxes.stop(timeout_s)
         await server.store.committer.drain()
         await server.gate.wait_until_settled()
 

@@ -33,6 +33,12 @@ class ServerSettings(BaseSettings):
     open_files_max: int = 512
     sort: bool = True
 
+    domain: str | None = None
+    mailboxes: int = Field(4, ge=1, le=4_096)
+    mailbox_capacity: int = Field(16_384, ge=1, le=1_000_000)
+    aggregates_max: int = Field(100_000, ge=1, le=100_000_000)
+    reruns_max: int = Field(100, ge=1, le=1_000_000)
+
     connections_max: int = Field(1_000, ge=1, le=100_000)
     requests_max: int = Field(1_024, ge=1, le=65_536)
     hello_timeout_s: float = Field(10.0, gt=0)

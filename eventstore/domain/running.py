@@ -1,0 +1,139 @@
+"""A domain as what runs in command mailboxes: handles commands, restores aggregates.
+
+The mailboxes know aggregates by id alone, and an id does not say of which class it is before a command for it is handled. So
+what they keep in memory is a `Seat`: the aggregate, or the events to make it of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from eventstore.domain.aggregate import Aggregate, changes_by_name, new
+from eventstore.domain.codec import described
+from eventstore.domain.domain import Domain
+from eventstore.domain.handling import Handled, Handler
+from eventstore.domain.restoring import replay
+from eventstore.errors import Corrupt, EventStoreError, InvalidArgument
+from eventstore.model import Event
+from eventstore_mailbox import Unrestorable
+
+ReadEvents: TypeAlias = Callable[[str], AsyncIterator[list[Event]]]
+"""An aggregate's events, a page at a time; no page where there is none."""
+
+Change: TypeAlias = "tuple[str, int, str, None, bytes]"
+"""As a commit on the wire: aggregate id, expected version, command id, no timestamp, events."""
+
+_SEATED: Final[list[Event]] = []
+
+
+class Decided(NamedTuple):
+    """A decoded command, and who decides on it."""
+
+    handler: Handler
+    command: object
+    command_id: str
+
+
+class Seat:
+    """An aggregate in memory. `events` are those it has to be made of; `touched`: a refused command may have left a trace."""
+
+    __slots__ = ("aggregate", "events", "touched")
+
+    def __init__(self, aggregate: Aggregate | None, events: list[Event]) -> None:
+        self.aggregate = aggregate
+        self.events = events
+        self.touched = False
+
+
+class Running:
+    """What `Ports` of the mailboxes asks of a domain. `read_events` reads the store."""
+
+    def __init__(self, domain: Domain, read_events: ReadEvents) -> None:
+        self._read_events = read_events
+        self._class_of_event = _classes_by_event(domain)
+
+    def handle(self, decided: Decided, seat: Seat) -> Change | Coroutine[object, object, Change | None] | None:
+        """Runs a command. Raises what its sender is told."""
+        handler, command, command_id = decided
+        aggregate = seat.aggregate
+        if type(aggregate) is not handler.aggregate:
+            aggregate = _seated(seat, decided)
+        version = aggregate._aggregate_version
+        if handler.is_async:
+            return self._handle_async(decided, seat, aggregate, version)
+        handled = handler.run(command, aggregate)
+        if handled.error is None and handled.events:  # as `_change`, for the most frequent case
+            return aggregate._aggregate_id, version, command_id, None, handled.events
+        return _change(handled, seat, aggregate, version, command_id)
+
+    async def _handle_async(self, decided: Decided, seat: Seat, aggregate: Aggregate, version: int) -> Change | None:
+        seat.touched = True  # should it be cancelled
+        handled = await decided.handler.run_async(decided.command, aggregate)
+        seat.touched = False
+        return _change(handled, seat, aggregate, version, decided.command_id)
+
+    async def restore(self, aggregate_id: str) -> Seat:
+        """The aggregate as the store has it.
+
+        Raises:
+            Unrestorable: its events cannot be read, or not be applied.
+            EventStoreError: the store cannot be reached.
+        """
+        aggregate: Aggregate | None = None
+        events: list[Event] = []
+        try:
+            async for page in self._read_events(aggregate_id):
+                if aggregate is None and not events:
+                    kind = self._class_of_event.get(page[0].type)
+                    aggregate = None if kind is None else new(kind, aggregate_id)
+                if aggregate is None:
+                    events += page
+                else:
+                    replay(aggregate, page)
+        except Corrupt as error:
+            raise Unrestorable(error) from error
+        except EventStoreError as error:
+            if error.retriable:
+                raise
+            raise Unrestorable(error) from error
+        return Seat(aggregate, events)
+
+    def untouched(self, seat: Seat) -> bool:
+        """Whether the aggregate is as it was before the command that was refused last."""
+        return not seat.touched
+
+
+def _seated(seat: Seat, decided: Decided) -> Aggregate:
+    """The aggregate as one of the class that the handler is for."""
+    kind, id_of = decided.handler.aggregate, decided.handler.command.aggregate_id
+    if seat.aggregate is not None and seat.aggregate.version:
+        raise InvalidArgument(
+            f"{seat.aggregate.id!r} is a {described(type(seat.aggregate))}, and {decided.handler.name} is for a "
+            f"{described(kind)}",
+            field="aggregate_id",
+            value=seat.aggregate.id,
+        )
+    aggregate = new(kind, id_of(decided.command))
+    replay(aggregate, seat.events)
+    seat.aggregate, seat.events = aggregate, _SEATED
+    return aggregate
+
+
+def _change(handled: Handled, seat: Seat, aggregate: Aggregate, version: int, command_id: str) -> Change | None:
+    if handled.error is not None:
+        seat.touched = handled.touched
+        raise handled.error
+    if not handled.events:
+        return None
+    return aggregate._aggregate_id, version, command_id, None, handled.events
+
+
+def _classes_by_event(domain: Domain) -> dict[str, type[Aggregate]]:
+    """The class of aggregates to which an event of this type happens, where that is clear."""
+    classes: dict[str, Any] = {}
+    for handler in domain.handlers.values():
+        for name in changes_by_name(handler.aggregate):
+            if classes.setdefault(name, handler.aggregate) is not handler.aggregate:
+                classes[name] = None
+    return {name: kind for name, kind in classes.items() if kind is not None}

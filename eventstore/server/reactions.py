@@ -1,0 +1,58 @@
+"""Runs the reactions of a domain beside the server: from the store's own subscription, into its own mailboxes."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from eventstore.domain.checkpoint import FileCheckpoint
+from eventstore.domain.command_type import encode_command
+from eventstore.domain.domain import Domain
+from eventstore.domain.reacting import react
+from eventstore.domain.running import Decided
+from eventstore.errors import EventStoreError
+from eventstore.model import Committed
+from eventstore.server.commands import outcome_of
+from eventstore.server.mailroom import Below, ServerEntry, ServerMailboxes
+from eventstore.store.embedded import EmbeddedStore
+
+CHECKPOINT: Final = "reactions.json"
+_PAUSE_S: Final = 5.0
+_log = logging.getLogger(__name__)
+
+
+class Reactions:
+    """`failure` says why they do not go on, as long as they do not."""
+
+    def __init__(self, store: EmbeddedStore, folder: Path, domain: Domain, mailboxes: ServerMailboxes, below: Below) -> None:
+        self._store = store
+        self._checkpoint = FileCheckpoint(folder / CHECKPOINT)
+        self._domain = domain
+        self._mailboxes = mailboxes
+        self._below = below
+        self.failure: str | None = None
+
+    async def run(self) -> None:
+        """Reacts until cancelled. One that fails is tried again, with all that come after it, until it gets through."""
+        if not self._domain.reactions:
+            return
+        while True:
+            try:
+                await react(self._store, self._domain, self._send, self._checkpoint)
+            except EventStoreError as error:
+                self.failure = str(error)
+                _log.error("reactions wait for %g s: %s", _PAUSE_S, error)
+            await trio.sleep(_PAUSE_S)
+
+    async def _send(self, command: object, command_id: str) -> Committed | None:
+        name, aggregate_id, payload = encode_command(command)
+        handler, decoded = self._domain.decode(name, payload, aggregate_id)
+        entry = ServerEntry(aggregate_id, command_id, Decided(handler, decoded, command_id))
+        outcome = await outcome_of(await self._mailboxes.execute(entry), self._below)
+        if isinstance(outcome, EventStoreError):
+            raise outcome
+        self.failure = None
+        return outcome if isinstance(outcome, Committed) else None
