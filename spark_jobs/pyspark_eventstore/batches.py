@@ -154,4 +154,5 @@ _BUILDERS: Final[dict[str, Callable[[Rows], pa.Array]]] = {
     "metadata": _metadata,
     "command_id": _command_ids,
     "_offset": lambda rows: _integers(rows.columns["record"]),
+    "_format": lambda rows: _integers(rows.columns["format"]),
 }

@@ -28,6 +28,7 @@ SOURCES: Final[dict[str, tuple[str, ...]]] = {
     "metadata": ("meta", "meta_len"),
     "command_id": ("record",),
     "_offset": ("record",),
+    "_format": ("format",),
 }
 PAYLOADS: Final = frozenset({"data", "data_json", "metadata", "command_id"})
 """The columns that lie in the event file itself; all others lie in its index as well."""

@@ -17,7 +17,7 @@ from eventstore.errors import Corrupt
 from eventstore.store.commit import HEADER_BYTES
 from pyspark_eventstore.batches import BatchBuilder, corrupt_batch
 from pyspark_eventstore.predicates import Wanted
-from pyspark_eventstore.records import SLAB_BYTES, Taken, select, take_apart
+from pyspark_eventstore.records import SLAB_BYTES, Slab, Taken, select, take_apart
 from pyspark_eventstore.slices import Slice
 from pyspark_eventstore.snapshot import read_header
 from pyspark_eventstore.touched import Touched
@@ -35,18 +35,19 @@ def salvaged(piece: Slice, schema: pa.Schema, wanted: Wanted, touched: Touched) 
     faults: list[Fault] = [] if piece.fault is None else [(0, piece.fault)]
     wanted_here = wanted.and_sequences(piece.after, piece.upto)
     header = read_header(folder, piece.number) if piece.fault is None else None
+    completed = header is not None and header.completed
     file = folder.files.open(path)
     touched.files += 1
     checksum = records = 0
     try:
-        for data, base, found in _good_runs(file, piece.start, piece.stop, faults):
+        for data, base, found in _good_runs(file, piece.start, piece.stop, faults, completed=completed):
             touched.bytes_read += found.end - base
             checksum += found.checksum
             records += len(found.offsets)
             for taken in _taken_apart(data, base, found, faults):
                 for rows in select(taken, wanted_here, touched):
                     yield builder.build(rows)
-        if header is not None and header.completed and not faults:
+        if header is not None and completed and not faults:
             faults += _end(file, str(path), header, records, checksum)
     finally:
         file.close()
@@ -55,7 +56,7 @@ def salvaged(piece: Slice, schema: pa.Schema, wanted: Wanted, touched: Touched) 
         yield corrupt_batch(schema, piece.shard.path, path.name, faults)
 
 
-def _good_runs(file: File, start: int, stop: int, faults: list[Fault]) -> Iterator[tuple[memoryview, int, record.Walk]]:
+def _good_runs(file: File, start: int, stop: int, faults: list[Fault], *, completed: bool) -> Iterator[Slab]:
     """Runs of good records in [start, stop); notes what lies between them."""
     wanted_bytes = SLAB_BYTES
     while start < stop:
@@ -70,7 +71,7 @@ def _good_runs(file: File, start: int, stop: int, faults: list[Fault]) -> Iterat
         if (found.fault is None and len(data) == size) or (found.wants and not at_end):
             continue
         following = _next_good(file, start + 1, stop)
-        if following is None and _is_no_fault(file.read_at(start, stop - start)):
+        if following is None and not completed and _is_no_fault(file.read_at(start, stop - start)):
             return
         faults.append((start, _described(found.fault or "the file ends here", start, following, stop)))
         start = stop if following is None else following

@@ -15,6 +15,7 @@ from eventstore.errors import InvalidArgument
 
 CORRUPT: Final = "_corrupt"
 OFFSET: Final = "_offset"
+FORMAT: Final = "_format"
 
 COLUMNS: Final[dict[str, tuple[DataType, pa.DataType]]] = {
     "aggregate_id": (StringType(), pa.string()),
@@ -29,9 +30,12 @@ COLUMNS: Final[dict[str, tuple[DataType, pa.DataType]]] = {
     "shard": (StringType(), pa.string()),
     "file": (StringType(), pa.string()),
     OFFSET: (LongType(), pa.int64()),
+    FORMAT: (LongType(), pa.int64()),
     CORRUPT: (StringType(), pa.string()),
 }
-"""`_offset`: byte offset of the commit record; only where it is asked for. `_corrupt`: only in permissive mode."""
+"""Only where they are asked for: `_offset`, the byte offset of the commit record; `_format`, bit 0: data is JSON, bit 1:
+metadata is. `_corrupt` is there in permissive mode alone.
+"""
 
 PLAIN: Final = tuple(name for name in COLUMNS if not name.startswith("_"))
 NEVER_NULL: Final = frozenset(COLUMNS) - {"data_json", "metadata", CORRUPT}

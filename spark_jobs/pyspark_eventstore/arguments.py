@@ -1,0 +1,40 @@
+"""Arguments that several commands share."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from pyspark_eventstore.session import start_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Paths: TypeAlias = Annotated[
+    list[str], typer.Argument(metavar="DATA...", help="Data folders of shards, or globs.", show_default=False)
+]
+Master: TypeAlias = Annotated[
+    str, typer.Option(help="Where Spark runs; under spark-submit leave it out.", metavar="URL", show_default=False)
+]
+DEFAULT_MASTER = "local[*]"
+
+
+def session(name: str, master: str | None) -> SparkSession:
+    """A session for a command: with Spark's own progress bar, and only errors in its log."""
+    import os
+
+    under_submit = "PYSPARK_GATEWAY_PORT" in os.environ
+    spark = start_session(f"eventstore-spark {name}", master or (None if under_submit else DEFAULT_MASTER))
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def load(spark: SparkSession, paths: list[str], columns: str, **options: str) -> DataFrame:
+    """The events as the source reads them; `columns` are those that are built."""
+    from pyspark_eventstore.source import EventStoreSource
+
+    spark.dataSource.register(EventStoreSource)  # where the package came by --py-files, Spark does not find it by itself
+    reader = spark.read.format("eventstore").option("paths", json.dumps(paths)).option("columns", columns)
+    return reader.options(**options).load()

@@ -1,0 +1,169 @@
+"""`eventstore-spark export`: events as Parquet, each once, run by run.
+
+    out/run=000001/date=2026-01-31/part-….parquet      what the first run wrote
+    out/_eventstore/000001.json                        its bounds, written before it began
+    out/_eventstore/000001.done                        it is complete
+
+A run covers the sequences behind those of the run before. It writes into a folder whose name begins with `_`, which Spark
+does not read, and renames that when it is whole. A run that was interrupted is done again with the same bounds.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
+
+import typer
+
+from eventstore.errors import FolderRefused, InvalidArgument
+from pyspark_eventstore.arguments import Master, Paths, load, session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from pyspark_eventstore.options import Offsets
+    from pyspark_eventstore.target_folder import TargetFolder
+
+BOOK: Final = "_eventstore"
+By = Literal["date", "bucket", "nothing"]
+_COLUMNS: Final = "aggregate_id,version,sequence,timestamp,type,data,data_json,metadata,command_id,shard"
+_DONE: Final = ".done"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run: the sequences of each store behind `after` and up to `upto`."""
+
+    number: int
+    after: Offsets
+    upto: Offsets
+    by: By
+    buckets: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.number:06d}"
+
+    @property
+    def events(self) -> int:
+        return sum(sequence - self.after.get(store, 0) for store, sequence in self.upto.items())
+
+
+def export(
+    data: Paths,
+    to: Annotated[str, typer.Option(help="parquet:FOLDER, of any file system that Spark can write.", metavar="TARGET")],
+    by: Annotated[str, typer.Option(help="How the folder is divided: date, bucket (of aggregates) or nothing.")] = "date",
+    buckets: Annotated[int, typer.Option(min=1, max=10_000, help="How many buckets of aggregates.")] = 16,
+    master: Master = "",
+) -> None:
+    """Write events as Parquet; run again, it adds what is new.
+
+    \b
+    Example:
+      eventstore-spark export /data/shard-* --to parquet:/lake/events
+    """
+    folder = _folder(to)
+    if by not in ("date", "bucket", "nothing"):
+        raise InvalidArgument(f"--by is {by!r}, allowed are date, bucket and nothing", field="by", value=by)
+    started = time.monotonic()
+    spark = session("export", master)
+    try:
+        run = export_once(spark, data, folder, cast(By, by), buckets)
+    finally:
+        spark.stop()
+    if run is None:
+        print("nothing new")
+    else:
+        seconds = time.monotonic() - started
+        print(f"run {run.number}: {run.events:,} events to {folder}/run={run.name} in {seconds:,.1f} s")
+
+
+def export_once(spark: SparkSession, paths: list[str], folder: str, by: By = "date", buckets: int = 16) -> Run | None:
+    """Exports what is new; None where nothing is. A run that was interrupted is completed first, and returned.
+
+    Raises:
+        FolderRefused: the folder holds something else, or an export that is divided otherwise.
+    """
+    from pyspark_eventstore.target_folder import TargetFolder
+
+    target = TargetFolder(spark, folder)
+    run = _interrupted(target) or _next(target, paths, by, buckets)
+    if run is None:
+        return None
+    staging, final = f"_run-{run.name}", f"run={run.name}"
+    if not target.exists(final):
+        target.remove(staging)
+        _write(_divided(spark, paths, run), run, target.at(staging))
+        target.rename(staging, final)
+    target.write(f"{BOOK}/{run.name}{_DONE}", {"events": run.events})
+    return run
+
+
+def _folder(to: str) -> str:
+    kind, _, folder = to.partition(":")
+    if kind != "parquet" or not folder:
+        raise InvalidArgument(f"--to is {to!r}, it is parquet:FOLDER", field="to", value=to)
+    return folder
+
+
+def _runs(target: TargetFolder) -> list[Run]:
+    names = [name for name in target.names(BOOK) if name.endswith(".json")]
+    if not names and target.names():
+        raise FolderRefused(str(target), f"holds something, and no export ({BOOK} is missing); choose an empty folder")
+    return [_run(target.read(f"{BOOK}/{name}")) for name in names]
+
+
+def _run(document: dict[str, Any]) -> Run:
+    return Run(document["run"], document["after"], document["upto"], document["by"], document["buckets"])
+
+
+def _interrupted(target: TargetFolder) -> Run | None:
+    runs = _runs(target)
+    return runs[-1] if runs and not target.exists(f"{BOOK}/{runs[-1].name}{_DONE}") else None
+
+
+def _next(target: TargetFolder, paths: list[str], by: By, buckets: int) -> Run | None:
+    """The run that covers what is new, written down before it begins."""
+    from pyspark_eventstore.shards import find_shards
+    from pyspark_eventstore.snapshot import take_snapshot
+
+    runs = _runs(target)
+    last = runs[-1] if runs else Run(0, {}, {}, by, buckets)
+    if (last.by, last.buckets) != (by, buckets):
+        what = f"is divided by {last.by} ({last.buckets} buckets), not by {by} ({buckets})"
+        raise FolderRefused(str(target), f"{what}; go on as it began, or choose another folder")
+    taken = {shard.store: take_snapshot(shard).last_sequence for shard in find_shards(paths)}
+    upto = {**last.upto, **taken}
+    for store, sequence in upto.items():
+        if sequence < last.upto.get(store, 0):
+            what = f"store {store} ends at sequence {sequence}, and {last.upto[store]} was exported already: an older copy?"
+            raise FolderRefused(str(target), what)
+    if upto == last.upto:
+        return None
+    run = Run(last.number + 1, last.upto, upto, by, buckets)
+    document = {"run": run.number, "after": run.after, "upto": run.upto, "by": by, "buckets": buckets}
+    target.write(f"{BOOK}/{run.name}.json", document)
+    return run
+
+
+def _divided(spark: SparkSession, paths: list[str], run: Run) -> DataFrame:
+    import json
+
+    from pyspark.sql import functions as f
+
+    events = load(spark, paths, _COLUMNS, after=json.dumps(run.after), upto=json.dumps(run.upto))
+    events = events.withColumn("data", f.when(f.col("data_json").isNull(), f.col("data")))
+    if run.by == "date":
+        return events.withColumn("date", f.to_date("timestamp"))
+    if run.by == "bucket":
+        return events.withColumn("bucket", (f.crc32(f.col("aggregate_id").cast("binary")) % run.buckets).cast("int"))
+    return events
+
+
+def _write(events: DataFrame, run: Run, path: str) -> None:
+    """Few files in each division, sorted by aggregate, so that readers skip by Parquet's own statistics."""
+    division = [] if run.by == "nothing" else [run.by]
+    order = [*division, "aggregate_id", "version"]
+    events = events.repartitionByRange(*order).sortWithinPartitions(*order)
+    events.write.partitionBy(*division).parquet(path)

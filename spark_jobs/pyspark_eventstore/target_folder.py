@@ -1,0 +1,78 @@
+"""A folder on any file system that Spark can write, through Hadoop's own client: names, small documents, renames."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from eventstore.errors import FolderRefused
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class TargetFolder:
+    """`path`: a path of the local file system, or a URL such as `hdfs://…`. Relative local paths are the driver's."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        jvm: Any = spark.sparkContext._jvm
+        configuration = spark.sparkContext._jsc.hadoopConfiguration()
+        self._path_of = jvm.org.apache.hadoop.fs.Path
+        base = self._path_of(path)
+        self._system = base.getFileSystem(configuration)
+        self._base = self._system.makeQualified(base)
+        self._text = jvm.org.apache.commons.io.IOUtils
+
+    def __str__(self) -> str:
+        return str(self._base.toString())
+
+    def at(self, name: str) -> str:
+        """The path of something in the folder, as Spark takes it."""
+        return f"{self}/{name}"
+
+    def exists(self, name: str = "") -> bool:
+        return bool(self._system.exists(self._inside(name)))
+
+    def names(self, name: str = "") -> list[str]:
+        """What is in a folder, sorted; nothing where there is no such folder."""
+        if not self.exists(name):
+            return []
+        return sorted(str(status.getPath().getName()) for status in self._system.listStatus(self._inside(name)))
+
+    def remove(self, name: str) -> None:
+        self._system.delete(self._inside(name), True)
+
+    def rename(self, name: str, to: str) -> None:
+        """In one step, on file systems that can (local, HDFS).
+
+        Raises:
+            FolderRefused: it could not be done.
+        """
+        if not self._system.rename(self._inside(name), self._inside(to)):
+            raise FolderRefused(self.at(to), f"could not be put in place; what was written is in {self.at(name)}")
+
+    def write(self, name: str, document: dict[str, Any]) -> None:
+        """A new document, whole or not at all."""
+        temporary = self._inside(name + ".tmp")
+        stream = self._system.create(temporary, True)
+        try:
+            stream.write(json.dumps(document, indent=2, sort_keys=True).encode() + b"\n")
+        finally:
+            stream.close()
+        self._system.delete(self._inside(name), False)
+        self.rename(name + ".tmp", name)
+
+    def read(self, name: str) -> dict[str, Any]:
+        stream = self._system.open(self._inside(name))
+        try:
+            document = json.loads(str(self._text.toString(stream, "UTF-8")))
+        except ValueError:
+            document = None
+        finally:
+            stream.close()
+        if not isinstance(document, dict):
+            raise FolderRefused(self.at(name), "is no JSON object; restore it, or choose an empty folder")
+        return document
+
+    def _inside(self, name: str) -> Any:
+        return self._path_of(self._base, name) if name else self._base

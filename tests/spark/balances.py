@@ -1,0 +1,69 @@
+"""A projection for the tests: what the events of `made.commits` add up to."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar
+
+from eventstore.domain.projection import Projection, Row
+from eventstore.model import Event
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Balances(Projection[dict[str, Any]]):
+    """Per aggregate: events, the sum of amounts, versions seen in order, the time of the last event."""
+
+    name = "balances"
+    columns: ClassVar = {"events": int, "amount": int, "in_order": bool, "last": datetime, "raw": bytes}
+
+    def initial(self) -> dict[str, Any]:
+        return {"events": 0, "amount": 0, "in_order": True, "version": 0, "last": 0}
+
+    def apply(self, state: dict[str, Any], event: Event) -> dict[str, Any] | None:
+        if event.type == "Closed":
+            return None
+        amount = json.loads(event.data).get("amount", 0) if event.is_json else 0
+        return {
+            "events": state["events"] + 1,
+            "amount": state["amount"] + amount,
+            "in_order": state["in_order"] and event.version == state["version"] + 1,
+            "version": event.version,
+            "last": event.timestamp,
+        }
+
+    def row(self, key: str, state: dict[str, Any]) -> Row:
+        last = EPOCH + timedelta(microseconds=state["last"])
+        columns: Row = {name: state[name] for name in ("events", "amount", "in_order")}
+        return {**columns, "last": last, "raw": key.encode()}
+
+
+class ByType(Projection[int]):
+    """Another key than the aggregate's id: how many events of each type."""
+
+    name = "by_type"
+    columns: ClassVar = {"events": int}
+
+    def key(self, event: Event) -> str:
+        return event.type
+
+    def initial(self) -> int:
+        return 0
+
+    def apply(self, state: int, event: Event) -> int:
+        return state + 1
+
+    def row(self, key: str, state: int) -> Row:
+        return {"events": state}
+
+
+class Raises(ByType):
+    """Cannot stand one of the events."""
+
+    name = "raises"
+
+    def apply(self, state: int, event: Event) -> int:
+        if (event.aggregate_id, event.version) == ("acc-003", 5):
+            raise ValueError("not this one")
+        return state + 1

@@ -1,0 +1,195 @@
+"""`eventstore-spark rebuild`: the same rows as a fold one event after the other, whole or not at all, handed over live."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import trio
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark_eventstore.rebuilding import Place, Rebuilt, rebuild_once
+
+import eventstore as es
+from eventstore import flat
+from eventstore.domain.postgres_target import PostgresTarget
+from eventstore.domain.projecting import project
+from eventstore.domain.projection import Projection, fold
+from eventstore.errors import FolderRefused, InvalidArgument
+from eventstore.model import Event, NewEvent
+from tests.domain import postgresql
+from tests.spark.balances import Balances, ByType
+from tests.spark.made import MadeStore, commits, three_states
+
+ROOT = Path(__file__).parents[2]
+
+
+def place(name: str) -> Place:
+    return Place(f"tests.spark.balances:{name}", str(ROOT))
+
+
+def one_by_one(projection: Projection[Any], events: list[Event]) -> dict[str, tuple[object, ...]]:
+    states: dict[str, Any] = {}
+    fold(projection, states, events)
+    return {key: projection.checked_row(key, state) for key, state in states.items() if state is not None}
+
+
+def in_folder(spark: SparkSession, folder: Path) -> dict[str, tuple[object, ...]]:
+    current = json.loads((folder / "current.json").read_text())
+    columns = "key, events, amount, in_order, unix_micros(last) AS last, raw"
+    rows = spark.read.parquet(str(folder / current["folder"])).selectExpr(*columns.split(", ")).collect()
+    return {row.key: (row.events, row.amount, row.in_order, row.last, bytes(row.raw)) for row in rows}
+
+
+def comparable(rows: dict[str, tuple[object, ...]]) -> dict[str, tuple[object, ...]]:
+    return {key: (*row[:3], int(row[3].timestamp()) * 1_000_000, row[4]) for key, row in rows.items()}  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[MadeStore]:
+    made = three_states(tmp_path / "shard", count=600)
+    made.append("acc-004", NewEvent("Closed"), command_id="close")
+    made.append("acc-005", NewEvent("Closed"), command_id="close")
+    made.append("acc-005", NewEvent("Deposited", {"amount": 7}), command_id="again")
+    yield made
+    made.close()
+
+
+def test_rows_are_those_of_a_fold_one_event_after_the_other(spark: SparkSession, store: MadeStore, tmp_path: Path) -> None:
+    done = rebuild_once(spark, [str(store.path)], place("Balances"), f"parquet:{tmp_path}/out")
+    wanted = one_by_one(Balances(), store.events())
+    # a key that was deleted and began anew has versions that do not begin at 1, live as well as here
+    assert in_folder(spark, tmp_path / "out") == comparable(wanted)
+    assert "acc-004" not in wanted
+    assert done == Rebuilt(store.sequence, 10, len(wanted), {store.uuid: store.sequence})
+
+
+def test_another_key_than_the_aggregates_id(spark: SparkSession, store: MadeStore, tmp_path: Path) -> None:
+    rebuild_once(spark, [str(store.path)], place("ByType"), f"parquet:{tmp_path}/out")
+    current = json.loads((tmp_path / "out" / "current.json").read_text())
+    rows = {row.key: (row.events,) for row in spark.read.parquet(str(tmp_path / "out" / current["folder"])).collect()}
+    assert rows == one_by_one(ByType(), store.events())
+
+
+def test_a_target_that_exists_is_only_replaced_when_told_to(spark: SparkSession, store: MadeStore, tmp_path: Path) -> None:
+    target = f"parquet:{tmp_path}/out"
+    rebuild_once(spark, [str(store.path)], place("Balances"), target)
+    with pytest.raises(FolderRefused, match="exists; --replace puts the new one in its place"):
+        rebuild_once(spark, [str(store.path)], place("Balances"), target)
+    with pytest.raises(FolderRefused, match="holds projection 'balances', not 'by_type'"):
+        rebuild_once(spark, [str(store.path)], place("ByType"), target, replace=True)
+    store.append_all(commits(20, first=5_000))
+    rebuild_once(spark, [str(store.path)], place("Balances"), target, replace=True)
+    assert in_folder(spark, tmp_path / "out") == comparable(one_by_one(Balances(), store.events()))
+    assert sorted(path.name for path in (tmp_path / "out").iterdir() if path.is_dir()) == ["generation-000002"]
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "precious").write_text("")
+    with pytest.raises(FolderRefused, match="holds something, and no read model"):
+        rebuild_once(spark, [str(store.path)], place("Balances"), f"parquet:{tmp_path}/full", replace=True)
+
+
+def test_a_projection_that_raises_is_named_with_the_event_and_leaves_nothing(
+    spark: SparkSession, store: MadeStore, tmp_path: Path
+) -> None:
+    said = r"projection 'raises' failed at sequence \d+, aggregate 'acc-003', version 5, type '.*': ValueError: not this one"
+    with pytest.raises(PySparkException, match=said):
+        rebuild_once(spark, [str(store.path)], place("Raises"), f"parquet:{tmp_path}/out")
+    assert not (tmp_path / "out" / "current.json").exists()
+
+
+@pytest.mark.heavy
+def test_one_aggregate_with_most_of_the_events_is_folded_like_the_others(spark: SparkSession, tmp_path: Path) -> None:
+    store = MadeStore(tmp_path / "shard", file_size_bytes=16 * 1024 * 1024)
+    event = flat.encode([1, "Deposited", b'{"amount":1}', None])
+    for first in range(0, 300_000, 10_000):
+        store.append_all(
+            [("hot" if n % 100 else f"cold-{n}", None, f"c-{n}", n, event) for n in range(first, first + 10_000)]
+        )  # fmt: skip
+    store.sort()
+    done = rebuild_once(spark, [str(store.path)], place("Balances"), f"parquet:{tmp_path}/out")
+    rows = in_folder(spark, tmp_path / "out")
+    assert (done.events, done.rows) == (300_000, 3_001)
+    assert rows["hot"][:3] == (297_000, 297_000, True)
+    store.close()
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[str]:
+    reason = postgresql.why_not()
+    if reason is not None:
+        pytest.skip(reason)
+    with postgresql.running_server() as address:
+        yield address
+
+
+def in_table(address: str) -> tuple[dict[str, tuple[object, ...]], int]:
+    with psycopg.connect(address) as connection:
+        rows = connection.execute("SELECT key, events, amount, in_order, last, raw FROM balances").fetchall()
+        [checkpoint] = connection.execute(
+            "SELECT sequence FROM eventstore_checkpoints WHERE projection = 'balances'"
+        ).fetchall()
+    return {row[0]: (*row[1:5], bytes(row[5])) for row in rows}, checkpoint[0]
+
+
+@pytest.mark.heavy
+def test_a_live_projector_takes_over_from_the_table_without_gap_or_overlap(
+    spark: SparkSession, tmp_path: Path, database: str
+) -> None:
+    """Events are appended before, while and after the rebuild, through the embedded store; then a projector follows."""
+    enough = threading.Event()
+
+    async def scenario() -> list[Event]:
+        async with es.open_store(tmp_path / "shard") as store:
+            async with trio.open_nursery() as nursery:
+                for number in range(300):
+                    await append(store, number)
+
+                async def keep_appending() -> None:
+                    number = 300
+                    while not enough.is_set():
+                        await append(store, number)
+                        number += 1
+
+                nursery.start_soon(keep_appending)
+                done = await trio.to_thread.run_sync(
+                    lambda: rebuild_once(spark, [str(tmp_path / "shard")], place("Balances"), database)
+                )
+                table, checkpoint = in_table(database)
+                enough.set()
+            events = [event async for event in store.read_all()]
+            assert {checkpoint} == set(done.upto.values())
+            assert 300 <= checkpoint < len(events)
+            assert table == one_by_one(Balances(), events[:checkpoint])
+            assert await project(store, Balances(), PostgresTarget(database), until_caught_up=True) == len(events)
+            return events
+
+    events = trio.run(scenario)
+    assert in_table(database) == (one_by_one(Balances(), events), len(events))
+    with pytest.raises(FolderRefused, match="table balances: exists; --replace"):
+        rebuild_once(spark, [str(tmp_path / "shard")], place("Balances"), database)
+    rebuild_once(spark, [str(tmp_path / "shard")], place("Balances"), database, replace=True)
+    assert in_table(database) == (one_by_one(Balances(), events), len(events))
+
+
+async def append(store: Any, number: int) -> None:
+    events = [es.NewEvent("Deposited", {"amount": number}), es.NewEvent("Noted", b"\x00")]
+    await store.append(f"acc-{number % 13}", events, expected_version=es.ANY, command_id=f"c-{number}")
+
+
+@pytest.mark.heavy
+def test_a_rebuild_that_fails_leaves_the_database_as_it_was(spark: SparkSession, store: MadeStore, database: str) -> None:
+    with pytest.raises(PySparkException, match="not this one"):
+        rebuild_once(spark, [str(store.path)], place("Raises"), database)
+    with psycopg.connect(database) as connection:
+        [[there]] = connection.execute("SELECT to_regclass('raises')").fetchall()
+        assert there is None
+
+
+def test_targets_that_are_none(store: MadeStore, spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match=r"--to is 'csv:x', it is parquet:FOLDER or postgres://"):
+        rebuild_once(spark, [str(store.path)], place("Balances"), "csv:x")

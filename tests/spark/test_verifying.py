@@ -1,0 +1,155 @@
+"""`eventstore-spark verify` finds what was planted, and names file and byte offset; of a sound store it says nothing."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from crc32c import crc32c
+from pyspark.sql import SparkSession
+from pyspark_eventstore.verifying import Finding, verify_shards
+
+from eventstore.chunks import record
+from eventstore.chunks.header import RECORDS_FROM
+from eventstore.store.commit import HEADER, HEADER_BYTES
+from tests.spark.made import three_states
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("verify") / "shard"
+    three_states(path, count=300).close()
+    return path
+
+
+@pytest.fixture
+def shard(sound: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(sound, tmp_path / "shard"))
+
+
+def records(path: Path) -> list[tuple[int, int, int]]:
+    """(byte offset, length, sequence) of every record of a file."""
+    raw = memoryview(path.read_bytes())
+    found = record.walk(raw[RECORDS_FROM:], RECORDS_FROM, record.UNORDERED, HEADER_BYTES)
+    ends = [*found.offsets[1:], found.end]
+    return [(start, end - start, first) for start, end, first in zip(found.offsets, ends, found.sequences, strict=True)]
+
+
+def forge(path: Path, offset: int, **changes: int | bytes) -> None:
+    """Changes a record and gives it a checksum that is right again: a fault that only its meaning shows."""
+    raw = bytearray(path.read_bytes())
+    fields = list(HEADER.unpack_from(raw, offset))
+    names = [
+        "mark",
+        "own",
+        "crc",
+        "flags",
+        "length",
+        "durable",
+        "sequence",
+        "epoch",
+        "count",
+        "time",
+        "version",
+        "id_len",
+        "command_len",
+    ]
+    for name, value in changes.items():
+        if name == "command":
+            assert isinstance(value, bytes)
+            start = offset + HEADER_BYTES + 2 + fields[11] + 2
+            assert len(value) == fields[12]
+            raw[start : start + len(value)] = value
+        else:
+            fields[names.index(name)] = value
+    HEADER.pack_into(raw, offset, *fields)
+    crc = crc32c(bytes(raw[offset + record.CRC_FROM : offset + fields[4]]))
+    raw[offset + 2 : offset + 6] = crc.to_bytes(4, "little")
+    path.write_bytes(raw)
+
+
+def found_in(spark: SparkSession, shard: Path) -> list[Finding]:
+    return verify_shards(spark, [str(shard)])[1]
+
+
+def event_file(shard: Path, number: int) -> Path:
+    return shard / "events" / f"{number:010d}.events"
+
+
+def test_a_sound_store_has_no_faults(spark: SparkSession, sound: Path) -> None:
+    events, found = verify_shards(spark, [str(sound)])
+    assert found == []
+    assert events == 600
+
+
+def test_a_flipped_bit(spark: SparkSession, shard: Path) -> None:
+    path = event_file(shard, 1)
+    offset = records(path)[3][0]
+    raw = bytearray(path.read_bytes())
+    raw[offset + 60] ^= 1
+    path.write_bytes(raw)
+    found = found_in(spark, shard)
+    assert any(each.file == path.name and each.offset == offset and "the checksum of the record" in each.what for each in found)
+
+
+def test_a_version_that_is_missing(spark: SparkSession, shard: Path) -> None:
+    path = event_file(shard, 1)
+    offset = records(path)[3][0]
+    forge(path, offset, version=9_999)
+    found = found_in(spark, shard)
+    assert any(each.file == path.name and each.offset == offset and "version 9999 of aggregate" in each.what for each in found)
+
+
+def test_a_sequence_that_is_missing_and_one_that_is_there_twice(spark: SparkSession, shard: Path) -> None:
+    path = event_file(shard, 1)
+    offset, _, sequence = records(path)[3]
+    forge(path, offset, sequence=sequence + 1)
+    found = found_in(spark, shard)
+    assert any(each.file == path.name and f"sequence {sequence + 1} follows" in each.what for each in found)
+
+
+def test_a_command_id_that_was_used_twice(spark: SparkSession, shard: Path) -> None:
+    path = event_file(shard, 1)
+    raw = path.read_bytes()
+    places: dict[tuple[bytes, int], list[tuple[int, bytes]]] = {}
+    for offset, _, _ in records(path):
+        *_, id_length, command_length, _, _ = HEADER.unpack_from(raw, offset)
+        start = offset + HEADER_BYTES + 2
+        command = raw[start + id_length + 2 : start + id_length + 2 + command_length]
+        places.setdefault((raw[start : start + id_length], command_length), []).append((offset, command))
+    (aggregate, _), [(_, earlier), (later, _), *_] = next(item for item in places.items() if len(item[1]) > 1)
+    forge(path, later, command=earlier)
+    found = found_in(spark, shard)
+    what = f"command id {earlier.decode()} of aggregate {aggregate.decode()} was used before"
+    assert Finding(str(shard), path.name, later, what) in found
+
+
+def test_a_record_that_was_taken_out(spark: SparkSession, shard: Path) -> None:
+    """The records that are left are good; header, footer and the sequences know better."""
+    path = event_file(shard, 1)
+    raw, places = path.read_bytes(), records(path)
+    offset, length, _ = places[3]
+    end = places[-1][0] + places[-1][1]
+    path.write_bytes(raw[:offset] + raw[offset + length : end] + bytes(length) + raw[end:])
+    found = found_in(spark, shard)
+    assert any(each.file == path.name and "sequence" in each.what for each in found)
+    assert any(each.file == path.name and each.offset == end - length for each in found)
+
+
+@pytest.mark.heavy
+def test_the_command_prints_what_it_found_and_ends_with_1(shard: Path) -> None:
+    path = event_file(shard, 1)
+    offset = records(path)[3][0]
+    forge(path, offset, version=9_999)
+    command = [sys.executable, "-m", "pyspark_eventstore.main", "verify", str(shard), "--master", "local[1]"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert f"{path}: at byte {offset}: version 9999 of aggregate" in done.stdout
+    missing = subprocess.run([*command[:4], str(shard / "nothing")], capture_output=True, text=True, check=False)
+    assert missing.returncode == 1
+    assert (
+        missing.stderr.splitlines()[-1] == f"error: {shard}/nothing: there is no such folder; name the data folder of a shard"
+    )
