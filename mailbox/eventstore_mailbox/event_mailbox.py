@@ -7,11 +7,11 @@ persisted in the order they were made. A draft that has reached a bound is close
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Container
+from collections.abc import Callable, Collection
 from itertools import count
 
 from eventstore_mailbox.entry import IN_FLIGHT, AnyEntry
-from eventstore_mailbox.lane import Lane
+from eventstore_mailbox.lane import NOWHERE, Lane
 from eventstore_mailbox.plain import PLAIN
 
 _numbers = count()
@@ -70,8 +70,10 @@ class EventMailbox:
     def settled(self) -> None:
         self.writing = None
 
-    def drop(self, lanes: Container[Lane]) -> None:
+    def drop(self, lanes: Collection[Lane]) -> None:
         """Takes the changes of these aggregates out of what is not being persisted."""
+        for lane in lanes:
+            lane.mark = NOWHERE  # the next change of it rests on nothing in the front draft
         kept = (self._without(draft, lanes) for draft in self._closed)
         self._closed = deque(draft for draft in kept if draft.entries)
         self.front = self._without(self.front, lanes)
@@ -86,7 +88,7 @@ class EventMailbox:
         self.front = Draft()
         return self.front
 
-    def _without(self, draft: Draft, lanes: Container[Lane]) -> Draft:
+    def _without(self, draft: Draft, lanes: Collection[Lane]) -> Draft:
         """The draft, rebuilt if it has changes of these; the lanes that stay keep their mark, because the number stays."""
         kept = [place for place, entry in enumerate(draft.entries) if entry.lane not in lanes]
         if len(kept) == len(draft.entries):

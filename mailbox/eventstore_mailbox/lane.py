@@ -29,6 +29,9 @@ RESTORING: Final = 2
 HANDLING: Final = 3
 """An async handler is running."""
 
+NOWHERE: Final = -1
+"""In no batch."""
+
 
 class Lane:
     """aggregate  in memory, or None
@@ -55,7 +58,7 @@ class Lane:
         self.hold = FREE
         self.flying = 0
         self.passing = 0
-        self.mark = -1
+        self.mark = NOWHERE
         self.touched = False
         self.resident = False
         self.ids: dict[str, AnyEntry] | None = None
