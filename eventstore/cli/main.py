@@ -25,6 +25,7 @@ from eventstore.cli import (
     statistics,
     tailing,
     verifying,
+    working,
 )
 from eventstore.cli.output import print_error
 from eventstore.errors import EventStoreError
@@ -41,6 +42,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("serve")(serving.serve)
+app.command("work")(working.work)
 app.command("import")(importing.import_)
 app.command("export")(exporting.export)
 app.command("read")(reading.read)

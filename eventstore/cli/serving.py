@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -40,8 +41,9 @@ def serve(
     Example:
       eventstore serve --data ./data --listen 127.0.0.1:7701 --http 127.0.0.1:7702
     """
+    from eventstore.server.listening import run_to_end
     from eventstore.server.logs import configure_logs
-    from eventstore.server.serve import run_to_end
+    from eventstore.server.serve import run
     from eventstore.server.settings import load_settings
 
     given = _parse(settings or [])
@@ -54,7 +56,7 @@ def serve(
     given.update({name: value for name, value in named.items() if value is not None})
     loaded = load_settings(config, **given)
     configure_logs(loaded.log_format, loaded.log_level)
-    run_to_end(loaded)
+    run_to_end(partial(run, loaded))
 
 
 def _parse(assignments: list[str]) -> dict[str, object]:

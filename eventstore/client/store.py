@@ -21,7 +21,7 @@ from eventstore.client.options import Options
 from eventstore.client.sends import encode_command, encoded_or_refused
 from eventstore.client.streams import EventStream, SubscriptionStream
 from eventstore.client.subscription import Subscription
-from eventstore.errors import EventStoreError
+from eventstore.errors import ConnectionLost, EventStoreError
 from eventstore.flat import Scalar
 from eventstore.model import Commit, Committed, ExpectedVersion, NewEvent, Unchanged
 from eventstore.protocol.answers import Ok
@@ -127,14 +127,25 @@ class NetworkStore:
         """
         return await self._put_many(self._connection.session.sends, commands, encoded_or_refused)
 
-    async def append_raw(self, commits: Sequence[WireCommit]) -> list[Outcome]:
-        """Appends commits that are encoded already, in one frame, so that one may rest on another (see `WireExpected`)."""
-        connection, queue = self._connection, self._connection.session.appends
-        await connection.wait_for_room(queue)
-        run = queue.add_run(commits, sum(map(queue.kind.size_bytes, commits)))
-        connection.flush()
-        await run.batch.done.wait()
-        return list(run.outcomes())
+    def put_raw(self, commits: Sequence[WireCommit]) -> Run[anyio.Event, WireCommit, Committed]:
+        """Queues commits that are encoded already, for one frame, so that one may rest on another (see `WireExpected`); call
+        `flush` after the last of a round. Their `outcomes` are there when `batch.done` is set.
+        """
+        queue = self._connection.session.appends
+        self._connection.check()
+        return queue.add_run(commits, sum(map(queue.kind.size_bytes, commits)))
+
+    def flush(self) -> None:
+        """Sends what may be sent now."""
+        self._connection.flush()
+
+    @property
+    def store_uuid(self) -> bytes:
+        """Which store answers at this address."""
+        welcome = self._connection.session.welcome
+        if welcome is None:
+            raise ConnectionLost("the store is not connected")
+        return welcome.store
 
     async def _put(self, queue: BatchQueue[anyio.Event, R, Q], row: R) -> Q:
         connection = self._connection

@@ -6,7 +6,8 @@ what they keep in memory is a `Seat`: the aggregate, or the events to make it of
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import aclosing
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from eventstore.domain.aggregate import Aggregate, changes_by_name, new
@@ -18,7 +19,7 @@ from eventstore.errors import Corrupt, EventStoreError, InvalidArgument
 from eventstore.model import Event
 from eventstore_mailbox import Unrestorable
 
-ReadEvents: TypeAlias = Callable[[str], AsyncIterator[list[Event]]]
+ReadEvents: TypeAlias = Callable[[str], AsyncGenerator[list[Event], None]]
 """An aggregate's events, a page at a time; no page where there is none."""
 
 Change: TypeAlias = "tuple[str, int, str, None, bytes]"
@@ -83,14 +84,15 @@ class Running:
         aggregate: Aggregate | None = None
         events: list[Event] = []
         try:
-            async for page in self._read_events(aggregate_id):
-                if aggregate is None and not events:
-                    kind = self._class_of_event.get(page[0].type)
-                    aggregate = None if kind is None else new(kind, aggregate_id)
-                if aggregate is None:
-                    events += page
-                else:
-                    replay(aggregate, page)
+            async with aclosing(self._read_events(aggregate_id)) as pages:
+                async for page in pages:
+                    if aggregate is None and not events:
+                        kind = self._class_of_event.get(page[0].type)
+                        aggregate = None if kind is None else new(kind, aggregate_id)
+                    if aggregate is None:
+                        events += page
+                    else:
+                        replay(aggregate, page)
         except Corrupt as error:
             raise Unrestorable(error) from error
         except EventStoreError as error:

@@ -72,6 +72,7 @@ class Commands:
         self._mailboxes: ServerMailboxes | None = None
         self._gate: Gate | None = None
         self._entries: list[_Sent] = []
+        self._answering = False
         self.stopping = False
 
     def connect(self, gate: Gate) -> None:
@@ -132,17 +133,24 @@ class Commands:
 
     def answer(self, entries: Sequence[ServerEntry]) -> None:
         """Takes commands that are settled."""
-        for entry in entries:
-            assert isinstance(entry, _Sent)
-            status = entry.status
-            if status < CONFLICT:
-                self._put(entry.request, entry.place, entry.outcome)  # type: ignore[arg-type] # three ints
-            elif _may_be_repeated(entry):
-                self._find_command(entry.aggregate_id, entry.command_id, partial(self._looked_up, entry))
-            else:
-                self._put(entry.request, entry.place, outcome_values(_refusal(entry), entry.request.text_bytes_max))
         assert self._gate is not None
-        self._gate.flush()
+        self._answering = True
+        try:
+            for entry in entries:
+                self._answer(entry)
+        finally:
+            self._answering = False
+            self._gate.flush()
+
+    def _answer(self, entry: ServerEntry) -> None:
+        assert isinstance(entry, _Sent)
+        status = entry.status
+        if status < CONFLICT:
+            self._put(entry.request, entry.place, entry.outcome)  # type: ignore[arg-type] # three ints
+        elif _may_be_repeated(entry):
+            self._find_command(entry.aggregate_id, entry.command_id, partial(self._looked_up, entry))
+        else:
+            self._put(entry.request, entry.place, outcome_values(_refusal(entry), entry.request.text_bytes_max))
 
     def _looked_up(self, entry: _Sent, found: Committed | EventStoreError | None) -> None:
         request = entry.request
@@ -151,6 +159,9 @@ class Commands:
         else:
             values = _UNCHANGED if entry.status == UNCHANGED else outcome_values(_refusal(entry), request.text_bytes_max)
         self._put(request, entry.place, values)
+        if not self._answering:
+            assert self._gate is not None
+            self._gate.flush()
 
     def _refuse(self, entries: Sequence[ServerEntry], error: EventStoreError) -> None:
         for entry in entries:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -42,7 +42,7 @@ class Below:
 
     persist: Callable[[ServerBatch], None]
     flush: Callable[[], None]
-    read_events: Callable[[str], AsyncIterator[list[Event]]]
+    read_events: Callable[[str], AsyncGenerator[list[Event], None]]
     find_command: Callable[[str, str, Found], None]
 
 
@@ -53,7 +53,7 @@ def embedded_below(store: EmbeddedStore) -> Below:
     def persist(batch: ServerBatch) -> None:
         committer.submit(linked(batch), batch.deliver, batch.source)
 
-    async def read_events(aggregate_id: str) -> AsyncIterator[list[Event]]:
+    async def read_events(aggregate_id: str) -> AsyncGenerator[list[Event], None]:
         low: int | None = 1 if store.engine.version(aggregate_id) else None
         while low is not None:
             page = await store.read_page(aggregate_id, low, VERSION_MAX, False)

@@ -11,15 +11,15 @@ import trio
 from eventstore.domain.checkpoint import FileCheckpoint
 from eventstore.domain.command_type import encode_command
 from eventstore.domain.domain import Domain
+from eventstore.domain.following import Followable
 from eventstore.domain.reacting import react
 from eventstore.domain.running import Decided
-from eventstore.errors import EventStoreError
+from eventstore.errors import EventStoreError, ShuttingDown
 from eventstore.model import Committed
 from eventstore.server.commands import outcome_of
 from eventstore.server.mailroom import Below, ServerEntry, ServerMailboxes
-from eventstore.store.embedded import EmbeddedStore
+from eventstore_mailbox import MailboxError
 
-CHECKPOINT: Final = "reactions.json"
 _PAUSE_S: Final = 5.0
 _log = logging.getLogger(__name__)
 
@@ -27,9 +27,9 @@ _log = logging.getLogger(__name__)
 class Reactions:
     """`failure` says why they do not go on, as long as they do not."""
 
-    def __init__(self, store: EmbeddedStore, folder: Path, domain: Domain, mailboxes: ServerMailboxes, below: Below) -> None:
+    def __init__(self, store: Followable, checkpoint: Path, domain: Domain, mailboxes: ServerMailboxes, below: Below) -> None:
         self._store = store
-        self._checkpoint = FileCheckpoint(folder / CHECKPOINT)
+        self._checkpoint = FileCheckpoint(checkpoint)
         self._domain = domain
         self._mailboxes = mailboxes
         self._below = below
@@ -51,7 +51,11 @@ class Reactions:
         name, aggregate_id, payload = encode_command(command)
         handler, decoded = self._domain.decode(name, payload, aggregate_id)
         entry = ServerEntry(aggregate_id, command_id, Decided(handler, decoded, command_id))
-        outcome = await outcome_of(await self._mailboxes.execute(entry), self._below)
+        try:
+            settled = await self._mailboxes.execute(entry)
+        except MailboxError as error:
+            raise ShuttingDown(str(error)) from None
+        outcome = await outcome_of(settled, self._below)
         if isinstance(outcome, EventStoreError):
             raise outcome
         self.failure = None

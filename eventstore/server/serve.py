@@ -7,9 +7,6 @@ sync and close. A poisoned store stops the server with an error: what is on disk
 from __future__ import annotations
 
 import contextlib
-import resource
-import signal
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -21,7 +18,6 @@ from eventstore import __version__
 from eventstore.domain.domain import Domain
 from eventstore.domain.loading import load
 from eventstore.domain.running import Running
-from eventstore.errors import EventStoreError
 from eventstore.protocol.requests import (
     Append,
     Credit,
@@ -36,22 +32,20 @@ from eventstore.protocol.requests import (
 )
 from eventstore.server.commands import Commands
 from eventstore.server.dispatch import Dispatch, Route
-from eventstore.server.gate import Gate, GateLimits
+from eventstore.server.gate import Gate
 from eventstore.server.http import http_server
 from eventstore.server.incoming import Incoming
 from eventstore.server.intake import Intake
+from eventstore.server.listening import bounds, gate_limits, listen, raise_descriptor_limit, stop_on_signals
 from eventstore.server.mailroom import ServerMailboxes, collect_figures, embedded_below, mailboxes_of
 from eventstore.server.metrics import registry_of
 from eventstore.server.reactions import Reactions
 from eventstore.server.reads import Reads
-from eventstore.server.settings import ServerSettings, cannot_listen, parse_address
+from eventstore.server.settings import ServerSettings, parse_address
 from eventstore.server.subscriptions import Subscriptions
 from eventstore.store.embedded import EmbeddedStore, Stats, collect_stats, open_store
-from eventstore_mailbox import Options
 
-_BACKLOG = 1024
-_DESCRIPTORS_PER_FILE = 3  # the file, its mapping and that of its index
-_OTHER_DESCRIPTORS = 64
+_REACTIONS = "reactions.json"
 
 
 @dataclass(slots=True)
@@ -80,7 +74,7 @@ async def serve(settings: ServerSettings, *, task_status: trio.TaskStatus[Server
         Poisoned: the disk failed while serving.
     """
     log = structlog.get_logger("eventstore.server")
-    _raise_descriptor_limit()
+    raise_descriptor_limit()
     domain = Domain() if settings.domain is None else load(settings.domain)
     async with open_store(settings.data, settings.store()) as store:
         async with _listening(settings, store, domain) as server:
@@ -108,25 +102,16 @@ async def serve(settings: ServerSettings, *, task_status: trio.TaskStatus[Server
 
 @asynccontextmanager
 async def _listening(settings: ServerSettings, store: EmbeddedStore, domain: Domain) -> AsyncIterator[Server]:
-    listener = _listen(settings.listen)
-    limits = GateLimits(
-        _affordable_connections(settings),
-        settings.requests_max,
-        settings.unsent_bytes_max,
-        settings.hello_timeout_s,
-        settings.frame_timeout_s,
-        settings.idle_timeout_s,
-        settings.slow_client_timeout_s,
-    )
+    listener = listen(settings.listen)
     async with trio.open_nursery() as nursery:
         below = embedded_below(store)
         commands, incoming = Commands(domain, below), Incoming(settings.incoming_bytes_max)
-        mailboxes = mailboxes_of(Running(domain, below.read_events), below, _bounds(settings), commands.answer)
+        mailboxes = mailboxes_of(Running(domain, below.read_events), below, bounds(settings), commands.answer)
         commands.deliver_to(mailboxes)
         await nursery.start(mailboxes.run)
         intake = Intake(mailboxes)
         reads, subscriptions = Reads(store.engine, nursery), Subscriptions(store.committer, nursery)
-        reactions = Reactions(store, settings.data, domain, mailboxes, below)
+        reactions = Reactions(store, settings.data / _REACTIONS, domain, mailboxes, below)
 
         def end_turn() -> None:
             commands.end_turn()
@@ -143,7 +128,7 @@ async def _listening(settings: ServerSettings, store: EmbeddedStore, domain: Dom
             Unsubscribe: subscriptions.end,
         }  # fmt: skip
         dispatch = Dispatch(store.opened.uuid, settings.requests_max, routes, figures)
-        gate = Gate(listener, limits, dispatch.handle, end_turn)
+        gate = Gate(listener, gate_limits(settings), dispatch.handle, end_turn)
         for part in (commands, intake, incoming, reads, subscriptions, dispatch):
             part.connect(gate)
 
@@ -164,24 +149,6 @@ async def _listening(settings: ServerSettings, store: EmbeddedStore, domain: Dom
             host, port = listener.getsockname()[:2]
             yield Server(f"tcp://{host}:{port}", http_address, store, gate, intake, commands, mailboxes, trio.Event())
             nursery.cancel_scope.cancel()
-
-
-def _bounds(settings: ServerSettings) -> Options:
-    return Options(
-        mailboxes=settings.mailboxes,
-        capacity=settings.mailbox_capacity,
-        aggregates_max=settings.aggregates_max,
-        reruns_max=settings.reruns_max,
-    )
-
-
-def _listen(address: str) -> socket.socket:
-    host, port = parse_address(address, "listen")
-    try:
-        family, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        return socket.create_server(target, family=family, backlog=_BACKLOG)
-    except OSError as error:
-        raise cannot_listen(address, error) from None
 
 
 async def _until_stopped(server: Server) -> None:
@@ -205,61 +172,9 @@ async def _wind_down(server: Server, timeout_s: float) -> None:
         await server.gate.wait_until_settled()
 
 
-async def stop_on_signals(stopping: trio.Event) -> None:
-    """SIGTERM and SIGINT stop the server; a second one is left to the operating system's default."""
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async for _ in signals:
-            stopping.set()
-            return
-
-
 async def run(settings: ServerSettings) -> None:
     """What `eventstore serve` does: `serve` until a signal."""
     async with trio.open_nursery() as nursery:
         server: Server = await nursery.start(serve, settings)
         nursery.start_soon(stop_on_signals, server.stopping)
         await server.stopping.wait()
-
-
-def run_to_end(settings: ServerSettings) -> None:
-    """`run`, with a single error instead of a group of them.
-
-    Raises:
-        EventStoreError
-    """
-    try:
-        trio.run(run, settings)
-    except BaseExceptionGroup as group:
-        errors = [error for error in _leaves(group) if isinstance(error, EventStoreError)]
-        if errors:
-            raise errors[0] from None
-        raise
-
-
-def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
-    return [
-        leaf for error in group.exceptions for leaf in (_leaves(error) if isinstance(error, BaseExceptionGroup) else [error])
-    ]
-
-
-def _affordable_connections(settings: ServerSettings) -> int:
-    """No more connections than leave the store the open files it needs: one that cannot open its next file would fail
-    everybody's appends, one connection more only its own.
-    """
-    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    own = min(_DESCRIPTORS_PER_FILE * settings.open_files_max + _OTHER_DESCRIPTORS, descriptors // 2)
-    affordable = min(settings.connections_max, descriptors - own)
-    if affordable < settings.connections_max:
-        structlog.get_logger("eventstore.server").warning(
-            "fewer connections than set: raise the limit of open files (ulimit -n)",
-            connections_max=affordable,
-            open_files=descriptors,
-        )
-    return affordable
-
-
-def _raise_descriptor_limit() -> None:
-    """As many open files as the system grants: the usual soft limit of 1,024 is for programs without connections."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard > 0 else soft, hard))

@@ -1,0 +1,112 @@
+"""What servers and workers have in common: a listener, limits, signals, and one error instead of a group of them."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import signal
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import structlog
+import trio
+
+from eventstore.errors import EventStoreError
+from eventstore.server.gate import GateLimits
+from eventstore.server.settings import ServerSettings, cannot_listen, parse_address
+from eventstore_mailbox import Options
+
+_BACKLOG: Final = 1024
+_DESCRIPTORS_PER_FILE: Final = 3  # the file, its mapping and that of its index
+_OTHER_DESCRIPTORS: Final = 64
+
+
+def listen(address: str) -> socket.socket:
+    """A listening socket at HOST:PORT.
+
+    Raises:
+        InvalidArgument: it is no address.
+        FolderRefused: nobody can listen there.
+    """
+    host, port = parse_address(address, "listen")
+    try:
+        family, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(target, family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise cannot_listen(address, error) from None
+
+
+def gate_limits(settings: ServerSettings) -> GateLimits:
+    """What connections may cost."""
+    return GateLimits(
+        _affordable_connections(settings),
+        settings.requests_max,
+        settings.unsent_bytes_max,
+        settings.hello_timeout_s,
+        settings.frame_timeout_s,
+        settings.idle_timeout_s,
+        settings.slow_client_timeout_s,
+    )
+
+
+def bounds(settings: ServerSettings) -> Options:
+    """What the command mailboxes may hold."""
+    return Options(
+        mailboxes=settings.mailboxes,
+        capacity=settings.mailbox_capacity,
+        aggregates_max=settings.aggregates_max,
+        reruns_max=settings.reruns_max,
+    )
+
+
+async def stop_on_signals(stopping: trio.Event) -> None:
+    """SIGTERM and SIGINT stop the server; a second one is left to the operating system's default."""
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for _ in signals:
+            stopping.set()
+            return
+
+
+def run_to_end(main: Callable[[], Awaitable[None]]) -> None:
+    """Runs it on trio, with a single error instead of a group of them.
+
+    Raises:
+        EventStoreError
+    """
+    try:
+        trio.run(main)
+    except BaseExceptionGroup as group:
+        errors = [error for error in _leaves(group) if isinstance(error, EventStoreError)]
+        if errors:
+            raise errors[0] from None
+        raise
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    return [
+        leaf for error in group.exceptions for leaf in (_leaves(error) if isinstance(error, BaseExceptionGroup) else [error])
+    ]
+
+
+def _affordable_connections(settings: ServerSettings) -> int:
+    """No more connections than leave the store the open files it needs: one that cannot open its next file would fail
+    everybody's appends, one connection more only its own.
+    """
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    own = min(_DESCRIPTORS_PER_FILE * settings.open_files_max + _OTHER_DESCRIPTORS, descriptors // 2)
+    affordable = min(settings.connections_max, descriptors - own)
+    if affordable < settings.connections_max:
+        structlog.get_logger("eventstore.server").warning(
+            "fewer connections than set: raise the limit of open files (ulimit -n)",
+            connections_max=affordable,
+            open_files=descriptors,
+        )
+    return affordable
+
+
+def raise_descriptor_limit() -> None:
+    """As many open files as the system grants: the usual soft limit of 1,024 is for programs without connections."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard > 0 else soft, hard))

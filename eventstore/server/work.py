@@ -1,0 +1,187 @@
+"""A worker: runs a domain's command mailboxes in a process of its own, on a store elsewhere.
+
+It listens as a server does, and takes commands (SEND) alone. Any number of workers may own the same aggregates by accident:
+then their changes meet at the store as version conflicts, and the mailboxes heal them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import anyio
+import structlog
+import trio
+
+from eventstore import __version__
+from eventstore.client.batches import Run
+from eventstore.client.store import NetworkStore, connect
+from eventstore.domain.domain import Domain
+from eventstore.domain.loading import load
+from eventstore.domain.running import Running
+from eventstore.errors import ConnectionLost, EventStoreError, InvalidArgument, VersionConflict
+from eventstore.model import Committed, Event
+from eventstore.protocol.requests import Send, WireCommit
+from eventstore.server.commands import Commands
+from eventstore.server.dispatch import Dispatch
+from eventstore.server.gate import Gate
+from eventstore.server.http import http_server
+from eventstore.server.incoming import Incoming
+from eventstore.server.listening import bounds, gate_limits, listen, raise_descriptor_limit, stop_on_signals
+from eventstore.server.mailroom import Below, Found, ServerBatch, ServerMailboxes, collect_figures, linked, mailboxes_of
+from eventstore.server.metrics import registry_of
+from eventstore.server.reactions import Reactions
+from eventstore.server.settings import ServerSettings, parse_address
+from eventstore.store.appending import COMMITTED, CONFLICT, DUPLICATE, REFUSED, Outcome
+
+_PAGE_EVENTS = 500
+Flying = Run[anyio.Event, WireCommit, Committed]
+
+
+async def work(
+    settings: ServerSettings,
+    store_address: str,
+    checkpoint: Path | None,
+    *,
+    task_status: trio.TaskStatus[tuple[str, trio.Event]] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Works until it is told to stop: by the event that it starts with, beside its address.
+
+    `checkpoint`: where it is kept how far the domain's reactions have come; None: they are not run here.
+
+    Raises:
+        DomainRefused, InvalidArgument: there is no domain, or it cannot be loaded.
+        ConnectionLost: the store cannot be reached at the start.
+    """
+    if settings.domain is None:
+        raise InvalidArgument("a worker needs a domain; name it with --domain MODULE:NAME", field="domain")
+    domain, log = load(settings.domain), structlog.get_logger("eventstore.worker")
+    raise_descriptor_limit()
+    async with connect(store_address, name="eventstore-worker") as store, trio.open_nursery() as nursery:
+        below = remote_below(store, nursery)
+        commands, incoming = Commands(domain, below), Incoming(settings.incoming_bytes_max)
+        mailboxes = mailboxes_of(Running(domain, below.read_events), below, bounds(settings), commands.answer)
+        commands.deliver_to(mailboxes)
+        await nursery.start(mailboxes.run)
+
+        def figures() -> dict[str, str | int | bool | None]:
+            return {**collect_figures(mailboxes), **dispatch.figures()}
+
+        def health() -> dict[str, str | int | bool | None]:
+            return {"healthy": not commands.stopping, **figures()}
+
+        def end_turn() -> None:
+            commands.end_turn()
+            incoming.end_turn()
+
+        dispatch = Dispatch(uuid.UUID(bytes=store.store_uuid), settings.requests_max, {Send: commands.send}, figures)
+        listener = listen(settings.listen)
+        gate = Gate(listener, gate_limits(settings), dispatch.handle, end_turn)
+        for part in (commands, incoming, dispatch):
+            part.connect(gate)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(listener)
+            http_address = None
+            if settings.http is not None:
+                port = stack.enter_context(http_server(*parse_address(settings.http, "http"), registry_of(figures), health))
+                http_address = f"{parse_address(settings.http, 'http')[0]}:{port}"
+            nursery.start_soon(gate.run, _Room())
+            nursery.start_soon(gate.keep_house)
+            _react(domain, checkpoint, store, mailboxes, below, nursery)
+            host, port = listener.getsockname()[:2]
+            address, stopping = f"tcp://{host}:{port}", trio.Event()
+            log.info("working", version=__version__, address=address, http=http_address, store=store_address)
+            task_status.started((address, stopping))
+            await stopping.wait()
+            log.info("stopping", connections=len(gate.connections))
+            commands.stopping = True
+            gate.say_goodbye()
+            with trio.move_on_after(settings.stop_timeout_s):
+                await mailboxes.stop(settings.stop_timeout_s)
+                await gate.wait_until_settled()
+        nursery.cancel_scope.cancel()
+    log.info("stopped")
+
+
+async def run(settings: ServerSettings, store_address: str, checkpoint: Path | None) -> None:
+    """What `eventstore work` does: `work` until a signal."""
+    async with trio.open_nursery() as nursery:
+        _, stopping = await nursery.start(work, settings, store_address, checkpoint)
+        nursery.start_soon(stop_on_signals, stopping)
+        await stopping.wait()
+
+
+def remote_below(store: NetworkStore, nursery: trio.Nursery) -> Below:
+    """On a client: changes become commits of one frame, in the order they come."""
+
+    def persist(batch: ServerBatch) -> None:
+        nursery.start_soon(_deliver, batch, store.put_raw(linked(batch)))
+
+    async def read_events(aggregate_id: str) -> AsyncGenerator[list[Event], None]:
+        page: list[Event] = []
+        async for event in store.read(aggregate_id):
+            page.append(event)
+            if len(page) == _PAGE_EVENTS:
+                yield page
+                page = []
+        if page:
+            yield page
+
+    def find_command(aggregate_id: str, command_id: str, found: Found) -> None:
+        nursery.start_soon(_find, store, aggregate_id, command_id, found)
+
+    return Below(persist, store.flush, read_events, find_command)
+
+
+async def _deliver(batch: ServerBatch, flying: Flying) -> None:
+    await flying.batch.done.wait()
+    outcomes = flying.outcomes()
+    lost = next((outcome for outcome in outcomes if isinstance(outcome, ConnectionLost)), None)
+    if lost is not None:
+        batch.fail(lost)
+    else:
+        batch.deliver(list(map(_raw_outcome, outcomes)))
+
+
+def _raw_outcome(outcome: Committed | EventStoreError) -> Outcome:
+    if isinstance(outcome, Committed):
+        return DUPLICATE if outcome.duplicate else COMMITTED, outcome.version, outcome.sequence
+    if isinstance(outcome, VersionConflict):
+        actual = outcome.fields["actual"]
+        assert isinstance(actual, int)
+        return CONFLICT, actual, 0
+    return REFUSED, outcome, 0
+
+
+async def _find(store: NetworkStore, aggregate_id: str, command_id: str, found: Found) -> None:
+    try:
+        stored = await store.find_command(aggregate_id, command_id)
+    except EventStoreError as error:
+        found(error)
+    else:
+        found(None if stored is None else stored._replace(duplicate=True))
+
+
+def _react(
+    domain: Domain, checkpoint: Path | None, store: NetworkStore, mailboxes: ServerMailboxes, below: Below,
+    nursery: trio.Nursery,
+) -> None:  # fmt: skip
+    if checkpoint is not None:
+        nursery.start_soon(Reactions(store, checkpoint, domain, mailboxes, below).run)
+    elif domain.reactions:
+        structlog.get_logger("eventstore.worker").warning(
+            "the domain's reactions are not run here; --checkpoint FILE has this worker run them",
+            reactions=", ".join(sorted(domain.reactions)),
+        )
+
+
+class _Room:
+    """There is always room: what mailboxes do not take is refused as overloaded."""
+
+    full = False
+    writing = False
+
+    async def wait_for_room(self) -> None:
+        await trio.lowlevel.checkpoint()
