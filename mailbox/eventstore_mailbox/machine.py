@@ -57,7 +57,7 @@ class Machine:
         self._appends = Appends(ports, options, self.lanes, self.processor, self.passage, self.mailbox_of)
         self.persist_failures = 0
         self._driver = driver
-        self._delivered: deque[tuple[CommandMailbox, Draft, Sequence[object]]] = deque()
+        self._delivered: deque[tuple[CommandMailbox, Draft, Sequence[object], list[int]]] = deque()
         self._backoffs: dict[CommandMailbox, Backoff] = {}
         self._pumping = self._unflushed = False
 
@@ -169,7 +169,7 @@ class Machine:
         try:
             while True:
                 while delivered:
-                    self._settle(*delivered.popleft())
+                    self.settlement.settle(*delivered.popleft())
                 if processor.active:
                     processor.run(until)
                 self._hand_on()
@@ -186,16 +186,6 @@ class Machine:
             self._pumping = False
         if delivered or processor.active or processor.dirty:
             self._driver.wake()
-
-    def _settle(self, mailbox: CommandMailbox, draft: Draft, outcomes: Sequence[object]) -> None:
-        statuses = list(map(self.ports.status, outcomes))
-        mailbox.events.settled()
-        if any(statuses):
-            self.processor.dirty[mailbox] = None
-        else:
-            self._persist_next(mailbox)
-        self._backoffs.pop(mailbox, None)
-        self.settlement.settle(mailbox, draft, outcomes, statuses)
 
     def _hand_on(self) -> None:
         dirty = self.processor.dirty
@@ -224,11 +214,35 @@ class Machine:
             return
         if not isinstance(result, BaseException) and len(result) != len(draft.changes):
             result = OutcomesMissing(len(draft.changes), len(result))
+        statuses: list[int] = []
+        if not isinstance(result, BaseException):
+            try:
+                statuses = list(map(self.ports.status, result))
+            except Exception as error:  # not an outcome: nobody knows what became of the batch
+                result = error
         if isinstance(result, BaseException):
             self._persist_later(mailbox, draft, result)
             return
-        self._delivered.append((mailbox, draft, result))
-        self.pump()
+        self._backoffs.pop(mailbox, None)
+        mailbox.events.settled()
+        self._delivered.append((mailbox, draft, result, statuses))
+        self.processor.dirty[mailbox] = None
+        if self._pumping:
+            return
+        if not any(statuses):
+            self._persist_before_settling(mailbox)
+        if len(result) <= self.options.settle_at_once_max:
+            self.pump()
+        else:
+            self._driver.wake()
+
+    def _persist_before_settling(self, mailbox: CommandMailbox) -> None:
+        """The disk does not wait for bookkeeping."""
+        self._pumping = True  # a store that answers at once only leaves its answer
+        try:
+            self._persist_next(mailbox)
+        finally:
+            self._pumping = False
 
     def _persist_later(self, mailbox: CommandMailbox, draft: Draft, error: BaseException) -> None:
         self.persist_failures += 1

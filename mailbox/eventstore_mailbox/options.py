@@ -23,6 +23,8 @@ class Options:
     reruns_max           how often a command is run again because of a conflict; then CONFLICT is its answer
     batch_changes_max    changes in one batch for the store
     batch_bytes_max      bytes in one batch, as `Ports.size` counts them; a larger change is a batch of its own
+    settle_at_once_max   outcomes that are settled as they are delivered; those of a larger batch in the next turn of the event
+                         loop, so that the store can begin with the next batch first
     turn_s               seconds of work before the event loop has its turn. One handler may exceed it
     slow_handler_s       seconds a handler may block before `Ports.on_slow` is told
     backoff_first_s      seconds before the first repetition of what failed; doubled each time
@@ -38,6 +40,7 @@ class Options:
     reruns_max: int = 100
     batch_changes_max: int = 4_096
     batch_bytes_max: int = 8 * 1024 * 1024
+    settle_at_once_max: int = 32
     turn_s: float = 0.001
     slow_handler_s: float = 0.050
     backoff_first_s: float = 0.05

@@ -122,15 +122,81 @@ def test_a_plain_append_behind_a_conflict_comes_after_the_command_that_ran_again
     assert told == [[(COMMITTED, 4, store.sequence)]]
 
 
+def test_a_plain_append_behind_one_that_conflicts_is_judged_by_its_own_version() -> None:
+    """Both follow a command, so the store fails the second because of the first."""
+    store = HistoryStore()
+    worker = warm(store, "a")
+    worker.submit(Request("a", "0"))
+    worker.submit(Request("a", "1"))
+    told = worker.append([("a", 7, "stale", None), ("a", None, "any", None)])
+    worker.deliver()
+    assert worker.pending[0].followers == [1, 2]
+    worker.finish()
+    assert [outcome[0] for outcome in told[0]] == [CONFLICT, COMMITTED]
+    assert store.history("a") == ("first", "0", "1", "any")
+
+
+def test_what_becomes_durable_behind_a_failed_publication_waits_for_it() -> None:
+    worker = warm(HistoryStore(), "a", "b", publishes=True)
+    worker.submit(Request("a", "1"), Request("b", "1"))
+    worker.deliver()
+    worker.submit(Request("a", "2"), Request("b", "2"))
+    worker.deliver()
+    worker.publish_ends(fails=True)
+    worker.submit(Request("a", "3"))
+    worker.deliver()
+    assert worker.publishing == []
+    worker.finish()
+    assert worker.published == {"a": [1, 2, 3, 4], "b": [1, 2, 3]}
+
+
 def test_a_command_behind_a_plain_append_sees_it() -> None:
     store = HistoryStore()
     worker = warm(store, "a")
     worker.append([("a", None, "plain", None)])
     command = Request("a", "1")
     worker.submit(command)
+    assert command.seen == ()
     assert worker.restores == []  # not before it is durable
     worker.finish()
     assert command.seen == ("first", "plain")
+
+
+def test_a_command_behind_a_plain_append_in_flight_is_not_handled_before_it_is_durable() -> None:
+    worker = warm(HistoryStore(), "a")
+    worker.submit(Request("a", "1"))
+    worker.append([("a", None, "plain", None)])
+    worker.submit(command := Request("a", "2"))
+    assert command.seen == ()
+    worker.finish()
+    assert command.seen == ("first", "1", "plain")
+    assert worker.machine.mailboxes[0].conflicts == 0
+
+
+def test_the_store_has_the_next_batch_before_a_large_one_is_settled() -> None:
+    worker = warm(HistoryStore(), "a", options=Options(mailboxes=1, settle_at_once_max=2))
+    worker.submit(*[Request("a", f"{number}") for number in range(3)])
+    worker.submit(Request("a", "next"))
+    worker.deliver()
+    assert [change[2] for change in worker.pending[0].changes] == ["next"]
+    assert worker.answered == []
+    worker.pump()
+    assert len(worker.answered) == 3
+
+
+def test_plain_appends_keep_their_order_when_the_store_cannot_be_reached() -> None:
+    store = HistoryStore()
+    worker = Stepped(store, ONE)
+    told = [worker.append([("a", None, f"{number}", None)]) for number in range(3)]
+    batches = list(worker.pending)
+    worker.pending.clear()
+    for batch in reversed(batches):
+        batch.fail(ConnectionError("unreachable"))
+    told.append(worker.append([("a", None, "3", None)]))
+    assert not worker.pending
+    worker.finish()
+    assert store.history("a") == ("0", "1", "2", "3")
+    assert [outcomes[0][0][1] for outcomes in told] == [1, 2, 3, 4]
 
 
 def test_a_batch_is_bounded_by_count_and_by_size() -> None:
@@ -195,6 +261,15 @@ def test_a_store_that_answers_with_too_few_outcomes_is_asked_again() -> None:
     batch.deliver([])
     batch.deliver([(COMMITTED, 9, 9)])  # nothing follows a first answer
     assert worker.errors == ["persist"]
+    worker.finish()
+    assert command.outcome == (COMMITTED, 2, 2)
+
+
+def test_a_store_that_answers_with_something_else_than_outcomes_is_asked_again() -> None:
+    worker = warm(HistoryStore(), "a")
+    command = Request("a", "1")
+    worker.submit(command)
+    worker.pending.popleft().deliver([None])  # type: ignore[list-item]
     worker.finish()
     assert command.outcome == (COMMITTED, 2, 2)
 

@@ -24,15 +24,17 @@ class Mailboxes(RuleBasedStateMachine):
         workers=st.integers(1, 3), publishes=st.booleans(), mailboxes=st.integers(1, 2), batch=st.integers(1, 4),
         aggregates=st.integers(1, 3), reruns=st.sampled_from([1, 100]), capacity=st.sampled_from([3, 50]),
         restores=st.integers(1, 3), size=st.sampled_from([4, 1000]), turn=st.sampled_from([0.0, 0.0005, 1.0]),
+        at_once=st.sampled_from([1, 32]),
     )  # fmt: skip
     def begin(
         self, workers: int, publishes: bool, mailboxes: int, batch: int, aggregates: int, reruns: int, capacity: int,
-        restores: int, size: int, turn: float,
+        restores: int, size: int, turn: float, at_once: int,
     ) -> None:  # fmt: skip
         self.store = HistoryStore()
         options = Options(
             mailboxes=mailboxes, batch_changes_max=batch, batch_bytes_max=size, aggregates_max=aggregates, reruns_max=reruns,
             capacity=capacity, restores_max=restores, publications_max=1, turn_s=turn,
+            settle_at_once_max=at_once,
         )  # fmt: skip
         self.workers = [Stepped(self.store, options, publishes) for _ in range(workers)]
         self.accepted: list[list[Request]] = [[] for _ in self.workers]
@@ -217,4 +219,4 @@ class Mailboxes(RuleBasedStateMachine):
 
 
 TestMailboxes = Mailboxes.TestCase
-TestMailboxes.settings = settings(max_examples=400, stateful_step_count=60, deadline=None)
+TestMailboxes.settings = settings(max_examples=400, stateful_step_count=60, deadline=None, report_multiple_bugs=False)
