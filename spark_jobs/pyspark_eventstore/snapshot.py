@@ -24,6 +24,7 @@ from pyspark_eventstore.shards import Shard
 
 MARK_EVERY_BYTES: Final = 4 * 1024 * 1024
 _ROUNDS_MAX: Final = 4
+_ZEROS: Final = bytes(1024 * 1024)
 _NEVER_DIRTY: Final = (errno.EROFS, errno.EINVAL)
 
 
@@ -197,9 +198,9 @@ def _walk(file: File, name: str, progress: Progress) -> str | None:
 
 def _damage(file: File, name: str, end: int, known_end: int) -> str | None:
     """Why what lies at `end` is rot, or None where it is what a batch leaves that is being written, or was torn."""
-    rest = file.read_at(end, max(file.size() - end, 0))
-    if not rest.strip(b"\0"):
+    if _only_zeros(file, end):
         return None if known_end <= end else f"though the file was durable up to byte {known_end}"
+    rest = file.read_at(end, max(file.size() - end, 0))
     later = record.find_valid(rest, 0, HEADER_BYTES)
     durable = max([known_end, *(known for position, known in later if known <= end + position)])
     if durable <= end:
@@ -207,6 +208,15 @@ def _damage(file: File, name: str, end: int, known_end: int) -> str | None:
     # A record behind was written after this place was: what is here now is what was there then, and stays.
     again, fault = read_records(file, name, end, file.size(), record.UNORDERED, HEADER_BYTES, lambda *_: None)
     return None if fault is None or again.end > end else f"though the file was durable up to byte {durable}"
+
+
+def _only_zeros(file: File, start: int) -> bool:
+    """Whether nothing but reserved space follows. Compared block by block: looking at single bytes takes five times as long."""
+    while data := file.read_at(start, len(_ZEROS)):
+        if data != _ZEROS[: len(data)]:
+            return False
+        start += len(data)
+    return True
 
 
 def _last_sequence(file: File, last: int) -> int:
