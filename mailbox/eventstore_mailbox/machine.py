@@ -15,19 +15,20 @@ from collections import deque
 from collections.abc import Sequence
 from functools import partial
 
+from eventstore_mailbox.answering import answer
 from eventstore_mailbox.appends import Appends
 from eventstore_mailbox.backoff import Backoff
 from eventstore_mailbox.batch import AnyBatch, Batch
 from eventstore_mailbox.command_mailbox import CommandMailbox
 from eventstore_mailbox.driver import Driver
-from eventstore_mailbox.entry import FAILED, OVERLOADED, STOPPED, WAITING, AnyEntry
+from eventstore_mailbox.entry import OVERLOADED, STOPPED, WAITING, AnyEntry
 from eventstore_mailbox.errors import OutcomesMissing, Overloaded, Stopped, Stopping
 from eventstore_mailbox.event_mailbox import Draft, EventMailbox
 from eventstore_mailbox.lane import Lane
 from eventstore_mailbox.lanes import Lanes
 from eventstore_mailbox.options import Options
 from eventstore_mailbox.passage import Passage
-from eventstore_mailbox.plain import PLAIN, Deliver, PlainEntry
+from eventstore_mailbox.plain import Deliver
 from eventstore_mailbox.ports import AnyPorts
 from eventstore_mailbox.processor import Processor
 from eventstore_mailbox.publisher import Publications, Publisher
@@ -252,28 +253,8 @@ class Machine:
 
     def _answer(self) -> None:
         answers, self.settlement.answers = self.settlement.answers, []
-        try:
-            plain = [entry for entry in answers if entry.command is PLAIN]
-            if plain:
-                answers = [entry for entry in answers if entry.command is not PLAIN]
-                self._answer_plain(plain)
-            if answers:
-                self.ports.answer(answers)
-        except Exception as error:  # one receiver's fault must not keep the others from their answers
-            self.ports.on_error("answer", error)
+        answer(self.ports, answers)
         self._driver.left()
-
-    def _answer_plain(self, entries: Sequence[AnyEntry]) -> None:
-        for entry in entries:
-            assert isinstance(entry, PlainEntry)
-            outcome = entry.result
-            if entry.status >= FAILED:
-                assert isinstance(outcome, Exception)
-                outcome = self.ports.refusal(outcome)
-            try:
-                entry.call.put(entry.place, outcome)
-            except Exception as error:
-                self.ports.on_error("answer", error)
 
     # -- what a driver began ------------------------------------------------------------------------------------------
 

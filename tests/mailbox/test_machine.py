@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eventstore_mailbox import COMMITTED, CONFLICT, DUPLICATE, FAILED, REFUSED, Options
+from eventstore_mailbox import COMMITTED, CONFLICT, DUPLICATE, FAILED, REFUSED, STOPPED, Options
 from tests.mailbox.history_store import Change, HistoryStore
 from tests.mailbox.stepped import Request, Stepped
 
@@ -338,3 +338,16 @@ def test_what_was_settled_behind_a_change_that_is_refused_is_decided_again(kind:
     assert behind not in worker.answered
     worker.finish()
     assert behind.seen == ("first",)
+
+
+def test_a_bug_in_the_middle_of_a_turn_leaves_nobody_waiting() -> None:
+    worker = warm(HistoryStore(), "a")
+
+    def breaks(until: float) -> None:
+        raise RuntimeError("ours")
+
+    request, told = Request("a", "1"), worker.append([("b", None, "1", None)])
+    worker.machine.processor.run = breaks  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="ours"):
+        worker.submit(request)
+    assert (request.status, told[0][0][0]) == (STOPPED, REFUSED)
