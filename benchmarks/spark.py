@@ -26,9 +26,6 @@ from typing import Any, ClassVar
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
-from pyspark_eventstore.rebuilding import Place, rebuild_once
-from pyspark_eventstore.session import start_session
-from pyspark_eventstore.table import table_schema
 
 from benchmarks import synthesis
 from benchmarks.measure import RESULTS
@@ -43,6 +40,9 @@ from eventstore.store.appending import RawCommit
 from eventstore.store.commit import HEADER_BYTES
 from eventstore.store.opening import open_folder
 from eventstore.store.page import decode_page
+from pyspark_eventstore.rebuilding import Place, rebuild_once
+from pyspark_eventstore.session import start_session
+from pyspark_eventstore.table import table_schema
 
 COLUMNS = ("aggregate_id", "version", "sequence", "timestamp", "type", "data", "command_id")
 EVENTS = 4_000_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
+
 from pyspark_eventstore import EventStoreSource
 from pyspark_eventstore.source import EventScanner
 

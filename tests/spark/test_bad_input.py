@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark_eventstore.session import check_java
 
 from eventstore.errors import FolderRefused
+from pyspark_eventstore.session import check_java
 from tests.spark.loading import load
 from tests.spark.made import three_states
 

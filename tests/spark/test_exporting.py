@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark_eventstore import exporting
-from pyspark_eventstore.exporting import export_once
 
 from eventstore.errors import FolderRefused
 from eventstore.model import DATA_IS_JSON
+from pyspark_eventstore import exporting
+from pyspark_eventstore.exporting import export_once
 from tests.spark.made import MadeStore, commits, three_states
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark_eventstore.touched import Touched, sum_up
 
 from eventstore.model import Event
+from pyspark_eventstore.touched import Touched, sum_up
 from tests.spark.loading import load
 from tests.spark.made import MadeStore, commits
 

@@ -13,7 +13,6 @@ import pytest
 import trio
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark_eventstore.rebuilding import Place, Rebuilt, rebuild_once
 
 import eventstore as es
 from eventstore import flat
@@ -22,6 +21,7 @@ from eventstore.domain.projecting import project
 from eventstore.domain.projection import Projection, fold
 from eventstore.errors import FolderRefused, InvalidArgument
 from eventstore.model import Event, NewEvent
+from pyspark_eventstore.rebuilding import Place, Rebuilt, rebuild_once
 from tests.domain import postgresql
 from tests.spark.balances import Balances, ByType
 from tests.spark.made import MadeStore, commits, three_states

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql.datasource import EqualTo, InputPartition, StringStartsWith
-from pyspark_eventstore.slices import EventPartition
-from pyspark_eventstore.source import EventReader, EventScanner
 
 from eventstore import flat
+from pyspark_eventstore.slices import EventPartition
+from pyspark_eventstore.source import EventReader, EventScanner
 from tests.spark.loading import reader_of
 from tests.spark.made import MadeStore, commits, three_states
 

@@ -6,10 +6,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from pyspark_eventstore.shards import find_shards
-from pyspark_eventstore.snapshot import Progress, Snapshot, take_snapshot
 
 from eventstore.errors import Corrupt
+from pyspark_eventstore.shards import find_shards
+from pyspark_eventstore.snapshot import Progress, Snapshot, take_snapshot
 from tests.spark.made import MadeStore, commits, three_states
 
 

@@ -12,11 +12,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.streaming.query import StreamingQuery
+
+from eventstore.errors import FolderRefused
 from pyspark_eventstore.options import parse_options
 from pyspark_eventstore.stream import EventStreamReader
 from pyspark_eventstore.table import arrow_schema, table_schema
-
-from eventstore.errors import FolderRefused
 from tests.spark.made import MadeStore, commits, three_states
 
 

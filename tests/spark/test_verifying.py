@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 from pyspark.sql import SparkSession
-from pyspark_eventstore.verifying import Finding, verify_shards
 
 from eventstore.chunks import record
 from eventstore.chunks.header import RECORDS_FROM
 from eventstore.store.commit import HEADER, HEADER_BYTES
+from pyspark_eventstore.verifying import Finding, verify_shards
 from tests.spark.made import three_states
 
 
