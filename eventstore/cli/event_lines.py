@@ -88,12 +88,17 @@ def json_event(event_type: str, data: str, metadata: str | None = None) -> NewEv
     Raises:
         ValueError: a text is not JSON.
     """
-    texts = [_checked_json(data), None if metadata is None else _checked_json(metadata)]
+    texts = [checked_json(data), None if metadata is None else checked_json(metadata)]
     format_ = DATA_IS_JSON | (0 if metadata is None else METADATA_IS_JSON)
     return _stored(format_, event_type, texts[0] or b"", texts[1])
 
 
-def _checked_json(text: str) -> bytes:
+def checked_json(text: str) -> bytes:
+    """A JSON text as it is spelled, without the white space around it.
+
+    Raises:
+        ValueError: it is not JSON.
+    """
     text = text.strip(" \t\r\n")
     try:
         _, end = _scan(text, 0)
@@ -229,7 +234,7 @@ def _format_payload(name: str, payload: bytes, *, is_json: bool) -> str:
     if is_json:
         try:
             text = payload.decode()
-            if text.isprintable() and not (name == "metadata" and text == "null") and _checked_json(text) == payload:
+            if text.isprintable() and not (name == "metadata" and text == "null") and checked_json(text) == payload:
                 return f'"{name}":{text}'
             return f'"{name}_text":{json.dumps(text)}'
         except UnicodeDecodeError:

@@ -19,8 +19,10 @@ from eventstore.cli import (
     exporting,
     importing,
     inspecting,
+    projecting,
     reading,
     rebuilding,
+    sending,
     serving,
     statistics,
     tailing,
@@ -43,6 +45,8 @@ app = typer.Typer(
 )
 app.command("serve")(serving.serve)
 app.command("work")(working.work)
+app.command("send")(sending.send)
+app.command("project")(projecting.project)
 app.command("import")(importing.import_)
 app.command("export")(exporting.export)
 app.command("read")(reading.read)

@@ -12,6 +12,7 @@ import eventstore as es
 from eventstore.config import StoreSettings
 from tests.cli.processes import Server
 
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 SMALL_FILES = StoreSettings(file_size_bytes=64 * 1024, preallocate_bytes=16 * 1024)
 
 
@@ -68,3 +69,19 @@ def folder(_filled: Path, tmp_path: Path) -> Path:
 def unsorted_folder(_filled: Path, tmp_path: Path) -> Path:
     """The same events in completed files that were never sorted."""
     return Path(shutil.copytree(_filled / "unsorted", tmp_path / "unsorted"))
+
+
+@pytest.fixture(scope="module")
+def examples() -> Iterator[Path]:
+    """The folder of docs/examples, on the path of every process that is started meanwhile."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(EXAMPLES))
+        yield EXAMPLES
+
+
+@pytest.fixture(scope="module")
+def bank(examples: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that runs the bank, for tests with accounts of their own."""
+    server = Server(tmp_path_factory.mktemp("bank") / "data", "--domain", "bank:app")
+    yield server
+    server.close()

@@ -7,7 +7,21 @@ import pytest
 
 from tests.cli.processes import output, refused
 
-COMMANDS = ("serve", "import", "export", "read", "tail", "append", "stats", "inspect", "verify", "rebuild")
+COMMANDS = (
+    "serve",
+    "work",
+    "send",
+    "project",
+    "import",
+    "export",
+    "read",
+    "tail",
+    "append",
+    "stats",
+    "inspect",
+    "verify",
+    "rebuild",
+)
 HEAVY = ("trio", "numpy", "lmdb", "rich", "structlog", "pydantic_settings", "anyio", "msgpack")
 
 

@@ -1,0 +1,106 @@
+"""`eventstore project`."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from eventstore.cli.options import DEFAULT_STORE, StoreAddress
+from eventstore.cli.projection_progress import ProjectionProgress
+
+if TYPE_CHECKING:
+    from eventstore.domain.projection import Projection
+    from eventstore.domain.target import Target
+
+
+def project(
+    projection: Annotated[str, typer.Option(metavar="MODULE:NAME", help="The projection, such as bank:Balances.")],
+    to: Annotated[str, typer.Option(metavar="TARGET", help="sqlite:FILE or postgresql://USER@HOST/DATABASE.")],
+    store: StoreAddress = DEFAULT_STORE,
+    from_checkpoint: Annotated[
+        bool,
+        typer.Option("--from-checkpoint", help="Only go on from a checkpoint, such as that of a rebuild; begin nothing anew."),
+    ] = False,
+    until_caught_up: Annotated[
+        bool, typer.Option("--until-caught-up", help="End when everything there is was taken, instead of following.")
+    ] = False,
+    progress: Annotated[
+        bool | None, typer.Option("--progress/--no-progress", help="Show a progress bar. [on a terminal]")
+    ] = None,
+) -> None:
+    """Bring a projection's table up to date and keep it so.
+
+    It goes on where the table's checkpoint is, or begins with the first event. Every event counts once, wherever this is
+    interrupted: SIGTERM and Ctrl-C end it behind the batch that is being written. Run it once for each table.
+
+    \b
+    Example:
+      eventstore project --projection bank:Balances --to sqlite:balances.db
+    """
+    import trio
+
+    from eventstore.domain.loading import load_projection
+    from eventstore.domain.target import target_at
+
+    loaded, target = load_projection(projection), target_at(to)
+    if from_checkpoint:
+        target = _GoingOn(target)
+    with ProjectionProgress(loaded.name, progress, follows=not until_caught_up) as shown:
+        stopped_by = trio.run(_project, store, loaded, target, until_caught_up, shown)
+    shown.conclude()
+    if stopped_by == signal.SIGINT:
+        raise KeyboardInterrupt
+
+
+async def _project(
+    address: str, projection: Projection[Any], target: Target, until_caught_up: bool, shown: ProjectionProgress
+) -> int | None:
+    """The signal that ended it, if one did."""
+    import trio
+
+    from eventstore.client.store import connect
+    from eventstore.domain.projecting import project
+
+    stopped_by: int | None = None
+
+    async def stop_on_signals(*, task_status: trio.TaskStatus[None]) -> None:
+        nonlocal stopped_by
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            task_status.started()
+            async for number in signals:
+                stopped_by = number
+                nursery.cancel_scope.cancel()
+                return  # a second signal is left to the default of the operating system
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(stop_on_signals)
+        nursery.start_soon(shown.redraw)
+        async with connect(address, name="eventstore project") as store:
+            shown.begin(int((await store.stats())["events"] or 0))
+            await project(store, projection, target, until_caught_up=until_caught_up, on_progress=shown.advance)
+        nursery.cancel_scope.cancel()
+    return stopped_by
+
+
+class _GoingOn:
+    """A target that must have a checkpoint already."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self.read = target.read
+        self.write = target.write
+        self.close = target.close
+
+    def open(self, projection: Projection[Any]) -> int:
+        from eventstore.errors import DomainRefused
+
+        checkpoint = self._target.open(projection)
+        if not checkpoint:
+            raise DomainRefused(
+                f"there is no checkpoint of projection {projection.name!r} to go on from; rebuild the table first "
+                "(eventstore-spark rebuild --replace), or leave out --from-checkpoint to begin with the first event",
+                projection=projection.name,
+            )
+        return checkpoint
