@@ -9,7 +9,8 @@ from typing import Final, TypeAlias
 from eventstore.chunks.files import Files
 from eventstore.errors import Corrupt
 
-Document: TypeAlias = dict[str, str | int | bool | None]
+Member: TypeAlias = str | int | bool | list["Member"] | dict[str, "Member"] | None
+Document: TypeAlias = dict[str, Member]
 PREVIOUS: Final = ".previous"
 
 

@@ -4,6 +4,7 @@ left.
     0000000001.events  0000000002.events  ...      the chunks, numbered from 1 without a gap
     chunks.json                                    kind, store, the highest chunk number ever begun, and up to which
                                                    byte that chunk is known to be durable
+    deleted.json                                   where the oldest chunks may be deleted: up to which number they were
 
 Every chunk but the last is completed. The document is written after a new chunk became durable and before it is used,
 so one chunk more than it says is what a crash leaves; one less is a lost file, and the folder is refused. It is written
@@ -30,12 +31,17 @@ from eventstore.chunks.header import (
 from eventstore.errors import Corrupt, FolderRefused
 
 DOCUMENT = "chunks.json"
+DELETED = "deleted.json"
 TEMPORARY = (".tmp", ".new")
+_DOCUMENTS = (DOCUMENT, DOCUMENT + PREVIOUS)
+_DELETIONS = (DELETED, DELETED + PREVIOUS)
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkFolder:
-    """Names and paths of one folder of chunks. `extra`: endings of derived files that may lie beside the chunks."""
+    """Names and paths of one folder of chunks. `extra`: endings of derived files that may lie beside the chunks.
+    `deletable`: its oldest chunks may be deleted; otherwise one that is gone is a lost file.
+    """
 
     files: Files
     path: Path
@@ -43,6 +49,7 @@ class ChunkFolder:
     ending: str
     store: uuid.UUID
     extra: tuple[str, ...] = ()
+    deletable: bool = False
 
     def chunk_path(self, number: int) -> Path:
         return self.path / f"{number:010d}.{self.ending}"
@@ -62,7 +69,7 @@ class ChunkFolder:
             Corrupt: the document is damaged.
         """
         names = [name for name in self.files.names(self.path) if not name.endswith(TEMPORARY)]
-        if any(name not in (DOCUMENT, DOCUMENT + PREVIOUS) for name in names):
+        if any(name not in _DOCUMENTS for name in names):
             return False
         return not names or (DOCUMENT in names and read_document(self.files, self.path / DOCUMENT).get("last_chunk") == 0)
 
@@ -111,24 +118,26 @@ class ChunkFolder:
         return header
 
     def headers(self) -> list[ChunkHeader]:
-        """All chunks in order, by header alone; removes what an interrupted step left behind.
+        """All chunks that were not deleted, in order, by header alone; removes what an interrupted step left behind.
 
         Raises:
             FolderRefused: a file is missing, doubled, foreign, or of a newer format. Nothing was changed then.
         """
         known, _ = self.read_document()
+        deleted = self.deleted()
         names = self.files.names(self.path)
-        last = len(self._numbers(names))
+        last = self._last(names, deleted)
         if last < known:
             raise FolderRefused(str(self.chunk_path(last + 1)), f"is missing: {known} chunks were begun. Restore the file")
         if last > known + 1:
             raise FolderRefused(str(self.chunk_path(last)), f"is too many: {known} chunks were begun. Move it away")
-        headers = [self.read_header(number) for number in range(1, last + 1)]
+        headers = [self.read_header(number) for number in range(deleted + 1, last + 1)]
         for before, header in itertools.pairwise(headers):
             self._check_follows(before, header)
         for name in names:
             if name.endswith(TEMPORARY):
                 self.files.remove(self.path / name)
+        self._remove_deleted(names, deleted)
         if last != known:
             self.write_document(last)
         return headers
@@ -142,20 +151,56 @@ class ChunkFolder:
                 f"begins at sequence {header.first_sequence}, {before.last_sequence + 1} belongs there",
             )
 
-    def _numbers(self, names: list[str]) -> set[int]:
+    def _last(self, names: list[str], deleted: int) -> int:
+        """The number of the last chunk, checked to follow those that were deleted without a gap."""
         numbers = set()
         for name in names:
             stem, _, ending = name.partition(".")
-            if name in (DOCUMENT, DOCUMENT + PREVIOUS) or name.endswith(TEMPORARY):
+            if name in _DOCUMENTS or (self.deletable and name in _DELETIONS) or name.endswith(TEMPORARY):
                 continue
             if not (len(stem) == 10 and stem.isdecimal()) or ending not in (self.ending, *self.extra):
                 raise FolderRefused(str(self.path / name), "does not belong here; move it away")
-            if ending == self.ending:
+            if ending == self.ending and int(stem) > deleted:
                 numbers.add(int(stem))
-        for number in range(1, len(numbers) + 1):
+        last = deleted + len(numbers)
+        for number in range(deleted + 1, last + 1):
             if number not in numbers:
                 raise FolderRefused(str(self.chunk_path(number)), "is missing; restore it. Nothing was changed")
-        return numbers
+        return last
+
+    def deleted(self) -> int:
+        """Up to which number the oldest chunks were deleted; 0: none was.
+
+        Raises:
+            Corrupt, FolderRefused: the document that says so is damaged, or another folder's.
+        """
+        path = self.path / DELETED
+        if not self.deletable or not self.files.exists(path):
+            return 0
+        document = read_document(self.files, path)
+        through = document.get("deleted_through")
+        if not isinstance(through, int) or through < 0:
+            raise Corrupt(str(path), 0, f"no chunk number; the copy before is {path.name}{PREVIOUS}")
+        if document.get("store") != str(self.store):
+            raise FolderRefused(str(path), f"belongs to store {document.get('store')}, not to {self.store}")
+        return through
+
+    def delete_through(self, number: int) -> None:
+        """Deletes the oldest chunks up to this one; whoever has one of them open may go on reading it.
+
+        Says so durably before it removes anything: a removal that is interrupted is finished by `headers`.
+        """
+        assert self.deletable
+        before = self.deleted()
+        if number > before:
+            write_document(self.files, self.path / DELETED, {"deleted_through": number, "store": str(self.store)})
+        self._remove_deleted(self.files.names(self.path), max(number, before))
+
+    def _remove_deleted(self, names: list[str], deleted: int) -> None:
+        for name in names:
+            stem, _, ending = name.partition(".")
+            if ending == self.ending and stem.isdecimal() and int(stem) <= deleted:
+                self.files.remove(self.path / name)
 
     def names_of(self, ending: str) -> list[str]:
         """The names of the derived files with this ending."""

@@ -13,7 +13,7 @@ from eventstore.chunks.header import EVENTS, FOOTER_BYTES, MESSAGES, RECORDS_FRO
 from eventstore.chunks.writer import ChunkWriter
 from eventstore.errors import Corrupt, FolderRefused
 from tests.chunks.made import crc_of, record
-from tests.simulated_disk import SimulatedDisk
+from tests.simulated_disk import CRASH_MODES, CrashMode, SimulatedCrash, SimulatedDisk
 
 FOLDER = Path("/data/chunks")
 STORE = uuid.UUID(int=7)
@@ -179,3 +179,49 @@ def test_a_folder_that_was_never_used_is_told_from_one_that_was() -> None:
 def test_a_chunk_has_room_for_records_up_to_its_footer_and_for_one_in_any_case() -> None:
     assert record_space(1_000_000) == 1_000_000 - FOOTER_BYTES
     assert record_space(10) == RECORDS_FROM + 1
+
+
+def deletable(disk: SimulatedDisk) -> ChunkFolder:
+    return ChunkFolder(disk, FOLDER, EVENTS, "chunk", STORE, ("index",), deletable=True)
+
+
+def test_the_oldest_chunks_can_be_deleted_and_the_others_stay() -> None:
+    disk = with_chunks(4)
+    deletable(disk).delete_through(2)
+    assert [header.number for header in deletable(disk).headers()] == [3, 4]
+    assert not disk.exists(path(1))
+    deletable(disk).delete_through(1)
+    assert [header.number for header in deletable(disk.crash("lost")).headers()] == [3, 4]
+
+
+def test_a_folder_that_is_not_deletable_takes_a_deleted_chunk_for_a_lost_one() -> None:
+    disk = with_chunks(3)
+    deletable(disk).delete_through(1)
+    refused(disk, name="deleted.json", why="does not belong here")
+
+
+def test_a_chunk_missing_behind_those_that_were_deleted_is_refused() -> None:
+    disk = with_chunks(4)
+    deletable(disk).delete_through(1)
+    disk.remove(path(2))
+    with pytest.raises(FolderRefused, match="is missing"):
+        deletable(disk).headers()
+
+
+@pytest.mark.parametrize("mode", CRASH_MODES)
+def test_a_deletion_interrupted_at_any_operation_deletes_wholly_or_not_at_all(mode: CrashMode) -> None:
+    for nth in range(1, 30):
+        disk = with_chunks(4)
+        disk.crash_at(nth)
+        try:
+            deletable(disk).delete_through(2)
+        except SimulatedCrash:
+            pass
+        else:
+            break
+        after = disk.crash(mode)
+        numbers = [header.number for header in deletable(after).headers()]
+        assert numbers in ([1, 2, 3, 4], [3, 4])
+        assert [name for name in after.names(FOLDER) if name.endswith(".chunk")] == [path(number).name for number in numbers]
+    else:
+        raise AssertionError("a deletion takes fewer operations")
