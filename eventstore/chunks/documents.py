@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, cast
 
 from eventstore.chunks.files import Files
 from eventstore.errors import Corrupt
 
+Document: TypeAlias = dict[str, str | int | bool | None]
 Member: TypeAlias = str | int | bool | list["Member"] | dict[str, "Member"] | None
-Document: TypeAlias = dict[str, Member]
+Tree: TypeAlias = dict[str, Member]
 PREVIOUS: Final = ".previous"
 
 
-def write_document(files: Files, path: Path, document: Document) -> None:
+def write_document(files: Files, path: Path, document: Mapping[str, Member]) -> None:
     """Durable on return; a crash at any point leaves the old document or the new one whole under `path`."""
     temporary = path.with_name(path.name + ".tmp")
     if files.exists(temporary):
@@ -28,12 +30,17 @@ def write_document(files: Files, path: Path, document: Document) -> None:
 
 
 def read_document(files: Files, path: Path) -> Document:
-    """The document.
+    """The document; its members are not objects or lists.
 
     Raises:
         Corrupt: it is not a JSON object; the previous copy is beside it.
         FileNotFoundError: there is none.
     """
+    return cast(Document, read_tree(files, path))
+
+
+def read_tree(files: Files, path: Path) -> Tree:
+    """The document, whose members may be objects and lists. Raises as `read_document`."""
     raw = _read_raw(files, path)
     try:
         document = json.loads(raw)
