@@ -32,12 +32,17 @@ from eventstore.errors import (
     ProjectionFailed,
     ProtocolError,
     ReadFailed,
+    Rebalanced,
     Rejected,
     ShuttingDown,
     StorageFull,
+    Unconsumed,
     UnknownCommand,
     UnknownEvent,
+    UnknownGroup,
     UnknownOperation,
+    UnknownQueue,
+    UnknownTopic,
     UnsupportedVersion,
     VersionConflict,
 )
@@ -53,9 +58,10 @@ __version__ = "0.1.0"
 __all__ = [
     "ANY", "EXISTS", "CaughtUp", "Closed", "CommandIdReused", "Commit", "Committed", "ConnectionLost", "Corrupt",
     "DomainRefused", "Event", "EventStoreError", "Fenced", "FolderRefused", "HandlerFailed", "InvalidArgument",
-    "NewEvent", "Overloaded", "PayloadInvalid", "Poisoned", "ProjectionFailed", "ProtocolError", "RawCommand", "ReadFailed",
-    "Rejected", "ShuttingDown", "StorageFull", "StoreSettings", "Unchanged", "UnknownCommand", "UnknownEvent",
-    "UnknownOperation", "UnsupportedVersion", "VersionConflict", "blocking", "connect", "open_store",
+    "NewEvent", "Overloaded", "PayloadInvalid", "Poisoned", "ProjectionFailed", "ProtocolError", "RawCommand",
+    "ReadFailed", "Rebalanced", "Rejected", "ShuttingDown", "StorageFull", "StoreSettings", "Unchanged", "Unconsumed",
+    "UnknownCommand", "UnknownEvent", "UnknownGroup", "UnknownOperation", "UnknownQueue", "UnknownTopic",
+    "UnsupportedVersion", "VersionConflict", "blocking", "connect", "open_store",
 ]  # fmt: skip
 
 _LAZY = {

@@ -204,6 +204,36 @@ class Fenced(EventStoreError):
     code = 24
 
 
+class UnknownTopic(EventStoreError):
+    """There is no topic of this name."""
+
+    code = 25
+
+
+class UnknownQueue(EventStoreError):
+    """The topic has no queue of this number, or none that takes messages."""
+
+    code = 26
+
+
+class UnknownGroup(EventStoreError):
+    """There is no consumer group of this name."""
+
+    code = 27
+
+
+class Rebalanced(EventStoreError):
+    """The member is no longer in its consumer group, or not in this generation; join again. Nothing was stored."""
+
+    code = 28
+
+
+class Unconsumed(EventStoreError):
+    """A consumer group still has messages to consume of what was to be removed; nothing was."""
+
+    code = 29
+
+
 _BY_CODE: dict[int, type[EventStoreError]] = {
     cls.code: cls
     for cls in (
@@ -231,6 +261,11 @@ _BY_CODE: dict[int, type[EventStoreError]] = {
         DomainRefused,
         ProjectionFailed,
         Fenced,
+        UnknownTopic,
+        UnknownQueue,
+        UnknownGroup,
+        Rebalanced,
+        Unconsumed,
     )
 }
 

@@ -65,6 +65,11 @@ ERRORS: list[EventStoreError] = [
     errors.DomainRefused("no module", module="bank"),
     errors.ProjectionFailed("a bug", projection="balances", aggregate_id="acc-1", version=3, sequence=17),
     errors.Fenced("moved on", name="balances"),
+    errors.UnknownTopic("no topic", topic="orders"),
+    errors.UnknownQueue("no queue", topic="orders", queue=9),
+    errors.UnknownGroup("no group", group="billing"),
+    errors.Rebalanced("join again", group="billing", member="m", generation=3),
+    errors.Unconsumed("still to consume", topic="orders", queue=2, group="billing"),
 ]
 
 
