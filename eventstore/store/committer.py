@@ -51,7 +51,7 @@ class Committer:
         self._sync = sync
         self._flush_interval_s = flush_interval_s
         self._writing: Segment | None = None
-        self._syncing = False
+        self._syncing = self._delivering = False
         self._own_thread = trio.CapacityLimiter(1)  # a sync must not queue behind readers
         self._jobs: queue.SimpleQueue[Segment | None] = queue.SimpleQueue()
         self._idle = trio.Event()
@@ -106,8 +106,8 @@ class Committer:
     @trio.lowlevel.enable_ki_protection
     def kick(self) -> None:
         """Starts writing what was submitted, unless a batch is being written: then it goes with the next."""
-        if self._writing is not None or self._syncing:
-            return
+        if self._writing is not None or self._syncing or self._delivering:
+            return  # whatever these are busy with kicks at its end
         segment = self.engine.take()
         if segment is None:
             return
@@ -208,6 +208,7 @@ class Committer:
         self._writing = None
         if error is not None:
             self._fail(error)
+            self.kick()
             return
         self.batches += 1
         completed = self.engine.mark_written(segment, durable=self._sync)
@@ -235,17 +236,24 @@ class Committer:
         self._idle.set()
 
     def _deliver(self, visible: int, error: EventStoreError | None) -> None:
-        waiting = self._waiting
+        """Whoever is told an outcome may submit more: that is no part of this, and all of it goes into one batch."""
+        waiting, ready = self._waiting, []
         while waiting and waiting[0][0] <= visible:
-            _, outcomes, deliver = waiting.popleft()
-            if error is not None:
-                outcomes = [
-                    outcome if outcome[0] == REFUSED or self._stands(outcome) else (REFUSED, error, 0) for outcome in outcomes
-                ]
-            try:
-                deliver(outcomes)
-            except Exception:  # one receiver's fault must not keep the others from their answers
-                _log.exception("delivering an outcome failed")
+            ready.append(waiting.popleft())
+        self._delivering = True
+        try:
+            for _, outcomes, deliver in ready:
+                if error is not None:
+                    outcomes = [
+                        outcome if outcome[0] == REFUSED or self._stands(outcome) else (REFUSED, error, 0)
+                        for outcome in outcomes
+                    ]
+                try:
+                    deliver(outcomes)
+                except Exception:  # one receiver's fault must not keep the others from their answers
+                    _log.exception("delivering an outcome failed")
+        finally:
+            self._delivering = False
 
     def _stands(self, outcome: Outcome) -> bool:
         """Whether an outcome rests on visible commits alone, although a later write failed."""

@@ -9,12 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trio
 
 from eventstore.config import StoreSettings
 from eventstore.errors import EventStoreError, Poisoned, StorageFull
 from eventstore.model import NewEvent
-from eventstore.store.appending import COMMITTED, CONFLICT, DUPLICATE, RawCommit
+from eventstore.store.appending import COMMITTED, CONFLICT, DUPLICATE, Outcome, RawCommit
 from eventstore.store.directory import Directory
+from eventstore.store.embedded import open_store
 from eventstore.store.index import open_index
 from tests.simulated_disk import SimulatedDisk
 from tests.store.conftest import Maker, order
@@ -188,3 +190,28 @@ def test_an_outcome_that_rests_on_what_did_not_fit_is_no_answer(filled: Stepped)
     disk.capacity_bytes = None
     assert filled.append(raw("order-0", "other", expected=version))[0][0] == COMMITTED
     assert filled.append(raw("order-0", "large", *LARGE, expected=version))[0][0] == CONFLICT
+
+
+async def test_what_is_submitted_while_a_failure_is_told_is_no_part_of_it(tmp_path: Path) -> None:
+    disk = SimulatedDisk(0)
+    async with open_store("/data", WIDE, files=disk, directory=tmp_path / "lmdb") as store:
+        committer, told = store.committer, trio.Event()
+        again: list[Outcome] = []
+
+        def refused(outcomes: list[Outcome]) -> None:
+            assert isinstance(outcomes[0][1], StorageFull)
+            disk.capacity_bytes = None
+            committer.submit([raw("order-0", "again")], committed, told)
+            committer.kick()
+
+        def committed(outcomes: list[Outcome]) -> None:
+            again.extend(outcomes)
+            told.set()
+
+        disk.capacity_bytes = disk.allocated_bytes
+        committer.submit([raw("order-0", f"large-{place}", *LARGE) for place in range(200)], refused, None)
+        committer.kick()
+        with trio.fail_after(10):
+            await told.wait()
+        assert again == [(COMMITTED, 1, 1)]
+        assert [event.version async for event in store.read("order-0")] == [1]
