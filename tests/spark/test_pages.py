@@ -1,0 +1,32 @@
+"""What the pages say of the package is what there is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from pyspark_eventstore.options import parse_options
+from pyspark_eventstore.table import COLUMNS
+
+ROOT = Path(__file__).parents[2]
+
+
+def page(name: str) -> str:
+    return (ROOT / "docs" / name).read_text(encoding="utf-8")
+
+
+def test_the_architecture_lists_every_module_of_the_package() -> None:
+    region = page("ARCHITECTURE.md").split("<!-- spark modules -->")[1].split("<!-- /spark modules -->")[0]
+    listed = re.findall(r"^\| `(\w+)` \|", region, flags=re.M)
+    files = (ROOT / "spark_jobs" / "pyspark_eventstore").glob("*.py")
+    assert sorted(listed) == sorted(path.stem for path in files if path.stem != "__init__")
+
+
+def test_the_page_of_spark_names_every_column_and_every_option() -> None:
+    text = page("SPARK.md")
+    assert [name for name in COLUMNS if f"`{name}`" not in text] == []
+    options = text.split("## Options")[1].split("\n## ")[0]
+    for name, value in (("columns", "data"), ("mode", "permissive"), ("partitionBytes", "65536"), ("after", "{}"), ("upto", "{}"),
+                        ("maxEventsPerTrigger", "1"), ("startingOffsets", "latest"), ("pushdown", "false"), ("report", "x")):  # fmt: skip
+        assert f"`{name}`" in options
+        parse_options({"path": "x", name: value})
