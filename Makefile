@@ -15,7 +15,7 @@ $(VENV)/.bench: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,bench]'
 	@touch $@
 
-demo: $(VENV)/.installed ## start a server on a scratch folder, append, replay, repeat, conflict, restart
+demo: $(VENV)/.installed ## a library and a bank on scratch folders: events, commands, a read model, restarts
 	$(BIN)/python -m eventstore.cli.demo
 
 test: $(VENV)/.installed ## run the whole test suite

@@ -1,251 +1,30 @@
-"""`make demo`: a library lends books. A real server on a scratch folder, watched while it stores, sorts, recovers.
+"""`make demo`: a library lends books, and a bank moves money. Real servers on scratch folders.
 
-Everything that is shown is also checked: the exit code is 0 only if all of it is as it should be. The folder is removed.
+Everything that is shown is also checked: the exit code is 0 only if all of it is as it should be. The folders are removed.
 """
 
 from __future__ import annotations
 
-import json
-import random
 import shutil
-import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 from rich.console import Console
-from rich.table import Table
 
 import eventstore as es
-from eventstore import blocking
-from eventstore.client.blocking import BlockingStore
-
-BOOKS: Final = 150
-COMMANDS: Final = 4_000
-FILE_SIZE_BYTES: Final = 128 * 1024
-_DEADLINE_SECONDS: Final = 20.0
-_TICK_SECONDS: Final = 0.05
-_READERS: Final = ("Ada", "Grace", "Barbara", "Edsger", "Tony", "Leslie")
-_SERVER: Final = (sys.executable, "-m", "eventstore.cli.main")
-
-
-class DemoFailed(Exception):
-    """Something is not as it should be."""
-
-
-def expect(fine: bool, what: str) -> None:
-    if not fine:
-        raise DemoFailed(what)
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Returns when the condition holds; looks again and again, but not for ever."""
-    deadline = time.monotonic() + _DEADLINE_SECONDS
-    while not condition():
-        expect(time.monotonic() < deadline, f"{what}: not within {_DEADLINE_SECONDS:.0f} s")
-        time.sleep(_TICK_SECONDS)
-
-
-class ServerProcess:
-    """`eventstore serve` in a process of its own; its log lines go to a file beside the data."""
-
-    def __init__(self, scratch: Path) -> None:
-        self.data = scratch / "data"
-        self._log = scratch / "server.log"
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._listen = f"127.0.0.1:{probe.getsockname()[1]}"
-        self.address = f"tcp://{self._listen}"
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> dict[str, object]:
-        """Returns what the server said of the store when it opened it."""
-        options = ("--listen", self._listen, "--file-size-bytes", str(FILE_SIZE_BYTES), "--log-format", "json")
-        with open(self._log, "wb") as log:
-            command = [*_SERVER, "serve", "--data", str(self.data), *options]
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
-        wait_until(lambda: self._said("serving") is not None or self._ended(), "the server starts")
-        said = self._said("serving")
-        expect(said is not None, f"the server did not start: {self._log.read_text()}")
-        return said or {}
-
-    def stop(self, number: signal.Signals) -> int:
-        """Sends a signal, and returns the exit code."""
-        assert self._process is not None
-        self._process.send_signal(number)
-        code = self._process.wait(_DEADLINE_SECONDS)
-        self._process = None
-        return code
-
-    def close(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-
-    def _ended(self) -> bool:
-        return self._process is None or self._process.poll() is not None
-
-    def _said(self, event: str) -> dict[str, object] | None:
-        for line in self._log.read_text().splitlines():
-            try:
-                said: dict[str, object] = json.loads(line)
-            except ValueError:
-                continue
-            if said.get("event") == event:
-                return said
-        return None
-
-
-@dataclass(slots=True)
-class Library:
-    """What the demo appends, and a memory of it to compare with."""
-
-    chance: random.Random = field(default_factory=lambda: random.Random(7))
-    history: dict[str, list[tuple[str, object]]] = field(default_factory=dict)
-    lent_to: dict[str, str] = field(default_factory=dict)
-
-    def acquire(self) -> Iterator[es.Commit]:
-        for number in range(1, BOOKS + 1):
-            yield self._commit(f"book-{number}", f"acquire-{number}", [("BookAcquired", {"shelf": number % 12})])
-
-    def lend(self) -> Iterator[es.Commit]:
-        """Books go out and come back; one that comes back late costs a fee, in the same commit."""
-        for number in range(COMMANDS):
-            book = f"book-{self.chance.randint(1, BOOKS)}"
-            reader = self.lent_to.pop(book, None)
-            if reader is None:
-                self.lent_to[book] = self.chance.choice(_READERS)
-                made: list[tuple[str, object]] = [("BookLent", {"reader": self.lent_to[book], "days": 14})]
-            else:
-                made = [("BookReturned", {"reader": reader})]
-                if self.chance.random() < 0.2:
-                    made.append(("FeeCharged", {"reader": reader, "cents": 50}))
-            yield self._commit(book, f"command-{number}", made)
-
-    def _commit(self, book: str, command_id: str, made: list[tuple[str, object]]) -> es.Commit:
-        known = self.history.setdefault(book, [])
-        commit = es.Commit(book, [es.NewEvent(*event) for event in made], len(known), command_id)
-        known += made
-        return commit
-
-
-class Demo:
-    """The scenes, in order."""
-
-    def __init__(self, scratch: Path, console: Console) -> None:
-        self._console = console
-        self._server = ServerProcess(scratch)
-        self._library = Library()
-
-    def run(self) -> None:
-        try:
-            self._say("A server on an empty folder", f"event files of {FILE_SIZE_BYTES // 1024} KB, every append is synced")
-            self._server.start()
-            with blocking.connect(self._server.address) as store:
-                self._append(store)
-                self._sort(store)
-                self._replay(store)
-                self._repeat(store)
-                self._conflict(store)
-            self._restart()
-            self._verify()
-        finally:
-            self._server.close()
-
-    def _append(self, store: BlockingStore) -> None:
-        started = time.perf_counter()
-        outcomes = store.append_many([*self._library.acquire(), *self._library.lend()])
-        seconds = time.perf_counter() - started
-        for outcome in outcomes:
-            expect(isinstance(outcome, es.Committed) and not outcome.duplicate, f"an append failed: {outcome}")
-        events = sum(map(len, self._library.history.values()))
-        expect(store.stats()["events"] == events, "the server counts other events than were appended")
-        self._say(
-            f"{events:,} events of {BOOKS} books appended over TCP",
-            f"{len(outcomes):,} commits, each at the version it was decided on; {events / seconds:,.0f} events/s",
-        )
-
-    def _sort(self, store: BlockingStore) -> None:
-        wait_until(lambda: store.stats()["unsorted_files"] == 1, "completed event files are sorted")
-        figures = store.stats()
-        done = int(figures["sorted_files"] or 0)
-        expect(done >= 3, f"{done} files were sorted, at least 3 should be")
-        self._say(f"{int(figures['event_files'] or 0)} event files: {done} completed, sorted and indexed, 1 being written")
-
-    def _replay(self, store: BlockingStore) -> None:
-        book = max(self._library.history, key=lambda name: len(self._library.history[name]))
-        events = list(store.read(book))
-        expected = self._library.history[book]
-        expect([(event.type, event.json()) for event in events] == expected, f"{book} replays otherwise than it was appended")
-        expect([event.version for event in events] == list(range(1, len(expected) + 1)), "versions have a gap")
-        self._say(f"{book} replayed: {len(events)} events, from several files", "exactly as appended; the first and last:")
-        table = Table("version", "sequence", "type", "data", box=None, padding=(0, 2))
-        for event in [*events[:3], *events[-2:]]:
-            table.add_row(str(event.version), str(event.sequence), event.type, event.data.decode())
-        self._console.print(table)
-
-    def _repeat(self, store: BlockingStore) -> None:
-        before = store.stats()["events"]
-        first = store.append("book-1", [es.NewEvent("BookDamaged", {"page": 12})], es.EXISTS, "damage-1")
-        again = store.append("book-1", [es.NewEvent("BookDamaged", {"page": 12})], es.EXISTS, "damage-1")
-        self._library.history["book-1"].append(("BookDamaged", {"page": 12}))
-        expect(
-            again.duplicate and (again.version, again.sequence) == (first.version, first.sequence), "a repetition was stored"
-        )
-        expect(store.stats()["events"] == int(before or 0) + 1, "a repetition was stored")
-        self._say("The same command sent twice", f"{first}\n{again}\nnothing was written the second time")
-
-    def _conflict(self, store: BlockingStore) -> None:
-        try:
-            store.append("book-1", [es.NewEvent("BookLent", {"reader": "Nobody"})], 1)
-        except es.VersionConflict as conflict:
-            expect(conflict.actual == len(self._library.history["book-1"]), "the conflict names another version")
-            self._say("A decision based on an old version", f"refused: {conflict}")
-        else:
-            raise DemoFailed("an append at an old version was accepted")
-
-    def _restart(self) -> None:
-        expect(self._server.stop(signal.SIGTERM) == 0, "SIGTERM did not end the server with exit code 0")
-        self._show_start("Stopped with SIGTERM and started again", self._server.start())
-        self._server.stop(signal.SIGKILL)
-        self._show_start("Killed with SIGKILL and started again", self._server.start())
-        with blocking.connect(self._server.address) as store:
-            for book, expected in self._library.history.items():
-                found = [(event.type, event.json()) for event in store.read(book)]
-                expect(found == expected, f"{book} is not what it was before the restart")
-        self._say(f"All {BOOKS} books replayed once more", "every event is there, in order")
-
-    def _show_start(self, title: str, said: dict[str, object]) -> None:
-        events = sum(map(len, self._library.history.values()))
-        expect(said["events"] == events, f"{said['events']} events after the restart, {events} before")
-        self._say(
-            title,
-            f"{said['events']:,} events in {said['event_files']} files, open after {said['open_seconds']} s; "
-            f"torn bytes: {said['torn_bytes']}; directory: {said['directory']}",
-        )
-
-    def _verify(self) -> None:
-        expect(self._server.stop(signal.SIGTERM) == 0, "SIGTERM did not end the server with exit code 0")
-        result = subprocess.run([*_SERVER, "verify", str(self._server.data)], check=False, capture_output=True, text=True)
-        expect(result.returncode == 0, f"eventstore verify found faults: {result.stdout}{result.stderr}")
-        self._say("eventstore verify", result.stdout.strip())
-
-    def _say(self, title: str, words: str = "") -> None:
-        self._console.print(f"[bold green]✓[/] [bold]{title}[/]")
-        for line in words.splitlines():
-            self._console.print(f"  {line}", style="dim", markup=False, highlight=False, soft_wrap=True)
+from eventstore.cli.demonstration.bank import BankStory
+from eventstore.cli.demonstration.library import LibraryStory
+from eventstore.cli.demonstration.stage import DemoFailed, Stage
 
 
 @contextmanager
-def _scratch_folder() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix="eventstore-demo-"))
+def _scratch_folder(name: str) -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix=f"eventstore-demo-{name}-"))
     try:
         yield path
     finally:
@@ -256,14 +35,16 @@ def main() -> int:
     """Exit code 0: everything was as it should be."""
     console, started = Console(), time.perf_counter()
     try:
-        with _scratch_folder() as scratch:
-            Demo(scratch, console).run()
+        with _scratch_folder("library") as scratch:
+            LibraryStory(scratch, Stage(console)).run()
+        with _scratch_folder("bank") as scratch:
+            BankStory(scratch, Stage(console)).run()
     except KeyboardInterrupt:
         return 130
     except (DemoFailed, es.EventStoreError, OSError, subprocess.SubprocessError) as error:
         console.print(f"✗ {error}", style="bold red", markup=False)
         return 1
-    console.print(f"Done in {time.perf_counter() - started:.1f} s; the scratch folder is removed.")
+    console.print(f"Done in {time.perf_counter() - started:.1f} s; the scratch folders are removed.")
     return 0
 
 

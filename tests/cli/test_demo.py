@@ -13,8 +13,8 @@ from tests.cli.processes import environment
 def test_the_demo_runs_through_and_leaves_nothing_behind(tmp_path: Path) -> None:
     result = subprocess.run(
         [sys.executable, "-m", "eventstore.cli.demo"],
-        capture_output=True, text=True, timeout=60, check=False, env={**environment(), "TMPDIR": str(tmp_path)},
+        capture_output=True, text=True, timeout=120, check=False, env={**environment(), "TMPDIR": str(tmp_path)},
     )  # fmt: skip
     assert result.returncode == 0, result.stdout + result.stderr
-    assert result.stdout.count("✓") == 10
+    assert result.stdout.count("✓") == 19
     assert list(tmp_path.iterdir()) == []

@@ -54,7 +54,7 @@ def without_times(text: str) -> list[str]:
     """The lines of an output, with words in the place of times, speeds and identities."""
     for pattern, word in (
         (r"\d{4}-\d\d-\d\dT[\d:.]+(\+00:00|Z)", "TIME"),
-        (r"[\d,]+ events/s", "SPEED"),
+        (r"[\d,]+ (events|commands)/s", "SPEED"),
         (r"\b\d+\.\d+ s\b", "SECONDS"),
         (r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "UUID"),
     ):

@@ -1,0 +1,50 @@
+"""Where the stories are told: what was done is said only once it was found to be as it should be."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+
+DEADLINE_SECONDS: Final = 20.0
+_TICK_SECONDS: Final = 0.05
+
+
+class DemoFailed(Exception):
+    """Something is not as it should be."""
+
+
+def expect(fine: bool, what: str) -> None:
+    if not fine:
+        raise DemoFailed(what)
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Returns when the condition holds; looks again and again, but not for ever."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not condition():
+        expect(time.monotonic() < deadline, f"{what}: not within {DEADLINE_SECONDS:.0f} s")
+        time.sleep(_TICK_SECONDS)
+
+
+class Stage:
+    """Says what has happened, on the console."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def say(self, title: str, words: str = "") -> None:
+        self._console.print(f"[bold green]✓[/] [bold]{title}[/]")
+        for line in words.splitlines():
+            self._console.print(f"  {line}", style="dim", markup=False, highlight=False, soft_wrap=True)
+
+    def show(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+        """A table below what was said last."""
+        table = Table(*columns, box=None, padding=(0, 2, 0, 0), pad_edge=False)
+        for row in rows:
+            table.add_row(*map(str, row))
+        self._console.print(Padding(table, (0, 0, 0, 2), expand=False))
