@@ -26,7 +26,10 @@ def test_the_page_of_spark_names_every_column_and_every_option() -> None:
     text = page("SPARK.md")
     assert [name for name in COLUMNS if f"`{name}`" not in text] == []
     options = text.split("## Options")[1].split("\n## ")[0]
-    for name, value in (("columns", "data"), ("mode", "permissive"), ("partitionBytes", "65536"), ("after", "{}"), ("upto", "{}"),
-                        ("maxEventsPerTrigger", "1"), ("startingOffsets", "latest"), ("pushdown", "false"), ("report", "x")):  # fmt: skip
+    given = {
+        "columns": "data", "mode": "permissive", "partitionBytes": "65536", "after": "{}", "upto": "{}", "pushdown": "false",
+        "maxEventsPerTrigger": "1", "startingOffsets": "latest", "report": "x",
+    }  # fmt: skip
+    for name, value in given.items():
         assert f"`{name}`" in options
         parse_options({"path": "x", name: value})
