@@ -1,7 +1,8 @@
 """What the pages show is what happens: every program, every command, every link.
 
 In README.md a block of Python is a complete program, and the block of text behind it is what it prints. It runs in a folder of
-its own; only the address in it is replaced, by that of a server that was started for it. A block of console with a name is a
+its own; only the address in it is replaced, by that of a server that was started for it. A block of Python with the name of a
+file is that file. A block of console with a name is a
 session in a shell: lines that begin with `$` are run one after the other, the others are what they print. Times and speeds are
 compared by their form. In docs/HACKING.md a block of Python is a module of tests.
 """
@@ -22,6 +23,7 @@ import trio
 
 from eventstore.server.serve import Server, serve
 from eventstore.server.settings import ServerSettings
+from tests.server_process import ServerProcess
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/**/*.md")])
@@ -35,6 +37,13 @@ Session = list[tuple[str, list[str]]]
 def programs() -> list[tuple[str, str]]:
     """The programs of README.md, each with what it prints."""
     return re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```", README, flags=re.M | re.S)
+
+
+def file_of(name: str) -> str:
+    """The content of a file that README.md shows."""
+    found = re.search(rf"^```python {re.escape(name)}\n(.*?)^```", README, flags=re.M | re.S)
+    assert found is not None
+    return found[1]
 
 
 def session(name: str) -> Session:
@@ -94,13 +103,14 @@ def write_launcher(folder: Path) -> str:
 
 def test_there_is_a_program_for_each_way_to_use_the_store() -> None:
     sources = [source for source, _ in programs()]
-    assert ["es.connect(" in source for source in sources] == [True, False, False]
-    assert ["es.open_store(" in source for source in sources] == [False, True, False]
-    assert ["es.blocking.connect(" in source for source in sources] == [False, False, True]
+    assert ["es.connect(" in source for source in sources] == [True, False, False, True]
+    assert ["es.open_store(" in source for source in sources] == [False, True, False, False]
+    assert ["es.blocking.connect(" in source for source in sources] == [False, False, True, False]
+    assert ["from bank import" in source for source in sources] == [False, False, False, True]
     assert len(re.findall(r"^```python$", README, flags=re.M)) == len(sources), "each has its output behind it"
 
 
-@pytest.mark.parametrize(("source", "expected"), programs(), ids=["network", "embedded", "blocking"])
+@pytest.mark.parametrize(("source", "expected"), programs()[:3], ids=["network", "embedded", "blocking"])
 async def test_a_program_of_the_readme_prints_what_the_readme_says(source: str, expected: str, tmp_path: Path) -> None:
     async with served(tmp_path / "served") as server:
         program = source.replace(ADDRESS, server.address)
@@ -114,6 +124,26 @@ async def test_the_network_program_runs_on_asyncio_as_well(tmp_path: Path) -> No
         program = program.replace("import trio", "import asyncio")
         assert "trio" not in program
         assert await output_of([sys.executable, "-W", "error", "-c", program], tmp_path) == expected
+
+
+@pytest.mark.heavy
+async def test_the_bank_of_the_readme_does_what_the_readme_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bank.py").write_text(file_of("bank.py"))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    path, (source, expected) = write_launcher(tmp_path), programs()[3]
+    with ServerProcess(tmp_path / "data", domain="bank:app") as server:
+        program = source.replace(ADDRESS, server.address)
+        assert await output_of([sys.executable, "-W", "error", "-c", program], tmp_path) == expected
+        for command, lines in session("bank"):
+            printed = await output_of(["sh", "-c", command], tmp_path, PATH=path, EVENTSTORE_STORE=server.address)
+            assert without_times(printed) == without_times("\n".join(lines)), command
+
+
+async def test_the_tests_of_the_bank_pass(tmp_path: Path) -> None:
+    for name in ("bank.py", "test_bank.py"):
+        (tmp_path / name).write_text(file_of(name))
+    printed = await output_of([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "."], tmp_path)
+    assert "2 passed" in printed, printed
 
 
 @pytest.mark.heavy
