@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from eventstore.cli.options import DEFAULT_STORE, AsJson, StoreAddress
-from eventstore.cli.output import print_json
+from eventstore.cli.output import print_json, print_line
 from eventstore.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -48,9 +48,9 @@ def append(
     if as_json:
         print_json({name: getattr(done, name) for name in ("aggregate_id", "version", "sequence", "duplicate")})
     elif done.duplicate:
-        print(f"{aggregate_id}: this command was appended before, up to version {done.version}; nothing was written")
+        print_line(f"{aggregate_id}: this command was appended before, up to version {done.version}; nothing was written")
     else:
-        print(f"{aggregate_id} is at version {done.version} (sequence {done.sequence})")
+        print_line(f"{aggregate_id} is at version {done.version} (sequence {done.sequence})")
 
 
 def _event(event_type: str, data: str, metadata: str | None) -> NewEvent:

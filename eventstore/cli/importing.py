@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from eventstore.cli.options import DEFAULT_STORE, AsJson, StoreAddress
-from eventstore.cli.output import counted, meter, print_error, print_json
+from eventstore.cli.output import counted, meter, print_error, print_json, print_line
 
 if TYPE_CHECKING:
     from eventstore.cli.import_run import Summary
@@ -83,6 +83,6 @@ def _print_summary(summary: Summary, seconds: float, as_json: bool) -> None:
     print(f"  repeated  {summary.repeated:>12,}")
     print(f"  refused   {summary.refused:>12,}")
     for item in shown:
-        print(f"    {item.file}, line {item.line}: {item.why}")
+        print_line(f"    {item.file}, line {item.line}: {item.why}")
     if len(summary.refusals) > len(shown):
         print("    …")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from eventstore.cli.options import AsJson
-from eventstore.cli.output import print_json, print_table
+from eventstore.cli.output import print_json, print_line, print_table
 
 if TYPE_CHECKING:
     from eventstore.cli.inspection import Facts
@@ -39,14 +39,14 @@ def inspect(
 
 
 def _print(file: Path, facts: Facts) -> None:
-    print(f"{file}: {facts.kind}")
+    print_line(f"{file}: {facts.kind}")
     width = max(map(len, facts.fields), default=0)
     for name, value in facts.fields.items():
-        print(f"  {name:{width}}  {_plain(value)}")
+        print_line(f"  {name:{width}}  {_plain(value)}")
     for table in facts.tables:
         print_table(table.title, table.columns, table.rows)
     for what in facts.damage:
-        print(f"  DAMAGED  {what}")
+        print_line(f"  DAMAGED  {what}")
     if not facts.damage:
         print("  no damage")
 

@@ -1,4 +1,8 @@
-"""How results reach people and programs: lines, JSON, tables, a progress bar. Errors are one line on standard error."""
+"""How results reach people and programs: lines, JSON, tables, a progress bar. Errors are one line on standard error.
+
+Whatever people are shown goes through `escaped`: an id, a type or a message is text of somebody else's, and must neither
+break its line nor command the terminal. JSON stays JSON.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +17,26 @@ if TYPE_CHECKING:
 
 _REDRAW_SECONDS: Final = 0.1
 _WIDE: Final = 250
+_JSON_SPACE: Final = str.maketrans("\t\r\n", "   ")
+
+
+def escaped(text: str) -> str:
+    """The text as one line that is safe to print: what is not printable (control characters, line breaks, marks that turn the
+    direction of text) is spelled as in Python, `\\x1b`.
+    """
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
+def print_line(text: str) -> None:
+    """A line of a result, for people."""
+    print(escaped(text))
 
 
 def print_error(message: str) -> None:
     """One line, whatever the message looks like."""
-    print("error:", " ".join(message.split()), file=sys.stderr)
+    print("error:", escaped(" ".join(message.split())), file=sys.stderr)
 
 
 def counted(number: int, one: str, many: str | None = None) -> str:
@@ -27,7 +46,7 @@ def counted(number: int, one: str, many: str | None = None) -> str:
 
 def print_note(message: str) -> None:
     """Something worth knowing that is no result: on standard error, so that it is never taken for one."""
-    print(message, file=sys.stderr)
+    print(escaped(message), file=sys.stderr)
 
 
 def print_json(value: object) -> None:
@@ -49,7 +68,7 @@ def print_table(title: str | None, columns: Sequence[str], rows: Iterable[Sequen
         numbers = bool(cells) and all(isinstance(row[place], int | float) for row in cells)
         table.add_column(name, justify="right" if numbers else "left", overflow="fold")
     for row in cells:
-        table.add_row(*(Text(shown(value)) for value in row))
+        table.add_row(*(Text(escaped(shown(value))) for value in row))
     console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False)
     with console.capture() as captured:
         console.print(table)
@@ -59,7 +78,7 @@ def print_table(title: str | None, columns: Sequence[str], rows: Iterable[Sequen
 
 def shown(value: object) -> str:
     """A value for people: numbers with separators, "–" for nothing."""
-    if value is None:
+    if value is None or value == "":
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -72,14 +91,17 @@ def print_event(event: Event, *, with_aggregate: bool) -> None:
     """One line for people."""
     from eventstore.model import METADATA_IS_JSON
 
-    data = event.data.decode(errors="replace") if event.is_json else repr(event.data)
-    parts = [f"#{event.sequence}", f"v{event.version}", _time(event), event.type, data]
+    parts = [f"#{event.sequence}", f"v{event.version}", _time(event), event.type, _payload(event.data, event.is_json)]
     if with_aggregate:
         parts.insert(1, event.aggregate_id)
     if event.metadata is not None:
-        as_json = bool(event[8] & METADATA_IS_JSON)
-        parts.append("metadata " + (event.metadata.decode(errors="replace") if as_json else repr(event.metadata)))
-    print("  ".join(" ".join(part.split("\n")) for part in parts))
+        parts.append("metadata " + _payload(event.metadata, bool(event[8] & METADATA_IS_JSON)))
+    print_line("  ".join(parts))
+
+
+def _payload(payload: bytes, is_json: bool) -> str:
+    """JSON as it is stored, on one line: line breaks of it are mere white space, unlike those in an id."""
+    return payload.decode(errors="replace").translate(_JSON_SPACE) if is_json else repr(payload)
 
 
 def _time(event: Event) -> str:

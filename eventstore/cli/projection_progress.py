@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from eventstore.cli.output import counted, meter, print_note
+from eventstore.cli.output import counted, meter, print_line, print_note
 
 if TYPE_CHECKING:
     from eventstore.cli.output import Meter
@@ -70,7 +70,7 @@ class ProjectionProgress:
     def conclude(self) -> None:
         """The result, as a line on standard output."""
         if self._checkpoint is not None:
-            print(f"{self._name}: {self._words()}; complete up to sequence {self._checkpoint}")
+            print_line(f"{self._name}: {self._words()}; complete up to sequence {self._checkpoint}")
 
     def _draw(self) -> None:
         assert self._meter is not None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from eventstore.cli.options import DEFAULT_STORE, AsJson, StoreAddress
-from eventstore.cli.output import print_json
+from eventstore.cli.output import print_json, print_line
 from eventstore.errors import InvalidArgument, Rejected
 
 if TYPE_CHECKING:
@@ -94,11 +94,13 @@ def _print_outcome(outcome: Committed | Unchanged, as_json: bool) -> None:
     if as_json:
         print_json({"status": _status(outcome), **outcome._asdict()})
     elif not isinstance(outcome, Committed):
-        print(f"{outcome.aggregate_id}: nothing had to change")
+        print_line(f"{outcome.aggregate_id}: nothing had to change")
     elif outcome.duplicate:
-        print(f"{outcome.aggregate_id}: this command was handled before, up to version {outcome.version}; nothing was written")
+        print_line(
+            f"{outcome.aggregate_id}: this command was handled before, up to version {outcome.version}; nothing was written"
+        )
     else:
-        print(f"{outcome.aggregate_id} is at version {outcome.version} (sequence {outcome.sequence})")
+        print_line(f"{outcome.aggregate_id} is at version {outcome.version} (sequence {outcome.sequence})")
 
 
 def _status(outcome: Committed | Unchanged) -> str:

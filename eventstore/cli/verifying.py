@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from eventstore.cli.options import AsJson, DataFolder
-from eventstore.cli.output import counted, meter, print_error, print_json
+from eventstore.cli.output import counted, meter, print_error, print_json, print_line
 
 if TYPE_CHECKING:
     from eventstore.store.verification import Progress, Verified
@@ -61,9 +61,9 @@ def _print(verified: Verified) -> None:
         f"({verified.sorted_files:,} sorted)"
     )
     for note in verified.notes:
-        print(f"  note: {note}")
+        print_line(f"  note: {note}")
     for finding in verified.findings[:_FINDINGS_SHOWN]:
-        print(f"  {finding}")
+        print_line(f"  {finding}")
     if verified.findings_total > _FINDINGS_SHOWN:
         print(f"  … and {verified.findings_total - _FINDINGS_SHOWN} more (--json shows up to {len(verified.findings)})")
     print(counted(verified.findings_total, "fault") if verified.findings_total else "no faults")
