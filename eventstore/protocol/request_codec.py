@@ -129,8 +129,8 @@ def _append(values: list[Scalar]) -> Append:
         set(map(type, ids)) == set(map(type, commands)) == {str}
         and set(map(type, events)) == {bytes}
         and set(map(type, times)) <= {int, _NONE}
-        and expected_types <= {int, _NONE, bool}
-        and not (bool in expected_types and _rests_on_nothing(ids, expected))
+        and expected_types <= {int, _NONE, bool, str}
+        and not (bool in expected_types and any(value is False for value in expected))
     )
     commits = list(zip(ids, expected, commands, times, events, strict=True))
     _checked(commits[0], fine)
@@ -140,28 +140,18 @@ def _append(values: list[Scalar]) -> Append:
 def _is_commit(aggregate_id: Scalar, expected: Scalar, command_id: Scalar, time: Scalar, events: Scalar) -> bool:
     return (
         aggregate_id.__class__ is str
-        and (expected.__class__ is int or expected is None or expected is True)
+        and (expected.__class__ is int or expected is None or expected is True or expected.__class__ is str)
         and command_id.__class__ is str
         and (time is None or time.__class__ is int)
         and events.__class__ is bytes
     )
 
 
-def _rests_on_nothing(ids: list[Scalar], expected: list[Scalar]) -> bool:
-    """Whether a commit that rests on one before it has none before it."""
-    seen: set[Scalar] = set()
-    for aggregate_id, version in zip(ids, expected, strict=True):
-        if version is False and aggregate_id not in seen:
-            return True
-        seen.add(aggregate_id)
-    return False
-
-
 def _checked(commit: tuple[Scalar, ...], fine: bool) -> WireCommit:
     if not fine:
         raise ProtocolError(
-            "a commit is aggregate id (str), expected version (nil, true, int, or false behind another commit of its "
-            "aggregate), command id (str), timestamp (nil or int), events (bin)",
+            "a commit is aggregate id (str), expected version (nil, true, int or str), command id (str), timestamp (nil or "
+            "int), events (bin)",
             operation="APPEND",
         )
     return cast(WireCommit, commit)

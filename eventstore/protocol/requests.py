@@ -24,9 +24,9 @@ INT64_MIN: Final = -(2**63)
 INT64_MAX: Final = 2**63 - 1
 UINT64_MAX: Final = 2**64 - 1
 
-WireExpected: TypeAlias = "int | bool | None"
-"""None: any version; True: the aggregate exists; an int: exactly this version; False: the commit rests on one of the same
-aggregate before it in its frame, and fails with that one."""
+WireExpected: TypeAlias = "int | bool | str | None"
+"""None: any version; True: the aggregate exists; an int: exactly this version; a str: its latest commit is that of this
+command, which was appended a moment ago."""
 WireCommit: TypeAlias = "tuple[str, WireExpected, str, int | None, bytes]"
 """Aggregate id, expected version, command id, timestamp, events as flat msgpack."""
 

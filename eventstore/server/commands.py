@@ -6,8 +6,10 @@ is the answer. So before such an answer the store is asked for the command's id;
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import islice
 from typing import Final, TypeAlias
 
 import trio
@@ -22,12 +24,13 @@ from eventstore.errors import (
     ShuttingDown,
     UnknownCommand,
     VersionConflict,
+    again,
 )
 from eventstore.flat import Scalar
 from eventstore.model import ID_BYTES_MAX, Committed, Unchanged
 from eventstore.protocol import encode_outcomes, outcome_values
 from eventstore.protocol.codes import OutcomeKind
-from eventstore.protocol.limits import ERROR_TEXT_BYTES_MAX, PAYLOAD_BYTES_MAX
+from eventstore.protocol.limits import ERROR_TEXT_BYTES_MAX, FRAME_BYTES_MAX, PAYLOAD_BYTES_MAX
 from eventstore.protocol.requests import Request, Send, WireCommand, check_command
 from eventstore.server.connection import Connection
 from eventstore.server.gate import Gate
@@ -36,13 +39,16 @@ from eventstore.server.mailroom import Below, ServerEntry, ServerMailboxes
 from eventstore_mailbox import CONFLICT, DUPLICATE, FAILED, REFUSED, UNCHANGED, MailboxError, Stopping
 
 Values: TypeAlias = "tuple[Scalar, Scalar, Scalar]"
+_OUTCOME_BYTES: Final = 32  # of an outcome, beside its error
+_FIELDS_ALWAYS: Final = 3  # of an error: with its message, and their names, they fit into any answer (see `intake`)
+_log = logging.getLogger(__name__)
 _UNCHANGED: Final[Values] = (int(OutcomeKind.UNCHANGED), 0, 0)
 
 
 class _Request:
     """A SEND that is not answered yet."""
 
-    __slots__ = ("connection", "missing", "request_id", "text_bytes_max", "values")
+    __slots__ = ("connection", "error_bytes_max", "missing", "request_id", "text_bytes_max", "values")
 
     def __init__(self, connection: Connection, request_id: int, commands: int) -> None:
         self.connection = connection
@@ -50,6 +56,19 @@ class _Request:
         self.missing = commands
         self.values: list[Values] = [_UNCHANGED] * commands
         self.text_bytes_max = ERROR_TEXT_BYTES_MAX if commands < MANY_OUTCOMES else SHORT_TEXT_BYTES_MAX
+        self.error_bytes_max = FRAME_BYTES_MAX // commands - _OUTCOME_BYTES
+
+    def told(self, outcome: Committed | EventStoreError) -> Values:
+        """The values of an outcome. An error of the domain may have more fields than fit, with all others, into the answer:
+        then the first ones have to do.
+        """
+        values = outcome_values(outcome, self.text_bytes_max)
+        encoded = values[2]
+        if isinstance(outcome, EventStoreError) and isinstance(encoded, bytes) and len(encoded) > self.error_bytes_max:
+            short = again(outcome)
+            short.fields = dict(islice(outcome.fields.items(), _FIELDS_ALWAYS))
+            values = outcome_values(short, self.text_bytes_max)
+        return values
 
 
 class _Sent(ServerEntry):
@@ -73,6 +92,7 @@ class Commands:
         self._gate: Gate | None = None
         self._entries: list[_Sent] = []
         self._answering = False
+        self._hand_over_appends: Callable[[], None] | None = None
         self.stopping = False
 
     def connect(self, gate: Gate) -> None:
@@ -81,6 +101,10 @@ class Commands:
     def deliver_to(self, mailboxes: ServerMailboxes) -> None:
         """Where the commands go; its `answer` must be ours."""
         self._mailboxes = mailboxes
+
+    def go_behind(self, hand_over_appends: Callable[[], None]) -> None:
+        """Appends that came before a command are handed over before it."""
+        self._hand_over_appends = hand_over_appends
 
     # ---- in
 
@@ -93,6 +117,8 @@ class Commands:
         assert isinstance(request, Send)
         if self.stopping:
             raise ShuttingDown("the server is stopping; connect again later")
+        if self._hand_over_appends is not None:
+            self._hand_over_appends()
         commands = request.commands
         asked = _Request(connection, request_id, len(commands))
         connection.owed += 1
@@ -100,7 +126,7 @@ class Commands:
             try:
                 self._entries.append(_Sent(row, self._decided(row), asked, place))
             except EventStoreError as error:
-                self._put(asked, place, outcome_values(error, asked.text_bytes_max))
+                self._put(asked, place, asked.told(error))
 
     def _decided(self, row: WireCommand) -> Decided:
         name, aggregate_id, command_id, payload = row
@@ -137,7 +163,12 @@ class Commands:
         self._answering = True
         try:
             for entry in entries:
-                self._answer(entry)
+                try:
+                    self._answer(entry)
+                except Exception:  # the others get their answers; this client asks again
+                    assert isinstance(entry, _Sent)
+                    _log.exception("answering a command failed; its connection is closed")
+                    self._gate.drop(entry.request.connection)
         finally:
             self._answering = False
             self._gate.flush()
@@ -150,15 +181,14 @@ class Commands:
         elif _may_be_repeated(entry):
             self._find_command(entry.aggregate_id, entry.command_id, partial(self._looked_up, entry))
         else:
-            self._put(entry.request, entry.place, outcome_values(_refusal(entry), entry.request.text_bytes_max))
+            self._put(entry.request, entry.place, entry.request.told(_refusal(entry)))
 
     def _looked_up(self, entry: _Sent, found: Committed | EventStoreError | None) -> None:
         request = entry.request
-        if found is not None:
-            values = outcome_values(found, request.text_bytes_max)
+        if found is None and entry.status == UNCHANGED:
+            self._put(request, entry.place, _UNCHANGED)
         else:
-            values = _UNCHANGED if entry.status == UNCHANGED else outcome_values(_refusal(entry), request.text_bytes_max)
-        self._put(request, entry.place, values)
+            self._put(request, entry.place, request.told(_refusal(entry) if found is None else found))
         if not self._answering:
             assert self._gate is not None
             self._gate.flush()
@@ -166,7 +196,7 @@ class Commands:
     def _refuse(self, entries: Sequence[ServerEntry], error: EventStoreError) -> None:
         for entry in entries:
             assert isinstance(entry, _Sent)
-            self._put(entry.request, entry.place, outcome_values(error, entry.request.text_bytes_max))
+            self._put(entry.request, entry.place, entry.request.told(error))
 
     def _put(self, request: _Request, place: int, values: Values) -> None:
         """The outcome of one command; the last one of a request sends the answer."""
@@ -205,7 +235,7 @@ async def outcome_of(entry: ServerEntry, below: Below) -> Committed | Unchanged 
 
 
 def _may_be_repeated(entry: ServerEntry) -> bool:
-    return entry.status == UNCHANGED or (entry.status == FAILED and isinstance(entry.error, EventStoreError))
+    return entry.status in (UNCHANGED, FAILED)
 
 
 def _refusal(entry: ServerEntry) -> Committed | EventStoreError:
@@ -221,7 +251,8 @@ def _refusal(entry: ServerEntry) -> Committed | EventStoreError:
         return ShuttingDown(str(error))
     if isinstance(error, EventStoreError):
         return error
-    return HandlerFailed(f"the command failed inside the server: {type(error).__name__}", error=type(error).__name__)
+    name, handler = type(error).__name__, entry.command.handler.name
+    return HandlerFailed(f"{handler} raised {name}, which is no error of a domain", handler=handler, error=name)
 
 
 def _first_outcome(error: CommandIdReused) -> Committed:

@@ -7,7 +7,7 @@ neither the gate nor the store knows the difference.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, cast
 
 import eventstore_mailbox as mailbox
@@ -68,10 +68,15 @@ class Intake:
         self._gate: Gate | None = None
         self._batch: _Batch | None = None
         self._commits: list[WireCommit] = []
+        self._hand_over_commands: Callable[[], None] | None = None
         self.stopping = False
 
     def connect(self, gate: Gate) -> None:
         self._gate = gate
+
+    def go_behind(self, hand_over_commands: Callable[[], None]) -> None:
+        """Commands that came before an append are handed over before it."""
+        self._hand_over_commands = hand_over_commands
 
     def append(self, connection: Connection, request_id: int, request: Append) -> None:
         """The answer follows when the commits are durable.
@@ -81,6 +86,8 @@ class Intake:
         """
         if self.stopping:
             raise ShuttingDown("the server is stopping; connect again later")
+        if self._hand_over_commands is not None:
+            self._hand_over_commands()
         if self._batch is None:
             assert self._gate is not None
             self._batch = _Batch(self._gate)
@@ -99,13 +106,36 @@ class Intake:
         source = lone if all(connection is lone for connection, _, _ in batch.requests) else batch
         try:
             self._mailboxes.append(cast("list[Change]", commits), batch.deliver, source)
-        except MailboxError as error:
-            refusal = Overloaded if isinstance(error, mailbox.Overloaded) else ShuttingDown
-            batch.deliver([(REFUSED, refusal(str(error)), 0) for _ in commits])
-        except Exception:  # our own bug, which some client has found: it must not find it for all of them
-            _log.exception("an append failed; its connections are closed")
-            batch.give_up()
+        except mailbox.Overloaded as error:
+            self._append_apart(batch, commits, error)
+        except Exception as error:
+            _refuse(batch, commits, error)
         self._mailboxes.kick()
+
+    def _append_apart(self, batch: _Batch, commits: list[WireCommit], error: Exception) -> None:
+        """There is no room for one of the requests: it alone is refused."""
+        assert self._gate is not None
+        first = 0
+        for request in batch.requests:
+            alone = _Batch(self._gate)
+            alone.requests.append(request)
+            own = commits[first : first + request[2]]
+            first += request[2]
+            try:
+                if len(batch.requests) == 1:
+                    raise error
+                self._mailboxes.append(cast("list[Change]", own), alone.deliver, request[0])
+            except Exception as refused:
+                _refuse(alone, own, refused)
+
+
+def _refuse(batch: _Batch, commits: list[WireCommit], error: Exception) -> None:
+    if isinstance(error, MailboxError):
+        refusal = Overloaded if isinstance(error, mailbox.Overloaded) else ShuttingDown
+        batch.deliver([(REFUSED, refusal(str(error)), 0) for _ in commits])
+    else:  # our own bug, which some client has found: it must not find it for all of them
+        _log.error("an append failed; its connections are closed", exc_info=error)
+        batch.give_up()
 
 
 def _values(outcomes: Sequence[Outcome]) -> list[Scalar]:

@@ -74,14 +74,20 @@ def embedded_below(store: EmbeddedStore) -> Below:
 
 
 def linked(batch: ServerBatch) -> Sequence[RawCommit]:
-    """The changes as commits; those that rest on one before them say so instead of naming a version."""
+    """The changes as commits; one that rests on another of this batch names that one's command instead of a version, lest a
+    version fits by accident where the other was not committed.
+    """
     commits: list[Any] = batch.changes
-    if batch.followers:
-        commits = list(commits)
-        for place in batch.followers:
-            aggregate_id, _, command_id, when, events = commits[place]
-            commits[place] = aggregate_id, False, command_id, when, events
-    return commits
+    if not batch.followers:
+        return commits
+    followers, latest, named = set(batch.followers), dict[str, str](), list[RawCommit]()
+    for place, commit in enumerate(commits):
+        aggregate_id, expected, command_id, when, events = commit
+        if place in followers:
+            expected = latest[aggregate_id]
+        latest[aggregate_id] = command_id
+        named.append((aggregate_id, expected, command_id, when, events))
+    return named
 
 
 def mailboxes_of(

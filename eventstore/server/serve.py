@@ -7,6 +7,7 @@ sync and close. A poisoned store stops the server with an error: what is on disk
 from __future__ import annotations
 
 import contextlib
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -36,13 +37,14 @@ from eventstore.server.gate import Gate
 from eventstore.server.http import http_server
 from eventstore.server.incoming import Incoming
 from eventstore.server.intake import Intake
-from eventstore.server.listening import bounds, gate_limits, listen, raise_descriptor_limit, stop_on_signals
+from eventstore.server.listening import bind, bounds, gate_limits, listen, raise_descriptor_limit, stop_on_signals
 from eventstore.server.mailroom import ServerMailboxes, collect_figures, embedded_below, mailboxes_of
 from eventstore.server.metrics import registry_of
 from eventstore.server.reactions import Reactions
 from eventstore.server.reads import Reads
 from eventstore.server.settings import ServerSettings, parse_address
 from eventstore.server.subscriptions import Subscriptions
+from eventstore.store.committer import Committer
 from eventstore.store.embedded import EmbeddedStore, Stats, collect_stats, open_store
 
 _REACTIONS = "reactions.json"
@@ -66,23 +68,35 @@ class Server:
 
 
 async def serve(settings: ServerSettings, *, task_status: trio.TaskStatus[Server] = trio.TASK_STATUS_IGNORED) -> None:
-    """Serves until it is told to stop.
+    """Serves until it is told to stop. What can be wrong with the settings shows before the data folder is made.
 
     Raises:
         DomainRefused: the domain cannot be loaded.
-        FolderRefused, Corrupt: the data folder cannot be opened.
+        FolderRefused, Corrupt: the data folder cannot be opened, or an address cannot be listened on.
         Poisoned: the disk failed while serving.
     """
     log = structlog.get_logger("eventstore.server")
     raise_descriptor_limit()
     domain = Domain() if settings.domain is None else load(settings.domain)
+    if settings.http is not None:
+        bind(settings.http, "http").close()
+    with bind(settings.listen) as listener:
+        await _serve(settings, domain, listener, task_status)
+    log.info("stopped")
+
+
+async def _serve(
+    settings: ServerSettings, domain: Domain, listener: socket.socket, task_status: trio.TaskStatus[Server]
+) -> None:
+    log = structlog.get_logger("eventstore.server")
     async with open_store(settings.data, settings.store()) as store:
-        async with _listening(settings, store, domain) as server:
+        async with _listening(settings, store, domain, listener) as server:
             log.info(
                 "serving",
                 version=__version__,
                 address=server.address,
                 http=server.http_address,
+                domain=settings.domain,
                 data=str(settings.data),
                 events=store.engine.visible_sequence,
                 event_files=store.report.files,
@@ -97,12 +111,12 @@ async def serve(settings: ServerSettings, *, task_status: trio.TaskStatus[Server
             await _wind_down(server, settings.stop_timeout_s)
     if store.engine.failed is not None:
         raise store.engine.failed
-    log.info("stopped")
 
 
 @asynccontextmanager
-async def _listening(settings: ServerSettings, store: EmbeddedStore, domain: Domain) -> AsyncIterator[Server]:
-    listener = listen(settings.listen)
+async def _listening(
+    settings: ServerSettings, store: EmbeddedStore, domain: Domain, listener: socket.socket
+) -> AsyncIterator[Server]:
     async with trio.open_nursery() as nursery:
         below = embedded_below(store)
         commands, incoming = Commands(domain, below), Incoming(settings.incoming_bytes_max)
@@ -110,6 +124,8 @@ async def _listening(settings: ServerSettings, store: EmbeddedStore, domain: Dom
         commands.deliver_to(mailboxes)
         await nursery.start(mailboxes.run)
         intake = Intake(mailboxes)
+        intake.go_behind(commands.end_turn)
+        commands.go_behind(intake.end_turn)
         reads, subscriptions = Reads(store.engine, nursery), Subscriptions(store.committer, nursery)
         reactions = Reactions(store, settings.data / _REACTIONS, domain, mailboxes, below)
 
@@ -137,18 +153,41 @@ async def _listening(settings: ServerSettings, store: EmbeddedStore, domain: Dom
             return {"healthy": healthy, "reactions_failure": reactions.failure, **figures()}
 
         with contextlib.ExitStack() as stack:
-            stack.enter_context(listener)
             http_address = None
             if settings.http is not None:
                 host, port = parse_address(settings.http, "http")
                 http_port = stack.enter_context(http_server(host, port, registry_of(figures), health))
                 http_address = f"{host}:{http_port}"
-            nursery.start_soon(gate.run, store.committer)
+            listen(listener, settings.listen)
+            nursery.start_soon(gate.run, _Room(store.committer, mailboxes))
             nursery.start_soon(gate.keep_house)
             nursery.start_soon(reactions.run)
             host, port = listener.getsockname()[:2]
             yield Server(f"tcp://{host}:{port}", http_address, store, gate, intake, commands, mailboxes, trio.Event())
             nursery.cancel_scope.cancel()
+
+
+class _Room:
+    """What holds the gate back: too much on its way to the disk. (A full mailbox does not: it would hold up everybody.)"""
+
+    def __init__(self, committer: Committer, mailboxes: ServerMailboxes) -> None:
+        self._committer = committer
+        self._mailboxes = mailboxes
+
+    @property
+    def full(self) -> bool:
+        return self._committer.full or self._mailboxes.passage_full
+
+    @property
+    def writing(self) -> bool:
+        return self._committer.writing
+
+    async def wait_for_room(self) -> None:
+        while self.full:
+            if self._committer.full:
+                await self._committer.wait_for_room()
+            else:
+                await self._committer.advanced.park()
 
 
 async def _until_stopped(server: Server) -> None:

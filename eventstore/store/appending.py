@@ -33,9 +33,9 @@ from eventstore.store.uniqueness import Uniqueness
 
 COMMITTED, DUPLICATE, CONFLICT, REFUSED = 0, 1, 2, 3
 
-Expected: TypeAlias = int | bool | None
-"""None: any version; True: the aggregate exists; an int: exactly this version; False: this commit rests on one of the same
-aggregate before it in its batch, and fails with that one."""
+Expected: TypeAlias = int | bool | str | None
+"""None: any version; True: the aggregate exists; an int: exactly this version; a str: its latest commit is that of this
+command, which was appended a moment ago."""
 
 RawCommit: TypeAlias = tuple[str, Expected, str, int | None, bytes]
 """(aggregate id, expected version, command id, time in µs or None, events as in a commit record)."""
@@ -95,7 +95,6 @@ class Appender:
     def _accept(self, commits: Sequence[RawCommit], now: int, outcomes: list[Outcome], rows: list[Row]) -> None:
         """The first pass: an outcome for each commit, a row for each that is good."""
         front, known, end, limit = self._front, self._known.young.get, 0, -1
-        broken: set[str] = set()  # aggregates of which something was not committed: what rests on it must not fit by accident
         for aggregate_id, expected, command_id, when, events in commits:
             try:
                 ids, command = _ids(aggregate_id, command_id)
@@ -118,14 +117,14 @@ class Appender:
                     repeated = self._repeated(rows, key, aggregate_id, command_id, events, in_sorted)
                     if repeated is not None:
                         outcomes.append(repeated)
-                        broken.add(aggregate_id)
                         continue
-                if (broken and expected is False and aggregate_id in broken) or (
-                    expected is not None and (expected is True or expected != version) and not _fits(expected, version)
+                if (
+                    expected is not None
+                    and (expected is True or expected != version)
+                    and not (self._is_latest(aggregate_id, expected) if expected.__class__ is str else _fits(expected, version))
                 ):
                     self.conflicts += 1
                     outcomes.append((CONFLICT, version, 0))
-                    broken.add(aggregate_id)
                     continue
                 when = now if when is None else check_int("timestamp", when, TIME_MIN, TIME_MAX)
                 rows.append((length, sequence, count, when, version + 1, ids, command, events))
@@ -141,7 +140,6 @@ class Appender:
                 outcomes.append((COMMITTED, version, sequence - 1))
             except EventStoreError as error:
                 self.refused += 1
-                broken.add(aggregate_id)
                 outcomes.append((REFUSED, _let_go(error), 0))
 
     def _warm(self, commits: Sequence[RawCommit]) -> None:
@@ -189,6 +187,17 @@ class Appender:
             self._files.add(header)
         return self._tail.files[-1]
 
+    def _is_latest(self, aggregate_id: str, command_id: object) -> bool:
+        """Whether the latest commit of an aggregate is that of this command. Where it is sorted already, nobody can be about
+        to go on from it, and no is the answer.
+        """
+        key = hash((aggregate_id, command_id))  # as tail.command_key
+        for file in reversed(self._tail.files):
+            ordinal = file.heads.get(aggregate_id)
+            if ordinal is not None:
+                return file.commands.get(key) == ordinal or ordinal in file.collided.get(key, ())
+        return False
+
     def _version_elsewhere(self, aggregate_id: str, in_sorted: bytes) -> int:
         """The version of an aggregate that has no commit in the current file."""
         for file in reversed(self._tail.files[:-1]):
@@ -229,9 +238,9 @@ def _ids(aggregate_id: str, command_id: str) -> tuple[bytes, bytes]:
     return check_id("aggregate_id", aggregate_id), check_id("command_id", command_id)  # says which, and why
 
 
-def _fits(expected: int | bool, version: int) -> bool:
-    if expected.__class__ is bool:
-        return not expected or version > 0
+def _fits(expected: Expected, version: int) -> bool:
+    if expected is True:
+        return version > 0
     check_int("expected_version", expected, 0, VERSION_MAX)
     return expected == version
 

@@ -34,7 +34,7 @@ from eventstore.model import (
     micros,
 )
 
-RawExpected: TypeAlias = int | bool | None
+RawExpected: TypeAlias = int | bool | str | None
 """As `appending.Expected`."""
 
 RawCommit: TypeAlias = tuple[str, RawExpected, str, int | None, bytes]
@@ -82,9 +82,7 @@ def named_expected(expected: RawExpected) -> int | str:
     """The expected version as errors name it."""
     if expected is None:
         return str(ANY.value)
-    if expected.__class__ is bool:
-        return str(EXISTS.value) if expected else "the version behind the commit before it"
-    return expected
+    return str(EXISTS.value) if expected is True else expected
 
 
 def _encoded_or_refused(commit: Commit) -> RawCommit | InvalidArgument:

@@ -35,7 +35,7 @@ class Appends:
     def append(self, changes: Sequence[object], deliver: Deliver, source: object) -> None:
         """As `Machine.append`."""
         passage, by_id = self._passage, self._lanes.by_id
-        if passage.depth >= self._options.passing_max:
+        if passage.full:
             raise Overloaded("the passage of plain appends", passage.depth, self._options.passing_max)
         ids = set(map(self._ports.aggregate_id, changes))
         if self._ports.publish is not None:

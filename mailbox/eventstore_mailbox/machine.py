@@ -151,7 +151,7 @@ class Machine:
     def full(self) -> bool:
         """Whether some mailbox, or the passage, has no room."""
         capacity = self.options.capacity
-        if self.passage.depth >= self.options.passing_max:
+        if self.passage.full:
             return True
         return any(mailbox.depth >= capacity for mailbox in self.mailboxes)
 

@@ -78,6 +78,11 @@ class Mailboxes(Generic[C, A, X, O]):
         """Whether some mailbox has no room."""
         return self._machine.full
 
+    @property
+    def passage_full(self) -> bool:
+        """Whether the next plain append would be refused as overloaded, for all that are on their way already."""
+        return self._machine.passage.full
+
     async def wait_for_room(self) -> None:
         """Returns when no mailbox is full.
 

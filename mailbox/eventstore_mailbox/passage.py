@@ -51,6 +51,10 @@ class Passage:
         self._retrying = False
         self._backoff = Backoff(options.backoff_first_s, options.backoff_max_s)
 
+    @property
+    def full(self) -> bool:
+        return self.depth >= self._options.passing_max
+
     def send(self, changes: list[object], ids: set[str], deliver: Deliver, source: object) -> None:
         self._number += 1
         self.depth += len(changes)
