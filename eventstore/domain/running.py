@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
+from itertools import islice
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from eventstore.domain.aggregate import Aggregate, changes_by_name, new
 from eventstore.domain.codec import described
 from eventstore.domain.domain import Domain
-from eventstore.domain.handling import Handled, Handler
+from eventstore.domain.handling import Handled, Handler, text_of
 from eventstore.domain.restoring import replay
-from eventstore.errors import Corrupt, EventStoreError, InvalidArgument
+from eventstore.errors import Corrupt, EventStoreError, HandlerFailed, InvalidArgument, ShuttingDown
+from eventstore.fields import shown
 from eventstore.model import Event
 from eventstore_mailbox import Unrestorable
 
@@ -26,6 +28,8 @@ Change: TypeAlias = "tuple[str, int, str, None, bytes]"
 """As a commit on the wire: aggregate id, expected version, command id, no timestamp, events."""
 
 _SEATED: Final[list[Event]] = []
+_FIELDS_MAX: Final = 32
+"""Of an error of the domain: the sender takes a bounded number of values."""
 
 
 class Decided(NamedTuple):
@@ -63,16 +67,20 @@ class Running:
         version = aggregate._aggregate_version
         if handler.is_async:
             return self._handle_async(decided, seat, aggregate, version)
-        handled = handler.run(command, aggregate)
+        try:
+            handled = handler.run(command, aggregate)
+        except BaseException:  # what is no Exception passes through the handler: SystemExit, say
+            seat.touched = True
+            raise
         if handled.error is None and handled.events:  # as `_change`, for the most frequent case
             return aggregate._aggregate_id, version, command_id, None, handled.events
-        return _change(handled, seat, aggregate, version, command_id)
+        return _change(handled, seat, aggregate, version, decided)
 
     async def _handle_async(self, decided: Decided, seat: Seat, aggregate: Aggregate, version: int) -> Change | None:
         seat.touched = True  # should it be cancelled
         handled = await decided.handler.run_async(decided.command, aggregate)
         seat.touched = False
-        return _change(handled, seat, aggregate, version, decided.command_id)
+        return _change(handled, seat, aggregate, version, decided)
 
     async def restore(self, aggregate_id: str) -> Seat:
         """The aggregate as the store has it.
@@ -122,13 +130,26 @@ def _seated(seat: Seat, decided: Decided) -> Aggregate:
     return aggregate
 
 
-def _change(handled: Handled, seat: Seat, aggregate: Aggregate, version: int, command_id: str) -> Change | None:
+def _change(handled: Handled, seat: Seat, aggregate: Aggregate, version: int, decided: Decided) -> Change | None:
     if handled.error is not None:
         seat.touched = handled.touched
-        raise handled.error
+        raise _told(handled.error, decided.handler)
     if not handled.events:
         return None
-    return aggregate._aggregate_id, version, command_id, None, handled.events
+    return aggregate._aggregate_id, version, decided.command_id, None, handled.events
+
+
+def _told(error: EventStoreError, handler: Handler) -> EventStoreError:
+    """The error as it can travel: with a number, a text and not too many fields, and without a meaning to the connection."""
+    if type(error.message) is not str:
+        error.message = text_of(error)
+    if len(error.fields) > _FIELDS_MAX:
+        error.fields = dict(islice(error.fields.items(), _FIELDS_MAX))
+    if type(error.code) is int and not isinstance(error, ShuttingDown):  # upon which clients look for another server
+        return error
+    name = type(error).__name__
+    why = "it is for servers to say" if isinstance(error, ShuttingDown) else f"its code is {shown(error.code)}, and no number"
+    return HandlerFailed(f"{handler.name} raised {name}: {error.message}; {why}", handler=handler.name, error=name)
 
 
 def _classes_by_event(domain: Domain) -> dict[str, type[Aggregate]]:

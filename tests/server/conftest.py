@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 
+from tests.server.places import KINDS, Place
+from tests.server.tallies import gates
 from tests.server_process import ServerProcess
 from tests.server_thread import ServerThread
 
 Serve = Callable[..., ServerThread]
 Launch = Callable[..., ServerProcess]
+Begin = Callable[..., Place]
 
 
 @pytest.fixture
@@ -39,3 +42,11 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
     """One server for all tests of a module that do not mind each other."""
     with ServerThread(tmp_path_factory.mktemp("shared") / "data") as server:
         yield server
+
+
+@pytest.fixture(params=KINDS)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Place]]:
+    """Begins to run a domain, in the server of a store and, in another run of the test, in a worker beside it."""
+    gates.clear()
+    with ExitStack() as stack:
+        yield lambda **settings: stack.enter_context(Place(request.param, tmp_path, **settings))

@@ -1,0 +1,89 @@
+"""The two places where a domain runs, behind one interface: in the server of the store, and in a worker beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import eventstore as es
+from eventstore.client.blocking import BlockingStore
+from tests.server.worker_thread import WorkerThread
+from tests.server_thread import ServerThread
+
+KINDS = ("serve", "work")
+STORE_SETTINGS = {"file_size_bytes", "preallocate_bytes", "waiting_bytes_max"}
+Result = TypeVar("Result")
+
+
+class Place:
+    """`address` takes commands, `store_address` everything else; where the server has the domain, they are the same."""
+
+    def __init__(self, kind: str, folder: Path, domain: str = "tests.server.tallies:app", **settings: Any) -> None:
+        self.kind = kind
+        self._stack = ExitStack()
+        if kind == "serve":
+            self.store = self._stack.enter_context(ServerThread(folder / "data", domain=domain, **settings))
+            self.worker = None
+        else:
+            stores = {name: value for name, value in settings.items() if name in STORE_SETTINGS}
+            others = {name: value for name, value in settings.items() if name not in STORE_SETTINGS}
+            self.store = self._stack.enter_context(ServerThread(folder / "data", **stores))
+            self.worker = self._stack.enter_context(WorkerThread(self.store.address, domain=domain, **others))
+
+    @property
+    def address(self) -> str:
+        return self.store.address if self.worker is None else self.worker.address
+
+    @property
+    def port(self) -> int:
+        return self.store.port if self.worker is None else self.worker.port
+
+    @property
+    def store_address(self) -> str:
+        return self.store.address
+
+    def connect(self) -> BlockingStore:
+        """A client for commands."""
+        return es.blocking.connect(self.address)
+
+    def ask(self, question: Callable[[], Result]) -> Result:
+        """What `question` says in the thread that runs the domain."""
+        if self.worker is None:
+            return self.store.ask(lambda _: question())
+        return self.worker.ask(question)
+
+    def begin_to_stop(self) -> None:
+        """Has what runs the domain stop, and does not wait for it."""
+        if self.worker is None:
+            self.store.ask(lambda server: server.stop())
+        else:
+            self.worker.begin_to_stop()
+
+    def start_again(self) -> None:
+        """Once what runs the domain has ended, at the same address."""
+        part = self.store if self.worker is None else self.worker
+        part.join()
+        part.start()
+
+    def restart(self) -> None:
+        """What runs the domain forgets what it has in memory."""
+        self.begin_to_stop()
+        self.start_again()
+
+    def events(self, aggregate_id: str) -> list[es.Event]:
+        with es.blocking.connect(self.store_address) as store:
+            return list(store.read(aggregate_id))
+
+    def stats(self) -> dict[str, Any]:
+        """The figures of what runs the domain."""
+        with self.connect() as store:
+            return store.stats()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stack.close()
