@@ -7,7 +7,7 @@ is the answer. So before such an answer the store is asked for the command's id;
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
 from typing import Final, TypeAlias
@@ -92,6 +92,7 @@ class Commands:
         self._gate: Gate | None = None
         self._entries: list[_Sent] = []
         self._answering = False
+        self._hand_over_appends: Callable[[], None] | None = None
         self.stopping = False
 
     def connect(self, gate: Gate) -> None:
@@ -100,6 +101,10 @@ class Commands:
     def deliver_to(self, mailboxes: ServerMailboxes) -> None:
         """Where the commands go; its `answer` must be ours."""
         self._mailboxes = mailboxes
+
+    def go_behind(self, hand_over_appends: Callable[[], None]) -> None:
+        """Appends that came before a command are handed over before it."""
+        self._hand_over_appends = hand_over_appends
 
     # ---- in
 
@@ -112,6 +117,8 @@ class Commands:
         assert isinstance(request, Send)
         if self.stopping:
             raise ShuttingDown("the server is stopping; connect again later")
+        if self._hand_over_appends is not None:
+            self._hand_over_appends()
         commands = request.commands
         asked = _Request(connection, request_id, len(commands))
         connection.owed += 1
