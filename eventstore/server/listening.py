@@ -22,17 +22,36 @@ _DESCRIPTORS_PER_FILE: Final = 3  # the file, its mapping and that of its index
 _OTHER_DESCRIPTORS: Final = 64
 
 
-def listen(address: str) -> socket.socket:
-    """A listening socket at HOST:PORT.
+def bind(address: str, field: str = "listen") -> socket.socket:
+    """A socket that has HOST:PORT for itself, and does not listen yet: whoever connects is refused until it does.
 
     Raises:
         InvalidArgument: it is no address.
         FolderRefused: nobody can listen there.
     """
-    host, port = parse_address(address, "listen")
+    host, port = parse_address(address, field)
+    with contextlib.ExitStack() as opened:
+        try:
+            family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            bound = opened.enter_context(socket.socket(family, kind, protocol))
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # or a restart waits for connections long gone
+            if family == socket.AF_INET6:
+                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            bound.bind(target)
+        except OSError as error:
+            raise cannot_listen(address, error) from None
+        opened.pop_all()
+        return bound
+
+
+def listen(bound: socket.socket, address: str) -> None:
+    """Connections are taken from now on.
+
+    Raises:
+        FolderRefused: somebody else was faster.
+    """
     try:
-        family, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        return socket.create_server(target, family=family, backlog=_BACKLOG)
+        bound.listen(_BACKLOG)
     except OSError as error:
         raise cannot_listen(address, error) from None
 

@@ -29,7 +29,7 @@ from eventstore.server.dispatch import Dispatch
 from eventstore.server.gate import Gate
 from eventstore.server.http import http_server
 from eventstore.server.incoming import Incoming
-from eventstore.server.listening import bounds, gate_limits, listen, raise_descriptor_limit, stop_on_signals
+from eventstore.server.listening import bind, bounds, gate_limits, listen, raise_descriptor_limit, stop_on_signals
 from eventstore.server.mailroom import Below, Found, ServerBatch, ServerMailboxes, collect_figures, linked, mailboxes_of
 from eventstore.server.metrics import registry_of
 from eventstore.server.reactions import Reactions
@@ -77,12 +77,13 @@ async def work(
             incoming.end_turn()
 
         dispatch = Dispatch(uuid.UUID(bytes=store.store_uuid), settings.requests_max, {Send: commands.send}, figures)
-        listener = listen(settings.listen)
+        listener = bind(settings.listen)
         gate = Gate(listener, gate_limits(settings), dispatch.handle, end_turn)
         for part in (commands, incoming, dispatch):
             part.connect(gate)
         with contextlib.ExitStack() as stack:
             stack.enter_context(listener)
+            listen(listener, settings.listen)
             http_address = None
             if settings.http is not None:
                 port = stack.enter_context(http_server(*parse_address(settings.http, "http"), registry_of(figures), health))

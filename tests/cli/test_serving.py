@@ -80,9 +80,19 @@ def test_a_data_folder_in_use_is_refused(serve: Serve) -> None:
     assert f"in use by process {server.process.pid}" in message
 
 
-def test_an_address_in_use_is_refused(serve: Serve, tmp_path: Path) -> None:
-    server = serve()
-    listen = server.store.removeprefix("tcp://")
-    result = run("serve", "--data", tmp_path / "other", "--listen", listen)
-    assert result.returncode == 1
-    assert result.stderr.splitlines()[-1].startswith(f"error: {listen}: cannot listen there")
+@pytest.mark.parametrize("option", ["--listen", "--http"])
+def test_an_address_in_use_is_refused_before_there_is_a_folder(serve: Serve, tmp_path: Path, option: str) -> None:
+    listen = serve().store.removeprefix("tcp://")
+    said = refused("serve", "--data", tmp_path / "other", "--listen", "127.0.0.1:0", option, listen)
+    assert said == f"{listen}: cannot listen there (Address already in use); choose another address"
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("wrong", [("--listen", "nowhere"), ("--http", "nowhere"), ("--domain", "no.where:app")])
+def test_a_start_that_fails_leaves_no_folder(tmp_path: Path, wrong: tuple[str, str]) -> None:
+    assert run("serve", "--data", tmp_path / "data", *wrong).returncode
+    assert not (tmp_path / "data").exists()
+
+
+def test_the_log_names_the_domain(bank: Server, shared: Server) -> None:
+    assert (bank.opened["domain"], shared.opened["domain"]) == ("bank:app", None)
