@@ -83,6 +83,10 @@ class Server:
                 start_new_session=True,
             )
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def wait_until_ready(self, probe: Callable[[], None], not_yet: tuple[type[Exception], ...]) -> None:
         """Call `probe` until it no longer raises one of `not_yet`.
 

@@ -1,0 +1,318 @@
+"""Commands end to end: `python -m benchmarks.bank [--quick] [--json]`.
+
+The domain is docs/examples/bank.py, the clients are blocking ones in this process, every command is answered once its events
+are synced. Commands and their objects are made before the clock starts; encoding them, and reading the answers, is part of it.
+
+commands    deposits on accounts of a server, one connection, one call of `send_many` for each turn
+hot         the same, every tenth on one account
+appends     the same, and to every hundredth account a plain append from a second connection, shortly before its command
+worker      as `commands`, to a worker beside a server
+conflicts   as `appends`, but the commands go to the worker and the appends to the server: version conflicts
+alone       one command after the other, each waiting for its answer, in turns with one bare append after the other
+
+Rounds are interleaved, and a ratio is the median of the ratios of the rounds: a machine that others work on drifts. Beside
+commands a second of wall-clock time stands the processor time that server (and worker) took for each, which drifts less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import queue
+import random
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Self
+
+import eventstore as es
+from benchmarks.measure import RESULTS
+from benchmarks.peers import Scratch, Server, free_port
+from eventstore.client.blocking import BlockingStore
+from eventstore.domain.event_type import event_type
+from eventstore.domain.loading import load
+
+EXAMPLES: Final = Path(__file__).parents[1] / "docs" / "examples"
+HOT: Final = "acc-0"
+HOT_EACH: Final = 10
+APPEND_EACH: Final = 100
+AHEAD: Final = 2_000  # how far before its command an account gets its plain append: further than what is in flight is answered
+
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    accounts: int
+    commands: int
+    alone: int
+    rounds: int
+
+
+QUICK: Final = Pace(accounts=20_000, commands=20_000, alone=300, rounds=3)
+FULL: Final = Pace(accounts=100_000, commands=100_000, alone=2_000, rounds=7)
+
+
+class Process:
+    """`eventstore serve` or `work` with the bank where it is asked for, on a scratch folder, and a client of it."""
+
+    def __init__(self, name: str, *command: str) -> None:
+        self._scratch = Scratch(name)
+        listen = f"127.0.0.1:{free_port()}"
+        self.address = f"tcp://{listen}"
+        options = ["--data", str(self._scratch.path / "data")] if command[0] == "serve" else []
+        program = [sys.executable, "-m", "eventstore.cli.main", *command, "--listen", listen, *options]
+        os.environ["PYTHONPATH"] = str(EXAMPLES)
+        self._server = Server(program, self._scratch.path)
+        self.store: BlockingStore = es.blocking.connect(self.address, reconnect_timeout=0.5, silence_timeout=120.0)
+
+    def __enter__(self) -> Self:
+        self._server.wait_until_ready(lambda: (self.store.__enter__(), None)[1], (es.ConnectionLost,))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.store.close()
+        self._server.stop()
+        self._scratch.remove()
+
+    def processor_s(self) -> float:
+        """Processor time of all its threads."""
+        tasks = Path(f"/proc/{self._server.pid}/task")
+        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks.iterdir()) / 1e9
+
+    def figure(self, name: str) -> int:
+        return int(str(self.store.stats()[name]))
+
+
+class Appender(threading.Thread):
+    """A second connection that appends a deposit to each account it is told of."""
+
+    def __init__(self, address: str, deposited: es.NewEvent) -> None:
+        super().__init__(name="appender", daemon=True)
+        self._address = address
+        self._event = deposited
+        self.accounts: queue.Queue[list[str] | None] = queue.Queue()
+        self.failures: list[object] = []
+
+    def run(self) -> None:
+        with es.blocking.connect(self._address, name="appender") as store:
+            while (accounts := self.accounts.get()) is not None:
+                outcomes = store.append_many([es.Commit(account, [self._event], es.ANY) for account in accounts])
+                self.failures += [outcome for outcome in outcomes if not isinstance(outcome, es.Committed)]
+
+
+@dataclass(slots=True)
+class Turn:
+    """One turn of a workload; microseconds are those of processor time for each command."""
+
+    rate: float
+    server_us: float
+    client_us: float
+    counted: dict[str, int] = field(default_factory=dict)
+
+
+class Bench:
+    """The bank on a server, and on a worker beside another one, with its accounts open and in memory."""
+
+    def __init__(self, pace: Pace, server: Process, below: Process, worker: Process) -> None:
+        load("bank:app", EXAMPLES)
+        self.bank: Any = sys.modules["bank"]
+        self.pace = pace
+        self.server, self.below, self.worker = server, below, worker
+        self._chance = random.Random(7)
+        self.deposited = event_type(self.bank.Deposited).encode(self.bank.Deposited(1))
+
+    def open_accounts(self) -> None:
+        opening = [self.bank.Open(f"acc-{number}", "Ada") for number in range(self.pace.accounts)]
+        for process in (self.server, self.worker):
+            check(process.store.send_many(opening))
+
+    def accounts(self, hot: bool = False) -> list[str]:
+        names = [f"acc-{self._chance.randrange(1, self.pace.accounts)}" for _ in range(self.pace.commands)]
+        return [HOT if hot and place % HOT_EACH == 0 else name for place, name in enumerate(names)]
+
+    def commands(self) -> Turn:
+        return self._turn(self.server, [self.server], self.accounts())
+
+    def hot(self) -> Turn:
+        return self._turn(self.server, [self.server], self.accounts(hot=True))
+
+    def appends(self) -> Turn:
+        return self._turn(self.server, [self.server], self.accounts(), self.server)
+
+    def on_worker(self) -> Turn:
+        return self._turn(self.worker, [self.worker, self.below], self.accounts())
+
+    def conflicts(self) -> Turn:
+        return self._turn(self.worker, [self.worker, self.below], self.accounts(), self.below)
+
+    def _turn(self, to: Process, measured: Sequence[Process], accounts: list[str], beside: Process | None = None) -> Turn:
+        """All commands in one call; with `beside`, plain appends run ahead of some of them."""
+        deposits = [self.bank.Deposit(account, 1) for account in accounts]
+        counters = ("command_conflicts", "aggregates_restored")
+        before = [to.figure(name) for name in counters]
+        with appending(beside, self.deposited) as appender:
+            given = iter(deposits) if appender is None else paced(deposits, accounts, appender)
+            used, own, started = sum(each.processor_s() for each in measured), time.process_time(), time.perf_counter()
+            outcomes = to.store.send_many(given)
+            seconds = time.perf_counter() - started
+            own, used = time.process_time() - own, sum(each.processor_s() for each in measured) - used
+        check(outcomes)
+        counted = {name: to.figure(name) - count for name, count in zip(counters, before, strict=True)}
+        count = len(deposits)
+        return Turn(count / seconds, used / count * 1e6, own / count * 1e6, counted)
+
+    def alone(self) -> tuple[float, float]:
+        """Seconds of one command, and of one bare append, each in the middle of as many as the pace says."""
+        store, version = self.server.store, 0
+        name = f"bare-{self._chance.randrange(10**12)}"
+        sent, appended = [], []
+        for _ in range(self.pace.alone):
+            started = time.perf_counter()
+            store.send(self.bank.Deposit(HOT, 1))
+            between = time.perf_counter()
+            version = store.append(name, [self.deposited], version).version
+            sent.append(between - started)
+            appended.append(time.perf_counter() - between)
+        return statistics.median(sent), statistics.median(appended)
+
+
+@contextmanager
+def appending(beside: Process | None, deposited: es.NewEvent) -> Iterator[Appender | None]:
+    if beside is None:
+        yield None
+        return
+    appender = Appender(beside.address, deposited)
+    appender.start()
+    try:
+        yield appender
+    finally:
+        appender.accounts.put(None)
+        appender.join()
+    check(appender.failures)
+
+
+def paced(deposits: Sequence[object], accounts: Sequence[str], appender: Appender) -> Iterator[object]:
+    """The commands, as fast as they are taken; the appender hears of accounts some time before their commands leave."""
+    for place, command in enumerate(deposits):
+        if place % AHEAD == 0:
+            appender.accounts.put(list(accounts[place + AHEAD : place + 2 * AHEAD : APPEND_EACH]))
+        yield command
+
+
+def check(outcomes: Sequence[object]) -> None:
+    """A rate with refused commands in it is not a rate."""
+    wrong = next((outcome for outcome in outcomes if not isinstance(outcome, es.Committed)), None)
+    if wrong is not None:
+        raise ValueError(f"a command was not committed: {wrong!r}")
+
+
+# -- rounds and what comes out of them --------------------------------------------------------------------------------------
+
+WORKLOADS: Final[dict[str, Callable[[Bench], Turn]]] = {
+    "commands": Bench.commands,
+    "hot": Bench.hot,
+    "appends": Bench.appends,
+    "worker": Bench.on_worker,
+    "conflicts": Bench.conflicts,
+}
+COMPARED: Final = {"hot": "commands", "appends": "commands", "conflicts": "worker"}
+
+
+def measure(bench: Bench) -> dict[str, Figures]:
+    turns: dict[str, list[Turn]] = {name: [] for name in WORKLOADS}
+    lone: list[tuple[float, float]] = []
+    for turn in range(bench.pace.rounds + 1):
+        for name, run in WORKLOADS.items():
+            done = run(bench)
+            say(f"round {turn}, {name}: {done.rate:,.0f} commands/s, server {done.server_us:.1f} µs, {done.counted}")
+            turns[name].append(done)
+        lone.append(bench.alone())
+    for measured in (*turns.values(), lone):
+        del measured[0]  # type: ignore[attr-defined] # the first round warms up
+    figures = {name: _figures(name, turns) for name in WORKLOADS}
+    figures["alone"] = {
+        "command, µs": statistics.median(sent for sent, _ in lone) * 1e6,
+        "bare append, µs": statistics.median(appended for _, appended in lone) * 1e6,
+        "command to bare append": statistics.median(sent / appended for sent, appended in lone),
+    }
+    return figures
+
+
+def _figures(name: str, turns: dict[str, list[Turn]]) -> Figures:
+    own = turns[name]
+    rates = [turn.rate for turn in own]
+    figures = {
+        "commands/s": statistics.median(rates),
+        "spread": (max(rates) - min(rates)) / statistics.median(rates),
+        "server, µs of processor": statistics.median(turn.server_us for turn in own),
+        "client, µs of processor": statistics.median(turn.client_us for turn in own),
+    }
+    if name in COMPARED:
+        other, base = COMPARED[name], turns[COMPARED[name]]
+        pairs = list(zip(own, base, strict=True))
+        figures[f"rate to {other}"] = statistics.median(turn.rate / against.rate for turn, against in pairs)
+        figures[f"server time of {other} to this"] = statistics.median(base.server_us / turn.server_us for turn, base in pairs)
+    for counter in own[0].counted:
+        if sum(turn.counted[counter] for turn in own):
+            figures[counter] = statistics.median(turn.counted[counter] for turn in own)
+    return figures
+
+
+def _markdown(results: dict[str, Figures], pace: Pace, quick: bool) -> str:
+    lines = [f"## bank{' (quick)' if quick else ''}", "", "| workload | figure | value |", "| --- | --- | --- |"]
+    for name, figures in results.items():
+        lines += [f"| {name} | {key} | {value:,.2f} |" if value < 1_000 else f"| {name} | {key} | {value:,.0f} |"
+                  for key, value in figures.items()]  # fmt: skip
+    machine = f"{os.cpu_count()} CPUs, Python {platform.python_version()}, {platform.system()} {platform.machine()}"
+    paced_by = f"{pace.accounts:,} accounts, medians of {pace.rounds} interleaved rounds of {pace.commands:,} commands"
+    return "\n".join([*lines, "", f"{paced_by}. {machine}."]) + "\n"
+
+
+def run(pace: Pace) -> dict[str, Figures]:
+    """All workloads on processes that are started for it."""
+    with ExitStack() as stack:
+        server = stack.enter_context(Process("bank", "serve", "--domain", "bank:app"))
+        below = stack.enter_context(Process("bank-store", "serve"))
+        worker = stack.enter_context(Process("bank-worker", "work", "--domain", "bank:app", "--store", below.address))
+        bench = Bench(pace, server, below, worker)
+        bench.open_accounts()
+        return measure(bench)
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.bank", description="Commands end to end.")
+    parser.add_argument("--quick", action="store_true", help="fewer accounts, commands and rounds; less than a minute")
+    parser.add_argument("--json", action="store_true", help="print the JSON document to stdout")
+    options = parser.parse_args()
+    pace = QUICK if options.quick else FULL
+    results = run(pace)
+    document = {
+        "benchmark": "bank", "quick": options.quick, "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+        "accounts": pace.accounts, "commands": pace.commands, "rounds": pace.rounds,
+        "machine": {"cpus": os.cpu_count(), "python": platform.python_version(), "system": platform.platform()},
+        "results": results,
+    }  # fmt: skip
+    table, text = _markdown(results, pace, options.quick), json.dumps(document, indent=2, ensure_ascii=False)
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    stem = RESULTS / f"bank{'-quick' if options.quick else ''}"
+    stem.with_suffix(".md").write_text(table, encoding="utf-8")
+    stem.with_suffix(".json").write_text(text + "\n", encoding="utf-8")
+    print(text if options.json else table)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
