@@ -1,0 +1,222 @@
+"""The message record: one message as it lies on disk, travels, and reaches its consumer.
+
+     0 .. 32    as in `chunks.record`; sequence is the message's number in the log, count 1
+     32        40              48          56         60      62      64         68         72
+    +---------+---------------+-----------+----------+-------+-------+----------+----------+
+    | time µs | queue offset  | position  | topic id | queue | node  | tag hash | key hash |
+    +---------+---------------+-----------+----------+-------+-------+----------+----------+
+    | tag | key | topic | body | properties | 0xCE length |
+
+Behind the header five msgpack values: tag and key are str or nil, topic is str, body is bin, properties is bin or nil. So
+a record is a flat msgpack sequence of seven values, and a page of n records one of 7 n. The tag comes first because brokers
+look for it.
+
+`position` is the message's place in the log: (chunk number << 32) + byte offset, so the chunk is found by division, and a
+record says where it belongs. The first record of each chunk is a state record (see `state_record`); its topic id is 0.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeAlias, cast
+
+from crc32c import crc32c
+
+from eventstore import flat
+from eventstore.chunks.record import CRC_FROM, TRAILER
+from eventstore.errors import InvalidArgument, ProtocolError
+from eventstore.fields import check_text, shown
+
+HEADER: Final = struct.Struct("<BBIHIIQIIqQQIHHII")
+HEADER_BYTES: Final = HEADER.size
+THROUGH_CRC: Final = struct.Struct("<BBI")
+AFTER_CRC: Final = struct.Struct("<2xIIQIIqQQIHHII")
+VALUES: Final = 7
+POSITION_BITS: Final = 32
+BODY_BYTES_MAX: Final = 4 * 1024 * 1024
+PROPERTIES_BYTES_MAX: Final = 64 * 1024
+TEXT_BYTES_MAX: Final = 255
+FIXED_BYTES: Final = HEADER_BYTES + TRAILER.size
+_HEADER_FIELDS: Final = struct.Struct("<8xI4xQ8xqQQIHH8x")
+
+assert HEADER_BYTES == 72
+assert THROUGH_CRC.size == CRC_FROM
+
+RawMessage: TypeAlias = tuple[bytes, str | None, str | None, bytes | None, int | None]
+"""(body, key, tag, properties as `encode_properties` makes them, queue or None: by key, else in turn)."""
+
+
+def position_of(chunk: int, byte_offset: int) -> int:
+    return (chunk << POSITION_BITS) + byte_offset
+
+
+def chunk_of(position: int) -> tuple[int, int]:
+    """Chunk number and byte offset."""
+    return position >> POSITION_BITS, position & ((1 << POSITION_BITS) - 1)
+
+
+def text_hash(text: str | None) -> int:
+    """CRC-32C of the UTF-8 bytes, the same in every process and language; 0 stands for none."""
+    return 0 if text is None else crc32c(text.encode())
+
+
+def message_id(node: int, position: int) -> str:
+    """20 hexadecimal digits: the node, and the position in its log."""
+    return f"{node:04x}{position:016x}"
+
+
+def parse_message_id(value: object) -> tuple[int, int]:
+    """Node and position.
+
+    Raises:
+        InvalidArgument
+    """
+    try:
+        if isinstance(value, str) and len(value) == 20 and value.isalnum():
+            return int(value[:4], 16), int(value[4:], 16)
+    except ValueError:
+        pass
+    raise InvalidArgument(f"message_id is {shown(value)}, it has 20 hexadecimal digits", field="message_id", value=shown(value))
+
+
+def encode_properties(properties: Mapping[str, str] | None) -> bytes | None:
+    """Names and values one after the other, as flat msgpack; None where there are none.
+
+    Raises:
+        InvalidArgument: a name or value is no text, a name is empty or begins with a colon, or all are too large.
+    """
+    if not properties:
+        return None
+    for name, value in properties.items():
+        check_text("property", name)
+        check_text(f"property {name}", value, 0, PROPERTIES_BYTES_MAX)
+        if name.startswith(":"):
+            raise InvalidArgument(f"property {shown(name)}: names with a colon in front are the broker's", field="property")
+    return _bounded(flat.encode(flat.chain(properties.items())))
+
+
+def decode_properties(raw: bytes | None) -> dict[str, str]:
+    """What `encode_properties` made bytes of."""
+    if not raw:
+        return {}
+    values = _PROPERTIES.decode(raw)
+    return dict(zip(cast("list[str]", values[0::2]), cast("list[str]", values[1::2]), strict=True))
+
+
+def check_properties(raw: object) -> bytes | None:
+    """`raw`, if it holds properties that came from outside.
+
+    Raises:
+        InvalidArgument
+    """
+    if raw is None:
+        return None
+    if not isinstance(raw, bytes):
+        raise InvalidArgument(f"properties must be bytes, not {shown(raw)}", field="properties")
+    _bounded(raw)
+    try:
+        values = _PROPERTIES.decode(raw)
+    except flat.Malformed as error:
+        raise InvalidArgument(f"properties are {error}", field="properties") from None
+    if len(values) % 2 or not all(isinstance(value, str) for value in values):
+        raise InvalidArgument("properties must be names and values, all of them text", field="properties")
+    return encode_properties(dict(zip(cast("list[str]", values[0::2]), cast("list[str]", values[1::2]), strict=True)))
+
+
+def _bounded(raw: bytes) -> bytes:
+    if len(raw) > PROPERTIES_BYTES_MAX:
+        raise InvalidArgument(
+            f"properties have {len(raw)} bytes, allowed are {PROPERTIES_BYTES_MAX}",
+            field="properties",
+            limit=PROPERTIES_BYTES_MAX,
+            value=len(raw),
+        )
+    return raw
+
+
+_PROPERTIES: Final = flat.Decoder(PROPERTIES_BYTES_MAX, 2 * PROPERTIES_BYTES_MAX)
+
+
+class Message(tuple[str, int, int, str | None, str | None, int, bytes, bytes | None, int, int, int]):
+    """A message as a consumer gets it. A tuple, so that pages of them are built in C."""
+
+    __slots__ = ()
+
+    @property
+    def topic(self) -> str:
+        return self[0]
+
+    @property
+    def queue(self) -> int:
+        return self[1]
+
+    @property
+    def queue_offset(self) -> int:
+        """Place in its queue, from 0."""
+        return self[2]
+
+    @property
+    def key(self) -> str | None:
+        return self[3]
+
+    @property
+    def tag(self) -> str | None:
+        return self[4]
+
+    @property
+    def timestamp(self) -> int:
+        """When the broker took it, in microseconds since 1970-01-01 UTC; never less than that of the message before."""
+        return self[5]
+
+    @property
+    def body(self) -> bytes:
+        return self[6]
+
+    @property
+    def properties(self) -> dict[str, str]:
+        return decode_properties(self[7])
+
+    @property
+    def position(self) -> int:
+        return self[8]
+
+    @property
+    def node(self) -> int:
+        return self[9]
+
+    @property
+    def number(self) -> int:
+        """How many messages the log had taken with this one."""
+        return self[10]
+
+    @property
+    def message_id(self) -> str:
+        return message_id(self[9], self[8])
+
+    def __repr__(self) -> str:
+        return f"Message({self.topic!r}, queue={self.queue}, queue_offset={self.queue_offset}, body={self.body!r})"
+
+
+def decode_messages(records: bytes, count: int) -> list[Message]:
+    """The messages of a page of `count` whole records; contents are trusted, shape is checked.
+
+    Raises:
+        ProtocolError
+    """
+    try:
+        values = flat.decode_trusted(records, VALUES * count)
+        headers = cast("Sequence[bytes]", values[0::VALUES])
+        joined = b"\0\0" + b"\0\0".join(headers) if count else b""
+        if len(joined) != HEADER_BYTES * count:
+            raise ValueError("a header of another length")
+        rows = list(zip(*_HEADER_FIELDS.iter_unpack(joined), strict=True)) or [()] * 7
+        lengths, numbers, times, offsets, positions, _, queues, nodes = rows if count else [()] * 8
+        if sum(lengths) != len(records) or tuple(values[6::VALUES]) != tuple(lengths):
+            raise ValueError("lengths that do not add up")
+    except (flat.Malformed, struct.error, TypeError, ValueError) as error:
+        raise ProtocolError(f"a page of {len(records)} bytes is malformed: {error}", field="records") from None
+    tags, keys, topics, bodies, properties = (values[place::VALUES] for place in range(1, 6))
+    columns = zip(topics, queues, offsets, keys, tags, times, bodies, properties, positions, nodes, numbers, strict=True)
+    make = tuple.__new__
+    return [make(Message, row) for row in columns]

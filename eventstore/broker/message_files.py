@@ -1,0 +1,271 @@
+"""All message chunks that were not deleted: their headers, open files, and maps; and reading records out of them.
+
+A completed chunk is mapped while somebody reads it. Above one watermark of the machine's memory, maps that were idle for a
+while are released; above a higher one none is added, and records are read by position. Every record that comes from a file is
+checked: its CRC, and that it is the message that was asked for.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from crc32c import crc32c
+
+from eventstore.broker import state_record
+from eventstore.broker.memory import memory_used
+from eventstore.broker.message import HEADER, HEADER_BYTES, chunk_of
+from eventstore.broker.queue_chunks import NotCached
+from eventstore.broker.state_record import QueueKey
+from eventstore.chunks import record
+from eventstore.chunks.files import File
+from eventstore.chunks.folder import ChunkFolder
+from eventstore.chunks.header import RECORDS_FROM, ChunkHeader
+from eventstore.chunks.record import CRC_FROM, PREFIX, PREFIX_BYTES
+from eventstore.errors import Corrupt, ReadFailed
+
+_GAP_BYTES_MAX: Final = 32 * 1024
+_RUN_BYTES_MAX: Final = 8 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class _Mapped:
+    view: memoryview
+    used: float
+
+
+@dataclass(slots=True)
+class ChunkReads:
+    """What was read from one chunk's file since it was opened."""
+
+    records: int = 0
+    bytes: int = 0
+
+
+class MessageFiles:
+    """Safe on any thread, but for `begun`, `completed` and `forget`, which the owner calls."""
+
+    def __init__(
+        self, folder: ChunkFolder, *, open_files_max: int, release_above: float = 0.40, map_below: float = 0.75,
+        idle_release_s: float = 5.0, memory: Callable[[], float] = memory_used, clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self.folder = folder
+        self.headers: dict[int, ChunkHeader] = {}
+        self.reads: dict[int, ChunkReads] = {}
+        self._open_max = open_files_max
+        self._release_above = release_above
+        self._map_below = map_below
+        self._idle_release_s = idle_release_s
+        self._memory = memory
+        self._clock = clock
+        self._files: OrderedDict[int, File] = OrderedDict()
+        self._maps: dict[int, _Mapped] = {}
+        self._lock = threading.Lock()
+
+    # -- which there are ----------------------------------------------------------------------------------------------
+
+    @property
+    def first(self) -> int:
+        """The oldest chunk; 0 where there is none."""
+        return min(self.headers, default=0)
+
+    @property
+    def last(self) -> int:
+        return max(self.headers, default=0)
+
+    def put(self, header: ChunkHeader) -> None:
+        """A chunk was begun, or completed."""
+        self.headers = {**self.headers, header.number: header}
+
+    def forget(self, through: int) -> None:
+        """The oldest chunks are about to be deleted."""
+        self.headers = {number: header for number, header in self.headers.items() if number > through}
+        with self._lock:
+            for number in [number for number in {*self._files, *self._maps, *self.reads} if number <= through]:
+                self._files.pop(number, None)
+                self._maps.pop(number, None)
+                self.reads.pop(number, None)
+
+    def name(self, number: int) -> str:
+        return str(self.folder.chunk_path(number))
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def read(
+        self, key: QueueKey, first_offset: int, positions: Sequence[int], lengths: Sequence[int], *, cached_only: bool = False
+    ) -> list[bytes]:
+        """The records of consecutive messages of one queue, checked.
+
+        Raises:
+            Corrupt, ReadFailed: never "nothing" in their place.
+            NotCached: with `cached_only`, where the disk would have to be asked.
+        """
+        found: list[bytes] = []
+        at = 0
+        while at < len(positions):
+            chunk, _ = chunk_of(positions[at])
+            end = at + 1
+            while end < len(positions) and chunk_of(positions[end])[0] == chunk:
+                end += 1
+            offsets = [chunk_of(position)[1] for position in positions[at:end]]
+            found += self._from_chunk(chunk, offsets, lengths[at:end], cached_only)
+            at = end
+        for place, raw in enumerate(found):
+            self._check(raw, key, first_offset + place, positions[place], lengths[place])
+        return found
+
+    def read_any(self, key: QueueKey, wanted: Sequence[tuple[int, int, int]], *, cached_only: bool = False) -> list[bytes]:
+        """The same for messages that need not follow each other: (queue offset, position, length) of each."""
+        found: list[bytes] = []
+        for offset, position, length in wanted:
+            found += self.read(key, offset, (position,), (length,), cached_only=cached_only)
+        return found
+
+    def _from_chunk(self, chunk: int, offsets: list[int], lengths: Sequence[int], cached_only: bool) -> list[bytes]:
+        view = None if cached_only else self._map(chunk)
+        if view is not None:
+            found = [bytes(view[offset : offset + length]) for offset, length in zip(offsets, lengths, strict=True)]
+        else:
+            found = self._by_position(chunk, offsets, lengths, cached_only)
+        reads = self.reads.setdefault(chunk, ChunkReads())
+        reads.records += len(found)
+        reads.bytes += sum(lengths)
+        return found
+
+    def _by_position(self, chunk: int, offsets: list[int], lengths: Sequence[int], cached_only: bool) -> list[bytes]:
+        """Neighbours are read together, with the messages of other queues that lie between them."""
+        file, found, at = self._file(chunk), [], 0
+        while at < len(offsets):
+            start, stop = offsets[at], offsets[at] + lengths[at]
+            end = at + 1
+            while (
+                end < len(offsets)
+                and offsets[end] - stop <= _GAP_BYTES_MAX
+                and offsets[end] + lengths[end] - start <= _RUN_BYTES_MAX
+            ):
+                stop = offsets[end] + lengths[end]
+                end += 1
+            data = self._read_file(file, chunk, start, stop - start, cached_only)
+            found += [data[offsets[each] - start : offsets[each] - start + lengths[each]] for each in range(at, end)]
+            at = end
+        return found
+
+    def _check(self, raw: bytes, key: QueueKey, offset: int, position: int, length: int) -> None:
+        chunk, byte_offset = chunk_of(position)
+        if len(raw) != length or length < HEADER_BYTES:
+            raise Corrupt(self.name(chunk), byte_offset + len(raw), "the file ends here; a message was indexed beyond")
+        (_, _, crc, _, own_length, _, _, _, _, _, own_offset, own_position, topic, queue, _, _, _) = HEADER.unpack_from(raw)
+        if crc32c(memoryview(raw)[CRC_FROM:]) != crc or own_length != length:
+            raise Corrupt(self.name(chunk), byte_offset, "the checksum of the message does not match")
+        if (topic, queue) != key or own_offset != offset or own_position != position:
+            raise Corrupt(self.name(chunk), byte_offset, "a message that belongs elsewhere")
+
+    def read_at(self, position: int, visible_position: int) -> bytes | None:
+        """The record at this position of the log, checked, or None where no message begins.
+
+        Raises:
+            Corrupt, ReadFailed
+        """
+        chunk, offset = chunk_of(position)
+        if position >= visible_position or chunk not in self.headers or offset < RECORDS_FROM:
+            return None
+        header = self.headers[chunk]
+        file = self._file(chunk)
+        prefix = self._read_file(file, chunk, offset, PREFIX_BYTES, False)
+        if len(prefix) < PREFIX_BYTES or (header.completed and offset >= header.end):
+            return None
+        mark, own_mark, _, _, length, *_ = PREFIX.unpack(prefix)
+        if mark != record.MARK or own_mark != HEADER_BYTES - 2 or not HEADER_BYTES < length <= record.RECORD_BYTES_MAX:
+            return None
+        raw = self._read_file(file, chunk, offset, length, False)
+        if record.check(memoryview(raw), HEADER_BYTES) is not None:
+            return None
+        own_position, topic = HEADER.unpack_from(raw)[11:13]
+        return raw if own_position == position and topic else None
+
+    def state(self, chunk: int) -> dict[QueueKey, int] | None:
+        """Where each queue stood when the chunk was begun; None where its first record never came to the disk.
+
+        Raises:
+            Corrupt, ReadFailed
+        """
+        file = self._file(chunk)
+        prefix = self._read_file(file, chunk, RECORDS_FROM, PREFIX_BYTES, False)
+        if not any(prefix):
+            return None
+        length = PREFIX.unpack(prefix)[4] if len(prefix) == PREFIX_BYTES else 0
+        raw = self._read_file(file, chunk, RECORDS_FROM, min(length, record.RECORD_BYTES_MAX), False)
+        fault = record.check(memoryview(raw), HEADER_BYTES)
+        if fault is not None or HEADER.unpack_from(raw)[12] != 0:
+            raise Corrupt(self.name(chunk), RECORDS_FROM, f"not the state of the queues: {fault or 'a message'}")
+        return state_record.decode(raw)
+
+    # -- files and maps -----------------------------------------------------------------------------------------------
+
+    def _file(self, chunk: int) -> File:
+        with self._lock:
+            file = self._files.get(chunk)
+            if file is not None:
+                self._files.move_to_end(chunk)
+                return file
+        try:
+            file = self.folder.files.open(self.folder.chunk_path(chunk))
+        except OSError as error:
+            raise ReadFailed(f"{self.name(chunk)}: opening it failed: {error.strerror}", file=self.name(chunk)) from error
+        with self._lock:
+            file = self._files.setdefault(chunk, file)
+            if len(self._files) > self._open_max:
+                self._files.popitem(last=False)
+        return file
+
+    def _read_file(self, file: File, chunk: int, offset: int, length: int, cached_only: bool) -> bytes:
+        try:
+            data = file.read_cached(offset, length) if cached_only else file.read_at(offset, length)
+        except OSError as error:
+            raise ReadFailed(
+                f"{self.name(chunk)}: reading {length} bytes at {offset} failed: {error.strerror}", file=self.name(chunk)
+            ) from error
+        if data is None:
+            raise NotCached
+        return data
+
+    def _map(self, chunk: int) -> memoryview | None:
+        """The chunk in memory, if it is completed and there is memory for it."""
+        mapped = self._maps.get(chunk)
+        if mapped is None:
+            header = self.headers.get(chunk)
+            if header is None or not header.completed or self._memory() >= self._map_below:
+                return None
+            try:
+                mapped = _Mapped(self._file(chunk).map(), self._clock())
+            except OSError:  # no room in the address space, or too many maps: it is read by position
+                return None
+            with self._lock:
+                mapped = self._maps.setdefault(chunk, mapped)
+        mapped.used = self._clock()
+        return mapped.view
+
+    @property
+    def mapped(self) -> list[int]:
+        """The chunks that are mapped."""
+        return sorted(self._maps)
+
+    def release_idle(self) -> list[int]:
+        """Lets go of the maps that nobody used for a while, if memory is above the watermark. Which they were."""
+        if not self._maps or self._memory() <= self._release_above:
+            return []
+        before = self._clock() - self._idle_release_s
+        with self._lock:
+            idle = [number for number, mapped in self._maps.items() if mapped.used <= before]
+            for number in idle:
+                del self._maps[number]
+        return idle
+
+    def close(self) -> None:
+        with self._lock:
+            self._files.clear()
+            self._maps.clear()

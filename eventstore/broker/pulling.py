@@ -1,0 +1,206 @@
+"""Pulling: the next messages of one queue, as the bytes that lie on disk.
+
+A pull looks at entries from an offset on, leaves out what the tag filter does not want, and says where to go on: behind
+everything it looked at, also where nothing matched. What was written last comes from memory, the rest from files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final
+
+import numpy as np
+
+from eventstore.broker.message import HEADER_BYTES
+from eventstore.broker.message_files import MessageFiles
+from eventstore.broker.queue_chunks import QueueChunks
+from eventstore.broker.queue_log import QueueLog
+from eventstore.broker.recent import Recent
+from eventstore.broker.tag_filter import TagFilter
+
+EXAMINED_MAX: Final = 16_384
+"""How many entries one pull looks at: what a filter leaves out costs next to nothing, but not nothing."""
+
+_TIME_AT: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """Whole message records, how many, and where to go on. `begin` and `end`: what the queue holds, [begin, end).
+
+    `clamped`: the offset that was asked for, where it was outside of that and another one was taken.
+    `due_s`: in a retry queue, the seconds until its next message is due.
+    """
+
+    records: bytes
+    count: int
+    next_offset: int
+    begin: int
+    end: int
+    clamped: int | None = None
+    due_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where one message lies."""
+
+    offset: int
+    position: int
+    length: int
+    tag: int
+    key: int
+
+
+class Puller:
+    """Safe on any thread."""
+
+    def __init__(self, files: MessageFiles, index: QueueChunks, recent: Recent) -> None:
+        self._files = files
+        self._index = index
+        self._recent = recent
+
+    def pull(
+        self, log: QueueLog, offset: int, visible: int, messages_max: int, bytes_max: int,
+        wanted: TagFilter | None = None, *, cached_only: bool = False, not_after: int | None = None,
+    ) -> Pulled:  # fmt: skip
+        """Up to so many messages and about so many bytes (at least one message), from `offset` on.
+
+        `visible`: nothing at or behind this position of the log is shown. `not_after`: nothing with a later time either.
+
+        Raises:
+            Corrupt, ReadFailed
+            NotCached
+        """
+        begin, end = log.first, log.visible_end(visible)
+        start = min(max(offset, begin), max(end, begin))
+        clamped = offset if start != offset else None
+        records: list[bytes] = []
+        at, size, stop = start, 0, min(end, start + EXAMINED_MAX)
+        while at < stop and len(records) < messages_max and size < bytes_max:
+            found, at = self._some(log, at, stop, messages_max - len(records), bytes_max - size, wanted, cached_only)
+            records += found
+            size += sum(map(len, found))
+            if wanted is None and found:
+                break
+        if not_after is not None:
+            due = _until(records, not_after)
+            if due < len(records):
+                at = at - len(records) + due  # own queues are never filtered
+                next_time = _time_of(records[due])
+                return Pulled(b"".join(records[:due]), due, at, begin, end, clamped, (next_time - not_after) / 1_000_000)
+        return Pulled(b"".join(records), len(records), at, begin, end, clamped)
+
+    def _some(
+        self, log: QueueLog, start: int, stop: int, messages_max: int, bytes_max: int, wanted: TagFilter | None,
+        cached_only: bool,
+    ) -> tuple[list[bytes], int]:  # fmt: skip
+        """The next messages that are wanted, from one page of entries, and the offset behind what was looked at."""
+        if wanted is None:
+            stop = min(stop, start + messages_max)
+        positions, lengths, tags = self._columns(log, start, stop, cached_only)
+        if wanted is None:
+            if sum(lengths) > bytes_max:
+                fits = max(1, sum(total <= bytes_max for total in accumulate(lengths)))
+                positions, lengths = positions[:fits], lengths[:fits]
+            return self._records(log, start, positions, lengths, cached_only), start + len(positions)
+        hashes = wanted.hashes
+        places = [place for place, tag in enumerate(tags) if tag in hashes]
+        end = start + len(positions)
+        size = 0
+        for count, place in enumerate(places):
+            if count == messages_max or (count and size + lengths[place] > bytes_max):
+                end, places = start + place, places[:count]
+                break
+            size += lengths[place]
+        candidates: list[bytes] = []
+        for place in places:
+            candidates += self._records(
+                log, start + place, positions[place : place + 1], lengths[place : place + 1], cached_only
+            )
+        return [record for record in candidates if wanted.matches(record)], end
+
+    def _columns(
+        self, log: QueueLog, start: int, stop: int, cached_only: bool
+    ) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
+        """Positions, lengths and tag hashes of some entries from `start` on: at least one, not beyond `stop`."""
+        tail = log.tail
+        if start >= tail.base:
+            low, high = start - tail.base, stop - tail.base
+            return tail.positions[low:high], tail.lengths[low:high], tail.tags[low:high]
+        entries = self._index.entries(log.key, start, min(stop, tail.base), cached_only=cached_only)
+        return (entries["position"] - np.uint64(1)).tolist(), entries["length"].tolist(), entries["tag"].tolist()
+
+    def _records(
+        self, log: QueueLog, first: int, positions: Sequence[int], lengths: Sequence[int], cached_only: bool
+    ) -> list[bytes]:
+        recent = [record for record in map(self._recent.get, positions) if record is not None]
+        if len(recent) == len(positions):
+            return recent
+        return self._files.read(log.key, first, positions, lengths, cached_only=cached_only)
+
+    # -- single messages ----------------------------------------------------------------------------------------------
+
+    def entry(self, log: QueueLog, offset: int) -> Entry:
+        """Where the message of this offset lies, which is there."""
+        tail = log.tail
+        if offset >= tail.base:
+            place = offset - tail.base
+            return Entry(offset, tail.positions[place], tail.lengths[place], tail.tags[place], tail.keys[place])
+        row = self._index.entries(log.key, offset, offset + 1)[0]
+        return Entry(offset, int(row["position"]) - 1, int(row["length"]), int(row["tag"]), int(row["key"]))
+
+    def message(self, log: QueueLog, offset: int, visible: int) -> bytes | None:
+        """The message of this offset, or None where the queue does not hold it."""
+        if not log.first <= offset < log.visible_end(visible):
+            return None
+        entry = self.entry(log, offset)
+        return self._records(log, offset, (entry.position,), (entry.length,), False)[0]
+
+    def offset_at_time(self, log: QueueLog, time: int, visible: int) -> int:
+        """The first offset whose message is of this time or later; the end of the queue where there is none.
+
+        Times never go back from one message to the next, so this bisects.
+        """
+        low, high = log.first, log.visible_end(visible)
+        while low < high:
+            middle = (low + high) // 2
+            record = self.message(log, middle, visible)
+            if record is not None and _time_of(record) < time:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def offsets_of_key(self, log: QueueLog, key_hash: int, visible: int, low: int, high: int) -> list[int]:
+        """The offsets in [low, high) whose entries have this key hash, the newest first."""
+        tail, found = log.tail, []
+        keys = tail.keys
+        high = min(high, log.visible_end(visible))
+        for offset in range(high - 1, max(low, tail.base) - 1, -1):
+            if keys[offset - tail.base] == key_hash:
+                found.append(offset)
+        start, ends = max(low, log.first), min(high, tail.base)
+        pages: list[int] = []
+        while start < ends:
+            entries = self._index.entries(log.key, start, ends)
+            pages += (np.flatnonzero(entries["key"] == key_hash) + start).tolist()
+            start += len(entries)
+        return found + pages[::-1]
+
+
+def _time_of(record: bytes) -> int:
+    return int.from_bytes(record[_TIME_AT : _TIME_AT + 8], "little", signed=True)
+
+
+def _until(records: list[bytes], time: int) -> int:
+    """How many of the first records are not later than `time`."""
+    for count, record in enumerate(records):
+        if _time_of(record) > time:
+            return count
+    return len(records)
+
+
+assert _TIME_AT < HEADER_BYTES

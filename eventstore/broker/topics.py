@@ -1,0 +1,167 @@
+"""Topics and their queues: a JSON document that is replaced as a whole, and what it says in memory.
+
+A queue's state says who may use it: `open` everybody; `draining` consumers only, until nothing is left to consume; `hidden`
+nobody, it can be deleted. Numbers of topics and of queues are never given twice: entries in the log name them for years.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final, Literal, TypeAlias, cast
+
+from eventstore.chunks.documents import PREVIOUS, Tree, read_tree, write_document
+from eventstore.chunks.files import Files
+from eventstore.errors import Corrupt, InvalidArgument, UnknownQueue, UnknownTopic
+from eventstore.fields import check_int
+
+QUEUES_MAX: Final = 256
+QUEUE_NUMBER_MAX: Final = 65_535
+TOPICS_MAX: Final = 10_000
+DEFAULT_QUEUES: Final = 4
+QueueState: TypeAlias = Literal["open", "draining", "hidden"]
+STATES: Final = ("open", "draining", "hidden")
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic: its number, and the state of each queue by number. `next_queue`: the number the next one gets."""
+
+    name: str
+    id: int
+    queues: dict[int, QueueState]
+    next_queue: int
+    open: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "open", tuple(number for number, state in sorted(self.queues.items()) if state == "open"))
+
+    @property
+    def readable(self) -> tuple[int, ...]:
+        """The queues that consumers see."""
+        return tuple(number for number, state in sorted(self.queues.items()) if state != "hidden")
+
+    def queue(self, number: int) -> QueueState:
+        """Raises UnknownQueue."""
+        try:
+            return self.queues[number]
+        except KeyError:
+            raise UnknownQueue(
+                f"topic {self.name!r} has no queue {number}; it has {', '.join(map(str, self.readable)) or 'none'}",
+                topic=self.name,
+                queue=number,
+            ) from None
+
+
+class Topics:
+    """All topics by name. Changes are durable on return; the dictionary is replaced, never changed.
+
+    `before_shown` is called with a topic that has changed, before anybody can see the change.
+    """
+
+    def __init__(self, files: Files, path: Path) -> None:
+        self.by_name: dict[str, Topic] = {}
+        self.before_shown: Callable[[Topic], None] = lambda _: None
+        self._files = files
+        self._path = path
+        self._next_id = 1
+
+    def load(self) -> None:
+        """Raises Corrupt or FileNotFoundError."""
+        tree = read_tree(self._files, self._path)
+        try:
+            self._next_id = cast(int, tree["next_id"])
+            self.by_name = {name: _topic(name, cast(Tree, rest)) for name, rest in cast(Tree, tree["topics"]).items()}
+            ids = {topic.id for topic in self.by_name.values()}
+            if len(ids) != len(self.by_name) or any(topic_id >= self._next_id for topic_id in ids):
+                raise ValueError("a topic's number is given twice")
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise Corrupt(
+                str(self._path), 0, f"not a list of topics ({error!r}); the copy before is {self._path.name}{PREVIOUS}"
+            ) from None
+
+    def save(self) -> None:
+        self._write(self.by_name, self._next_id)
+
+    def get(self, name: str) -> Topic:
+        """Raises UnknownTopic."""
+        try:
+            return self.by_name[name]
+        except (KeyError, TypeError):
+            raise UnknownTopic(f"there is no topic {name!r}; create it first", topic=str(name)) from None
+
+    def create(self, name: str, queues: int) -> Topic:
+        """A new topic with this many open queues, numbered from 0. Its name was checked.
+
+        Raises:
+            InvalidArgument: it exists already, or a limit is broken.
+        """
+        check_int("queues", queues, 1, QUEUES_MAX)
+        if name in self.by_name:
+            raise InvalidArgument(f"topic {name!r} exists already", field="topic", value=name)
+        if len(self.by_name) >= TOPICS_MAX:
+            raise InvalidArgument(
+                f"there are {TOPICS_MAX} topics already, no more are allowed", field="topic", limit=TOPICS_MAX
+            )
+        topic = Topic(name, self._next_id, dict.fromkeys(range(queues), "open"), queues)
+        return self._put(topic, self._next_id + 1)
+
+    def add_queues(self, name: str, count: int) -> Topic:
+        """Raises UnknownTopic, InvalidArgument."""
+        topic = self.get(name)
+        check_int("queues", count, 1, QUEUES_MAX - len(topic.queues))
+        check_int("queue", topic.next_queue + count - 1, 0, QUEUE_NUMBER_MAX)
+        added: dict[int, QueueState] = dict.fromkeys(range(topic.next_queue, topic.next_queue + count), "open")
+        return self._put(replace(topic, queues={**topic.queues, **added}, next_queue=topic.next_queue + count))
+
+    def set_state(self, name: str, number: int, state: QueueState) -> Topic:
+        """Raises UnknownTopic, UnknownQueue, InvalidArgument (the last open queue stays open)."""
+        topic = self.get(name)
+        topic.queue(number)
+        if topic.open == (number,) and state != "open":
+            raise InvalidArgument(
+                f"queue {number} is the last open one of {name!r}; add another first, or delete the topic", field="queue"
+            )
+        return self._put(replace(topic, queues={**topic.queues, number: state}))
+
+    def remove_queue(self, name: str, number: int) -> Topic:
+        """Raises UnknownTopic, UnknownQueue, InvalidArgument: it is not hidden."""
+        topic = self.get(name)
+        if topic.queue(number) != "hidden":
+            raise InvalidArgument(f"queue {number} of {name!r} is {topic.queues[number]}; hide it first", field="queue")
+        return self._put(replace(topic, queues={each: state for each, state in topic.queues.items() if each != number}))
+
+    def delete(self, name: str) -> Topic:
+        """Raises UnknownTopic."""
+        topic = self.get(name)
+        self._write({each: kept for each, kept in self.by_name.items() if each != name}, self._next_id)
+        return topic
+
+    def _put(self, topic: Topic, next_id: int | None = None) -> Topic:
+        self._write({**self.by_name, topic.name: topic}, next_id or self._next_id, topic)
+        return topic
+
+    def _write(self, topics: dict[str, Topic], next_id: int, changed: Topic | None = None) -> None:
+        members: Tree = {
+            topic.name: {
+                "id": topic.id,
+                "next_queue": topic.next_queue,
+                "queues": {str(number): state for number, state in topic.queues.items()},
+            }
+            for topic in topics.values()
+        }
+        write_document(self._files, self._path, {"next_id": next_id, "topics": members})
+        if changed is not None:
+            self.before_shown(changed)
+        self.by_name, self._next_id = topics, next_id
+
+
+def _topic(name: str, rest: Tree) -> Topic:
+    queues = {int(number): cast(QueueState, state) for number, state in cast(Tree, rest["queues"]).items()}
+    if any(state not in STATES for state in queues.values()):
+        raise ValueError(f"{name}: a state that is none of {', '.join(STATES)}")
+    topic = Topic(name, cast(int, rest["id"]), queues, cast(int, rest["next_queue"]))
+    if topic.next_queue <= max(queues, default=-1):
+        raise ValueError(f"{name}: a queue beyond the next number")
+    return topic
