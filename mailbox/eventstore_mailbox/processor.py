@@ -125,8 +125,8 @@ class Processor:
 
     def _step_without_aggregate(self, lane: Lane, entry: AnyEntry) -> None:
         plain = entry.command is PLAIN
-        if lane.passing or (lane.flying and not plain):
-            lane.hold = DRAINING
+        if lane.passing or (lane.flying and (not plain or lane.mark == lane.mailbox.events.front.number)):
+            lane.hold = DRAINING  # a plain append names a version of its own: it follows nothing in its batch
         elif plain:
             lane.aggregate = None  # it will not know of this change
             lane.cursor = entry.next

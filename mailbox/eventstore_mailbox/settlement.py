@@ -113,17 +113,16 @@ class Settlement:
     # -- the rest: some of it not committed ---------------------------------------------------------------------------
 
     def _settle_mixed(self, mailbox: CommandMailbox, draft: Draft, outcomes: Sequence[object], statuses: Sequence[int]) -> None:
-        followers = set(draft.followers)
         broken: dict[Lane, None] = {}
         rows = zip(draft.entries, draft.changes, outcomes, statuses, strict=True)
-        for place, (entry, change, outcome, status) in enumerate(rows):
+        for entry, change, outcome, status in rows:
             lane = entry.lane
             if lane in broken:
                 continue  # it rests on what did not happen: it comes again, and so does whatever is after it
             lane.flying -= 1
             plain = entry.command is PLAIN
             again = status == CONFLICT and not plain and self._may_run_again(mailbox, entry)
-            if status != COMMITTED and (not plain or place in followers):
+            if status != COMMITTED and not plain:
                 broken[lane] = None  # before the entry ends, lest those behind it that are settled end with it
                 mailbox.reruns += lane.set_back(entry if again else entry.next)
             if again:

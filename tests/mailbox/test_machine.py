@@ -122,18 +122,21 @@ def test_a_plain_append_behind_a_conflict_comes_after_the_command_that_ran_again
     assert told == [[(COMMITTED, 4, store.sequence)]]
 
 
-def test_a_plain_append_behind_one_that_conflicts_is_judged_by_its_own_version() -> None:
-    """Both follow a command, so the store fails the second because of the first."""
+def test_a_plain_append_is_in_no_batch_with_a_command_before_it() -> None:
+    """There it would be a follower, for which a store need not look at the version that its sender named."""
     store = HistoryStore()
     worker = warm(store, "a")
     worker.submit(Request("a", "0"))
     worker.submit(Request("a", "1"))
-    told = worker.append([("a", 7, "stale", None), ("a", None, "any", None)])
+    told = worker.append([("a", 7, "stale", None), ("a", None, "any", None), ("a", 4, "exact", None)])
     worker.deliver()
-    assert worker.pending[0].followers == [1, 2]
+    assert [change[2] for change in worker.pending[0].changes] == ["1"]
+    worker.deliver()
+    assert [change[2] for change in worker.pending[0].changes] == ["stale", "any", "exact"]
+    assert worker.pending[0].followers == []
     worker.finish()
-    assert [outcome[0] for outcome in told[0]] == [CONFLICT, COMMITTED]
-    assert store.history("a") == ("first", "0", "1", "any")
+    assert [outcome[0] for outcome in told[0]] == [CONFLICT, COMMITTED, COMMITTED]
+    assert store.history("a") == ("first", "0", "1", "any", "exact")
 
 
 def test_what_becomes_durable_behind_a_failed_publication_waits_for_it() -> None:

@@ -1,0 +1,242 @@
+"""Commands and plain appends on the same aggregates, aggregates of several classes, handlers that wait."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import trio
+
+import eventstore as es
+import eventstore.domain as d
+from eventstore import flat
+from eventstore.domain.event_type import event_type
+from eventstore.model import NewEvent, Unchanged
+from eventstore.protocol.request_codec import encode_send
+from eventstore.protocol.requests import WireCommand
+from tests.server.conftest import Begin
+from tests.server.places import Place
+from tests.server.raw import RawClient, append_frame, outcomes_of
+from tests.server.tallies import Add, AddBelow, Added, Raise, Rename, Renamed, RenameBell, Ring, Wait, gates
+from tests.server.test_commands import amounts
+from tests.waiting import wait_until
+
+
+def added(amount: int, before: int) -> NewEvent:
+    return event_type(Added).encode(Added(amount, before))
+
+
+def row(command: object, command_id: str) -> WireCommand:
+    raw = d.encode_command(command)
+    return raw.type, raw.aggregate_id, command_id, raw.payload
+
+
+def append(request_id: int, aggregate_id: str, expected: int | bool | None, event: NewEvent) -> bytes:
+    return append_frame(request_id, (aggregate_id, expected, f"append-{request_id}", None, flat.encode(event)))
+
+
+def send(request_id: int, *commands: object) -> bytes:
+    rows = [row(command, f"send-{request_id}-{place}") for place, command in enumerate(commands)]
+    return encode_send(request_id, [value for each in rows for value in each])
+
+
+# -- plain appends --------------------------------------------------------------------------------------------------------
+
+
+def test_what_others_append_is_seen_by_the_next_command(place: Begin) -> None:
+    """A worker has the aggregate in memory as it was before: its command conflicts, and is handled again."""
+    running = place()
+    with running.connect() as store, es.blocking.connect(running.store_address) as other:
+        for number in range(20):
+            assert store.send(Add("a", 1)) == es.Committed("a", 2 * number + 1, 2 * number + 1)
+            other.append("a", [added(10, 11 * number + 1)], 2 * number + 1)
+    assert amounts(running.events("a")) == [1, 10] * 20
+
+
+def test_commands_and_appends_of_many_at_once_rest_on_what_was_there(place: Begin) -> None:
+    running = place()
+    committed: dict[str, int] = {}
+
+    async def command(store: es.client.store.NetworkStore, task: int) -> None:
+        for number in range(60):
+            done = await store.send(Add("a", 1), f"command-{task}-{number}")
+            assert isinstance(done, es.Committed)
+            committed[f"command-{task}-{number}"] = done.version
+
+    async def write(store: es.client.store.NetworkStore, task: int) -> None:
+        for number in range(60):
+            while True:
+                events = [event async for event in store.read("a")]
+                before = sum(event.json()["amount"] for event in events)
+                try:
+                    done = await store.append("a", [added(100, before)], len(events), f"append-{task}-{number}")
+                except es.VersionConflict:
+                    continue
+                committed[f"append-{task}-{number}"] = done.version
+                break
+
+    async def main() -> None:
+        with trio.fail_after(60):
+            async with es.connect(running.address) as store, es.connect(running.store_address) as other:
+                async with trio.open_nursery() as nursery:
+                    for task in range(2):
+                        nursery.start_soon(command, store, task)
+                    nursery.start_soon(write, other, 0)
+
+    trio.run(main)
+    events = running.events("a")
+    assert sorted(amounts(events)) == [1] * 120 + [100] * 60
+    assert {event.command_id: event.version for event in events} == committed
+
+
+def test_an_append_behind_commands_is_held_to_the_version_it_names(place: Begin) -> None:
+    running = place()
+    if running.kind == "work":
+        pytest.skip("a worker takes no appends")
+    with RawClient(running.port) as client:
+        for number in range(100):
+            name = f"a-{number}"
+            burst = [
+                send(2, Add(name)),
+                send(3, Add(name), Add(name)),
+                append(4, name, 1, added(100, 1)),
+                append(5, name, True, added(100, 3)),
+                append(6, name, 0, added(100, 0)),
+                send(7, Add(name)),
+            ]
+            client.send(b"".join(burst))
+            answers = dict(client.answer() for _ in burst)
+            assert [outcome[:2] for outcome in outcomes_of(answers[3])] == [(0, 2), (0, 3)]
+            assert outcomes_of(answers[4]) == [(2, 3, 0)]
+            assert outcomes_of(answers[5])[0][:2] == (0, 4)
+            assert outcomes_of(answers[6]) == [(2, 4, 0)]
+            assert outcomes_of(answers[7])[0][:2] == (0, 5)
+            assert amounts(running.events(name)) == [1, 1, 1, 100, 1]
+
+
+def test_appends_and_commands_of_one_connection_take_effect_in_their_order(place: Begin) -> None:
+    running = place()
+    if running.kind == "work":
+        pytest.skip("a worker takes no appends")
+    chance = random.Random("mixed")
+    with RawClient(running.port) as client:
+        for round_ in range(30):
+            versions: dict[str, int] = {}
+            frames, expected = [], []
+            for request_id in range(2, 60):
+                name = f"a-{round_}-{chance.randrange(3)}"
+                version = versions[name] = versions.get(name, 0) + 1
+                event = added(1, version - 1)
+                frames.append(
+                    append(request_id, name, version - 1, event) if chance.random() < 0.4 else send(request_id, Add(name))
+                )
+                expected.append((request_id, version))
+            client.send(b"".join(frames))
+            answers = dict(client.answer() for _ in frames)
+            assert [(request_id, outcomes_of(answers[request_id])[0][1]) for request_id, _ in expected] == expected
+
+
+# -- classes --------------------------------------------------------------------------------------------------------------
+
+
+def test_several_classes_of_aggregates_live_side_by_side(place: Begin) -> None:
+    running = place()
+    with running.connect() as store:
+        for _ in range(2):
+            for number in range(10):
+                store.send(Add(f"tally-{number}"))
+                store.send(Ring(f"bell-{number}"))
+            running.restart()
+    assert [event.json() for event in running.events("bell-3")] == [{"before": 0}, {"before": 1}]
+    assert amounts(running.events("tally-3")) == [1, 1]
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_an_id_belongs_to_the_class_it_began_with(place: Begin, in_memory: bool) -> None:
+    running = place()
+    with running.connect() as store:
+        store.send(Add("a"))
+        if not in_memory:
+            running.restart()
+        for _ in range(2):
+            with pytest.raises(es.EventStoreError) as caught:
+                store.send(Ring("a"))
+            assert type(caught.value) in (es.InvalidArgument, es.UnknownEvent)
+            assert "Tally" in caught.value.message
+            assert store.send(Raise("a", 1)) == Unchanged("a")
+        store.send(Add("a"))
+    assert amounts(running.events("a")) == [1, 1]
+
+
+def test_of_two_commands_for_different_classes_at_once_the_first_makes_the_aggregate(place: Begin) -> None:
+    running = place()
+    with running.connect() as store:
+        outcomes = store.send_many([Ring("a"), Add("a"), Ring("a"), Rename("a", "x")])
+    assert [type(outcome) for outcome in outcomes] == [es.Committed, es.InvalidArgument, es.Committed, es.InvalidArgument]
+    assert [event.type for event in running.events("a")] == ["Rung", "Rung"]
+
+
+def test_an_event_of_two_classes_does_not_say_which_the_aggregate_is_of(place: Begin) -> None:
+    running = place()
+    with running.connect() as store:
+        store.send(RenameBell("b", "x"))
+        running.restart()
+        store.send(Ring("b"))
+        running.restart()
+        assert store.send(Ring("b")) == es.Committed("b", 3, 3)
+    assert [event.type for event in running.events("b")] == [Renamed.__name__, "Rung", "Rung"]
+
+
+def test_an_aggregate_whose_events_nobody_knows_is_refused_and_others_are_not(place: Begin) -> None:
+    running = place()
+    with running.connect() as store, es.blocking.connect(running.store_address) as other:
+        other.append("a", [NewEvent("Foreign", {"x": 1})], 0)
+        other.append("b", [NewEvent("Added", {"x": 1})], 0)
+        for _ in range(2):
+            with pytest.raises(es.UnknownEvent, match="'a', version 1"):
+                store.send(Add("a"))
+            with pytest.raises(es.PayloadInvalid, match="'b', version 1"):
+                store.send(Add("b"))
+        assert store.send(Add("c")).version == 1  # type: ignore[union-attr] # it is committed
+
+
+# -- async handlers -------------------------------------------------------------------------------------------------------
+
+
+def waiting(running: Place, name: str) -> bool:
+    return running.ask(lambda: name in gates)
+
+
+def release(running: Place, name: str) -> None:
+    running.ask(lambda: gates.pop(name).set())
+
+
+def test_an_async_handler_holds_only_its_own_aggregate(place: Begin) -> None:
+    running = place(mailboxes=1)
+    with RawClient(running.port) as client:
+        client.send(send(2, Wait("a")))
+        client.send(send(3, Add("a", 5)))
+        wait_until(lambda: waiting(running, "a"), "the handler waits")
+        client.send(send(4, *[Add(f"b-{number}") for number in range(100)]))
+        assert client.answer()[0] == 4
+        assert client.quiet()
+        release(running, "a")
+        assert [client.answer()[0] for _ in range(2)] == [2, 3]
+    assert amounts(running.events("a")) == [1, 5]
+
+
+def test_an_async_handler_whose_aggregate_was_changed_meanwhile_runs_again(place: Begin) -> None:
+    running = place()
+    with running.connect() as store, es.blocking.connect(running.store_address) as other:
+        store.send(Add("a"))
+        if running.kind == "work":
+            with RawClient(running.port) as client:
+                client.send(send(2, Wait("a")))
+                wait_until(lambda: waiting(running, "a"), "the handler waits")
+                other.append("a", [added(10, 1)], 1)
+                release(running, "a")
+                wait_until(lambda: waiting(running, "a"), "the handler runs again")
+                release(running, "a")
+                assert outcomes_of(client.answer()[1])[0][:2] == (0, 3)
+            assert amounts(running.events("a")) == [1, 10, 1]
+        assert store.send(AddBelow("a", 1, 100)).version > 1  # type: ignore[union-attr] # it is committed
