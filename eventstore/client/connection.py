@@ -148,7 +148,8 @@ class Connection:
         """Reads until the connection ends; what ended it."""
         session = self.session
         self._link = link
-        self._unusable = None
+        if not self._scope.cancel_called:
+            self._unusable = None
         answered = session.answered
         self._backoff.connected(time.monotonic())
         try:
@@ -174,7 +175,7 @@ class Connection:
         """Drops a connection that stays silent although an answer is due. Pings, so that one always is."""
         while True:
             heard, link = self._heard, self._link
-            if link is not None:
+            if link is not None and self._unusable is None:
                 self.add(Call(Ping(), anyio.Event()))
             await anyio.sleep(self._options.silence_timeout)
             if link is not None and link is self._link and heard == self._heard:

@@ -140,6 +140,9 @@ class Exchange:
         except (OSError, EventStoreError):
             self._disconnect()
             return False
+        except BaseException:  # Ctrl-C, with half a frame on its way
+            self._disconnect()
+            raise
         return True
 
     def _receive_or_lose(self) -> None:
@@ -150,6 +153,9 @@ class Exchange:
         except (OSError, EventStoreError):
             self._disconnect()
             return
+        except BaseException:
+            self._disconnect()
+            raise
         if session.answered != answered:
             self._backoff.recovered()
         if session.drained:
@@ -161,16 +167,13 @@ class Exchange:
         rest = memoryview(data)
         while rest:
             try:
-                rest = rest[sock.send(rest, socket.MSG_DONTWAIT) :]
+                rest = rest[sock.send(rest) :]
             except BlockingIOError:
-                readable, writable, _ = select.select([sock], [sock], [], self._options.silence_timeout)
-                if readable:
+                if self._wait(sock, select.POLLIN | select.POLLOUT) & ~select.POLLOUT:
                     self._receive()
-                elif not writable:
-                    raise TimeoutError(f"nothing sent for {self._options.silence_timeout:g} s") from None
 
     def _receive_or_ask(self) -> None:
-        """Takes what comes next. A server that is silent for the socket's timeout is asked whether it is there."""
+        """Takes what comes next. A server that is silent for too long is asked whether it is there."""
         try:
             self._receive()
         except TimeoutError:
@@ -179,15 +182,31 @@ class Exchange:
             self._receive()
 
     def _receive(self) -> None:
-        assert self._socket is not None
-        data = self._look_out(self._socket)
-        if data is None:
-            data = self._socket.recv(self._receive_bytes)
+        sock = self._socket
+        assert sock is not None
+        data = self._look_out(sock)
+        while data is None:
+            self._wait(sock, select.POLLIN)
+            with contextlib.suppress(BlockingIOError):
+                data = sock.recv(self._receive_bytes)
         if not data:
             raise ConnectionError("the server closed the connection")
         full = len(data) == self._receive_bytes
         self._receive_bytes = _RECEIVE_BYTES_MAX if full else _RECEIVE_BYTES
         self.session.receive(data)
+
+    def _wait(self, sock: socket.socket, wanted: int) -> int:
+        """Until the socket is ready; what for.
+
+        Raises:
+            TimeoutError: it is not within the silence timeout.
+        """
+        waiting = select.poll()
+        waiting.register(sock, wanted)
+        ready = waiting.poll(self._options.silence_timeout * 1000)
+        if not ready:
+            raise TimeoutError(f"neither sent nor received anything for {self._options.silence_timeout:g} s")
+        return ready[0][1]
 
     def _look_out(self, sock: socket.socket) -> bytes | None:
         """What arrives within a moment, without going to sleep: being woken takes 60 µs, a good part of a round trip.
@@ -199,7 +218,7 @@ class Exchange:
         until = time.perf_counter() + _LOOK_OUT_SECONDS
         while time.perf_counter() < until:
             try:
-                return sock.recv(self._receive_bytes, socket.MSG_DONTWAIT)
+                return sock.recv(self._receive_bytes)
             except BlockingIOError:
                 continue
         return None
@@ -241,7 +260,7 @@ class Exchange:
             sock.close()
             self.session.disconnected()
             raise
-        sock.settimeout(self._options.silence_timeout)
+        sock.setblocking(False)
         self._socket = sock
         self._backoff.connected(time.monotonic())
 

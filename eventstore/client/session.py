@@ -39,7 +39,8 @@ class Session(Generic[S]):
 
     `welcome` is what the server said on this connection, None before it did; `leaving`: it is going to close it;
     `answered` counts answers, except to pings; `fatal` is set when no further connection can help. In `appends` and `sends`
-    wait the commits and the commands that have not left.
+    wait the commits and the commands that have not left. `left_some` is set by whoever drops a subscription, in any thread;
+    it is ended then with whatever is sent next.
     """
 
     def __init__(self, client: str, make_signal: Callable[[], S], requests_max: int = REQUESTS_MAX) -> None:
@@ -59,6 +60,7 @@ class Session(Generic[S]):
         self.welcome: Welcome | None = None
         self.leaving = False
         self.answered = 0
+        self.left_some = False
         self.fatal: EventStoreError | None = None
 
     # ---- requests
@@ -78,6 +80,12 @@ class Session(Generic[S]):
         subscription.wanted = False
         if self._sent.pop(subscription.request_id, None) is not None:
             self._notices.append(encode_request(self._next_id(), Unsubscribe(subscription.request_id)))
+
+    def _unsubscribe_unwanted(self) -> None:
+        self.left_some = False
+        for waiting in list(self._sent.values()):
+            if waiting.lasting and not waiting.wanted:
+                self.unsubscribe(waiting)
 
     def fail(self, error: EventStoreError) -> None:
         """Nobody needs to wait any longer."""
@@ -126,12 +134,18 @@ class Session(Generic[S]):
     def data_to_send(self) -> bytes:
         """What may be sent now."""
         appends, sends = self.appends, self.sends
-        if self.welcome is None or not (self._unsent or self._notices or appends.waiting or sends.waiting):
+        if self.welcome is None:
+            return b""
+        if self.left_some:
+            self._unsubscribe_unwanted()
+        if not (self._unsent or self._notices or appends.waiting or sends.waiting):
             return b""
         while batch := appends.next() or sends.next():
             self.add(batch)
         frames, self._notices = self._notices, []
         room = min(self._requests_max, self.welcome.requests_max) - len(self._sent)
+        if room <= 0:  # subscriptions are answered already, and may last for ever
+            room += sum(waiting.lasting for waiting in self._sent.values())
         while room > 0 and self._unsent and not self.leaving:
             waiting = self._unsent.popleft()
             if not waiting.wanted:
@@ -143,7 +157,7 @@ class Session(Generic[S]):
                 continue
             self._sent[waiting.request_id] = waiting
             frames.append(frame)
-            room -= 1
+            room -= not waiting.lasting
         return b"".join(frames) if len(frames) != 1 else frames[0]
 
     # ---- answers

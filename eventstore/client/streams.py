@@ -134,4 +134,5 @@ class SubscriptionStream:
         await self.aclose()
 
     def __del__(self) -> None:
-        self._subscription.wanted = False  # the session ends it when the next page arrives
+        self._subscription.wanted = False  # only sets flags: safe in any thread
+        self._connection.session.left_some = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from eventstore.client.calls import Call, Flag
 from eventstore.client.subscription import Subscription
 from eventstore.errors import (
     Closed,
@@ -248,6 +249,27 @@ def test_an_ended_subscription_is_ended_at_the_server_and_its_late_pages_are_dro
     assert not subscription.ready
     peer.ok(answer_to)
     assert session.idle
+
+
+def test_a_subscription_that_was_just_dropped_is_ended_with_what_is_sent_next() -> None:
+    session = new_session()
+    peer = Peer(session)
+    dropped, kept = Subscription(0, EventFilter()), Subscription(0, EventFilter())
+    session.add(dropped)
+    session.add(kept)
+    (request_id, _), _ = peer.received()
+    dropped.wanted = False  # its credit is used up: no page comes any more
+    session.left_some = True
+    assert [request for _, request in peer.received()] == [Unsubscribe(request_id)]
+    assert peer.received() == []
+
+
+def test_subscriptions_do_not_take_the_place_of_requests() -> None:
+    session = new_session()
+    peer = Peer(session, Welcome(1, "peer", STORE, requests_max=1))
+    session.add(Subscription(0, EventFilter()))
+    session.add(Call(Ping(), Flag()))
+    assert kinds(peer.received()) == [Subscribe, Ping]
 
 
 def test_a_subscription_that_was_just_dropped_is_ended_when_its_next_page_comes() -> None:
