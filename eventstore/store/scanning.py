@@ -2,11 +2,18 @@
 
 An unsorted file is in commit order already. In a sorted one the permutation of the index leads from sequence to row,
 and filters are masks over index columns, so that what does not match is never read.
+
+Scans run on threads, over mapped files: what is not in memory is read from the disk by whoever touches it first. That must
+not be a call that keeps Python's lock meanwhile, or the event loop stands still with it. `take` of numpy lets go of the
+lock, and so does `crc32c` of more than 32 KiB, with which `EventIndex.checked` reads a column for the first time; indexing
+an array with a short one does not, and `join` of slices does not.
 """
 
 from __future__ import annotations
 
+import mmap
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +29,9 @@ from eventstore.store.tail import Tail, TailFile
 
 _WINDOW_EVENTS = 4096
 _EXAMINED_EVENTS_MAX = 65_536
+_PAGE = mmap.PAGESIZE
+
+Ints = npt.NDArray[np.integer[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,30 +101,30 @@ class Scan:
         types = _type_ordinals(index, wanted)
         if types is not None and not len(types):
             return b"", 0, header.last_sequence
-        permutation, records = index.checked("permutation"), index.checked("record")
-        sequences, sizes = index.checked("sequence"), index.checked("length")
+        records, sequences = index.checked("record"), index.checked("sequence")
+        permutation = cast(Ints, index.checked("permutation"))
         window = min(after + _WINDOW_EVENTS, header.last_sequence) - header.first_sequence
         end = int(sequences[index.commit_end(int(permutation[window])) - 1])  # a window ends where a commit does
         rows = permutation[after + 1 - header.first_sequence : end + 1 - header.first_sequence]
         if not wanted.everything:
             rows = rows[_mask(index, rows, wanted, types)]
-        starts = records[rows]
+        starts = _taken(index, "record", rows)
         fresh = np.flatnonzero(np.diff(starts, prepend=-1))  # where in `rows` each commit begins
         commits = min(
-            int(np.searchsorted(fresh, events_max)), int(np.searchsorted(np.cumsum(sizes[rows[fresh]]), bytes_max)) + 1
+            int(np.searchsorted(fresh, events_max)),
+            int(np.searchsorted(np.cumsum(_taken(index, "length", rows[fresh])), bytes_max)) + 1,
         )
         if commits < len(fresh):
             rows, fresh = rows[: fresh[commits]], fresh[:commits]
             end = int(sequences[index.commit_end(int(rows[-1])) - 1])
-        chosen = rows[fresh]
-        firsts = sequences[np.searchsorted(records, records[chosen])]
-        return self._gather(header.number, records[chosen], sizes[chosen], firsts.tolist()), len(rows), end
+        begins, lengths = starts[fresh], _taken(index, "length", rows[fresh])
+        firsts = _taken(index, "sequence", np.searchsorted(records, begins))
+        return self._gather(header.number, begins, lengths, firsts.tolist()), len(rows), end
 
-    def _gather(
-        self, number: int, starts: npt.NDArray[np.generic], lengths: npt.NDArray[np.generic], sequences: list[int]
-    ) -> bytes:
+    def _gather(self, number: int, starts: Ints, lengths: Ints, sequences: list[int]) -> bytes:
         """Records from all over the file, in the order given."""
         data, name = self._files.map(number), self._files.name(number)
+        _touch(data, starts, lengths)
         extents = [(start, start + length) for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)]
         joined = b"".join([data[start:stop] for start, stop in extents])
         try:
@@ -126,24 +136,39 @@ class Scan:
         return joined
 
 
+def _taken(index: EventIndex, column: str, rows: Ints) -> Ints:
+    """What a column of the index says of these rows."""
+    return cast(Ints, index.checked(column).take(rows))
+
+
+def _touch(data: memoryview, starts: Ints, lengths: Ints) -> None:
+    """Has what is not in memory of these extents read from the disk, and the other threads go on meanwhile."""
+    if not len(starts):
+        return
+    begins = starts.astype(np.intp)
+    firsts = begins // _PAGE
+    counts = (begins + lengths - 1) // _PAGE - firsts + 1
+    before = np.cumsum(counts) - counts
+    pages = np.arange(int(counts.sum())) + np.repeat(firsts - before, counts)
+    np.frombuffer(data, np.uint8).take(pages * _PAGE)
+
+
 def _type_ordinals(index: EventIndex, wanted: EventFilter) -> list[int] | None:
     if wanted.types is None:
         return None
     return [place for place, name in enumerate(index.type_names()) if name in wanted.types]
 
 
-def _mask(
-    index: EventIndex, rows: npt.NDArray[np.generic], wanted: EventFilter, types: list[int] | None
-) -> npt.NDArray[np.bool_]:
+def _mask(index: EventIndex, rows: Ints, wanted: EventFilter, types: list[int] | None) -> npt.NDArray[np.bool_]:
     mask = np.ones(len(rows), bool)
     if types is not None:
-        mask &= np.isin(index.checked("type")[rows], types)
+        mask &= np.isin(_taken(index, "type", rows), types)
     if wanted.aggregate_prefix is not None:
         first, last = index.with_prefix(wanted.aggregate_prefix.encode())
-        ordinals = index.checked("ordinal")[rows]
+        ordinals = _taken(index, "ordinal", rows)
         mask &= (ordinals >= first) & (ordinals < last)
     if wanted.from_time is not None:
-        mask &= index.checked("time")[rows] >= wanted.from_time
+        mask &= _taken(index, "time", rows) >= wanted.from_time
     if wanted.to_time is not None:
-        mask &= index.checked("time")[rows] <= wanted.to_time
+        mask &= _taken(index, "time", rows) <= wanted.to_time
     return mask
