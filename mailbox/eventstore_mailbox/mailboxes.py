@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Generic, cast
 
 import trio
@@ -22,6 +23,7 @@ from eventstore_mailbox.options import Options
 from eventstore_mailbox.plain import Deliver
 from eventstore_mailbox.ports import A, AnyPorts, C, O, Ports, X
 from eventstore_mailbox.publisher import Publications
+from eventstore_mailbox.steps import stepwise
 
 
 class Mailboxes(Generic[C, A, X, O]):
@@ -251,7 +253,7 @@ class _Tasks:
         failed: BaseException | None = None
         with scope:
             try:
-                change = await coroutine
+                change = await stepwise(coroutine, self._ports.clock, self._options.slow_handler_s, partial(self._slow, entry))
             except trio.Cancelled:
                 raise
             except BaseException as error:  # as in the processor: it fails its own command
@@ -259,6 +261,10 @@ class _Tasks:
         del self._handlers[lane]
         self.machine.handled(lane, entry, change, failed)
         self.machine.pump()
+
+    def _slow(self, entry: AnyEntry, seconds: float) -> None:
+        entry.lane.mailbox.slow += 1
+        self._ports.on_slow(entry, seconds)
 
     async def _publish(self, publications: Publications) -> None:
         assert self._ports.publish is not None

@@ -70,6 +70,14 @@ class Block:
 
 
 @dataclass(frozen=True)
+class BlockLate:
+    """Waits before it blocks."""
+
+    tally: str
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Wait:
     tally: str
 
@@ -189,6 +197,14 @@ def break_off(command: Break, tally: Tally) -> None:
 def block(command: Block, tally: Tally) -> None:
     time.sleep(command.seconds)  # what it is for: a handler that blocks
     tally.add(1)
+
+
+@app.handles(BlockLate)
+async def block_late(command: BlockLate, tally: Tally) -> None:
+    await trio.lowlevel.checkpoint()
+    time.sleep(command.seconds)  # noqa: ASYNC251 # what it is for
+    tally.add(1)
+    await trio.lowlevel.checkpoint()
 
 
 @app.handles(Wait)
