@@ -22,6 +22,7 @@ import os
 import platform
 import queue
 import random
+import signal
 import statistics
 import sys
 import threading
@@ -297,6 +298,8 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="fewer accounts, commands and rounds; less than a minute")
     parser.add_argument("--json", action="store_true", help="print the JSON document to stdout")
     options = parser.parse_args()
+    # A polite kill has to go through the exit stack as well, or servers would be left behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     pace = QUICK if options.quick else FULL
     results = run(pace)
     document = {
