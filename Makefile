@@ -31,6 +31,7 @@ bench: $(VENV)/.bench ## side by side with the peers that are installed
 	$(BIN)/python -m benchmarks.append
 	$(BIN)/python -m benchmarks.read
 	$(BIN)/python -m benchmarks.store
+	$(BIN)/python -m benchmarks.bank
 
 clean: ## remove the environment and everything generated
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache benchmarks/results
