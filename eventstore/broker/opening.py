@@ -29,6 +29,7 @@ from eventstore.broker.loading import TailLoader
 from eventstore.broker.memory import memory_used
 from eventstore.broker.message import HEADER_BYTES
 from eventstore.broker.message_files import MessageFiles
+from eventstore.broker.progress import Progress
 from eventstore.broker.queue_chunks import QueueChunks
 from eventstore.broker.queue_log import QueueLog
 from eventstore.broker.recent import Recent
@@ -53,6 +54,7 @@ LOCK: Final = "lock"
 MESSAGES_FOLDER: Final = "messages"
 ENDING: Final = "messages"
 CUT: Final = "cut"
+_WRITTEN_FIRST: Final = (LOCK, TOPICS, TOPICS + PREVIOUS, OFFSETS, OFFSETS + PREVIOUS)
 
 _log = logging.getLogger(__name__)
 
@@ -81,6 +83,7 @@ class OpenBroker:
     node: int
     path: Path
     files: Files
+    progress: Progress
     settings: BrokerSettings
 
     def close(self) -> None:
@@ -110,6 +113,8 @@ def open_broker_folder(
         store, node = _identity(files, path, clock)
         topics = Topics(files, path / TOPICS)
         topics.load()
+        progress = Progress(files, path / OFFSETS)
+        progress.load()
         folder = _message_folder(files, path, store)
         message_files = MessageFiles(
             folder, open_files_max=settings.open_files_max, release_above=settings.release_above,
@@ -119,8 +124,9 @@ def open_broker_folder(
         index = QueueChunks(files, path, store, settings.queue_chunk_entries)
         engine = _Opening(path, settings, message_files, index, report).open(topics, node, clock)
         topics.before_shown = engine.add_queues
+        progress.begin()
         report.seconds = time.perf_counter() - started
-        return OpenBroker(engine, topics, lock, report, store, node, path, files, settings)
+        return OpenBroker(engine, topics, lock, report, store, node, path, files, progress, settings)
     except BaseException:
         lock.release()
         raise
@@ -140,12 +146,14 @@ def _identity(files: Files, path: Path, clock: Callable[[], float]) -> tuple[uui
     folder = _message_folder(files, path, store)
     for name in names:
         begun = name == MESSAGES_FOLDER and folder.is_unused()
-        if not (begun or name in (LOCK, TOPICS, TOPICS + PREVIOUS) or name.endswith(TEMPORARY)):
+        if not (begun or name in _WRITTEN_FIRST or name.endswith(TEMPORARY)):
             raise FolderRefused(
                 str(path / BROKER), f"is missing, though the folder holds {name}; restore it, or choose an empty folder"
             )
     folder.create()
     Topics(files, path / TOPICS).save()
+    progress = Progress(files, path / OFFSETS)
+    progress.write(progress.tree())
     document: Tree = {"format": FORMAT, "store": str(store), "node": node, "created": int(clock() * 1_000_000)}
     write_document(files, path / BROKER, document)  # last: where it is, the rest must be too
     return store, node

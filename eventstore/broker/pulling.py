@@ -6,7 +6,7 @@ everything it looked at, also where nothing matched. What was written last comes
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
@@ -15,7 +15,7 @@ import numpy as np
 
 from eventstore.broker.message import HEADER_BYTES
 from eventstore.broker.message_files import MessageFiles
-from eventstore.broker.queue_chunks import QueueChunks
+from eventstore.broker.queue_chunks import PAGE_ENTRIES, QueueChunks
 from eventstore.broker.queue_log import QueueLog
 from eventstore.broker.recent import Recent
 from eventstore.broker.tag_filter import TagFilter
@@ -174,21 +174,17 @@ class Puller:
                 high = middle
         return low
 
-    def offsets_of_key(self, log: QueueLog, key_hash: int, visible: int, low: int, high: int) -> list[int]:
-        """The offsets in [low, high) whose entries have this key hash, the newest first."""
-        tail, found = log.tail, []
-        keys = tail.keys
-        high = min(high, log.visible_end(visible))
-        for offset in range(high - 1, max(low, tail.base) - 1, -1):
-            if keys[offset - tail.base] == key_hash:
-                found.append(offset)
-        start, ends = max(low, log.first), min(high, tail.base)
-        pages: list[int] = []
-        while start < ends:
-            entries = self._index.entries(log.key, start, ends)
-            pages += (np.flatnonzero(entries["key"] == key_hash) + start).tolist()
-            start += len(entries)
-        return found + pages[::-1]
+    def offsets_of_key(self, log: QueueLog, key_hash: int, visible: int) -> Iterator[int]:
+        """The offsets whose entries have this key hash, the newest first."""
+        tail, end = log.tail, log.visible_end(visible)
+        keys = np.frombuffer(tail.keys[: max(end - tail.base, 0)], np.uint32)
+        yield from (np.flatnonzero(keys == key_hash)[::-1] + tail.base).tolist()
+        end = min(end, tail.base)
+        while end > log.first:
+            start = max(log.first, (end - 1) // PAGE_ENTRIES * PAGE_ENTRIES)
+            entries = self._index.entries(log.key, start, end)
+            yield from (np.flatnonzero(entries["key"] == key_hash)[::-1] + start).tolist()
+            end = start
 
 
 def _time_of(record: bytes) -> int:

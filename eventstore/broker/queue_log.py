@@ -46,13 +46,14 @@ class Tail:
 class QueueLog:
     """The owner's thread appends and drops; readers take `tail` once and then work on that."""
 
-    __slots__ = ("first", "key", "tail", "written_bytes")
+    __slots__ = ("_counted", "_written_bytes", "first", "key", "tail")
 
     def __init__(self, key: QueueKey, first: int = 0) -> None:
         self.key = key
         self.first = first
         self.tail = Tail(first)
-        self.written_bytes = 0
+        self._counted = first
+        self._written_bytes = 0
 
     @property
     def next_offset(self) -> int:
@@ -67,6 +68,7 @@ class QueueLog:
     def begin_at(self, offset: int) -> None:
         """The queue stood here when the first chunk that memory covers was begun."""
         self.tail = Tail(offset)
+        self._counted = offset
 
     def undo_last(self) -> None:
         tail = self.tail
@@ -77,4 +79,14 @@ class QueueLog:
         """The entries in front of this position of the log are in queue chunks now."""
         count = self.tail.below(position)
         if count:
+            self.count_bytes()
             self.tail = self.tail.without(count)
+
+    def count_bytes(self) -> int:
+        """The bytes of all messages sent since the broker was opened. Counted when somebody asks, not with every message."""
+        tail = self.tail
+        if self._counted > tail.end:  # a failed write took some back
+            self._counted = tail.end
+        self._written_bytes += sum(tail.lengths[max(self._counted - tail.base, 0) :])
+        self._counted = tail.end
+        return self._written_bytes

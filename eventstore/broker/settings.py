@@ -28,6 +28,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "retention_interval_s": (0.01, DAY_S),
     "retained_chunks_max": (1, 1_000_000),
     "retained_age_s": (1.0, 36_500 * DAY_S),
+    "default_queues": (1, 256),
     "retained_bytes_max": (4 * KIB, 2.0**60),
 }
 
@@ -40,6 +41,7 @@ class BrokerSettings:
     `idle_release_s` are unmapped; from the second on, none is mapped.
     `retained_…`: what a chunk must exceed to be deleted; None switches a rule off. `retention`: whether one rule is
     enough ("any"), or all that are on must agree ("all"). `ignore_unconsumed`: also what a group has not consumed yet.
+    `create_topics`: a topic that is sent to and does not exist is created, with `default_queues`.
     `retry_delays_s`: how long a failed message waits before its second, third … delivery; after the last it is dead.
     """
 
@@ -63,6 +65,8 @@ class BrokerSettings:
     retained_bytes_max: int | None = None
     retention: Literal["any", "all"] = "any"
     ignore_unconsumed: bool = False
+    create_topics: bool = False
+    default_queues: int = 4
     retry_delays_s: tuple[float, ...] = (1.0, 10.0, 60.0, 300.0)
 
     def __post_init__(self) -> None:

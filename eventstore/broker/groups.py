@@ -1,0 +1,347 @@
+"""Consumer groups: members, their heartbeats, which queues each of them reads, and commits of how far they are.
+
+Whenever that allocation changes the group's *generation* does, and a commit of an older generation is refused: a member that
+was taken for dead, or whose queue moved, cannot overwrite what its successor does. A member learns of it by its next heartbeat
+or commit, and goes on with the queues it kept.
+
+An offset never goes back but by `reset`, which begins a new generation as well, and never lies outside of its queue.
+Belongs to one thread. Nothing here touches the disk: `progress` is written by whoever owns this.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from eventstore.broker.allocation import allocate
+from eventstore.broker.names import check_name, is_own, retry_topic
+from eventstore.broker.progress import GENERATIONS_PER_START, Progress
+from eventstore.broker.tag_filter import parse_tags
+from eventstore.broker.topics import Topics
+from eventstore.errors import InvalidArgument, Rebalanced, UnknownGroup
+from eventstore.fields import check_int, check_text, shown
+
+MEMBERS_MAX: Final = 1_000
+GROUPS_MAX: Final = 10_000
+SUBSCRIPTIONS_MAX: Final = 1_000
+
+Bounds: TypeAlias = Callable[[str, int], tuple[int, int]]
+"""(topic, queue) → where the queue begins and ends: [begin, end)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A queue that a member reads: from which offset on, and which tags."""
+
+    topic: str
+    queue: int
+    offset: int
+    tags: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What a member reads in this generation."""
+
+    generation: int
+    shares: tuple[Share, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What an offset is after a commit: the one that was given, unless it was behind, or beyond the log."""
+
+    topic: str
+    queue: int
+    offset: int
+    clamped: bool
+
+
+@dataclass(slots=True)
+class Member:
+    """`queues`: by topic, those it reads."""
+
+    id: str
+    topics: dict[str, str | None]
+    seen: float
+    queues: dict[str, list[int]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Group:
+    name: str
+    generation: int = 0
+    members: dict[str, Member] = field(default_factory=dict)
+
+
+class Groups:
+    """All consumer groups."""
+
+    def __init__(
+        self, progress: Progress, topics: Topics, bounds: Bounds, *, member_timeout_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self.progress = progress
+        self.by_name: dict[str, Group] = {name: Group(name) for name in progress.groups}
+        self._topics = topics
+        self._bounds = bounds
+        self._timeout_s = member_timeout_s
+        self._clock = clock
+        self._generations = progress.starts * GENERATIONS_PER_START
+
+    def get(self, name: str) -> Group:
+        """Raises UnknownGroup."""
+        group = self.by_name.get(name) if isinstance(name, str) else None
+        if group is None:
+            raise UnknownGroup(f"there is no consumer group {shown(name)}", group=shown(name))
+        return group
+
+    # -- members ------------------------------------------------------------------------------------------------------
+
+    def join(self, group: str, member: str, topics: Mapping[str, str | None], *, from_end: bool = False) -> Assignment:
+        """Makes `member` one of the group, which is created where it is new, with the tags it wants of each topic.
+
+        A topic that is new to the group is consumed from its start, or with `from_end` from its end.
+
+        Raises:
+            UnknownTopic
+            InvalidArgument: a limit; or other members want other tags of the same topic, which would lose messages.
+        """
+        check_name("group", group)
+        check_text("member", member)
+        if not 1 <= len(topics) <= SUBSCRIPTIONS_MAX:
+            raise InvalidArgument(f"a member subscribes to 1 to {SUBSCRIPTIONS_MAX} topics, not {len(topics)}", field="topics")
+        for topic, tags in topics.items():
+            self._topics.get(topic)
+            parse_tags(tags)
+            if is_own(topic):
+                raise InvalidArgument(f"{topic!r} is read by its group by itself", field="topics", value=topic)
+        found = self.by_name.get(group) or Group(group)
+        self._check_alike(found, member, topics)
+        if group not in self.by_name and len(self.by_name) >= GROUPS_MAX:
+            raise InvalidArgument(f"there are {GROUPS_MAX} groups, no more are allowed", field="group", limit=GROUPS_MAX)
+        if member not in found.members and len(found.members) >= MEMBERS_MAX:
+            raise InvalidArgument(f"group {group!r} has {MEMBERS_MAX} members", field="member", limit=MEMBERS_MAX)
+        self.by_name[group] = found
+        before = found.members.get(member)
+        queues = before.queues if before is not None else {}
+        found.members[member] = Member(member, dict(topics), self._clock(), queues)
+        for topic in topics:
+            self._begin_topic(found, topic, from_end=from_end)
+        if retry_topic(group) in self._topics.by_name:
+            self._begin_topic(found, retry_topic(group))
+        self._rebalance(found)
+        return self._assignment(found, found.members[member])
+
+    def _check_alike(self, group: Group, member: str, topics: Mapping[str, str | None]) -> None:
+        for other in group.members.values():
+            for topic in topics.keys() & other.topics.keys():
+                if other.id != member and parse_tags(topics[topic]) != parse_tags(other.topics[topic]):
+                    raise InvalidArgument(
+                        f"member {other.id!r} of group {group.name!r} wants the tags {other.topics[topic]!r} of {topic!r}; "
+                        "all members must want the same",
+                        field="tags",
+                        value=topics[topic],
+                    )
+
+    def heartbeat(self, group: str, member: str, generation: int) -> Assignment | None:
+        """The member lives. What it reads now, if the generation is another one than it knows.
+
+        Raises:
+            UnknownGroup
+            Rebalanced: it was silent for too long, and has to join again.
+        """
+        found = self.get(group)
+        known = self._member(found, member, generation)
+        known.seen = self._clock()
+        return None if generation == found.generation else self._assignment(found, known)
+
+    def leave(self, group: str, member: str) -> None:
+        """The member's queues go to the others at once."""
+        found = self.get(group)
+        if found.members.pop(member, None) is not None:
+            self._rebalance(found)
+
+    def expire(self) -> list[tuple[str, str]]:
+        """Takes those who were silent for too long for dead. Returns (group, member) of each."""
+        before, gone = self._clock() - self._timeout_s, []
+        for group in self.by_name.values():
+            silent = [member.id for member in group.members.values() if member.seen <= before]
+            for member in silent:
+                del group.members[member]
+                gone.append((group.name, member))
+            if silent:
+                self._rebalance(group)
+        return gone
+
+    def topic_changed(self, topic: str) -> None:
+        """The topic has other queues than before, or is gone: whoever reads it gets a new allocation."""
+        for group in self.by_name.values():
+            offsets = self.progress.groups.get(group.name, {})
+            own = topic == retry_topic(group.name)
+            if topic not in offsets and not own:
+                continue
+            if topic not in self._topics.by_name:
+                offsets.pop(topic, None)
+                for member in group.members.values():
+                    member.topics.pop(topic, None)
+            else:
+                self._begin_topic(group, topic)
+            self.progress.changed = True
+            self._rebalance(group)
+
+    def _member(self, group: Group, member: str, generation: int) -> Member:
+        known = group.members.get(member) if isinstance(member, str) else None
+        if known is None:
+            raise Rebalanced(
+                f"{shown(member)} is no member of group {group.name!r} any more; join again",
+                group=group.name, member=shown(member), generation=generation,
+            )  # fmt: skip
+        return known
+
+    def _begin_topic(self, group: Group, topic: str, *, from_end: bool = False) -> None:
+        """Gives every queue that is new to the group an offset. One that was added later is consumed from its start."""
+        offsets = self.progress.groups.setdefault(group.name, {})
+        is_new = topic not in offsets
+        queues = offsets.setdefault(topic, {})
+        for queue in self._topics.get(topic).readable:
+            if queue not in queues:
+                begin, end = self._bounds(topic, queue)
+                queues[queue] = end if from_end and is_new else begin
+                self.progress.changed = True
+        for queue in queues.keys() - self._topics.get(topic).queues.keys():
+            del queues[queue]
+
+    def _rebalance(self, group: Group) -> None:
+        self._generations += 1
+        group.generation = self._generations
+        load = dict.fromkeys(group.members, 0)
+        held = {member.id: member.queues for member in group.members.values()}
+        for member in group.members.values():
+            member.queues = {}
+        for topic in sorted(self.progress.groups.get(group.name, {})):
+            if topic not in self._topics.by_name:
+                continue
+            own = topic == retry_topic(group.name)
+            readers = [member.id for member in group.members.values() if own or topic in member.topics]
+            queues = self._topics.get(topic).readable
+            shares = allocate(queues, readers, {name: held[name].get(topic, ()) for name in readers}, load)
+            for name, share in shares.items():
+                group.members[name].queues[topic] = share
+                load[name] += len(share)
+
+    def _assignment(self, group: Group, member: Member) -> Assignment:
+        offsets = self.progress.groups[group.name]
+        return Assignment(
+            group.generation,
+            tuple(
+                Share(topic, queue, offsets[topic][queue], member.topics.get(topic))
+                for topic, queues in sorted(member.queues.items())
+                for queue in queues
+            ),
+        )
+
+    # -- offsets ------------------------------------------------------------------------------------------------------
+
+    def commit(self, group: str, member: str, generation: int, offsets: Iterable[tuple[str, int, int]]) -> list[Committed]:
+        """Everything in front of each (topic, queue, offset) is done with. All of them or none.
+
+        Raises:
+            UnknownGroup, InvalidArgument
+            Rebalanced: the member is not, or not in this generation, the one who reads all of these queues.
+        """
+        wanted = list(offsets)
+        known = self.check_reads(group, member, generation, [(topic, queue) for topic, queue, _ in wanted])
+        for _, _, offset in wanted:
+            check_int("offset", offset, 0, 2**63 - 1)
+        known.seen = self._clock()
+        return [self._set(group, topic, queue, offset, back=False) for topic, queue, offset in wanted]
+
+    def check_reads(self, group: str, member: str, generation: int, queues: Iterable[tuple[str, int]]) -> Member:
+        """The member, which reads these queues in this generation. Raises UnknownGroup, Rebalanced."""
+        found = self.get(group)
+        known = self._member(found, member, generation)
+        if generation != found.generation:
+            raise Rebalanced(
+                f"group {group!r} is in generation {found.generation}, not {shown(generation)}; a heartbeat says what to read",
+                group=group, member=member, generation=found.generation,
+            )  # fmt: skip
+        for topic, queue in queues:
+            if queue not in known.queues.get(topic, ()):
+                raise Rebalanced(
+                    f"queue {shown(queue)} of {shown(topic)} is not read by {member!r} in generation {generation}",
+                    group=group, member=member, generation=generation,
+                )  # fmt: skip
+        return known
+
+    def reset(self, group: str, offsets: Iterable[tuple[str, int, int]]) -> list[Committed]:
+        """Sets offsets, also backwards, and begins a new generation: what members commit of the old one is refused.
+
+        Raises:
+            UnknownGroup, UnknownTopic, UnknownQueue
+        """
+        found = self.get(group)
+        wanted = list(offsets)
+        for topic, queue, offset in wanted:
+            self._topics.get(topic).queue(queue)
+            check_int("offset", offset, 0, 2**63 - 1)
+        done = [self._set(group, topic, queue, offset, back=True) for topic, queue, offset in wanted]
+        self._rebalance(found)
+        return done
+
+    def _set(self, group: str, topic: str, queue: int, offset: int, *, back: bool) -> Committed:
+        queues = self.progress.groups.setdefault(group, {}).setdefault(topic, {})
+        begin, end = self._bounds(topic, queue)
+        low = begin if back else max(begin, queues.get(queue, 0))
+        now = min(max(offset, low), max(end, low))
+        if queues.get(queue) != now:
+            queues[queue] = now
+            self.progress.changed = True
+        return Committed(topic, queue, now, now != offset)
+
+    def clamp(self) -> list[tuple[str, str, int, int, int]]:
+        """Brings every offset into its queue: (group, topic, queue, before, now) of those that were outside.
+
+        After a crash a log with durability `async` may be shorter than what was consumed of it.
+        """
+        moved = []
+        for group, topics in self.progress.groups.items():
+            for topic in [topic for topic in topics if topic not in self._topics.by_name]:
+                del topics[topic]
+            for topic, queues in topics.items():
+                for queue in queues.keys() - self._topics.get(topic).queues.keys():
+                    del queues[queue]
+                for queue, offset in list(queues.items()):
+                    begin, end = self._bounds(topic, queue)
+                    now = min(max(offset, begin), max(end, begin))
+                    if now != offset:
+                        queues[queue] = now
+                        moved.append((group, topic, queue, offset, now))
+        self.progress.changed = self.progress.changed or bool(moved)
+        return moved
+
+    def unconsumed(self, topic: str, queue: int, below: int) -> str | None:
+        """A group that has not consumed everything of a queue below this offset."""
+        for group, topics in self.progress.groups.items():
+            offset = topics.get(topic, {}).get(queue)
+            if offset is not None and offset < below:
+                return group
+        return None
+
+    def delete(self, group: str) -> None:
+        """Forgets the group and its offsets.
+
+        Raises:
+            UnknownGroup
+            InvalidArgument: it has members.
+        """
+        found = self.get(group)
+        if found.members:
+            raise InvalidArgument(
+                f"group {group!r} has {len(found.members)} members; stop them first", field="group", value=group
+            )
+        del self.by_name[group]
+        self.progress.groups.pop(group, None)
+        self.progress.changed = True
