@@ -40,9 +40,12 @@ class Page:
 IN_PLACE_BYTES_MAX: Final = 128 * 1024
 """How much one page may hold that is read and checked on an event loop: about 0.2 ms."""
 
+_WALKED_IN_PLACE_MAX: Final = 2_000
+"""How many commits of an aggregate may be walked on an event loop, in an unsorted file: about 0.1 ms."""
+
 
 class NotCached(Exception):
-    """Reading this might wait for the disk; the caller asked not to."""
+    """Reading this might wait for the disk, or take long for another reason; the caller asked not to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +116,16 @@ class Replay:
         """The commits of the aggregate nearest to where the reading starts, ascending, up to about `bytes_max`.
 
         Raises:
-            NotCached: with `cached_only`, when event files would have to be read from the disk.
+            NotCached: with `cached_only`, when event files would have to be read from the disk, or so many commits of the
+                tail walked that an event loop would notice.
         """
         stop = VERSION_MAX if to_version is None else to_version
         if from_version > stop:
             return Page(b"", None)
         spans = [
-            span for span in self._spans(aggregate_id, visible_sequence) if span.last >= from_version and span.first <= stop
+            span
+            for span in self._spans(aggregate_id, visible_sequence, cached_only)
+            if span.last >= from_version and span.first <= stop
         ]
         parts: list[bytes] = []
         left = bytes_max
@@ -140,7 +146,7 @@ class Replay:
             finished = at > min(stop, spans[-1].last)
         return _page(parts, None if finished else at, backwards)
 
-    def _spans(self, aggregate_id: str, visible_sequence: int) -> Iterator[Span]:
+    def _spans(self, aggregate_id: str, visible_sequence: int, cached_only: bool) -> Iterator[Span]:
         unsorted = self._tail.files
         in_tail = {file.number for file in unsorted}
         raw_id = aggregate_id.encode()
@@ -149,9 +155,12 @@ class Replay:
             if place.file not in in_tail:
                 yield self._sorted_span(raw_id, place)
         for file in unsorted:
-            chain = file.commits_of(aggregate_id, file.written_commits(visible_sequence))
-            if chain:
-                yield self._tail_span(file, chain)
+            steps_max = _WALKED_IN_PLACE_MAX if cached_only else None
+            found = file.commits_of(aggregate_id, file.written_commits(visible_sequence), steps_max)
+            if found is None:
+                raise NotCached
+            if found[1]:
+                yield self._tail_span(file, *found)
 
     def _sorted_span(self, aggregate_id: bytes, place: Place) -> Span:
         index = self._files.index(place.file)
@@ -175,19 +184,19 @@ class Replay:
 
         return Span(int(versions[first]), int(versions[last - 1]), read)
 
-    def _tail_span(self, file: TailFile, chain: array[int]) -> Span:
+    def _tail_span(self, file: TailFile, chain: array[int], count: int) -> Span:
         name, handle = self._files.name(file.number), file.file
         assert handle is not None
         last_version = file.versions.__getitem__
 
         def read(low: int, high: int, bytes_max: int, backwards: bool, cached_only: bool) -> tuple[bytes, int, int]:
-            begin = bisect_left(chain, low, key=last_version)
-            end = min(bisect_left(chain, high, key=last_version) + 1, len(chain))
-            chosen = _chosen(file, chain[begin:end], bytes_max, backwards)
+            begin = bisect_left(chain, low, 0, count, key=last_version)
+            end = min(bisect_left(chain, high, 0, count, key=last_version) + 1, count)
+            chosen = _chosen(file, chain, begin, end, bytes_max, backwards)
             data = b"".join(_read_runs(file, handle, name, chosen, cached_only))
             return data, file.first_version(chosen[0]), last_version(chosen[-1])
 
-        return Span(file.first_version(chain[0]), last_version(chain[-1]), read)
+        return Span(file.first_version(chain[0]), last_version(chain[count - 1]), read)
 
 
 def _page(parts: list[bytes], next_version: int | None, backwards: bool) -> Page:
@@ -214,15 +223,15 @@ def _within(
     return start, stop
 
 
-def _chosen(file: TailFile, chain: array[int], bytes_max: int, backwards: bool) -> array[int]:
-    """The commits of `chain` from the side where reading starts, as many as make up `bytes_max`."""
+def _chosen(file: TailFile, chain: array[int], begin: int, end: int, bytes_max: int, backwards: bool) -> array[int]:
+    """The commits of `chain[begin:end]` from the side where reading starts, as many as make up `bytes_max`."""
     size = 0
-    for count, ordinal in enumerate(reversed(chain) if backwards else chain, 1):
-        start, stop = file.extent(ordinal)
+    for place in reversed(range(begin, end)) if backwards else range(begin, end):
+        start, stop = file.extent(chain[place])
         size += stop - start
         if size >= bytes_max:
-            return chain[-count:] if backwards else chain[:count]
-    return chain
+            return chain[place:end] if backwards else chain[begin : place + 1]
+    return chain[begin:end]
 
 
 def _read_runs(file: TailFile, handle: File, name: str, ordinals: array[int], cached_only: bool) -> Iterator[bytes]:

@@ -12,8 +12,10 @@ an event.
 
 from __future__ import annotations
 
+import threading
 from array import array
 from bisect import bisect_left, bisect_right
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Final
@@ -22,6 +24,8 @@ from eventstore.chunks.files import File
 from eventstore.chunks.header import RECORDS_FROM
 
 NO_COMMIT: Final = 0xFFFFFFFF
+_KEPT_CHAINS_MAX: Final = 256  # together they hold each commit once at most: 4 bytes
+_KEPT_COMMITS_MIN: Final = 64  # what is shorter is walked as quickly as found
 
 
 def command_key(aggregate_id: str, command_id: str) -> int:
@@ -33,8 +37,9 @@ class TailFile:
     """One event file's commits, in commit order; a commit's place in this order is its ordinal."""
 
     __slots__ = (
+        "_chains",
+        "_chains_lock",
         "_undone",
-        "_walked",
         "collided",
         "commands",
         "end",
@@ -62,7 +67,8 @@ class TailFile:
         self.commands: dict[int, int] = {}
         self.collided: dict[int, list[int]] = {}
         self._undone = 0
-        self._walked: tuple[str, int, array[int]] = ("", 0, array("I"))
+        self._chains: OrderedDict[str, array[int]] = OrderedDict()
+        self._chains_lock = threading.Lock()
 
     def add(self, aggregate_id: str, key: int, offset: int, length: int, sequence: int, version: int, count: int) -> None:
         """Appends a commit that leads its aggregate to `version`. `key` comes from `command_key`."""
@@ -105,7 +111,9 @@ class TailFile:
             self.collided[key].remove(ordinal)
             if not self.collided[key]:
                 del self.collided[key]
-        self._undone += 1
+        with self._chains_lock:
+            self._undone += 1
+            self._chains.pop(aggregate_id, None)
         self.end = self.offsets.pop()
         self.next_sequence = self.sequences.pop()
         self.versions.pop()
@@ -134,28 +142,40 @@ class TailFile:
         count = (sequences[following] if following < len(sequences) else end) - sequences[ordinal]
         return self.versions[ordinal] - count + 1
 
-    def commits_of(self, aggregate_id: str, visible: int) -> array[int]:
-        """Ordinals, ascending, of the aggregate's commits, as far as they are below `visible`."""
-        chain = self._chain(aggregate_id)
-        return chain[: bisect_left(chain, visible)]
+    def commits_of(self, aggregate_id: str, visible: int, steps_max: int | None = None) -> tuple[array[int], int] | None:
+        """Ordinals, ascending, of the aggregate's commits, and how many of them, from the first, are below `visible`.
 
-    def _chain(self, aggregate_id: str) -> array[int]:
-        """All commits of the aggregate here. The last one asked for is kept, so that paging does not walk it again."""
-        walked_id, undone, walked = self._walked
-        undone_now = self._undone  # once: a roll back on another thread may come in between
-        if walked_id != aggregate_id or undone != undone_now:
-            walked = array("I")
-        stop = walked[-1] if walked else NO_COMMIT
+        The array is shared: it may grow. None, when more than `steps_max` commits would have to be walked to find them. Long
+        chains are kept, and grow by what came since: neither a page nor a reader in turn with others walks them again.
+        """
+        undone, kept = self._undone, self._chains.get(aggregate_id)
+        stop = kept[-1] if kept else -1
         newer = array("I")
-        ordinal = self.heads.get(aggregate_id, NO_COMMIT)
-        previous = self.previous
-        while ordinal not in (NO_COMMIT, stop):
+        ordinal, previous = self.heads.get(aggregate_id, NO_COMMIT), self.previous
+        while ordinal != NO_COMMIT and ordinal > stop:
             newer.append(ordinal)
             ordinal = previous[ordinal]
+            if steps_max is not None and len(newer) > steps_max:
+                return None
         newer.reverse()
-        chain = walked + newer if ordinal == stop else newer
-        self._walked = (aggregate_id, undone_now, chain)
-        return chain
+        del newer[bisect_left(newer, visible) :]  # what is not visible may be taken back
+        chain = newer
+        if kept is not None or len(newer) >= _KEPT_COMMITS_MIN:
+            chain = self._kept(aggregate_id, kept, newer, undone)
+        return chain, bisect_left(chain, visible)
+
+    def _kept(self, aggregate_id: str, kept: array[int] | None, newer: array[int], undone: int) -> array[int]:
+        """The kept chain of the aggregate, grown by what a walk has found."""
+        with self._chains_lock:
+            if undone != self._undone:  # the walk may have gone astray: it counts for its reader alone, who looks again
+                return newer if kept is None else kept + newer
+            chain = self._chains.setdefault(aggregate_id, array("I") if kept is None else kept)
+            self._chains.move_to_end(aggregate_id)
+            if newer:
+                chain.extend(newer[bisect_right(newer, chain[-1]) :] if chain else newer)
+            if len(self._chains) > _KEPT_CHAINS_MAX:
+                self._chains.popitem(last=False)
+            return chain
 
     def ordinal_at(self, sequence: int) -> int:
         """The commit that holds `sequence`."""

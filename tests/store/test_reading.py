@@ -6,15 +6,17 @@ import itertools
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from eventstore.errors import StorageFull
 from eventstore.model import Event, NewEvent
 from eventstore.store.page import decode_page
+from eventstore.store.reading import NotCached
 from tests.simulated_disk import SimulatedDisk
 from tests.store.conftest import Maker
-from tests.store.stepped import Stepped, raw
+from tests.store.stepped import SMALL, Stepped, raw
 
 COUNTS = (1, 3, 1, 1, 5, 2, 1, 4, 1, 2, 2, 1)  # events in each commit
 
@@ -70,6 +72,24 @@ def test_the_last_page_says_that_nothing_is_left(long_history: Stepped) -> None:
     assert long_history.engine.replay("wanted", last, None, False, 1).next is None
     assert long_history.engine.replay("wanted", 1, 1, True, 1).next is None
     assert long_history.engine.replay("wanted", last + 1, None, False, 1).next is None
+
+
+def test_a_long_walk_through_an_unsorted_file_is_not_made_on_an_event_loop(opened: Maker) -> None:
+    store = opened(settings=replace(SMALL, file_size_bytes=4 * 1024 * 1024))
+    for name in ("hot", "hotter"):
+        store.append(*(raw(name, f"c-{number}") for number in range(3_000)))
+    store.append(*(raw("cool", f"c-{number}") for number in range(1_000)))
+
+    def quickly(name: str) -> int:
+        page = store.engine.replay(name, 1, None, False, 1_000, cached_only=True)
+        return decode_page(page.records)[0].version
+
+    assert quickly("cool") == 1
+    for name in ("hot", "hotter"):
+        with pytest.raises(NotCached):
+            quickly(name)
+    assert [len(store.read(name)) for name in ("hot", "hotter")] == [3_000, 3_000]
+    assert [quickly(name) for name in ("hot", "hotter", "hot", "hotter")] == [1, 1, 1, 1]
 
 
 def test_what_is_not_written_yet_is_not_read(long_history: Stepped) -> None:

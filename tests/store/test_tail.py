@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import random
+import threading
+from array import array
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from eventstore.store.tail import NO_COMMIT, Tail, TailFile, command_key
@@ -26,6 +28,13 @@ def add(file: TailFile, commit: Added) -> None:
     aggregate_id, key, length, count = commit
     version = (file.version(aggregate_id) or 0) + count
     file.add(aggregate_id, key, file.end, length, file.next_sequence, version, count)
+
+
+def ordinals(file: TailFile, aggregate_id: str, visible: int) -> list[int]:
+    found = file.commits_of(aggregate_id, visible)
+    assert found is not None
+    chain, count = found
+    return chain[:count].tolist()
 
 
 commits = st.tuples(st.sampled_from("abcd"), st.integers(0, 5), st.integers(80, 300), st.integers(1, 4))
@@ -61,6 +70,15 @@ def test_adding_in_two_halves_is_the_same_as_adding(added: list[Added]) -> None:
     assert state(halves) == state(whole)
 
 
+@pytest.fixture(params=[1, 64])
+def kept_from(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also chains of a single commit are kept, in one run of the test."""
+    monkeypatch.setattr("eventstore.store.tail._KEPT_COMMITS_MIN", request.param)
+    monkeypatch.setattr("eventstore.store.tail._KEPT_CHAINS_MAX", 2)
+
+
+@pytest.mark.usefixtures("kept_from")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(commits, min_size=1, max_size=40), st.integers(1, 60))
 def test_an_aggregates_commits_are_found_in_order_and_only_as_far_as_they_are_visible(added: list[Added], visible: int) -> None:
     file = TailFile(1, 1)
@@ -69,7 +87,7 @@ def test_an_aggregates_commits_are_found_in_order_and_only_as_far_as_they_are_vi
         file.commits_of(commit[0], 1_000)  # keeps the chain, as paging does
     for aggregate_id in "abcd":
         due = [place for place, commit in enumerate(added) if commit[0] == aggregate_id and place < visible]
-        assert list(file.commits_of(aggregate_id, visible)) == due
+        assert ordinals(file, aggregate_id, visible) == due
         version = 0
         for ordinal in due:
             assert file.first_version(ordinal) == version + 1
@@ -77,18 +95,90 @@ def test_an_aggregates_commits_are_found_in_order_and_only_as_far_as_they_are_vi
             assert version == file.first_version(ordinal) + added[ordinal][3] - 1
 
 
+@pytest.mark.usefixtures("kept_from")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(commits, min_size=1, max_size=30))
 def test_a_chain_that_was_kept_is_not_believed_after_something_was_taken_back(added: list[Added]) -> None:
     file = TailFile(1, 1)
     for commit in added:
         add(file, commit)
     last = added[-1]
-    assert len(file.commits_of(last[0], 1_000)) >= 1
+    assert ordinals(file, last[0], 1_000)
     file.undo_last(last[0], last[1])
     add(file, ("z", 77, 100, 1))
     due = [place for place, commit in enumerate(added[:-1]) if commit[0] == last[0]]
-    assert list(file.commits_of(last[0], 1_000)) == due
-    assert list(file.commits_of("z", 1_000)) == [len(added) - 1]
+    assert ordinals(file, last[0], 1_000) == due
+    assert ordinals(file, "z", 1_000) == [len(added) - 1]
+
+
+class Steps(array):  # type: ignore[type-arg] # not subscriptable while it runs
+    """`previous`, which counts how often it is looked into."""
+
+    taken = 0
+
+    def __getitem__(self, ordinal: int) -> int:  # type: ignore[override] # a walk asks for nothing else
+        Steps.taken += 1
+        before: int = super().__getitem__(ordinal)
+        return before
+
+
+def two_hot_aggregates(commits_each: int) -> TailFile:
+    file = TailFile(1, 1)
+    for number in range(2 * commits_each):
+        add(file, ("ab"[number % 2], number, 100, 1))
+    file.previous = Steps("I", file.previous)
+    Steps.taken = 0
+    return file
+
+
+def test_long_chains_are_walked_once_although_several_are_read_in_turns() -> None:
+    file = two_hot_aggregates(5_000)
+    for _ in range(20):
+        assert ordinals(file, "a", 10_000) == list(range(0, 10_000, 2))
+        assert ordinals(file, "b", 10_000) == list(range(1, 10_000, 2))
+    assert Steps.taken == 10_000
+    for number in range(10_000, 10_010):
+        add(file, ("a", number, 100, 1))
+        assert ordinals(file, "a", number) == [*range(0, 10_000, 2), *range(10_000, number)]
+    assert Steps.taken < 10_040
+
+
+def test_a_walk_that_is_too_long_is_given_up_and_one_that_was_made_need_not_be() -> None:
+    file = two_hot_aggregates(5_000)
+    assert file.commits_of("a", 10_000, steps_max=2_000) is None
+    assert Steps.taken < 2_010
+    assert len(ordinals(file, "a", 10_000)) == 5_000
+    found = file.commits_of("a", 9_999, steps_max=2_000)
+    assert found is not None
+    assert found[1] == 5_000
+    assert file.commits_of("b", 10_000, steps_max=2_000) is None
+
+
+def test_what_is_not_visible_is_not_kept() -> None:
+    file = two_hot_aggregates(500)
+    assert ordinals(file, "a", 600) == list(range(0, 600, 2))
+    for number in reversed(range(600, 1_000)):
+        file.undo_last("ab"[number % 2], number)
+    add(file, ("a", 5_000, 100, 1))
+    assert ordinals(file, "a", 601) == [*range(0, 600, 2), 600]
+
+
+def test_readers_on_threads_keep_one_whole_chain() -> None:
+    file = two_hot_aggregates(3_000)
+    wrong: list[int] = []
+
+    def read(visible: int) -> None:
+        for step in range(0, 3_000, 100):
+            seen = min(visible + step, 6_000)
+            if ordinals(file, "a", seen) != list(range(0, seen, 2)):
+                wrong.append(seen)
+
+    threads = [threading.Thread(target=read, args=(visible,)) for visible in (500, 1_000, 3_000, 3_500)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
 
 
 def test_extents_and_sequences_lead_to_records() -> None:
