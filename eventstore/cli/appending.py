@@ -54,13 +54,15 @@ def append(
 
 
 def _event(event_type: str, data: str, metadata: str | None) -> NewEvent:
-    from eventstore.cli.event_lines import json_event
+    from eventstore.cli.event_lines import checked_json, json_event
 
-    try:
-        return json_event(event_type, data, metadata)
-    except ValueError as error:
-        hint = "quote it for the shell, as in --data '{\"total\": 12}'"
-        raise InvalidArgument(f"data or metadata is not JSON: {error}; {hint}", field="data") from None
+    for field, text in (("data", data), ("metadata", "null" if metadata is None else metadata)):
+        try:
+            checked_json(text)
+        except ValueError as error:
+            hint = f"quote it for the shell, as in --{field} '{{\"total\": 12}}'"
+            raise InvalidArgument(f"{field} is not JSON: {error}; {hint}", field=field) from None
+    return json_event(event_type, data, metadata)
 
 
 def _expected(text: str) -> ExpectedVersion:

@@ -1,7 +1,8 @@
 """The command `eventstore`: its sub-commands, and what becomes of errors.
 
-Errors a user can cause end in one line on standard error and exit code 1 (2 where the command line itself is wrong); only
-our own bugs show a traceback. Ctrl-C ends quietly with 130, a closed pipe quietly with 1.
+Errors a user can cause end in one line on standard error and exit code 1; only our own bugs show a traceback. Exit code 2:
+what was typed, or set, is wrong by itself (every `InvalidArgument`, and what typer refuses), so that the same would fail
+again. Ctrl-C ends quietly with 130, a closed pipe quietly with 1.
 
 Help is plain text and not rich's panels: importing those alone would take longer than everything else together.
 """
@@ -30,32 +31,33 @@ from eventstore.cli import (
     working,
 )
 from eventstore.cli.output import print_error
-from eventstore.errors import EventStoreError
+from eventstore.cli.usage import Command, plain_usage
+from eventstore.errors import EventStoreError, InvalidArgument
 
+_WRONG_USAGE = 2
 _INTERRUPTED = 130
 
 app = typer.Typer(
     name="eventstore",
     help="An event store: append events over TCP, replay them by aggregate id.",
-    no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("serve")(serving.serve)
-app.command("work")(working.work)
-app.command("send")(sending.send)
-app.command("project")(projecting.project)
-app.command("import")(importing.import_)
-app.command("export")(exporting.export)
-app.command("read")(reading.read)
-app.command("tail")(tailing.tail)
-app.command("append")(appending.append)
-app.command("stats")(statistics.stats)
-app.command("inspect")(inspecting.inspect)
-app.command("verify")(verifying.verify)
-app.command("rebuild")(rebuilding.rebuild)
+app.command("serve", cls=Command)(serving.serve)
+app.command("work", cls=Command)(working.work)
+app.command("send", cls=Command)(sending.send)
+app.command("project", cls=Command)(projecting.project)
+app.command("import", cls=Command)(importing.import_)
+app.command("export", cls=Command)(exporting.export)
+app.command("read", cls=Command)(reading.read)
+app.command("tail", cls=Command)(tailing.tail)
+app.command("append", cls=Command)(appending.append)
+app.command("stats", cls=Command)(statistics.stats)
+app.command("inspect", cls=Command)(inspecting.inspect)
+app.command("verify", cls=Command)(verifying.verify)
+app.command("rebuild", cls=Command)(rebuilding.rebuild)
 
 
 def _print_version(wanted: bool) -> None:
@@ -76,10 +78,12 @@ def _options(
 
 
 def run(arguments: list[str]) -> int:
-    """Runs a command line; returns the exit code."""
+    """Runs a command line; returns the exit code. An empty one is answered with the help, and is wrong all the same."""
     try:
-        code = app(args=arguments, prog_name="eventstore", standalone_mode=False)
+        code = app(args=arguments or ["--help"], prog_name="eventstore", standalone_mode=False)
         sys.stdout.flush()
+        if not arguments:
+            return _WRONG_USAGE
     except (KeyboardInterrupt, typer.Abort):
         return _INTERRUPTED
     except BaseExceptionGroup as group:
@@ -112,15 +116,15 @@ def _end_of(error: Exception) -> int:
         return 1
     if isinstance(error, EventStoreError):
         print_error(error.message)
-        return 1
+        return _WRONG_USAGE if isinstance(error, InvalidArgument) else 1
     if isinstance(error, OSError):
         print_error(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error))
         return 1
     usage = getattr(error, "format_message", None)  # typer's errors of usage; their class has moved between its versions
     if usage is None:
         raise error
-    print_error(f"{usage()}; see --help")
-    return int(getattr(error, "exit_code", 2))
+    print_error(f"{plain_usage(usage())}; see --help")
+    return int(getattr(error, "exit_code", _WRONG_USAGE))
 
 
 def main() -> None:

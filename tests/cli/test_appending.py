@@ -64,25 +64,26 @@ def test_a_stale_expected_version_is_refused_with_both_versions(shared: Server, 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--data", "{total: 12}"], "not JSON"),
+        (["--data", "{total: 12}"], "data is not JSON: "),
         (["--data", "1 2"], "there is more behind the value"),
         (["--data", "NaN"], "NaN is not JSON"),
         (["--data", ""], "not JSON"),
-        (["--data", "1", "--metadata", "x"], "not JSON"),
+        (["--data", "1", "--metadata", "x"], "metadata is not JSON: "),
+        (["--data", "1", "--metadata", ""], "metadata is not JSON: "),
         (["--data", "1", "--expected-version", "-1"], "--expected-version is '-1'"),
         (["--data", "1", "--expected-version", "9223372036854775808"], "expected_version"),
         (["--data", "1", "--command-id", ""], "command_id"),
     ],
 )
 def test_wrong_values_are_refused_by_name(shared: Server, aggregate: str, options: list[str], words: str) -> None:
-    assert words in refused("append", aggregate, "--type", "T", *options, store=shared.store)
+    assert words in refused("append", aggregate, "--type", "T", *options, store=shared.store, code=2)
     assert output("read", aggregate, store=shared.store) == ""
 
 
 def test_ids_that_are_empty_or_too_long_are_refused(shared: Server) -> None:
-    assert "aggregate_id" in refused("append", "", "--type", "T", "--data", "1", store=shared.store)
-    assert "255" in refused("append", "ä" * 128, "--type", "T", "--data", "1", store=shared.store)
-    assert "type" in refused("append", "a", "--type", "", "--data", "1", store=shared.store)
+    assert "aggregate_id" in refused("append", "", "--type", "T", "--data", "1", store=shared.store, code=2)
+    assert "255" in refused("append", "ä" * 128, "--type", "T", "--data", "1", store=shared.store, code=2)
+    assert "type" in refused("append", "a", "--type", "", "--data", "1", store=shared.store, code=2)
 
 
 def test_part_of_an_aggregate_is_read(shared: Server, aggregate: str) -> None:
@@ -103,7 +104,7 @@ def test_an_aggregate_that_does_not_exist_has_no_events(shared: Server, aggregat
 def test_a_server_that_is_not_there_is_named(shared: Server) -> None:
     for command in (["stats"], ["read", "a"], ["tail"], ["export"], ["append", "a", "--type", "T", "--data", "1"]):
         assert "127.0.0.1:1" in refused(*command, store="tcp://127.0.0.1:1")
-    assert "tcp://host:port" in refused("stats", store="localhost")
+    assert "tcp://host:port" in refused("stats", store="127.0.0.1:7701", code=2)
 
 
 def test_stats_are_shown_for_people_and_for_programs(shared: Server) -> None:

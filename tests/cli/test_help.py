@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
 import pytest
 
-from tests.cli.processes import output, refused
+from tests.cli.processes import output, refused, run
 
 COMMANDS = (
     "serve",
@@ -58,5 +59,16 @@ def test_a_missing_argument_is_refused_in_one_line() -> None:
 
 
 def test_no_command_shows_help() -> None:
-    result = subprocess.run([sys.executable, "-m", "eventstore.cli.main"], capture_output=True, text=True, check=False)
-    assert "Commands:" in result.stdout + result.stderr
+    result = run()
+    assert (result.returncode, result.stderr) == (2, "")
+    assert result.stdout == output("--help")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_shows_no_types_of_python(command: str) -> None:
+    assert not re.search(r"<|\{\w", output(command, "--help").replace("'{", "")), command
+
+
+def test_a_wrong_option_is_refused_in_plain_words() -> None:
+    assert refused("read", "a", "--limit", "x", code=2) == "Invalid value for '--limit': it must be a whole number; see --help"
+    assert refused("export", "-o", code=2) == "Option '-o' requires an argument; see --help"

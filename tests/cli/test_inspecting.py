@@ -112,6 +112,6 @@ def test_a_folder_in_use_can_be_looked_at(serve: Serve) -> None:
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("Dear Ada")
-    assert "is no file of an event store" in refused("inspect", tmp_path / "letter.txt")
-    assert "is neither a data folder" in refused("inspect", tmp_path)
+    assert "is no file of an event store" in refused("inspect", tmp_path / "letter.txt", code=2)
+    assert "is neither a data folder" in refused("inspect", tmp_path, code=2)
     assert "No such file" in refused("inspect", tmp_path / "missing")

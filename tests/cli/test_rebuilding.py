@@ -74,7 +74,7 @@ def test_the_preload_file_is_as_long_as_the_settings_of_the_server_say(folder: P
     config.write_text("preload_aggregates = 0\n")
     output("rebuild", folder, "--config", config)
     assert json.loads((folder / "recent.json").read_text()) == []
-    assert "settings file" in refused("rebuild", folder, "--config", tmp_path / "missing.toml")
+    assert "settings file" in refused("rebuild", folder, "--config", tmp_path / "missing.toml", code=2)
 
 
 def test_no_file_is_listed_behind_one_that_could_not_be_sorted(unsorted_folder: Path) -> None:

@@ -39,7 +39,7 @@ def test_fields_come_from_standard_input(bank: Server, account: str) -> None:
 
 def test_without_a_domain_the_aggregate_is_named(bank: Server, account: str) -> None:
     deposit = ("send", "Deposit", fields(account, cents=5))
-    assert "--aggregate ID, or --domain" in refused(*deposit, store=bank.store)
+    assert "--aggregate ID, or --domain" in refused(*deposit, store=bank.store, code=2)
     output(*deposit, "--aggregate", account, store=bank.store)
     assert output("read", account, "--raw", "--from-version", 2, store=bank.store) == '{"cents":5}\n'
 
@@ -64,24 +64,24 @@ def test_a_rejection_is_one_line_with_its_reason(bank: Server, account: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "words", "code"),
     [
-        ([*BANK, "Deposit", '{"account": "a", "cents": "1"}'], "field cents is '1', expected a whole number"),
-        ([*BANK, "Deposit", '{"account": "a"}'], "field cents is missing"),
-        ([*BANK, "Deposit", '{"account": "", "cents": 1}'], "field account is the aggregate's id"),
-        ([*BANK, "Deposit", '{"account": "a", "cents": 1}', "--aggregate", "b"], "was sent to aggregate 'b'"),
-        ([*BANK, "Deposit", "{account: a}"], "is not JSON"),
-        ([*BANK, "Conquer", "{}"], "no handler for commands of type 'Conquer'; there are: Deposit, Open"),
-        (["--domain", "bank", "Deposit", "{}"], "not of the form module:attribute"),
-        (["--domain", "treasury:app", "Deposit", "{}"], "there is no module 'treasury'"),
-        (["Deposit", "{account: a}", "--aggregate", "a"], "quote it for the shell"),
-        (["Deposit", '{"account": "a", "cents": "1"}', "--aggregate", "a"], "field cents is '1'"),
-        (["Conquer", "{}", "--aggregate", "a"], "no handler for commands of type 'Conquer'"),
-        ([*BANK, "Deposit", '{"account": "a", "cents": 1}', "--command-id", ""], "command_id"),
+        ([*BANK, "Deposit", '{"account": "a", "cents": "1"}'], "field cents is '1', expected a whole number", 1),
+        ([*BANK, "Deposit", '{"account": "a"}'], "field cents is missing", 1),
+        ([*BANK, "Deposit", '{"account": "", "cents": 1}'], "field account is the aggregate's id", 2),
+        ([*BANK, "Deposit", '{"account": "a", "cents": 1}', "--aggregate", "b"], "was sent to aggregate 'b'", 2),
+        ([*BANK, "Deposit", "{account: a}"], "is not JSON", 1),
+        ([*BANK, "Conquer", "{}"], "no handler for commands of type 'Conquer'; there are: Deposit, Open", 1),
+        (["--domain", "bank", "Deposit", "{}"], "not of the form module:attribute", 1),
+        (["--domain", "treasury:app", "Deposit", "{}"], "there is no module 'treasury'", 1),
+        (["Deposit", "{account: a}", "--aggregate", "a"], "quote it for the shell", 2),
+        (["Deposit", '{"account": "a", "cents": "1"}', "--aggregate", "a"], "field cents is '1'", 1),
+        (["Conquer", "{}", "--aggregate", "a"], "no handler for commands of type 'Conquer'", 1),
+        ([*BANK, "Deposit", '{"account": "a", "cents": 1}', "--command-id", ""], "command_id", 2),
     ],
 )
-def test_what_is_wrong_with_a_command_is_said_in_one_line(bank: Server, arguments: list[str], words: str) -> None:
-    assert words in refused("send", *arguments, store=bank.store)
+def test_what_is_wrong_with_a_command_is_said_in_one_line(bank: Server, arguments: list[str], words: str, code: int) -> None:
+    assert words in refused("send", *arguments, store=bank.store, code=code)
 
 
 def test_a_server_without_a_domain_says_so(examples: Path, shared: Server) -> None:
