@@ -28,6 +28,11 @@ _RANGES: dict[str, tuple[float, float]] = {
 }
 
 
+def _figure(value: float) -> str:
+    """Whole numbers whole, with separators."""
+    return f"{value:,}" if isinstance(value, int) else f"{value:,g}"
+
+
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
     """How a store works. Changing any of these is safe for existing data."""
@@ -50,7 +55,7 @@ class StoreSettings:
             value = getattr(self, item.name)
             if limits and not limits[0] <= value <= limits[1]:
                 raise InvalidArgument(
-                    f"{item.name} is {value}, allowed are {limits[0]:g} to {limits[1]:g}",
+                    f"{item.name} is {_figure(value)}, allowed are {_figure(limits[0])} to {_figure(limits[1])}",
                     field=item.name,
                     value=str(value),
                 )

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import difflib
 import tomllib
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from eventstore.config import MIB, StoreSettings
 from eventstore.errors import FolderRefused, InvalidArgument
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 
 class ServerSettings(BaseSettings):
@@ -98,13 +102,42 @@ def load_settings(toml: Path | None, **given: object) -> ServerSettings:
     try:
         return Sourced(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type] # pydantic checks
     except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(str(part) for part in first["loc"])
-        raise InvalidArgument(f"setting {name}: {first['msg']} (given: {first['input']!r})", field=name) from None
+        raise _refused(error.errors()[0]) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         why = error.strerror if isinstance(error, OSError) else f"it is not TOML: {error}"
         message = f"the settings file {toml} cannot be read: {why}; correct it, or start without --config"
         raise InvalidArgument(message, field="config", value=str(toml)) from None
+
+
+_EXPECTED: Final = {
+    "int_parsing": "a whole number",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "path_type": "a path",
+}
+
+
+def _refused(error: ErrorDetails) -> InvalidArgument:
+    """What pydantic found, in words for whoever wrote the setting."""
+    name = ".".join(map(str, error["loc"]))
+    given = error["input"]
+    value = repr(given) if isinstance(given, str) else str(given)
+    if error["type"] == "extra_forbidden":
+        close = difflib.get_close_matches(name, ServerSettings.model_fields, 1)
+        hint = f"did you mean {close[0]}?" if close else "`eventstore serve --help` and docs/OPERATIONS.md list them"
+        return InvalidArgument(f"there is no setting {name}; {hint}", field=name, value=value)
+    if error["type"] == "literal_error":
+        wrong = f"allowed are {error['ctx']['expected']}"
+    elif error["type"] in _EXPECTED:
+        wrong = f"expected {_EXPECTED[error['type']]}"
+    else:
+        wrong = error["msg"].replace("Input should be", "it must be")
+    return InvalidArgument(f"{name} is {value}, {wrong}", field=name, value=value)
 
 
 def parse_address(text: str, field: str) -> tuple[str, int]:

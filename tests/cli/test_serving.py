@@ -43,26 +43,33 @@ def test_settings_come_from_options_before_the_file(serve: Serve, tmp_path: Path
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--durability", "maybe"], "durability"),
-        (["--file-size-bytes", "12"], "file_size_bytes is 12"),
+        (["--durability", "never"], "durability is 'never', allowed are 'sync' or 'async'"),
+        (["--file-size-bytes", "12"], "file_size_bytes is 12, allowed are 4,096 to 4,294,967,295"),
+        (["--file-size-bytes", "12x"], "'--file-size-bytes': it must be a whole number"),
+        (["--set", "page-bytes=12x"], "page_bytes is '12x', expected a whole number"),
+        (["--set", "flush_interval_s=soon"], "flush_interval_s is 'soon', expected a number"),
+        (["--set", "sort=perhaps"], "sort is 'perhaps', expected true or false"),
+        (["--set", "mailboxes=0"], "mailboxes is '0', it must be greater than or equal to 1"),
         (["--listen", "nowhere"], "listen is 'nowhere'"),
         (["--listen", "127.0.0.1:99999"], "HOST:PORT"),
-        (["--set", "colour=blue"], "colour"),
+        (["--set", "colour=blue"], "there is no setting colour; `eventstore serve --help`"),
+        (["--set", "conections_max=3"], "there is no setting conections_max; did you mean connections_max?"),
         (["--set", "colour"], "NAME=VALUE"),
         (["--config", "missing.toml"], "missing.toml"),
     ],
 )
 def test_a_wrong_setting_is_refused_by_name(tmp_path: Path, options: list[str], words: str) -> None:
-    assert words in refused("serve", "--data", tmp_path / "data", *options)
+    assert words in refused("serve", "--data", tmp_path / "data", *options, code=2)
+    assert not (tmp_path / "data").exists()
 
 
 def test_a_broken_settings_file_is_refused(tmp_path: Path) -> None:
     config = tmp_path / "server.toml"
     config.write_text('durability = "sync"\nhttp = ')
-    said = refused("serve", "--data", tmp_path / "data", "--config", config)
+    said = refused("serve", "--data", tmp_path / "data", "--config", config, code=2)
     assert f"{config} cannot be read: it is not TOML: Invalid value (at " in said
     config.write_bytes(b'data = "\xff"')
-    assert "is not TOML" in refused("serve", "--data", tmp_path / "data", "--config", config)
+    assert "is not TOML" in refused("serve", "--data", tmp_path / "data", "--config", config, code=2)
     config.write_text("no settings\n")
     with pytest.raises(InvalidArgument, match="line 1") as caught:
         load_settings(config)
