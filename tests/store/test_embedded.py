@@ -20,6 +20,7 @@ import trio
 import trio.testing
 
 import eventstore as es
+from eventstore.chunks.header import RECORDS_FROM
 from eventstore.config import StoreSettings
 from eventstore.model import CaughtUp, Event
 from eventstore.store.embedded import EmbeddedStore, open_store
@@ -238,6 +239,23 @@ async def test_a_lone_writer_does_not_wait_for_zeros_on_the_event_loop(
         await submission.wait()
         thread.join()
         assert len(await everything(store)) == 21
+
+
+@pytest.mark.parametrize("durability", ["sync", "async"])
+async def test_what_takes_long_to_write_is_not_written_on_the_event_loop(
+    opening: Opener, durability: Literal["sync", "async"]
+) -> None:
+    async with opening(replace(ROOMY, durability=durability, flush_interval_s=60, file_size_bytes=1 << 24)) as store:
+        for version in range(20):
+            await store.append("order-1", [es.NewEvent("T")], version)
+        committer, zero_ahead = store.committer, store.engine.writer.zero_ahead
+        in_place = []
+        for version, size in ((20, 200_000), (21, 300_000), (22, 200_000)):
+            wait_until(lambda: zero_ahead._slice_start is None, "nothing is written ahead")
+            before = committer.synced_in_place
+            await store.append("order-1", [es.NewEvent("T", bytes(size))], version)
+            in_place.append(committer.synced_in_place - before)
+        assert in_place == [1, 0, 1]
 
 
 async def test_a_lone_writer_is_served_in_place_and_the_others_have_their_turns(opening: Opener) -> None:
@@ -577,6 +595,28 @@ async def test_async_an_append_returns_before_the_sync_and_is_durable_after_the_
         assert len(left_after(disk, tmp_path)) == 2, "the power failed within the interval"
         assert len(left_after(disk, tmp_path, "kept")) == 3, "a killed process loses nothing"
         disk._outcomes = 0
+
+
+async def test_async_writers_that_keep_the_thread_busy_do_not_put_off_the_sync(
+    opening: Opener, mock_clock: trio.testing.MockClock
+) -> None:
+    async with opening(replace(ASYNC, file_size_bytes=1 << 28)) as store:
+        committer, front = store.committer, store.engine.front
+        commits = (encode_commit("order", [es.NewEvent("T", bytes(300_000))], es.ANY, f"c-{n}", None) for n in range(100))
+
+        def append(_: object = None) -> None:
+            if (commit := next(commits, None)) is not None:
+                committer.submit([commit], append, None)
+
+        append()
+        committer.kick()
+        while committer.batches < 3:
+            await trio.lowlevel.checkpoint()
+        assert committer.writing
+        mock_clock.jump(ASYNC.flush_interval_s + 0.01)
+        while front.durable <= RECORDS_FROM:
+            assert committer.batches < 100, "there was no sync between any two writes"
+            await trio.lowlevel.checkpoint()
 
 
 async def test_async_a_close_in_good_order_syncs(opening: Opener, disk: SimulatedDisk, tmp_path: Path) -> None:
