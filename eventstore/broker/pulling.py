@@ -15,7 +15,7 @@ import numpy as np
 
 from eventstore.broker.message import HEADER_BYTES
 from eventstore.broker.message_files import MessageFiles
-from eventstore.broker.queue_chunks import PAGE_ENTRIES, QueueChunks
+from eventstore.broker.queue_chunks import QueueChunks
 from eventstore.broker.queue_log import QueueLog
 from eventstore.broker.recent import Recent
 from eventstore.broker.tag_filter import TagFilter
@@ -181,7 +181,7 @@ class Puller:
         yield from (np.flatnonzero(keys == key_hash)[::-1] + tail.base).tolist()
         end = min(end, tail.base)
         while end > log.first:
-            start = max(log.first, (end - 1) // PAGE_ENTRIES * PAGE_ENTRIES)
+            start = max(log.first, self._index.page_start(end - 1))
             entries = self._index.entries(log.key, start, end)
             yield from (np.flatnonzero(entries["key"] == key_hash)[::-1] + start).tolist()
             end = start

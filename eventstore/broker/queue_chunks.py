@@ -118,6 +118,11 @@ class QueueChunks:
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
+    def page_start(self, offset: int) -> int:
+        """The first offset of the page that this one is on. Pages do not reach from one queue chunk into the next."""
+        number, place = divmod(offset, self.per_chunk)
+        return number * self.per_chunk + place // PAGE_ENTRIES * PAGE_ENTRIES
+
     def entries(self, key: QueueKey, start: int, stop: int, *, cached_only: bool = False) -> Entries:
         """The entries of the queue offsets [start, stop), checked; at most those of one page.
 
@@ -125,44 +130,40 @@ class QueueChunks:
             Corrupt, ReadFailed
             NotCached
         """
-        number = start // PAGE_ENTRIES
-        first = number * PAGE_ENTRIES
-        stop = min(stop, first + PAGE_ENTRIES)
-        page = self._page(key, number, stop - first, cached_only)
+        first = self.page_start(start)
+        chunk_end = (start // self.per_chunk + 1) * self.per_chunk
+        stop = min(stop, first + PAGE_ENTRIES, chunk_end)
+        page = self._page(key, first, stop - first, cached_only)
         return page[start - first : stop - first]
 
-    def _page(self, key: QueueKey, number: int, wanted: int, cached_only: bool) -> Entries:
+    def _page(self, key: QueueKey, first: int, wanted: int, cached_only: bool) -> Entries:
         """At least the first `wanted` entries of a page."""
-        at = (key, number)
+        at = (key, first)
         with self._lock:
             page = self._pages.get(at)
             if page is not None and len(page) >= wanted:
                 self._pages.move_to_end(at)
                 return page
-        page = self._read(key, number * PAGE_ENTRIES, number * PAGE_ENTRIES + wanted, cached_only)
+        page = self._read(key, first, wanted, cached_only)
         with self._lock:
             self._pages[at] = page
             if len(self._pages) > _PAGES_MAX:
                 self._pages.popitem(last=False)
         return page
 
-    def _read(self, key: QueueKey, start: int, stop: int, cached_only: bool) -> Entries:
-        parts = []
-        while start < stop:
-            number, place = divmod(start, self.per_chunk)
-            count = min(stop - start, self.per_chunk - place)
-            path = self._folder(key) / f"{number + 1:010d}.{ENDING}"
-            raw = self._read_raw(path, RECORDS_FROM + place * ENTRY_BYTES, count * ENTRY_BYTES, cached_only)
-            entries = np.frombuffer(raw, ENTRY)
-            bad = first_bad(key, start, entries)
-            if bad is not None:
-                raise Corrupt(
-                    str(path), RECORDS_FROM + (place + bad) * ENTRY_BYTES,
-                    f"a damaged entry; stop the broker and delete {DOCUMENT}, the index is then built from the messages",
-                )  # fmt: skip
-            parts.append(entries)
-            start += count
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+    def _read(self, key: QueueKey, first: int, count: int, cached_only: bool) -> Entries:
+        number, place = divmod(first, self.per_chunk)
+        path = self._folder(key) / f"{number + 1:010d}.{ENDING}"
+        entries = np.frombuffer(
+            self._read_raw(path, RECORDS_FROM + place * ENTRY_BYTES, count * ENTRY_BYTES, cached_only), ENTRY
+        )
+        bad = first_bad(key, first, entries)
+        if bad is not None:
+            raise Corrupt(
+                str(path), RECORDS_FROM + (place + bad) * ENTRY_BYTES,
+                f"a damaged entry; stop the broker and delete {DOCUMENT}, the index is then built from the messages",
+            )  # fmt: skip
+        return entries
 
     def _read_raw(self, path: Path, offset: int, length: int, cached_only: bool) -> bytes:
         try:

@@ -48,9 +48,7 @@ async def test_many_senders_at_once_each_keep_their_order_across_a_restart(tmp_p
 
     async def send(broker: Broker, sender: int) -> None:
         for batch in range(20):
-            messages: list[RawMessage] = [
-                (f"{sender}/{batch}/{place}".encode(), f"k{sender}", None, None, None) for place in range(9)
-            ]
+            messages = [raw(f"{sender}/{batch}/{place}".encode(), f"k{sender}") for place in range(9)]
             outcomes = await broker.send_many("orders", messages)
             assert not any(isinstance(outcome, EventStoreError) for outcome in outcomes)
 
