@@ -25,8 +25,8 @@ INT64_MAX: Final = 2**63 - 1
 UINT64_MAX: Final = 2**64 - 1
 
 WireExpected: TypeAlias = "int | bool | str | None"
-"""None: any version; True: the aggregate exists; an int: exactly this version; a str: its latest commit is that of this
-command, which was appended a moment ago."""
+"""None: any version; True: the aggregate exists; an int: exactly this version; a str "VERSION/COMMAND": exactly this
+version, and its latest commit is that of this command, which was appended a moment ago."""
 WireCommit: TypeAlias = "tuple[str, WireExpected, str, int | None, bytes]"
 """Aggregate id, expected version, command id, timestamp, events as flat msgpack."""
 

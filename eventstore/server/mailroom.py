@@ -74,7 +74,7 @@ def embedded_below(store: EmbeddedStore) -> Below:
 
 
 def linked(batch: ServerBatch) -> Sequence[RawCommit]:
-    """The changes as commits; one that rests on another of this batch names that one's command instead of a version, lest a
+    """The changes as commits; one that rests on another of this batch names that one's command beside the version, lest the
     version fits by accident where the other was not committed.
     """
     commits: list[Any] = batch.changes
@@ -84,7 +84,7 @@ def linked(batch: ServerBatch) -> Sequence[RawCommit]:
     for place, commit in enumerate(commits):
         aggregate_id, expected, command_id, when, events = commit
         if place in followers:
-            expected = latest[aggregate_id]
+            expected = f"{expected}/{latest[aggregate_id]}"
         latest[aggregate_id] = command_id
         named.append((aggregate_id, expected, command_id, when, events))
     return named

@@ -34,8 +34,8 @@ from eventstore.store.uniqueness import Uniqueness
 COMMITTED, DUPLICATE, CONFLICT, REFUSED = 0, 1, 2, 3
 
 Expected: TypeAlias = int | bool | str | None
-"""None: any version; True: the aggregate exists; an int: exactly this version; a str: its latest commit is that of this
-command, which was appended a moment ago."""
+"""None: any version; True: the aggregate exists; an int: exactly this version; a str "VERSION/COMMAND": exactly this
+version, and its latest commit is that of this command, which was appended a moment ago."""
 
 RawCommit: TypeAlias = tuple[str, Expected, str, int | None, bytes]
 """(aggregate id, expected version, command id, time in µs or None, events as in a commit record)."""
@@ -121,7 +121,11 @@ class Appender:
                 if (
                     expected is not None
                     and (expected is True or expected != version)
-                    and not (self._is_latest(aggregate_id, expected) if expected.__class__ is str else _fits(expected, version))
+                    and not (
+                        self._rests_on(aggregate_id, expected, version)
+                        if expected.__class__ is str
+                        else _fits(expected, version)
+                    )
                 ):
                     self.conflicts += 1
                     outcomes.append((CONFLICT, version, 0))
@@ -187,10 +191,15 @@ class Appender:
             self._files.add(header)
         return self._tail.files[-1]
 
-    def _is_latest(self, aggregate_id: str, command_id: object) -> bool:
-        """Whether the latest commit of an aggregate is that of this command. Where it is sorted already, nobody can be about
-        to go on from it, and no is the answer.
+    def _rests_on(self, aggregate_id: str, expected: Expected, version: int) -> bool:
+        """Whether an aggregate is at the version, and its latest commit that of the command, that `expected` names. The one
+        does not go without the other: a version may fit by accident, and the latest command may be one that came again, was
+        decided on again, and has not led to the version that its second decision was to lead to. Where the commit is sorted
+        already, nobody can be about to go on from it, and no is the answer.
         """
+        named, _, command_id = str(expected).partition("/")
+        if named != str(version):
+            return False
         key = hash((aggregate_id, command_id))  # as tail.command_key
         for file in reversed(self._tail.files):
             ordinal = file.heads.get(aggregate_id)
