@@ -22,7 +22,8 @@ def inspect(
     """Say what a file is, what it holds, and what is damaged.
 
     Any file of ours: event files (ongoing, completed, sorted), indexes, store.json, chunks.json, the preload file, the
-    LMDB directory, copies of torn tails, and whole data folders. Changes nothing; a server may be running.
+    LMDB directory, copies of torn tails, and whole data folders, of which only headers are read. Changes nothing; a
+    server may be running. The exit code is 1 if something is damaged.
 
     \b
     Example:
@@ -33,9 +34,12 @@ def inspect(
     facts = describe(file, records)
     if as_json:
         tables = {table.name: table.as_dicts() for table in facts.tables}
-        print_json({"file": str(file), "kind": facts.kind, "fields": facts.fields, "tables": tables, "damage": facts.damage})
+        known = {"file": str(file), "kind": facts.kind, "fields": facts.fields, "tables": tables}
+        print_json({**known, "damage": facts.damage, "unchecked": facts.unchecked})
     else:
         _print(file, facts)
+    if facts.damage:
+        raise typer.Exit(1)
 
 
 def _print(file: Path, facts: Facts) -> None:
@@ -47,7 +51,9 @@ def _print(file: Path, facts: Facts) -> None:
         print_table(table.title, table.columns, table.rows)
     for what in facts.damage:
         print_line(f"  DAMAGED  {what}")
-    if not facts.damage:
+    if facts.unchecked is not None:
+        print_line(f"  {facts.unchecked}")
+    elif not facts.damage:
         print("  no damage")
 
 

@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 
-from tests.cli.processes import Server, output, refused
+from tests.cli.processes import Server, output, refused, run
 
 Serve = Callable[..., Server]
 
 
 def _facts(path: Path, *options: object) -> dict[str, Any]:
-    facts: dict[str, Any] = json.loads(output("inspect", path, "--json", *options))
+    """What is told, and the exit code says whether it is damage."""
+    result = run("inspect", path, "--json", *options)
+    facts: dict[str, Any] = json.loads(result.stdout)
+    assert (result.returncode, result.stderr) == (1 if facts["damage"] else 0, "")
     return facts
 
 
@@ -43,7 +46,28 @@ def _flip(path: Path, offset: int) -> None:
 def test_every_file_of_a_store_is_recognised_and_sound(folder: Path, name: str, kind: str) -> None:
     facts = _facts(folder / name)
     assert (facts["kind"], facts["damage"]) == (kind, [])
-    assert "no damage" in output("inspect", folder / name)
+    said = output("inspect", folder / name).splitlines()[-1]
+    if (folder / name).is_dir() or name.endswith(".mdb"):
+        assert "not checked" in said
+        assert "`eventstore verify` does" in said
+    else:
+        assert said == "  no damage"
+
+
+def test_a_folder_is_not_said_to_be_sound_because_its_headers_are(folder: Path) -> None:
+    _flip(folder / "events/0000000002.events", 4_100)
+    for path in (folder, folder / "events"):
+        said = output("inspect", path)
+        assert "no damage" not in said
+        assert "records not checked" in said
+    assert "1 fault" in run("verify", folder).stdout
+
+
+def test_a_folder_with_a_damaged_header_is_damaged(folder: Path) -> None:
+    _flip(folder / "events/0000000002.events", 20)
+    result = run("inspect", folder)
+    assert result.returncode == 1
+    assert "DAMAGED  0000000002.events" in result.stdout
 
 
 def test_an_event_file_shows_its_header_and_first_records(folder: Path) -> None:
@@ -80,7 +104,7 @@ def test_a_damaged_event_file_is_described_as_far_as_possible(folder: Path, offs
     facts = _facts(folder / "events/0000000002.events")
     assert facts["fields"]["number"] == 2
     assert words in facts["damage"][0]
-    assert "DAMAGED" in output("inspect", folder / "events/0000000002.events")
+    assert "DAMAGED" in run("inspect", folder / "events/0000000002.events").stdout
 
 
 @pytest.mark.parametrize("name", ["events/0000000001.events", "events/0000000001.index", "store.json", "events/chunks.json"])

@@ -25,12 +25,15 @@ class Table:
 
 @dataclass(slots=True)
 class Facts:
-    """`damage`: one sentence each; empty where everything that can be checked by this file alone is sound."""
+    """`damage`: one sentence each. `unchecked`: what was not looked at, and who does; None where everything that can be checked
+    by this file alone was.
+    """
 
     kind: str
     fields: dict[str, Value] = field(default_factory=dict)
     tables: list[Table] = field(default_factory=list)
     damage: list[str] = field(default_factory=list)
+    unchecked: str | None = None
 
 
 def time_of(micros: int) -> str:

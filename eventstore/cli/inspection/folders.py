@@ -17,6 +17,8 @@ from eventstore.store.verification.folder import held
 
 _COLUMNS = ("file", "state", "first sequence", "last sequence", "commits", "bytes", "created")
 _DATA_FILE: Final = "data.mdb"
+_RECORDS: Final = "records not checked; `eventstore verify` does, or `eventstore inspect` one file at a time"
+_ENTRIES: Final = "entries not checked against the indexes; `eventstore verify` does"
 
 
 def describe_data_folder(path: Path, records: int) -> Facts:
@@ -37,13 +39,14 @@ def describe_data_folder(path: Path, records: int) -> Facts:
         facts.tables, facts.damage = events.tables, facts.damage + events.damage
     else:
         facts.damage.append(f"{EVENTS_FOLDER} is missing")
+    facts.unchecked = _RECORDS
     facts.fields["directory"] = "there" if (path / DIRECTORY / _DATA_FILE).exists() else "missing; the next start builds it"
     return facts
 
 
 def describe_events_folder(path: Path, records: int) -> Facts:
     """The event files, of which the last ones are listed."""
-    facts = Facts("the event files of a store")
+    facts = Facts("the event files of a store", unchecked=_RECORDS)
     rows: list[list[Value]] = []
     states: dict[str, int] = {}
     size, last = 0, 0
@@ -72,7 +75,7 @@ def _header(path: Path) -> ChunkHeader:
 
 def describe_directory(path: Path, records: int) -> Facts:
     """The LMDB directory, read by a child process: a damaged environment can kill whoever reads it."""
-    facts = Facts("the directory (LMDB): aggregate id → where its events are", {})
+    facts = Facts("the directory (LMDB): aggregate id → where its events are", unchecked=_ENTRIES)
     facts.fields["bytes"] = (path / _DATA_FILE).stat().st_size
     command = [sys.executable, "-m", __name__, str(path), str(records)]
     result = subprocess.run(command, check=False, capture_output=True, stdin=subprocess.DEVNULL)
