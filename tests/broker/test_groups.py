@@ -1,0 +1,165 @@
+"""Consumer groups: who reads what, who is fenced, and where offsets may go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eventstore.broker.allocation import allocate
+from eventstore.broker.groups import Groups
+from eventstore.broker.opening import OFFSETS
+from eventstore.broker.progress import Progress
+from eventstore.errors import Corrupt, FolderRefused, InvalidArgument, Rebalanced, UnknownGroup, UnknownTopic
+from tests.broker.stepped import DATA, Stepped, raw
+from tests.simulated_disk import SimulatedDisk
+
+
+@dataclass
+class Clock:
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class House:
+    """A broker with one topic of ten messages in each of four queues, and its groups."""
+
+    clock: Clock = field(default_factory=Clock)
+    disk: SimulatedDisk = field(default_factory=lambda: SimulatedDisk(0))
+
+    def __post_init__(self) -> None:
+        self.broker = Stepped(self.disk)
+        self.broker.topic("orders", 4)
+        self.broker.send(*(raw(queue=number % 4) for number in range(40)))
+        self.groups = self.made()
+
+    def made(self) -> Groups:
+        opened = self.broker.opened
+
+        def bounds(topic: str, queue: int) -> tuple[int, int]:
+            log = opened.engine.queues[opened.topics.get(topic).id, queue]
+            return log.first, log.visible_end(opened.engine.visible_position)
+
+        return Groups(opened.progress, opened.topics, bounds, member_timeout_s=15, clock=self.clock)
+
+    def queues(self, member: str) -> list[int]:
+        return self.groups.get("billing").members[member].queues["orders"]
+
+
+@given(
+    queues=st.integers(0, 40),
+    members=st.sets(st.sampled_from([f"m{number}" for number in range(12)]), min_size=1),
+    before=st.lists(st.integers(0, 13), max_size=50),
+)
+def test_every_queue_has_one_reader_shares_differ_by_one_and_nobody_gives_up_more_than_he_must(
+    queues: int, members: set[str], before: list[int]
+) -> None:
+    held: dict[str, list[int]] = {}
+    for queue, holder in enumerate(before):
+        held.setdefault(f"m{holder}", []).append(queue)
+    shares = allocate(range(queues), members, held, {})
+    assert sorted(queue for share in shares.values() for queue in share) == list(range(queues))
+    sizes = sorted(map(len, shares.values()))
+    assert sizes[-1] - sizes[0] <= 1
+    low, extra = divmod(queues, len(members))
+    mine = [len({queue for queue in held.get(member, ()) if queue < queues}) for member in members]
+    fewest_moves = queues - sum(min(count, low) for count in mine) - min(extra, sum(count > low for count in mine))
+    moves = sum(queue not in held.get(member, ()) for member, share in shares.items() for queue in share)
+    assert moves == fewest_moves
+
+
+def test_joining_leaving_and_falling_silent_moves_queues_and_begins_a_generation() -> None:
+    house = House()
+    first = house.groups.join("billing", "a", {"orders": None})
+    assert [share.queue for share in first.shares] == [0, 1, 2, 3]
+    house.clock.now = 10
+    second = house.groups.join("billing", "b", {"orders": None})
+    assert (house.queues("a"), house.queues("b")) == ([0, 1], [2, 3])
+    assert second.generation > first.generation
+    news = house.groups.heartbeat("billing", "a", first.generation)
+    assert news is not None
+    assert [share.queue for share in news.shares] == [0, 1]
+    assert house.groups.heartbeat("billing", "a", news.generation) is None
+    house.clock.now = 20
+    house.groups.heartbeat("billing", "b", second.generation)
+    house.clock.now = 26
+    assert house.groups.expire() == [("billing", "a")]
+    assert house.queues("b") == [0, 1, 2, 3]
+    with pytest.raises(Rebalanced):
+        house.groups.heartbeat("billing", "a", news.generation)
+    house.groups.leave("billing", "b")
+    assert house.groups.get("billing").members == {}
+
+
+def test_a_commit_of_an_old_generation_is_refused_and_changes_nothing() -> None:
+    house = House()
+    first = house.groups.join("billing", "a", {"orders": None})
+    house.groups.commit("billing", "a", first.generation, [("orders", 0, 4), ("orders", 3, 2)])
+    second = house.groups.join("billing", "b", {"orders": None})
+    before = {topic: dict(queues) for topic, queues in house.groups.progress.groups["billing"].items()}
+    for member, generation, queue in (
+        ("a", first.generation, 0), ("a", second.generation, 3), ("b", second.generation, 0), ("c", second.generation, 0),
+    ):  # fmt: skip
+        with pytest.raises(Rebalanced):
+            house.groups.commit("billing", member, generation, [("orders", queue, 9)])
+    assert house.groups.progress.groups["billing"] == before
+    moved = next(share for share in second.shares if share.queue == 3)
+    assert moved.offset == 2, "the successor goes on where the last commit was"
+    with pytest.raises(UnknownGroup):
+        house.groups.commit("other", "a", 1, [])
+
+
+def test_an_offset_never_goes_back_but_by_a_reset_and_never_beyond_the_log() -> None:
+    house = House()
+    generation = house.groups.join("billing", "a", {"orders": None}).generation
+    commit = house.groups.commit
+    assert commit("billing", "a", generation, [("orders", 0, 99)])[0].offset == 10
+    back = commit("billing", "a", generation, [("orders", 0, 3)])[0]
+    assert (back.offset, back.clamped) == (10, True)
+    assert house.groups.reset("billing", [("orders", 0, 3)])[0].offset == 3
+    with pytest.raises(Rebalanced):
+        commit("billing", "a", generation, [("orders", 0, 8)])
+    with pytest.raises(InvalidArgument):
+        house.groups.reset("billing", [("orders", 0, -1)])
+
+
+def test_members_that_want_other_tags_of_the_same_topic_are_refused() -> None:
+    house = House()
+    house.groups.join("billing", "a", {"orders": "paid | sent"})
+    house.groups.join("billing", "b", {"orders": "sent|paid"})
+    with pytest.raises(InvalidArgument, match="must want the same"):
+        house.groups.join("billing", "c", {"orders": None})
+    with pytest.raises(UnknownTopic):
+        house.groups.join("billing", "c", {"nothing": None})
+    with pytest.raises(InvalidArgument):
+        house.groups.join("a/b", "c", {"orders": None})
+    assert sorted(house.groups.get("billing").members) == ["a", "b"]
+
+
+def test_generations_grow_across_restarts_and_offsets_come_from_the_copy_where_the_document_is_damaged() -> None:
+    house = House()
+    first = house.groups.join("billing", "a", {"orders": None})
+    house.groups.commit("billing", "a", first.generation, [("orders", 1, 5)])
+    progress = house.groups.progress
+    progress.write(progress.tree())
+    house.broker = house.broker.reopen()
+    again = house.made().join("billing", "a", {"orders": None})
+    assert again.generation > first.generation
+    assert [share.offset for share in again.shares] == [0, 5, 0, 0]
+    house.broker.close()
+    house.disk.replace(DATA / OFFSETS, b"{ rubbish")
+    recovered = Progress(house.disk, DATA / OFFSETS)
+    recovered.load()
+    assert recovered.groups["billing"]["orders"][1] == 5
+    house.disk.replace(DATA / f"{OFFSETS}.previous", b"[]")
+    with pytest.raises(Corrupt):
+        Progress(house.disk, DATA / OFFSETS).load()
+    house.disk.remove(DATA / OFFSETS)
+    house.disk.remove(DATA / f"{OFFSETS}.previous")
+    with pytest.raises(FolderRefused, match="is missing"):
+        Progress(house.disk, DATA / OFFSETS).load()

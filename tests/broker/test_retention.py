@@ -1,0 +1,133 @@
+"""What is deleted, and what stays: by number, age and bytes, and never what a group has not consumed."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from eventstore.broker.broker import Broker, open_broker
+from eventstore.broker.pulls import Want
+from eventstore.broker.retention import outdated
+from eventstore.broker.settings import BrokerSettings
+from eventstore.chunks.header import COMPLETED, MESSAGES, ChunkHeader
+from tests.broker.stepped import DATA, Stepped, numbered, raw
+from tests.simulated_disk import SimulatedDisk
+
+DAY = 86_400_000_000
+
+
+def chunks(count: int) -> dict[int, ChunkHeader]:
+    """One a day, of 1000 bytes each; the last is the ongoing one."""
+    made = {
+        number: ChunkHeader(MESSAGES, number, uuid.UUID(int=1), 1, number, number * DAY, COMPLETED, number, 936, 1)
+        for number in range(1, count)
+    }
+    made[count] = ChunkHeader(MESSAGES, count, uuid.UUID(int=1), 1, count, count * DAY)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"retained_chunks_max": 3}, [1, 2, 3, 4, 5, 6]),
+        ({"retained_age_s": 5 * 86_400}, [1, 2, 3]),
+        ({"retained_bytes_max": 5_000}, [1, 2, 3, 4]),
+        ({"retained_chunks_max": 3, "retained_age_s": 5 * 86_400}, [1, 2, 3, 4, 5, 6]),
+        ({"retained_chunks_max": 3, "retained_age_s": 5 * 86_400, "retention": "all"}, [1, 2, 3]),
+        ({"retained_chunks_max": 3, "retained_bytes_max": 5_000, "retention": "all"}, [1, 2, 3, 4]),
+        ({}, []),
+        ({"retained_chunks_max": 1, "retained_age_s": 1}, [1, 2, 3, 4, 5, 6, 7, 8]),
+    ],
+)
+def test_the_rules_alone_and_combined(change: dict[str, object], expected: list[int]) -> None:
+    settings = replace(BrokerSettings(retained_chunks_max=None, retained_age_s=None), **change)  # type: ignore[arg-type]
+    assert outdated(chunks(10), settings, int(9.5 * DAY)) == expected, "the ongoing chunk and the last completed one stay"
+
+
+@pytest.fixture
+def open_small(tmp_path: Path) -> Callable[..., object]:
+    settings = BrokerSettings(
+        chunk_size_bytes=8192, preallocate_bytes=4096, queue_chunk_entries=16, recent_messages_max=5, retained_chunks_max=2,
+        retention_interval_s=3600, map_below=0.0,
+    )  # fmt: skip
+    return lambda **changes: open_broker(tmp_path, replace(settings, **changes))
+
+
+async def filled(broker: Broker) -> None:
+    await broker.administration.create_topic("orders", 2)
+    for start in range(0, 200, 10):
+        await broker.send_many("orders", numbered(10, size=300, start=start))
+    await broker.send_many("orders", [raw(b"alone", queue=1)])
+    await broker.housekeeping._index_once()
+
+
+async def test_what_no_group_reads_is_deleted_and_offsets_go_on(open_small: Callable[..., Broker]) -> None:
+    async with open_small() as broker:  # type: ignore[attr-defined]
+        await filled(broker)
+        last = broker.engine.files.last
+        deleted = await broker.housekeeping.delete_outdated()
+        assert deleted == last - 3
+        begin, end = broker.bounds("orders", 0)
+        assert begin > 16
+        assert end == 200
+        (page,) = await broker.pulls.pull([Want("orders", 0, 0)])
+        assert (page.clamped, page.begin) == (0, begin)
+        assert page.count > 0
+        folder = broker.opened.path / "queues" / "0000000001-00000"
+        assert min(int(path.stem) for path in folder.iterdir()) == begin // 16 + 1, "queue chunks go with their messages"
+    async with open_small() as broker:  # type: ignore[attr-defined]
+        assert broker.bounds("orders", 0) == (begin, 200)
+        assert (await broker.send_many("orders", [raw(queue=0)]))[0][1] == 200
+
+
+async def test_a_queue_whose_messages_are_all_deleted_keeps_its_offsets(open_small: Callable[..., Broker]) -> None:
+    async with open_small() as broker:  # type: ignore[attr-defined]
+        await filled(broker)
+        for start in range(0, 200, 10):
+            await broker.send_many("orders", numbered(10, size=300, start=start))
+        await broker.housekeeping._index_once()
+        await broker.housekeeping.delete_outdated()
+        assert broker.bounds("orders", 1) == (1, 1)
+    async with open_small() as broker:  # type: ignore[attr-defined]
+        assert broker.bounds("orders", 1) == (1, 1)
+        assert (await broker.send_many("orders", [raw(queue=1)]))[0][1] == 1
+
+
+async def test_the_slowest_group_holds_back_what_it_has_not_consumed(open_small: Callable[..., Broker]) -> None:
+    async with open_small() as broker:  # type: ignore[attr-defined]
+        await filled(broker)
+        slow = (await broker.consumers.join("slow", "m", {"orders": None})).generation
+        fast = (await broker.consumers.join("fast", "m", {"orders": None})).generation
+        broker.consumers.commit("fast", "m", fast, [("orders", 0, 200), ("orders", 1, 1)])
+        assert await broker.housekeeping.delete_outdated() == 0
+        assert broker.housekeeping.held is not None
+        assert broker.housekeeping.held.group == "slow"
+        broker.consumers.commit("slow", "m", slow, [("orders", 0, 60)])
+        assert await broker.housekeeping.delete_outdated() > 0
+        begin, _ = broker.bounds("orders", 0)
+        assert 0 < begin <= 60
+    async with open_small(ignore_unconsumed=True) as broker:  # type: ignore[attr-defined]
+        assert await broker.housekeeping.delete_outdated() > 0
+        begin, _ = broker.bounds("orders", 0)
+        assert begin > 60
+        assert broker.groups.progress.groups["slow"]["orders"][0] == begin, "a group is where there are messages"
+
+
+def test_a_reader_of_a_chunk_that_is_deleted_meanwhile_reads_it_to_its_end() -> None:
+    broker = Stepped(SimulatedDisk(0))
+    broker.topic()
+    broker.send(*numbered(200))
+    broker.index()
+    assert broker.pull(0, messages_max=1).count == 1
+    file = broker.engine.files._file(1)
+    state = broker.engine.files.state(3)
+    assert state is not None
+    broker.engine.forget_chunks(2, state)
+    broker.engine.delete_chunks(2)
+    assert not broker.disk.exists(DATA / "messages" / "0000000001.messages")
+    assert file.read_at(4096, 10)
+    assert broker.messages()[0].queue_offset == broker.engine.queues[1, 0].first > 0
