@@ -19,6 +19,7 @@ from eventstore.broker.queue_chunks import QueueChunks
 from eventstore.broker.queue_log import QueueLog
 from eventstore.broker.recent import Recent
 from eventstore.broker.tag_filter import TagFilter
+from eventstore.errors import Corrupt, ReadFailed
 
 EXAMINED_MAX: Final = 16_384
 """How many entries one pull looks at: what a filter leaves out costs next to nothing, but not nothing."""
@@ -74,6 +75,20 @@ class Puller:
             Corrupt, ReadFailed
             NotCached
         """
+        begin = log.first
+        try:
+            return self._pull(log, offset, visible, messages_max, bytes_max, wanted, cached_only, not_after)
+        except (ReadFailed, Corrupt):
+            if log.first == begin:
+                raise
+        return self.pull(  # a chunk was deleted from under this pull: the queue begins further on now
+            log, offset, visible, messages_max, bytes_max, wanted, cached_only=cached_only, not_after=not_after
+        )
+
+    def _pull(
+        self, log: QueueLog, offset: int, visible: int, messages_max: int, bytes_max: int, wanted: TagFilter | None,
+        cached_only: bool, not_after: int | None,
+    ) -> Pulled:  # fmt: skip
         begin, end = log.first, log.visible_end(visible)
         start = min(max(offset, begin), max(end, begin))
         clamped = offset if start != offset else None

@@ -1,0 +1,182 @@
+"""Message chunks and queue chunks on disk: maps and their watermarks, damage, what is refused."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from eventstore.broker.engine import Engine
+from eventstore.broker.memory import memory_used
+from eventstore.broker.opening import open_broker_folder
+from eventstore.broker.pulling import Pulled
+from eventstore.broker.queue_chunks import DOCUMENT
+from eventstore.broker.settings import BrokerSettings
+from eventstore.errors import Corrupt, FolderRefused, InvalidArgument, ReadFailed
+from tests.broker.stepped import DATA, Stepped, numbered, raw
+from tests.simulated_disk import SimulatedDisk
+
+FIRST = DATA / "messages" / "0000000001.messages"
+QUEUE = DATA / "queues" / "0000000001-00000" / "0000000001.queue"
+
+
+@dataclass
+class Machine:
+    """What a test says about memory and time."""
+
+    used: float = 0.0
+    now: float = 1_000.0
+
+
+def filled(machine: Machine | None = None, seed: int = 0) -> tuple[Stepped, SimulatedDisk]:
+    """Two hundred messages over several chunks, all but the last few in the queue index."""
+    machine, disk = machine or Machine(), SimulatedDisk(seed)
+    broker = Stepped(disk, clock=lambda: machine.now, memory=lambda: machine.used)
+    broker.topic()
+    broker.send(*numbered(200))
+    broker.index()
+    return broker, disk
+
+
+def test_a_chunk_is_mapped_while_it_is_read_and_released_when_memory_is_short() -> None:
+    machine = Machine()
+    broker, _ = filled(machine)
+    files = broker.engine.files
+    broker.messages()
+    assert files.mapped == list(range(1, files.last)), "all but the ongoing one"
+    machine.now += 100
+    assert files.release_idle() == [], "there is memory enough"
+    machine.used = 0.5
+    broker.pull(0, messages_max=1)
+    assert files.release_idle() == list(range(2, files.last))
+    assert files.mapped == [1], "it is in use"
+    machine.used = 0.8
+    assert len(broker.messages()) == 200
+    assert files.mapped == [1], "above the second watermark none is added"
+
+
+def test_memory_of_the_machine_is_a_share() -> None:
+    assert 0 < memory_used() < 1
+
+
+def test_a_mapped_chunk_is_in_this_process_and_gone_after_its_release(tmp_path: Path) -> None:
+    def mapped() -> bool:
+        return "/messages/0000000001.messages" in Path("/proc/self/maps").read_text()
+
+    if not os.path.exists("/proc/self/maps"):
+        pytest.skip("no /proc")
+    settings = BrokerSettings(
+        chunk_size_bytes=65_536, preallocate_bytes=4096, recent_messages_max=0, idle_release_s=0, release_above=0, map_below=1.0
+    )
+    opened = open_broker_folder(tmp_path, settings)
+    opened.topics.create("orders", 1)
+    engine: Engine = opened.engine
+    engine.send(opened.topics.get("orders"), numbered(300, size=500))
+    while (segment := engine.take()) is not None:
+        engine.write(segment)
+        engine.mark_written(segment, durable=True)
+    page: Pulled = engine.puller.pull(engine.queues[1, 0], 0, engine.visible_position, 10, 1 << 20)
+    assert page.count == 10
+    assert mapped()
+    assert engine.files.release_idle() == [1]
+    assert not mapped()
+    opened.close()
+
+
+def test_rot_in_a_message_is_said_with_file_and_offset_and_its_neighbours_are_readable() -> None:
+    broker, disk = filled()
+    messages = broker.messages()
+    victim = messages[3]
+    disk.flip(FIRST, (victim.position & 0xFFFFFFFF) + 120, 3)
+    broker.engine.files.close()
+    assert broker.bodies(offset=4) == [message.body for message in messages[4:]]
+    assert broker.pull(0, messages_max=3).count == 3
+    with pytest.raises(Corrupt) as error:
+        broker.pull(3)
+    assert (error.value.file, error.value.offset) == (str(FIRST), victim.position & 0xFFFFFFFF)
+
+
+@pytest.mark.parametrize("used", [0.0, 1.0], ids=["mapped", "by position"])
+def test_a_read_that_fails_is_an_error_and_not_an_empty_answer(used: float) -> None:
+    broker, disk = filled(Machine(used))
+    broker.engine.files.close()
+    disk.fail("open", 1, 5, times=1000, path_contains=".messages")
+    disk.fail("read_at", 1, 5, times=1000, path_contains=".messages")
+    with pytest.raises(ReadFailed):
+        broker.pull(0)
+
+
+def test_rot_anywhere_in_a_queue_chunk_is_noticed_and_the_messages_build_it_again() -> None:
+    for bit in range(8):
+        broker, disk = filled()
+        for byte in range(32):
+            disk.flip(QUEUE, 4096 + 5 * 32 + byte, bit)
+            broker.engine.index._pages.clear()
+            with pytest.raises(Corrupt) as error:
+                broker.pull(0, tags="a")
+            assert error.value.offset == 4096 + 5 * 32
+            disk.flip(QUEUE, 4096 + 5 * 32 + byte, bit)
+        disk.flip(QUEUE, 4096 + 5 * 32 + 20, bit)
+        broker.close()
+        disk.remove(DATA / DOCUMENT)
+        again = Stepped(disk)
+        again.index()
+        assert len(again.messages()) == 200
+        again.reopen().close()
+
+
+def test_a_queue_chunk_of_another_queue_is_noticed() -> None:
+    broker, disk = filled()
+    broker.send(*(raw(bytes(300), queue=1) for _ in range(60)))
+    broker.index()
+    other = DATA / "queues" / "0000000001-00001" / QUEUE.name
+    disk.replace(QUEUE, disk.content(other))
+    broker.engine.index._pages.clear()
+    with pytest.raises(Corrupt):
+        broker.pull(0)
+
+
+def test_a_queue_chunk_is_completed_when_it_is_full() -> None:
+    broker, disk = filled()
+    header = disk.content(QUEUE)[:128]
+    assert int.from_bytes(header[12:14], "little") == 1
+    assert len(disk.content(QUEUE)) == 4096 + 16 * 32 + 64
+    assert int.from_bytes(header[72:80], "little") == 4096 + 16 * 32
+    broker.close()
+
+
+def test_rot_in_the_last_chunk_is_said_at_opening_and_nothing_is_cut() -> None:
+    broker, disk = filled()
+    last = DATA / "messages" / f"{broker.engine.files.last:010d}.messages"
+    broker.close()
+    disk.flip(last, 4200, 0)
+    before = disk.content(last)
+    with pytest.raises(Corrupt):
+        Stepped(disk)
+    assert disk.content(last) == before
+
+
+@pytest.mark.parametrize("name", ["broker.json", "topics.json", "messages/chunks.json", "messages/0000000002.messages"])
+def test_a_folder_in_which_something_is_missing_is_refused_and_never_begun_anew(name: str) -> None:
+    broker, disk = filled()
+    broker.close()
+    disk.remove(DATA / name)
+    with pytest.raises((FolderRefused, FileNotFoundError)) as error:
+        Stepped(disk)
+    assert Path(name).name in str(error.value)
+
+
+def test_a_second_broker_on_the_same_folder_is_refused() -> None:
+    _, disk = filled()
+    with pytest.raises(FolderRefused, match="in use"):
+        Stepped(disk)
+
+
+@pytest.mark.parametrize(
+    "change", [{"chunk_size_bytes": 1}, {"durability": "maybe"}, {"retry_delays_s": ()}, {"retained_age_s": 0}]
+)
+def test_settings_out_of_range_are_refused(change: dict[str, object]) -> None:
+    with pytest.raises(InvalidArgument):
+        BrokerSettings(**change)  # type: ignore[arg-type]
