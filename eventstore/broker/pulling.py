@@ -13,7 +13,6 @@ from typing import Final
 
 import numpy as np
 
-from eventstore.broker.message import HEADER_BYTES
 from eventstore.broker.message_files import MessageFiles
 from eventstore.broker.queue_chunks import QueueChunks
 from eventstore.broker.queue_log import QueueLog
@@ -25,6 +24,7 @@ EXAMINED_MAX: Final = 16_384
 """How many entries one pull looks at: what a filter leaves out costs next to nothing, but not nothing."""
 
 _TIME_AT: Final = 32
+_OFFSET_AT: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,46 +95,47 @@ class Puller:
         records: list[bytes] = []
         at, size, stop = start, 0, min(end, start + EXAMINED_MAX)
         while at < stop and len(records) < messages_max and size < bytes_max:
-            found, at = self._some(log, at, stop, messages_max - len(records), bytes_max - size, wanted, cached_only)
+            found, next_at = self._some(
+                log, at, stop, messages_max - len(records), bytes_max - size, wanted, cached_only, least=0 if records else 1
+            )
+            if next_at == at:
+                break
+            at = next_at
             records += found
             size += sum(map(len, found))
-            if wanted is None and found:
-                break
         if not_after is not None:
             due = _until(records, not_after)
             if due < len(records):
-                at = at - len(records) + due  # own queues are never filtered
-                next_time = _time_of(records[due])
-                return Pulled(b"".join(records[:due]), due, at, begin, end, clamped, (next_time - not_after) / 1_000_000)
+                late = records[due]
+                due_s = (_int_at(late, _TIME_AT) - not_after) / 1_000_000
+                return Pulled(b"".join(records[:due]), due, _int_at(late, _OFFSET_AT), begin, end, clamped, due_s)
         return Pulled(b"".join(records), len(records), at, begin, end, clamped)
 
     def _some(
         self, log: QueueLog, start: int, stop: int, messages_max: int, bytes_max: int, wanted: TagFilter | None,
-        cached_only: bool,
+        cached_only: bool, least: int,
     ) -> tuple[list[bytes], int]:  # fmt: skip
-        """The next messages that are wanted, from one page of entries, and the offset behind what was looked at."""
+        """The next messages that are wanted, from one page of entries, and the offset behind what was looked at.
+
+        `least`: so many are taken, also where they are larger than `bytes_max`.
+        """
         if wanted is None:
             stop = min(stop, start + messages_max)
         positions, lengths, tags = self._columns(log, start, stop, cached_only)
+        end = start + len(positions)
         if wanted is None:
-            if sum(lengths) > bytes_max:
-                fits = max(1, sum(total <= bytes_max for total in accumulate(lengths)))
-                positions, lengths = positions[:fits], lengths[:fits]
-            return self._records(log, start, positions, lengths, cached_only), start + len(positions)
+            taken = _fitting(lengths, messages_max, bytes_max, least)
+            offsets = range(start, start + taken)
+            return self._records(log, offsets, positions[:taken], lengths[:taken], cached_only), start + taken
         hashes = wanted.hashes
         places = [place for place, tag in enumerate(tags) if tag in hashes]
-        end = start + len(positions)
-        size = 0
-        for count, place in enumerate(places):
-            if count == messages_max or (count and size + lengths[place] > bytes_max):
-                end, places = start + place, places[:count]
-                break
-            size += lengths[place]
-        candidates: list[bytes] = []
-        for place in places:
-            candidates += self._records(
-                log, start + place, positions[place : place + 1], lengths[place : place + 1], cached_only
-            )
+        taken = _fitting([lengths[place] for place in places], messages_max, bytes_max, least)
+        if taken < len(places):
+            end, places = start + places[taken], places[:taken]
+        candidates = self._records(
+            log, [start + place for place in places], [positions[place] for place in places],
+            [lengths[place] for place in places], cached_only,
+        )  # fmt: skip
         return [record for record in candidates if wanted.matches(record)], end
 
     def _columns(
@@ -149,12 +150,12 @@ class Puller:
         return (entries["position"] - np.uint64(1)).tolist(), entries["length"].tolist(), entries["tag"].tolist()
 
     def _records(
-        self, log: QueueLog, first: int, positions: Sequence[int], lengths: Sequence[int], cached_only: bool
+        self, log: QueueLog, offsets: Sequence[int], positions: Sequence[int], lengths: Sequence[int], cached_only: bool
     ) -> list[bytes]:
         recent = [record for record in map(self._recent.get, positions) if record is not None]
         if len(recent) == len(positions):
             return recent
-        return self._files.read(log.key, first, positions, lengths, cached_only=cached_only)
+        return self._files.read(log.key, offsets, positions, lengths, cached_only=cached_only)
 
     # -- single messages ----------------------------------------------------------------------------------------------
 
@@ -172,7 +173,7 @@ class Puller:
         if not log.first <= offset < log.visible_end(visible):
             return None
         entry = self.entry(log, offset)
-        return self._records(log, offset, (entry.position,), (entry.length,), False)[0]
+        return self._records(log, (offset,), (entry.position,), (entry.length,), False)[0]
 
     def offset_at_time(self, log: QueueLog, time: int, visible: int) -> int:
         """The first offset whose message is of this time or later; the end of the queue where there is none.
@@ -183,7 +184,7 @@ class Puller:
         while low < high:
             middle = (low + high) // 2
             record = self.message(log, middle, visible)
-            if record is not None and _time_of(record) < time:
+            if record is not None and _int_at(record, _TIME_AT) < time:
                 low = middle + 1
             else:
                 high = middle
@@ -202,16 +203,21 @@ class Puller:
             end = start
 
 
-def _time_of(record: bytes) -> int:
-    return int.from_bytes(record[_TIME_AT : _TIME_AT + 8], "little", signed=True)
+def _fitting(lengths: Sequence[int], messages_max: int, bytes_max: int, least: int) -> int:
+    """How many of the first messages are within the bounds, or `least`."""
+    if len(lengths) <= messages_max and sum(lengths) <= bytes_max:
+        return len(lengths)
+    within = sum(total <= bytes_max for total in accumulate(lengths[:messages_max]))
+    return max(within, min(least, len(lengths)))
+
+
+def _int_at(record: bytes, place: int) -> int:
+    return int.from_bytes(record[place : place + 8], "little", signed=True)
 
 
 def _until(records: list[bytes], time: int) -> int:
     """How many of the first records are not later than `time`."""
     for count, record in enumerate(records):
-        if _time_of(record) > time:
+        if _int_at(record, _TIME_AT) > time:
             return count
     return len(records)
-
-
-assert _TIME_AT < HEADER_BYTES
