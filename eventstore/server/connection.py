@@ -20,8 +20,8 @@ _JOINED_BYTES_MAX: Final = 256 * 1024  # copying more than that costs more than 
 _LAST_RECEIVES: Final = 16
 
 
-Read: TypeAlias = tuple[int, Callable[[], bytes]]
-"""A request id, and what makes the frame of its answer; that may have to wait for the disk."""
+Read: TypeAlias = tuple[int, Callable[[], bytes], int]
+"""A request id, what makes the frame of its answer (it may have to wait for the disk), and about how large that is."""
 
 
 class Ending(Protocol):
@@ -34,7 +34,8 @@ class Connection:
     """A socket without blocking calls.
 
     `pending`: payloads that have arrived and are not looked at before something else was answered. `owed` counts requests
-    that were taken up and not answered yet. `greeted`: it has said hello; before, it may send only little. `writable`: the
+    that were taken up and not answered yet. `reserved_bytes` are those of pages that are being made for it, `counted_bytes` what
+    `Outgoing` knows of `unsent_bytes`. `greeted`: it has said hello; before, it may send only little. `writable`: the
     socket took everything the last time, or has room again.
     """
 
@@ -43,6 +44,7 @@ class Connection:
         "accepted",
         "blocked_since",
         "closed",
+        "counted_bytes",
         "endings",
         "frame_since",
         "greeted",
@@ -52,6 +54,7 @@ class Connection:
         "pending",
         "reader",
         "reads",
+        "reserved_bytes",
         "room",
         "socket",
         "unsent",
@@ -77,7 +80,7 @@ class Connection:
         self.frame_since: float | None = None
         self.blocked_since: float | None = None
         self.unsent: deque[bytes | memoryview] = deque()
-        self.unsent_bytes = 0
+        self.unsent_bytes = self.reserved_bytes = self.counted_bytes = 0
         self.writable = True
         self.room = trio.lowlevel.ParkingLot()
         self.reads: deque[Read] = deque()

@@ -29,6 +29,7 @@ import trio
 from eventstore.errors import EventStoreError, Overloaded
 from eventstore.protocol import encode_error, encode_goodbye
 from eventstore.server.connection import Connection
+from eventstore.server.outgoing import Outgoing
 
 _OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _ACCEPT_AT_ONCE: Final = 64
@@ -49,6 +50,7 @@ class GateLimits:
     connections_max: int
     requests_max: int
     unsent_bytes_max: int
+    outgoing_bytes_max: int
     hello_timeout_s: float
     frame_timeout_s: float
     idle_timeout_s: float
@@ -89,6 +91,7 @@ class Gate:
         self._served_bytes_max = min(limits.unsent_bytes_max, _SERVED_BYTES_A_TURN)
         self._touched: set[Connection] = set()
         self._settled: trio.Event | None = None
+        self.outgoing = Outgoing(limits.unsent_bytes_max, limits.outgoing_bytes_max)
         self.connections: set[Connection] = set()
         self.accepted = self.turned_away = 0
 
@@ -223,19 +226,12 @@ class Gate:
             if connection.closed:
                 continue
             if connection.flush(now):
+                if connection.unsent_bytes != connection.counted_bytes:
+                    self.outgoing.count(connection)
                 self._watch(connection, now)
             else:
                 self.drop(connection)
         self._tell_if_settled()
-
-    def has_room(self, connection: Connection) -> bool:
-        """Whether more may be sent: the client takes what it is sent."""
-        return connection.unsent_bytes < self._limits.unsent_bytes_max
-
-    async def wait_for_room(self, connection: Connection) -> None:
-        """Returns when more may be sent, or nothing can be any more. Whoever makes large answers waits here before each."""
-        while not connection.closed and not self.has_room(connection):
-            await connection.room.park()
 
     def _watch(self, connection: Connection, now: float) -> None:
         """Tells the selector what this connection waits for: it is not read from while it owes us too much reading.
@@ -243,7 +239,7 @@ class Gate:
         Requests that had to wait are taken up in a turn of their own, like everything else: as soon as it may ask for more,
         the connection waits to become writable.
         """
-        has_room = self.has_room(connection)
+        has_room = connection.unsent_bytes < self._limits.unsent_bytes_max
         may_ask, waits = connection.owed < self._limits.requests_max and has_room, bool(connection.pending)
         wanted = (_READ if may_ask and not waits else 0) | (_WRITE if connection.unsent or (may_ask and waits) else 0)
         if has_room and connection.room:
@@ -273,6 +269,7 @@ class Gate:
             self._selector.unregister(connection.socket)
             connection.watched = 0
         self.connections.discard(connection)
+        self.outgoing.forget(connection)
 
     # -- coming -------------------------------------------------------------------------------------------------------
 
@@ -323,6 +320,13 @@ class Gate:
                 why = None if self._stalled else self._overdue(connection, now)
                 if why is not None:
                     _log.info("closing a connection (%s): %s", connection.name or "no hello", why)
+                    self.drop(connection)
+            if not self._stalled:
+                for connection in self.outgoing.in_the_way(self.connections, now):
+                    _log.warning(
+                        "closing a connection (%s): it takes none of its %d bytes, and others wait for room for theirs",
+                        connection.name or "no hello", connection.unsent_bytes,
+                    )  # fmt: skip
                     self.drop(connection)
             if not self._accepting and not self._leaving:
                 self._accepting = True

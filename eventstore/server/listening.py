@@ -62,6 +62,7 @@ def gate_limits(settings: ServerSettings) -> GateLimits:
         _affordable_connections(settings),
         settings.requests_max,
         settings.unsent_bytes_max,
+        settings.outgoing_bytes_max,
         settings.hello_timeout_s,
         settings.frame_timeout_s,
         settings.idle_timeout_s,

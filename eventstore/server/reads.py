@@ -46,13 +46,17 @@ class Reads:
                 return page(PAGE_BYTES_DEFAULT, cached_only)
             return encode_page(request_id, found.next, found.records)
 
+        assert self._gate is not None
+        outgoing = self._gate.outgoing
         try:
+            if outgoing.full:
+                raise NotCached
             frame = page(min(request.bytes_max, IN_PLACE_BYTES_MAX), cached_only=True)
         except NotCached:
-            self._later(connection, request_id, lambda: page(request.bytes_max))
+            self._later(connection, request_id, lambda: page(request.bytes_max), request.bytes_max)
         else:
-            assert self._gate is not None
             self._gate.send(connection, frame)
+            outgoing.count(connection)
 
     def read_all(self, connection: Connection, request_id: int, request: Request) -> None:
         assert isinstance(request, ReadAll)
@@ -64,7 +68,7 @@ class Reads:
                 return page(PAGE_BYTES_DEFAULT)
             return encode_scan_page(request_id, found.next, found.at_end, found.records)
 
-        self._later(connection, request_id, page)
+        self._later(connection, request_id, page, request.bytes_max)
 
     def version(self, connection: Connection, request_id: int, request: Request) -> None:
         assert isinstance(request, Version)
@@ -78,9 +82,9 @@ class Reads:
         values = () if view is None else (view.last_version, view.last_sequence)
         self._gate.send(connection, encode_ok(request_id, *values))
 
-    def _later(self, connection: Connection, request_id: int, page: Callable[[], bytes]) -> None:
+    def _later(self, connection: Connection, request_id: int, page: Callable[[], bytes], size: int) -> None:
         connection.owed += 1
-        connection.reads.append((request_id, page))
+        connection.reads.append((request_id, page, size))
         if connection.workers < _WORKERS_PER_CONNECTION:
             connection.workers += 1
             self._nursery.start_soon(self._work, connection)
@@ -88,26 +92,33 @@ class Reads:
     async def _work(self, connection: Connection) -> None:
         """Answers what is queued, one after the other, as long as the client takes its answers."""
         assert self._gate is not None
+        outgoing = self._gate.outgoing
         try:
             while connection.reads:
-                await self._gate.wait_for_room(connection)
-                if connection.reads:
-                    await self._answer(connection, *connection.reads.popleft())
+                request_id, page, size = connection.reads.popleft()
+                if await outgoing.reserve(connection, size):
+                    try:
+                        frame = await self._made(request_id, page)
+                    finally:
+                        outgoing.release(connection, size)
+                    if outgoing.fits(connection, len(frame), size):
+                        connection.owed -= 1
+                        self._gate.send(connection, frame)
+                        self._gate.flush()
+                    elif not connection.closed:
+                        connection.reads.appendleft((request_id, page, len(frame)))
         finally:
             connection.workers -= 1
 
-    async def _answer(self, connection: Connection, request_id: int, page: Callable[[], bytes]) -> None:
-        assert self._gate is not None
+    async def _made(self, request_id: int, page: Callable[[], bytes]) -> bytes:
+        """The answer's frame."""
         try:
-            frame = await trio.to_thread.run_sync(page, limiter=self._limiter)
+            return await trio.to_thread.run_sync(page, limiter=self._limiter)
         except EventStoreError as error:
-            frame = encode_error(request_id, error)
+            return encode_error(request_id, error)
         except Exception as error:
             _log.exception("a read failed")
-            frame = encode_error(request_id, ReadFailed(f"the read failed inside the server: {type(error).__name__}"))
-        connection.owed -= 1
-        self._gate.send(connection, frame)
-        self._gate.flush()
+            return encode_error(request_id, ReadFailed(f"the read failed inside the server: {type(error).__name__}"))
 
 
 def page_bytes(credit: int) -> int:

@@ -51,6 +51,7 @@ class ServerSettings(BaseSettings):
     slow_client_timeout_s: float = Field(30.0, gt=0)
     incoming_bytes_max: int = Field(256 * MIB, ge=18 * MIB)
     unsent_bytes_max: int = Field(4 * MIB, ge=64 * 1024)
+    outgoing_bytes_max: int = Field(256 * MIB, ge=18 * MIB)
     stop_timeout_s: float = Field(10.0, gt=0)
     log_format: Literal["console", "json"] = "console"
     log_level: Literal["debug", "info", "warning", "error"] = "info"

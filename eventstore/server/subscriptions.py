@@ -17,6 +17,7 @@ from eventstore.server.gate import Gate
 from eventstore.server.reads import page_bytes
 from eventstore.store.committer import Committer
 from eventstore.store.event_filter import EventFilter
+from eventstore.store.scanning import ScanPage
 
 _log = logging.getLogger(__name__)
 _PER_CONNECTION_MAX = 64
@@ -103,18 +104,13 @@ class Subscriptions:
                 del subscription.connection.endings[subscription.request_id]
 
     async def _push(self, subscription: Subscription) -> None:
-        assert self._gate is not None
         told = False
         engine = self._committer.engine
         while True:
             while subscription.credit <= 0:
                 subscription.more_credit = trio.Event()
                 await subscription.more_credit.wait()
-            await self._gate.wait_for_room(subscription.connection)
-            size = page_bytes(subscription.credit)
-            scan = partial(engine.scan, subscription.after, subscription.wanted, size, None)
-            page = await trio.to_thread.run_sync(scan, limiter=self._scans)
-            await trio.lowlevel.checkpoint_if_cancelled()  # a thread is not cancelled, and nothing may follow the end
+            page = await self._page(subscription)
             if page.records or (page.at_end and not told):
                 frame = encode_scan_page(subscription.request_id, page.next, page.at_end, page.records)
                 subscription.credit -= len(frame) - LENGTH_BYTES
@@ -123,6 +119,24 @@ class Subscriptions:
             subscription.after = max(subscription.after, page.next)
             while engine.visible_sequence <= subscription.after:
                 await self._committer.advanced.park()
+
+    async def _page(self, subscription: Subscription) -> ScanPage:
+        """The next page, once there is room for it."""
+        assert self._gate is not None
+        outgoing, connection = self._gate.outgoing, subscription.connection
+        size = reserved = page_bytes(subscription.credit)
+        scan = partial(self._committer.engine.scan, subscription.after, subscription.wanted, size, None)
+        while True:
+            if not await outgoing.reserve(connection, reserved):
+                await trio.sleep_forever()  # the connection is closed, and cancels this
+            try:
+                page = await trio.to_thread.run_sync(scan, limiter=self._scans)
+            finally:
+                outgoing.release(connection, reserved)
+            await trio.lowlevel.checkpoint_if_cancelled()  # a thread is not cancelled, and nothing may follow the end
+            if outgoing.fits(connection, len(page.records), reserved):
+                return page
+            reserved = len(page.records)
 
     def _send(self, subscription: Subscription, frame: bytes) -> None:
         assert self._gate is not None

@@ -38,7 +38,7 @@ class Page:
 
 
 IN_PLACE_BYTES_MAX: Final = 128 * 1024
-"""How much one page may hold that is read and checked on an event loop: about 0.2 ms."""
+"""How much one page may hold that is read and checked on an event loop: about 0.2 ms. With its last commit: twice that."""
 
 _WALKED_IN_PLACE_MAX: Final = 2_000
 """How many commits of an aggregate may be walked on an event loop, in an unsorted file: about 0.1 ms."""
@@ -62,8 +62,10 @@ def read_checked(file: File, name: str, start: int, stop: int, cached_only: bool
 
     Raises:
         ReadFailed, Corrupt: they could not be read, or the file ends before.
-        NotCached
+        NotCached: also for what is so long that reading it takes its time all the same.
     """
+    if cached_only and stop - start > 2 * IN_PLACE_BYTES_MAX:
+        raise NotCached
     try:
         data = file.read_cached(start, stop - start) if cached_only else file.read_at(start, stop - start)
         if data is None:

@@ -17,7 +17,7 @@ from eventstore.server.gate import Gate, GateLimits
 from tests.server.conftest import Serve
 from tests.server.raw import Ok, Page, RawClient, append_frame, commit
 
-LIMITS = GateLimits(10, 10, 1 << 20, 10, 10, 10, 10)
+LIMITS = GateLimits(10, 10, 1 << 20, 1 << 28, 10, 10, 10, 10)
 
 
 class NeverFull:
