@@ -41,11 +41,24 @@ class Reactions:
             return
         while True:
             try:
-                await react(self._store, self._domain, self._send, self._checkpoint)
-            except EventStoreError as error:
-                self.failure = str(error)
-                _log.error("reactions wait for %g s: %s", _PAUSE_S, error)
+                await react(self._store, self._domain, self._send, self)
+            except Exception as error:  # a checkpoint that cannot be written, say: the server goes on
+                self.failure = str(error) or type(error).__name__
+                trace = None if isinstance(error, EventStoreError | OSError) else error
+                _log.error("reactions wait for %g s: %s", _PAUSE_S, self.failure, exc_info=trace)
             await trio.sleep(_PAUSE_S)
+
+    # ---- the checkpoint; its methods block
+
+    def load(self) -> int:
+        return self._checkpoint.load()
+
+    def save(self, sequence: int) -> None:
+        """Everything in front of it was reacted to, also what had failed."""
+        self._checkpoint.save(sequence)
+        self.failure = None
+
+    # ---- commands
 
     async def _send(self, command: object, command_id: str) -> Committed | None:
         name, aggregate_id, payload = encode_command(command)
@@ -58,5 +71,4 @@ class Reactions:
         outcome = await outcome_of(settled, self._below)
         if isinstance(outcome, EventStoreError):
             raise outcome
-        self.failure = None
         return outcome if isinstance(outcome, Committed) else None

@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import AsyncGenerator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import anyio
 import structlog
@@ -36,8 +38,23 @@ from eventstore.server.reactions import Reactions
 from eventstore.server.settings import ServerSettings, parse_address
 from eventstore.store.appending import COMMITTED, CONFLICT, DUPLICATE, REFUSED, Outcome
 
-_PAGE_EVENTS = 500
+_PAGE_EVENTS: Final = 500
+_PAUSE_S_MIN: Final = 0.05
+_PAUSE_S_MAX: Final = 2.0
 Flying = Run[anyio.Event, WireCommit, Committed]
+
+
+@dataclass(slots=True)
+class Worker:
+    """A worker that is working. `address` is where; `stop` ends it in order."""
+
+    address: str
+    http_address: str | None
+    mailboxes: ServerMailboxes
+    stopping: trio.Event
+
+    def stop(self) -> None:
+        self.stopping.set()
 
 
 async def work(
@@ -45,9 +62,9 @@ async def work(
     store_address: str,
     checkpoint: Path | None,
     *,
-    task_status: trio.TaskStatus[tuple[str, trio.Event]] = trio.TASK_STATUS_IGNORED,
+    task_status: trio.TaskStatus[Worker] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Works until it is told to stop: by the event that it starts with, beside its address.
+    """Works until it is told to stop.
 
     `checkpoint`: where it is kept how far the domain's reactions have come; None: they are not run here.
 
@@ -65,12 +82,14 @@ async def work(
         mailboxes = mailboxes_of(Running(domain, below.read_events), below, bounds(settings), commands.answer)
         commands.deliver_to(mailboxes)
         await nursery.start(mailboxes.run)
+        reactions = _reactions(domain, checkpoint, store, mailboxes, below)
 
         def figures() -> dict[str, str | int | bool | None]:
             return {**collect_figures(mailboxes), **dispatch.figures()}
 
         def health() -> dict[str, str | int | bool | None]:
-            return {"healthy": not commands.stopping, **figures()}
+            failure = None if reactions is None else reactions.failure
+            return {"healthy": not commands.stopping, "reactions_failure": failure, **figures()}
 
         def end_turn() -> None:
             commands.end_turn()
@@ -90,12 +109,13 @@ async def work(
                 http_address = f"{parse_address(settings.http, 'http')[0]}:{port}"
             nursery.start_soon(gate.run, _Room())
             nursery.start_soon(gate.keep_house)
-            _react(domain, checkpoint, store, mailboxes, below, nursery)
+            if reactions is not None:
+                nursery.start_soon(reactions.run)
             host, port = listener.getsockname()[:2]
-            address, stopping = f"tcp://{host}:{port}", trio.Event()
-            log.info("working", version=__version__, address=address, http=http_address, store=store_address)
-            task_status.started((address, stopping))
-            await stopping.wait()
+            worker = Worker(f"tcp://{host}:{port}", http_address, mailboxes, trio.Event())
+            log.info("working", version=__version__, address=worker.address, http=http_address, store=store_address)
+            task_status.started(worker)
+            await worker.stopping.wait()
             log.info("stopping", connections=len(gate.connections))
             commands.stopping = True
             gate.say_goodbye()
@@ -109,9 +129,9 @@ async def work(
 async def run(settings: ServerSettings, store_address: str, checkpoint: Path | None) -> None:
     """What `eventstore work` does: `work` until a signal."""
     async with trio.open_nursery() as nursery:
-        _, stopping = await nursery.start(work, settings, store_address, checkpoint)
-        nursery.start_soon(stop_on_signals, stopping)
-        await stopping.wait()
+        worker: Worker = await nursery.start(work, settings, store_address, checkpoint)
+        nursery.start_soon(stop_on_signals, worker.stopping)
+        await worker.stopping.wait()
 
 
 def remote_below(store: NetworkStore, nursery: trio.Nursery) -> Below:
@@ -157,25 +177,31 @@ def _raw_outcome(outcome: Committed | EventStoreError) -> Outcome:
 
 
 async def _find(store: NetworkStore, aggregate_id: str, command_id: str, found: Found) -> None:
-    try:
-        stored = await store.find_command(aggregate_id, command_id)
-    except EventStoreError as error:
-        found(error)
-    else:
-        found(None if stored is None else stored._replace(duplicate=True))
+    """Asks until the store answers: a refusal that nobody could look up is no outcome."""
+    pause_s = _PAUSE_S_MIN
+    while True:
+        try:
+            stored = await store.find_command(aggregate_id, command_id)
+        except EventStoreError as error:
+            if not error.retriable:
+                return found(error)
+            await trio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+        else:
+            return found(None if stored is None else stored._replace(duplicate=True))
 
 
-def _react(
-    domain: Domain, checkpoint: Path | None, store: NetworkStore, mailboxes: ServerMailboxes, below: Below,
-    nursery: trio.Nursery,
-) -> None:  # fmt: skip
+def _reactions(
+    domain: Domain, checkpoint: Path | None, store: NetworkStore, mailboxes: ServerMailboxes, below: Below
+) -> Reactions | None:
     if checkpoint is not None:
-        nursery.start_soon(Reactions(store, checkpoint, domain, mailboxes, below).run)
-    elif domain.reactions:
+        return Reactions(store, checkpoint, domain, mailboxes, below)
+    if domain.reactions:
         structlog.get_logger("eventstore.worker").warning(
             "the domain's reactions are not run here; --checkpoint FILE has this worker run them",
             reactions=", ".join(sorted(domain.reactions)),
         )
+    return None
 
 
 class _Room:

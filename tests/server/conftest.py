@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.domain.conftest import EXAMPLES
 from tests.server.places import KINDS, Place
 from tests.server.tallies import gates
 from tests.server_process import ServerProcess
@@ -50,3 +51,9 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[.
     gates.clear()
     with ExitStack() as stack:
         yield lambda **settings: stack.enter_context(Place(request.param, tmp_path, **settings))
+
+
+@pytest.fixture
+def examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes find the domains of the documentation."""
+    monkeypatch.setenv("PYTHONPATH", str(EXAMPLES))

@@ -21,7 +21,9 @@ Result = TypeVar("Result")
 class Place:
     """`address` takes commands, `store_address` everything else; where the server has the domain, they are the same."""
 
-    def __init__(self, kind: str, folder: Path, domain: str = "tests.server.tallies:app", **settings: Any) -> None:
+    def __init__(
+        self, kind: str, folder: Path, domain: str = "tests.server.tallies:app", checkpoint: Path | None = None, **settings: Any
+    ) -> None:
         self.kind = kind
         self._stack = ExitStack()
         if kind == "serve":
@@ -31,7 +33,7 @@ class Place:
             stores = {name: value for name, value in settings.items() if name in STORE_SETTINGS}
             others = {name: value for name, value in settings.items() if name not in STORE_SETTINGS}
             self.store = self._stack.enter_context(ServerThread(folder / "data", **stores))
-            self.worker = self._stack.enter_context(WorkerThread(self.store.address, domain=domain, **others))
+            self.worker = self._stack.enter_context(WorkerThread(self.store.address, checkpoint, domain=domain, **others))
 
     @property
     def address(self) -> str:
@@ -40,6 +42,11 @@ class Place:
     @property
     def port(self) -> int:
         return self.store.port if self.worker is None else self.worker.port
+
+    @property
+    def http(self) -> str:
+        """Where `/health` is."""
+        return self.store.http if self.worker is None else self.worker.http
 
     @property
     def store_address(self) -> str:

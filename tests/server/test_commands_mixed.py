@@ -17,7 +17,7 @@ from eventstore.protocol.requests import WireCommand
 from tests.server.conftest import Begin
 from tests.server.places import Place
 from tests.server.raw import RawClient, append_frame, outcomes_of
-from tests.server.tallies import Add, AddBelow, Added, Raise, Rename, Renamed, RenameBell, Ring, Wait, gates
+from tests.server.tallies import Add, AddBelow, Added, Raise, Rename, RenameBell, Renamed, Ring, Wait, gates
 from tests.server.test_commands import amounts
 from tests.waiting import wait_until
 

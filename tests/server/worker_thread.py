@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 import trio
 
 from eventstore.server.settings import ServerSettings
-from eventstore.server.work import work
+from eventstore.server.work import Worker, work
 from tests.waiting import DEADLINE_SECONDS
 
 Result = TypeVar("Result")
@@ -27,9 +27,19 @@ class WorkerThread:
         self._thread: threading.Thread | None = None
         self._ready = threading.Event()
         self._token: trio.lowlevel.TrioToken | None = None
-        self._stopping: trio.Event | None = None
+        self._worker: Worker | None = None
         self._error: BaseException | None = None
-        self.address = ""
+
+    @property
+    def address(self) -> str:
+        assert self._worker is not None
+        return self._worker.address
+
+    @property
+    def http(self) -> str:
+        assert self._worker is not None
+        assert self._worker.http_address is not None
+        return f"http://{self._worker.http_address}"
 
     @property
     def port(self) -> int:
@@ -47,8 +57,8 @@ class WorkerThread:
         self._given["listen"] = self.address.removeprefix("tcp://")
 
     def begin_to_stop(self) -> None:
-        assert self._stopping is not None
-        self.ask(self._stopping.set)
+        assert self._worker is not None
+        self.ask(self._worker.stop)
 
     def stop(self) -> None:
         """Stops in order, as on SIGTERM."""
@@ -82,7 +92,7 @@ class WorkerThread:
             self._token = trio.lowlevel.current_trio_token()
             async with trio.open_nursery() as nursery:
                 settings = ServerSettings(**self._given)
-                self.address, self._stopping = await nursery.start(work, settings, self._store_address, self._checkpoint)
+                self._worker = await nursery.start(work, settings, self._store_address, self._checkpoint)
                 self._ready.set()
 
         try:
