@@ -14,7 +14,9 @@ from typing import Final
 import trio
 
 import eventstore as es
-from eventstore.cli.line_source import Group, Refusal, Source, SourceFailed
+from eventstore.cli.line_source import Group, Source, SourceFailed
+from eventstore.cli.output import print_note
+from eventstore.cli.refusals import Refusal, Refusals
 from eventstore.client.store import NetworkStore
 from eventstore.errors import CommandIdReused, EventStoreError, InvalidArgument, VersionConflict
 from eventstore.model import Commit, Committed
@@ -24,7 +26,8 @@ BATCH_COMMITS: Final = 1_000
 BATCH_BYTES: Final = 4 * 1024 * 1024
 # Other tasks get their turn after so many lines: half a millisecond.
 _SLICE: Final = 50
-_REFUSALS_KEPT: Final = 1_000
+_RECONNECT_SECONDS: Final = 30.0
+_LOOK_SECONDS: Final = 0.2
 _ABOUT_THE_COMMIT: Final = (InvalidArgument, CommandIdReused, VersionConflict)
 
 
@@ -38,18 +41,17 @@ class Summary:
 
     new: int = 0
     repeated: int = 0
-    refused: int = 0
     commits: int = 0
-    refusals: list[Refusal] = field(default_factory=list)
+    interrupted: bool = False
+    refusals: Refusals = field(default_factory=Refusals)
+
+    @property
+    def refused(self) -> int:
+        return self.refusals.events
 
     @property
     def events(self) -> int:
         return self.new + self.repeated + self.refused
-
-    def refuse(self, refusal: Refusal) -> None:
-        self.refused += refusal.events
-        if len(self.refusals) < _REFUSALS_KEPT:
-            self.refusals.append(refusal)
 
 
 @dataclass(slots=True)
@@ -81,7 +83,7 @@ async def run_import(
         Stopped: the store or a file could not go on; everything counted as new is durable.
         EventStoreError: the server cannot be reached.
     """
-    async with es.connect(address, name="eventstore import") as store:
+    async with es.connect(address, reconnect_timeout=_RECONNECT_SECONDS, name="eventstore import") as store:
         await _Import(store, source, summary, strict=strict, on_progress=on_progress).run()
 
 
@@ -99,23 +101,44 @@ class _Import:
         self._sent: _Batch | None = None
 
     async def run(self) -> None:
+        failed: EventStoreError | OSError | None = None
         async with trio.open_nursery() as nursery:
-            failed: EventStoreError | OSError | None = None
-            batch = _Batch()
+            nursery.start_soon(self._tell_of_losses)
             try:
-                for place, group in enumerate(self._groups()):
-                    if place % _SLICE == 0:
-                        await trio.lowlevel.checkpoint()
-                    batch.add(group)
-                    if batch.full:
-                        await self._send(nursery, batch)
-                        batch = _Batch()
-            except (SourceFailed, OSError) as error:
+                await self._send_all(nursery)
+            except (EventStoreError, OSError) as error:  # kept out of the nursery, which would wrap it into a group
                 failed = error
-            await self._send(nursery, batch)
-            await self._settle()
-            if failed is not None:
-                raise failed
+            nursery.cancel_scope.cancel()
+        if failed is not None:
+            raise failed
+
+    async def _send_all(self, nursery: trio.Nursery) -> None:
+        failed: SourceFailed | OSError | None = None
+        batch = _Batch()
+        try:
+            for place, group in enumerate(self._groups()):
+                if place % _SLICE == 0:
+                    await trio.lowlevel.checkpoint()
+                batch.add(group)
+                if batch.full:
+                    await self._send(nursery, batch)
+                    batch = _Batch()
+        except (SourceFailed, OSError) as error:
+            failed = error
+        await self._send(nursery, batch)
+        await self._settle()
+        if failed is not None:
+            raise failed
+
+    async def _tell_of_losses(self) -> None:
+        """Says why nothing seems to happen. What is unanswered is sent again by the client, without doing anything here."""
+        while True:
+            await trio.sleep(_LOOK_SECONDS)
+            if not self._store.connected:
+                print_note(f"connection lost, trying again for {_RECONNECT_SECONDS:.0f} s")
+                while not self._store.connected:  # noqa: ASYNC110 # twice in a lifetime: not worth an event in every client
+                    await trio.sleep(_LOOK_SECONDS)
+                print_note("connected again")
 
     def _groups(self) -> Iterator[Group]:
         """The commits to send; what is refused without asking the store is counted here."""
@@ -124,10 +147,8 @@ class _Import:
                 yield item
                 continue
             if isinstance(item, Group):
-                item = Refusal(item.file, item.at, item.lines, item.why or "")
-            self._summary.refuse(item)
-            if self._strict:
-                raise SourceFailed(_strictly(item))
+                item = item.refusal(item.at, item.why or "")
+            self._refuse(item)
 
     async def _send(self, nursery: trio.Nursery, batch: _Batch) -> None:
         """Hands a batch to the client once the one before it was answered; returns without waiting for its answer."""
@@ -158,15 +179,17 @@ class _Import:
                 if not outcome.duplicate and group.aggregate_id in stopped:
                     overtaken.append(group.aggregate_id)
             elif isinstance(outcome, _ABOUT_THE_COMMIT):
-                refusal = Refusal(group.file, group.line, group.lines, outcome.message)
-                self._summary.refuse(refusal)
-                if self._strict:
-                    raise Stopped(_strictly(refusal))
+                self._refuse(group.refusal(group.line, outcome.message))
             else:
                 stopped.setdefault(group.aggregate_id, (group, outcome))
         self._on_progress()
         if stopped:
             raise Stopped(_stopped(*next(iter(stopped.values())), overtaken))
+
+    def _refuse(self, refusal: Refusal) -> None:
+        self._summary.refusals.add(refusal)
+        if self._strict:
+            raise SourceFailed(str(refusal))
 
     def _count(self, group: Group, outcome: Committed) -> None:
         summary = self._summary
@@ -177,12 +200,8 @@ class _Import:
             summary.new += group.lines
 
 
-def _strictly(refusal: Refusal) -> str:
-    return f"{refusal.file}, line {refusal.line}: {refusal.why}; what comes before it was imported"
-
-
 def _stopped(group: Group, error: EventStoreError, overtaken: list[str]) -> str:
-    said = f"stopped at {group.file}, line {group.line}: {error.message} (then run the same import again)"
+    said = f"stopped at {group.file}, line {group.line}: {error.message}"
     if not overtaken:
         return said
     return f"{said}; {len(overtaken)} commits were stored before others of their aggregate, the first of {overtaken[0]!r}"

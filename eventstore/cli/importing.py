@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from eventstore.cli.options import DEFAULT_STORE, AsJson, StoreAddress
-from eventstore.cli.output import counted, meter, print_error, print_json, print_line
+from eventstore.cli.output import counted, meter, print_error, print_json, print_line, print_note
 
 if TYPE_CHECKING:
     from eventstore.cli.import_run import Summary
@@ -20,6 +22,10 @@ def import_(
         list[str], typer.Argument(metavar="FILE", help="Lines of JSON, packed (.gz) or not; - is standard input.")
     ],
     strict: Annotated[bool, typer.Option("--strict", help="Stop at the first line that is refused.")] = False,
+    refusals: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write all refusals there, one JSON object a line; made if there are any."),
+    ] = None,
     progress: Annotated[
         bool | None, typer.Option("--progress/--no-progress", help="Show a progress bar. [on a terminal]")
     ] = None,
@@ -37,44 +43,62 @@ def import_(
       eventstore import events.jsonl.gz more.jsonl
     """
     import time
+    from contextlib import closing
 
     import trio
 
     from eventstore.cli.import_run import Summary, run_import
     from eventstore.cli.line_source import Source
+    from eventstore.cli.refusals import Refusals
     from eventstore.errors import EventStoreError
 
     started = time.perf_counter()
-    summary, source = Summary(), Source(files)
+    summary, source = Summary(refusals=Refusals(refusals)), Source(files)
     failed: EventStoreError | OSError | None = None
-    with meter("import", progress) as bar:
+    with meter("import", progress) as bar, closing(summary.refusals):
 
         def on_progress() -> None:
             rate = summary.events / (time.perf_counter() - started)
             bar.update(source.done_bytes, source.total_bytes, f"{counted(summary.events, 'event')}, {rate:,.0f}/s")
 
         try:
-            trio.run(lambda: run_import(store, source, summary, strict=strict, on_progress=on_progress))
+            try:
+                trio.run(lambda: run_import(store, source, summary, strict=strict, on_progress=on_progress))
+            except* KeyboardInterrupt:
+                summary.interrupted = True
         except (EventStoreError, OSError) as error:
             failed = error
+    if summary.interrupted:
+        print_note(f"{_imported(summary)}; run it again to go on")
+        raise KeyboardInterrupt
     if failed is not None and not summary.events:
         raise failed
     _print_summary(summary, time.perf_counter() - started, as_json)
     if failed is not None:
-        raise failed
+        why = failed.message if isinstance(failed, EventStoreError) else f"{failed.filename or store}: {failed.strerror}"
+        print_error(f"{why}; {_imported(summary)}, run it again to go on")
+        raise typer.Exit(1)
     if summary.refused:
-        print_error(f"{summary.refused} events were refused; correct these lines and import the file again")
+        print_error(
+            f"{counted(summary.refused, 'event was', 'events were')} refused; correct these lines and import the file again"
+        )
         raise typer.Exit(1)
 
 
+def _imported(summary: Summary) -> str:
+    before = f" ({summary.repeated:,} more were there before)" if summary.repeated else ""
+    return f"{counted(summary.new, 'event')} imported{before}"
+
+
 def _print_summary(summary: Summary, seconds: float, as_json: bool) -> None:
-    shown = summary.refusals[:_REFUSALS_SHOWN]
+    refusals = summary.refusals
     if as_json:
         print_json(
             {
                 "events": summary.events, "new": summary.new, "repeated": summary.repeated, "refused": summary.refused,
                 "commits": summary.commits, "seconds": round(seconds, 3), "events_per_second": round(summary.events / seconds),
-                "refusals": [{"file": item.file, "line": item.line, "events": item.events, "why": item.why} for item in shown],
+                "refusals": [asdict(item) for item in refusals.kept],
+                "refusals_not_shown": refusals.count - len(refusals.kept),
             }
         )  # fmt: skip
         return
@@ -82,7 +106,9 @@ def _print_summary(summary: Summary, seconds: float, as_json: bool) -> None:
     print(f"  new       {summary.new:>12,}")
     print(f"  repeated  {summary.repeated:>12,}")
     print(f"  refused   {summary.refused:>12,}")
-    for item in shown:
-        print_line(f"    {item.file}, line {item.line}: {item.why}")
-    if len(summary.refusals) > len(shown):
-        print("    …")
+    for item in refusals.kept[:_REFUSALS_SHOWN]:
+        print_line(f"    {item}")
+    more = refusals.count - _REFUSALS_SHOWN
+    if more > 0:
+        where = "--refusals FILE writes all of them" if refusals.path is None else f"all are in {refusals.path}"
+        print_line(f"    … and {more:,} more; {where}")

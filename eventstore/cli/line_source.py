@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, cast
 
 from eventstore.cli.event_lines import LineRefused, ParsedLine, guess_ids, parse_line
+from eventstore.cli.refusals import Refusal
 from eventstore.errors import EventStoreError
 from eventstore.model import ANY, COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX, Commit, NewEvent
 
@@ -32,16 +33,6 @@ class SourceFailed(EventStoreError):
     """A file could not be read to its end."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A line, or a commit that begins there, that was not imported; `events`: how many lines that concerns."""
-
-    file: str
-    line: int
-    events: int
-    why: str
-
-
 @dataclass(slots=True)
 class Group:
     """Consecutive lines of one command. `why` is set when they are not to be imported, and `at` is the line to blame."""
@@ -54,12 +45,13 @@ class Group:
     events: list[NewEvent] = field(default_factory=list)
     lines: int = 0
     size_bytes: int = 0
+    last: int = 0
     why: str | None = None
     at: int = 0
 
     def refuse(self, line: int, why: str) -> None:
         """Counts a line that is no event, and with it the others are none either."""
-        self.lines += 1
+        self.lines, self.last = self.lines + 1, line
         if self.why is None:
             self.why, self.at = why, line
             self.events.clear()
@@ -71,9 +63,13 @@ class Group:
         elif self.lines >= COMMIT_EVENTS_MAX or self.size_bytes > COMMIT_BYTES_MAX:
             self.refuse(line, f"too much for one commit: over {COMMIT_EVENTS_MAX} events or {COMMIT_BYTES_MAX} bytes")
         else:
-            self.lines += 1
+            self.lines, self.last = self.lines + 1, line
             if self.why is None:
                 self.events.append(event)
+
+    def refusal(self, line: int, why: str) -> Refusal:
+        """All of its lines, because of one of them, or because the store says so."""
+        return Refusal(self.file, line, self.lines, why, self.line, self.last)
 
     def commit(self) -> Commit:
         """The expected version is "any": a file holds histories, and whoever imports it decides nothing anew."""
@@ -148,7 +144,7 @@ class _Grouper:
         if group is not None and refused.ids == (group.aggregate_id, group.command_id):
             group.refuse(number, refused.what)
             return []
-        self._doubtful.append(Refusal(self._path, number, 1, refused.what))
+        self._doubtful.append(Refusal(self._path, number, 1, refused.what, number, number))
         return [] if refused.ids is None and len(self._doubtful) < _DOUBTFUL_MAX else self.end()
 
     def end(self) -> list[Group | Refusal]:

@@ -140,6 +140,11 @@ class NetworkStore:
         self._connection.flush()
 
     @property
+    def connected(self) -> bool:
+        """Whether there is a connection now. While there is none, calls wait until it is back, or the reconnect timeout over."""
+        return self._connection.session.welcome is not None
+
+    @property
     def store_uuid(self) -> bytes:
         """Which store answers at this address."""
         welcome = self._connection.session.welcome

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -82,6 +83,37 @@ def test_lines_that_are_no_events_are_counted_and_named(serve: Serve, tmp_path: 
     assert server.stats()["events"] == 3
 
 
+def test_every_refusal_is_named_in_a_file(serve: Serve, tmp_path: Path) -> None:
+    server = serve()
+    commit = [line("a", "c-1"), "", line("a", "c-1", event_type="B"), "{broken", line("a", "c-1")]
+    path = _write(tmp_path / "a.jsonl", [*commit, *["rubbish"] * 1_500, line("b", "c-1")])
+    first = run("import", path, store=server.store)
+    assert "… and 1,491 more; --refusals FILE writes all of them" in first.stdout
+    refusals = tmp_path / "refusals.jsonl"
+    result = run("import", path, "--refusals", refusals, "--json", store=server.store)
+    assert result.returncode == 1
+    assert "1,504 events were refused" in result.stderr
+    written = [json.loads(item) for item in refusals.read_text().splitlines()]
+    summary = json.loads(result.stdout)
+    assert (summary["refused"], summary["refusals"], summary["refusals_not_shown"]) == (1_504, written[:1_000], 501)
+    assert written[0] | {"why": ""} == {"file": str(path), "line": 4, "events": 4, "why": "", "first": 1, "last": 5}
+    assert [item["line"] for item in written[1:]] == list(range(6, 1_506))
+    assert "(lines 1 to 5 are one commit)" in first.stdout
+    kept = refusals.read_bytes()
+    said = refused("import", path, "--refusals", refusals, store=server.store)
+    assert said == f"{refusals}: is there already; name another file for the refusals, or remove it"
+    assert refusals.read_bytes() == kept
+    shown = run("import", path, "--refusals", tmp_path / "more.jsonl", store=server.store).stdout
+    assert f"… and 1,491 more; all are in {tmp_path / 'more.jsonl'}" in shown
+
+
+def test_where_nothing_is_refused_there_is_no_file_of_refusals(serve: Serve, tmp_path: Path) -> None:
+    server = serve()
+    path = _write(tmp_path / "a.jsonl", _lines(3))
+    output("import", path, "--refusals", tmp_path / "refusals", store=server.store)
+    assert not (tmp_path / "refusals").exists()
+
+
 def test_strict_stops_at_the_first_refusal(serve: Serve, tmp_path: Path) -> None:
     server = serve()
     path = _write(tmp_path / "a.jsonl", [line("a", "c-1"), "{broken", line("a", "c-2")])
@@ -114,6 +146,8 @@ def test_a_file_that_is_cut_off_is_named_and_what_came_before_is_there(serve: Se
     assert "is damaged or cut off behind line" in result.stderr
     before = server.stats()["events"]
     assert 0 < before < 2_000
+    assert f"; {before:,} events imported, run it again to go on" in result.stderr
+    assert f"  new       {before:>12,}\n" in result.stdout
     path.write_bytes(whole)
     assert _counts(_import(server, path)) == (2_000 - before, before, 0)
 
@@ -160,7 +194,7 @@ def test_an_import_that_was_killed_is_finished_by_another(serve: Serve, tmp_path
     assert [json.loads(data)["number"] for data in events] == list(range(7, 30_000, 50))
 
 
-def test_ctrl_c_ends_an_import_quietly(serve: Serve, tmp_path: Path) -> None:
+def test_ctrl_c_says_how_far_it_came(serve: Serve, tmp_path: Path) -> None:
     server = serve()
     path = _write(tmp_path / "a.jsonl", _lines(30_000))
     with open(tmp_path / "errors", "wb") as errors:
@@ -168,22 +202,28 @@ def test_ctrl_c_ends_an_import_quietly(serve: Serve, tmp_path: Path) -> None:
     wait_for(lambda: server.stats()["events"] > 1_000, "the import has begun")
     importing.send_signal(signal.SIGINT)
     assert importing.wait(30) == 130
-    assert (tmp_path / "errors").read_text() == ""
+    said = re.fullmatch(r"([\d,]+) events imported; run it again to go on\n", (tmp_path / "errors").read_text())
+    assert said is not None
+    new, repeated, _ = _counts(_import(server, path))
+    assert (new + repeated, repeated >= int(said[1].replace(",", "")) > 0) == (30_000, True)
 
 
 def test_an_import_outlives_a_restart_of_the_server(serve: Serve, tmp_path: Path) -> None:
     server = serve()
     listen = server.store.removeprefix("tcp://")
     path = _write(tmp_path / "a.jsonl", _lines(30_000))
-    with open(tmp_path / "summary", "wb") as summary:
-        importing = start("import", path, "--json", "--store", server.store, stdout=summary)
+    errors = tmp_path / "errors"
+    with open(tmp_path / "summary", "wb") as summary, open(errors, "wb") as stderr:
+        importing = start("import", path, "--json", "--store", server.store, stdout=summary, stderr=stderr)
     wait_for(lambda: server.stats()["events"] > 1_000, "the import has begun")
     server.stop(signal.SIGKILL)
+    wait_for(lambda: errors.read_text() == "connection lost, trying again for 30 s\n", "the loss is told of")
     again = serve("--listen", listen, data=server.data)
     assert importing.wait(60) == 0
     new, repeated, rejected = _counts(json.loads((tmp_path / "summary").read_text()))
     assert (new + repeated, rejected) == (30_000, 0)
     assert again.stats()["events"] == 30_000
+    assert errors.read_text().splitlines()[1:] == ["connected again"]
 
 
 def test_a_progress_bar_is_drawn_where_asked_for(serve: Serve, tmp_path: Path) -> None:
