@@ -37,7 +37,15 @@ from eventstore.server.gate import Gate
 from eventstore.server.http import http_server
 from eventstore.server.incoming import Incoming
 from eventstore.server.intake import Intake
-from eventstore.server.listening import bind, bounds, gate_limits, listen, raise_descriptor_limit, stop_on_signals
+from eventstore.server.listening import (
+    bind,
+    bounds,
+    calm_collector,
+    gate_limits,
+    listen,
+    raise_descriptor_limit,
+    stop_on_signals,
+)
 from eventstore.server.mailroom import ServerMailboxes, collect_figures, embedded_below, mailboxes_of
 from eventstore.server.metrics import registry_of
 from eventstore.server.reactions import Reactions
@@ -105,6 +113,7 @@ async def _serve(
                 directory=store.report.directory,
                 open_seconds=round(store.report.seconds, 3),
             )
+            calm_collector()
             task_status.started(server)
             await _until_stopped(server)
             log.info("stopping", connections=len(server.gate.connections))

@@ -31,7 +31,15 @@ from eventstore.server.dispatch import Dispatch
 from eventstore.server.gate import Gate
 from eventstore.server.http import http_server
 from eventstore.server.incoming import Incoming
-from eventstore.server.listening import bind, bounds, gate_limits, listen, raise_descriptor_limit, stop_on_signals
+from eventstore.server.listening import (
+    bind,
+    bounds,
+    calm_collector,
+    gate_limits,
+    listen,
+    raise_descriptor_limit,
+    stop_on_signals,
+)
 from eventstore.server.mailroom import Below, Found, ServerBatch, ServerMailboxes, collect_figures, linked, mailboxes_of
 from eventstore.server.metrics import registry_of
 from eventstore.server.reactions import Reactions
@@ -114,6 +122,7 @@ async def work(
             host, port = listener.getsockname()[:2]
             worker = Worker(f"tcp://{host}:{port}", http_address, mailboxes, trio.Event())
             log.info("working", version=__version__, address=worker.address, http=http_address, store=store_address)
+            calm_collector()
             task_status.started(worker)
             await worker.stopping.wait()
             log.info("stopping", connections=len(gate.connections))
