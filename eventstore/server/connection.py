@@ -34,7 +34,7 @@ class Connection:
     """A socket without blocking calls.
 
     `pending`: payloads that have arrived and are not looked at before something else was answered. `owed` counts requests
-    that were taken up and not answered yet. `reserved_bytes` are those of pages that are being made for it, `counted_bytes` what
+    that were taken up and not answered yet. `reserved_bytes`: of pages that are being made for it. `counted_bytes`: what
     `Outgoing` knows of `unsent_bytes`. `greeted`: it has said hello; before, it may send only little. `writable`: the
     socket took everything the last time, or has room again.
     """

@@ -336,7 +336,8 @@ class Gate:
         limits = self._limits
         if connection.blocked_since is not None and now - connection.blocked_since > limits.slow_client_timeout_s:
             return f"it has not read its answers for {limits.slow_client_timeout_s:g} s"
-        if connection.frame_since is not None and now - connection.frame_since > limits.frame_timeout_s:
+        sending = connection.frame_since if connection.watched & _READ else None  # else it is us who do not read
+        if sending is not None and now - sending > limits.frame_timeout_s:
             return f"a frame has not arrived whole for {limits.frame_timeout_s:g} s"
         if not connection.greeted and now - connection.accepted > limits.hello_timeout_s:
             return f"no hello for {limits.hello_timeout_s:g} s"

@@ -5,9 +5,11 @@ from __future__ import annotations
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 import trio
+import trio.testing
 
 from eventstore.protocol import encode_ok
 from eventstore.protocol.frames import LENGTH
@@ -64,6 +66,49 @@ async def test_a_handler_that_fails_closes_only_its_own_connection(caplog: pytes
             await stream.aclose()
     assert "serving a client failed; its connection is closed" in caplog.text
     assert "ZeroDivisionError: a bug" in caplog.text
+
+
+@asynccontextmanager
+async def owing() -> AsyncIterator[tuple[Gate, int]]:
+    """A gate that owes the answer to each b"later", and keeps house; a connection may be owed one."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+
+    def handle(connection: Connection, payload: bytes) -> None:
+        connection.greeted = True
+        if payload == b"later":
+            connection.owed += 1
+        else:
+            gate.send(connection, encode_ok(len(payload)))
+
+    gate = Gate(listener, replace(LIMITS, requests_max=1, frame_timeout_s=5), handle, lambda: None)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(gate.run, NeverFull())
+        nursery.start_soon(gate.keep_house)
+        yield gate, port
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_frame_is_not_late_while_the_server_does_not_read_it(mock_clock: trio.testing.MockClock) -> None:
+    async with owing() as (gate, port), await trio.open_tcp_stream("127.0.0.1", port) as client:
+        await client.send_all(LENGTH.pack(5) + b"later" + LENGTH.pack(3) + b"a")
+        while not any(connection.frame_since is not None for connection in gate.connections):
+            await trio.lowlevel.checkpoint()
+        (connection,) = gate.connections
+        for _ in range(3):
+            mock_clock.jump(6)
+            await trio.testing.wait_all_tasks_blocked()
+        assert not connection.closed
+        connection.owed -= 1
+        gate.send(connection, encode_ok(1))
+        gate.flush()
+        assert bytes(await client.receive_some()) == encode_ok(1)
+        mock_clock.jump(4)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not connection.closed
+        mock_clock.jump(2)
+        assert bytes(await client.receive_some()) == b"", "now it is the client who is late"
+        assert connection.closed
 
 
 def test_a_damaged_file_is_an_error_for_whoever_reads_it_and_for_nobody_else(serve: Serve) -> None:
