@@ -27,12 +27,13 @@ from eventstore.broker.state_record import QueueKey
 ENTRY: Final = np.dtype(
     [("offset", "<u8"), ("position", "<u8"), ("length", "<u4"), ("tag", "<u4"), ("key", "<u4"), ("crc", "<u4")]
 )
+LAYOUT: Final = struct.Struct("<QQIIII")
 ENTRY_BYTES: Final = ENTRY.itemsize
 COVERED_BYTES: Final = ENTRY_BYTES - 4
 OWNER: Final = struct.Struct("<II")
 Entries: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.void]]"
 
-assert ENTRY_BYTES == 32
+assert ENTRY_BYTES == LAYOUT.size == 32
 
 _ZERO: Final = crc32c(bytes(COVERED_BYTES))
 _TABLES: Final = np.array(

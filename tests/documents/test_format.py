@@ -22,6 +22,7 @@ from crc32c import crc32c
 
 import eventstore as es
 from eventstore import config, flat, model
+from eventstore.broker import entry, message, state_record
 from eventstore.chunks import header as chunk_header
 from eventstore.chunks import record
 from eventstore.chunks.documents import write_document
@@ -109,6 +110,9 @@ STRUCTS = {
     "directory-value": directory._VALUE,
     "directory-place": directory._SEGMENT,
     "directory-file": directory._FILE,
+    "message-header": message.HEADER,
+    "state-entry": state_record.ENTRY,
+    "queue-entry": entry.LAYOUT,
 }
 
 
@@ -130,6 +134,7 @@ def test_a_layout_is_that_of_the_struct(name: str) -> None:
 def test_a_commit_header_begins_with_what_all_records_share() -> None:
     prefix = layout("record-prefix")
     assert layout("commit-header")[: len(prefix)] == prefix
+    assert layout("message-header")[: len(prefix)] == prefix
     assert next(field.offset for field in prefix if field.name == "crc") + 4 == record.CRC_FROM
     assert next(field.offset for field in prefix if field.name == "length") == record.LENGTH_AT
 
@@ -147,7 +152,13 @@ def test_what_numpy_reads_of_a_header_lies_where_the_document_says(dtype: np.dty
         assert documented[renamed.get(name, name)] == (offset, kind.itemsize, kind.kind)
 
 
-@pytest.mark.parametrize("module", ["eventstore.chunks.header", "eventstore.chunks.record", "eventstore.store.commit"])
+BOXED = [
+    "eventstore.chunks.header", "eventstore.chunks.record", "eventstore.store.commit", "eventstore.broker.message",
+    "eventstore.broker.state_record", "eventstore.broker.entry",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("module", BOXED)
 def test_the_boxes_are_those_above_the_structs(module: str) -> None:
     boxes = re.findall(rf"^```text box:{module}\n(.*?)^```", TEXT, flags=re.M | re.S)
     assert boxes
