@@ -1,0 +1,33 @@
+"""docs/BROKER.md: its program runs, its limits are those of the code."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from eventstore.broker import groups, message, names, pulling, pulls, topics
+
+PAGE = (Path(__file__).parents[2] / "docs" / "BROKER.md").read_text(encoding="utf-8")
+
+
+def test_the_program_of_the_page_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (source,) = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.M | re.S)
+    exec(source.replace("./data/broker", str(tmp_path)), {"__name__": "page"})  # our own page
+    assert capsys.readouterr().out.endswith("order-42 b'...'\n")
+
+
+def test_the_limits_are_those_of_the_code() -> None:
+    rows = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", PAGE.split("## Limits")[1].split("## ")[0], flags=re.M))
+    assert rows["body"] == f"{message.BODY_BYTES_MAX >> 20} MiB"
+    assert rows["key, tag"] == f"{message.TEXT_BYTES_MAX} bytes"
+    assert rows["properties"] == f"{message.PROPERTIES_BYTES_MAX >> 10} KiB"
+    assert rows["queues of a topic"] == f"{topics.QUEUES_MAX}; topics {topics.TOPICS_MAX:,}"
+    assert rows["members of a group"] == f"{groups.MEMBERS_MAX:,}; groups {groups.GROUPS_MAX:,}"
+    assert rows["one pull"] == (
+        f"{pulls.MESSAGES_MAX:,} messages, {pulls.PULL_BYTES_MAX >> 20} MiB, {pulls.WANTS_MAX:,} queues, "
+        f"waits up to {pulls.WAIT_SECONDS_MAX:.0f} s"
+    )
+    assert rows["entries one pull looks at"] == f"{pulling.EXAMINED_MAX:,}"
+    assert f"1 to {names.NAME_BYTES_MAX} of" in PAGE

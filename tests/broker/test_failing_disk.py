@@ -1,0 +1,131 @@
+"""A disk that is full or fails: whoever waits is told, and what was acknowledged stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from errno import EIO
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from eventstore.broker.broker import open_broker
+from eventstore.broker.pulls import Want
+from eventstore.broker.settings import BrokerSettings
+from eventstore.errors import EventStoreError, Poisoned, StorageFull
+from tests.broker.stepped import DATA, Stepped, numbered, raw
+from tests.simulated_disk import SimulatedDisk
+
+SETTINGS = BrokerSettings(chunk_size_bytes=8192, preallocate_bytes=4096, queue_chunk_entries=16)
+ASYNC = BrokerSettings(durability="async", chunk_size_bytes=65_536, preallocate_bytes=4096, flush_interval_s=60)
+
+
+async def until(condition: Callable[[], bool], step_s: float) -> None:
+    """Returns once the condition holds; on a clock that jumps, so nothing really waits."""
+    while not condition():
+        await trio.sleep(step_s)  # noqa: ASYNC110 # what is waited for is on the disk, and sets no event
+
+
+async def test_on_a_full_disk_a_send_is_refused_pulls_go_on_and_sends_work_again_when_there_is_space() -> None:
+    disk = SimulatedDisk(0)
+    async with open_broker(DATA, SETTINGS, files=disk) as broker:
+        await broker.administration.create_topic("orders", 1)
+        await broker.send_many("orders", [raw(b"first")])
+        disk.capacity_bytes = disk.allocated_bytes
+        results: list[list[object]] = []
+
+        async def send(number: int) -> None:
+            results.append(list(await broker.send_many("orders", numbered(40, size=200, start=100 * number))))
+
+        async with trio.open_nursery() as nursery:
+            for number in range(3):
+                nursery.start_soon(send, number)
+        refused = [outcome for outcomes in results for outcome in outcomes if isinstance(outcome, StorageFull)]
+        assert refused
+        taken = sum(not isinstance(outcome, EventStoreError) for outcomes in results for outcome in outcomes)
+        assert broker.bounds("orders", 0) == (0, 1 + taken)
+        assert (await broker.pulls.pull([Want("orders", 0, 0)]))[0].count == 1 + taken
+        disk.capacity_bytes = None
+        outcomes = await broker.send_many("orders", [raw(b"again")])
+        assert outcomes[0][1] == 1 + taken  # type: ignore[index] # an outcome
+    again = Stepped(disk)
+    assert again.bodies()[0] == b"first"
+    assert again.bodies()[-1] == b"again"
+
+
+async def test_a_failed_sync_poisons_everybody_is_told_and_pulls_go_on() -> None:
+    disk = SimulatedDisk(1)
+    async with open_broker(DATA, SETTINGS, files=disk) as broker:
+        await broker.administration.create_topic("orders", 1)
+        await broker.send_many("orders", [raw(b"safe")])
+        disk.fail("sync", 1, EIO, path_contains=".messages")
+        outcomes = await broker.send_many("orders", [raw(b"lost")] * 3)
+        assert [type(outcome) for outcome in outcomes] == [Poisoned] * 3
+        assert broker.committer.poisoned.is_set()
+        with pytest.raises(Poisoned):
+            await broker.send_many("orders", [raw()])
+        assert (await broker.pulls.pull([Want("orders", 0, 0)]))[0].count == 1
+    after = Stepped(disk.crash("lost"))
+    assert after.bodies() == [b"safe"]
+
+
+def test_what_is_not_flushed_can_be_read_and_a_killed_process_does_not_lose_it() -> None:
+    disk = SimulatedDisk(2)
+    broker = Stepped(disk, ASYNC)
+    broker.topic()
+    broker.send(raw(b"flushed", queue=0))
+    broker.engine.mark_synced(*broker.engine.sync_now())
+    broker.send(raw(b"written", queue=0))
+    assert broker.bodies() == [b"flushed", b"written"]
+    after = Stepped(disk.crash("lost"), ASYNC)
+    assert after.bodies() == [b"flushed"]
+    assert after.send(raw(b"new", queue=0))[0][1] == 1  # type: ignore[index] # an outcome
+    assert Stepped(disk.crash("kept"), ASYNC).bodies() == [b"flushed", b"written"]
+
+
+async def test_async_a_flush_follows_after_the_interval(autojump_clock: trio.testing.MockClock) -> None:
+    disk = SimulatedDisk(3)
+    async with open_broker(DATA, ASYNC, files=disk) as broker:
+        await broker.administration.create_topic("orders", 1)
+        await broker.send_many("orders", [raw(b"written")])
+        await until(lambda: b"written" in bytes(disk._names.durable["/data/messages"]["0000000001.messages"].durable()), 1)
+        assert trio.current_time() >= 60
+
+
+async def test_an_index_that_cannot_be_written_loses_nothing_and_is_written_later() -> None:
+    disk = SimulatedDisk(4)
+    async with open_broker(DATA, SETTINGS, files=disk) as broker:
+        await broker.administration.create_topic("orders", 1)
+        disk.fail("create", 1, EIO, times=1000, path_contains=".queue")
+        for start in range(0, 200, 10):
+            await broker.send_many("orders", numbered(10, start=start))
+        with pytest.raises(OSError):
+            broker.engine.index_completed()
+        assert broker.engine.queues[1, 0].tail.base == 0
+        disk._failures.clear()
+        await broker.housekeeping._index_once()
+        assert broker.engine.queues[1, 0].tail.base > 0
+        (page,) = await broker.pulls.pull([Want("orders", 0, 0)], messages_max=1000)
+        assert page.count == 200
+
+
+async def test_a_silent_member_is_taken_for_dead_and_offsets_are_saved(
+    autojump_clock: trio.testing.MockClock, tmp_path: Path
+) -> None:
+    now = [0.0]
+    async with open_broker(tmp_path, SETTINGS) as broker:
+        broker.groups._clock = lambda: now[0]
+        await broker.administration.create_topic("orders", 2)
+        await broker.send_many("orders", [raw(queue=0)] * 9)
+        await broker.consumers.join("billing", "a", {"orders": None})
+        await broker.consumers.join("billing", "b", {"orders": None})
+        now[0] = 14.0
+        generation = broker.groups.get("billing").generation
+        broker.consumers.heartbeat("billing", "a", generation)
+        now[0] = 16.0
+        await until(lambda: "b" not in broker.groups.get("billing").members, 0.5)
+        assert broker.groups.get("billing").members["a"].queues["orders"] == [0, 1]
+        broker.consumers.commit("billing", "a", broker.groups.get("billing").generation, [("orders", 0, 5)])
+        await until(lambda: not broker.groups.progress.changed, 0.1)
+        assert b'"0": 5' in (tmp_path / "offsets.json").read_bytes()
