@@ -23,8 +23,8 @@ ASYNC = BrokerSettings(durability="async", chunk_size_bytes=65_536, preallocate_
 
 async def until(condition: Callable[[], bool], step_s: float) -> None:
     """Returns once the condition holds; on a clock that jumps, so nothing really waits."""
-    while not condition():
-        await trio.sleep(step_s)  # noqa: ASYNC110 # what is waited for is on the disk, and sets no event
+    while not condition():  # noqa: ASYNC110 # what is waited for is on the disk, and sets no event
+        await trio.sleep(step_s)
 
 
 async def test_on_a_full_disk_a_send_is_refused_pulls_go_on_and_sends_work_again_when_there_is_space() -> None:
