@@ -1,4 +1,5 @@
-"""Pages for READ and READ_ALL. What lies in the page cache is answered on the event loop; what needs the disk, on a thread."""
+"""Pages for READ and READ_ALL, answers to VERSION and FIND_COMMAND. What lies in memory is answered on the event loop; what may
+need the disk, on a thread."""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ from eventstore.store.reading import IN_PLACE_BYTES_MAX, NotCached
 
 _WORKERS_PER_CONNECTION: Final = 4
 _RECORDS_BYTES_MAX: Final = FRAME_BYTES_MAX - 64  # what a frame takes besides its records, and some to spare
+_SMALL_BYTES: Final = 64
 _log = logging.getLogger(__name__)
 
 
@@ -72,15 +74,30 @@ class Reads:
 
     def version(self, connection: Connection, request_id: int, request: Request) -> None:
         assert isinstance(request, Version)
-        assert self._gate is not None
-        self._gate.send(connection, encode_ok(request_id, self._engine.version(request.aggregate_id)))
+
+        def answer(cached_only: bool) -> bytes:
+            return encode_ok(request_id, self._engine.look_up_version(request.aggregate_id, cached_only))
+
+        self._now_or_later(connection, request_id, answer)
 
     def find_command(self, connection: Connection, request_id: int, request: Request) -> None:
         assert isinstance(request, FindCommand)
-        assert self._gate is not None
-        view = self._engine.find_command(request.aggregate_id, request.command_id)
-        values = () if view is None else (view.last_version, view.last_sequence)
-        self._gate.send(connection, encode_ok(request_id, *values))
+
+        def answer(cached_only: bool) -> bytes:
+            view = self._engine.look_up_command(request.aggregate_id, request.command_id, cached_only)
+            return encode_ok(request_id, *(() if view is None else (view.last_version, view.last_sequence)))
+
+        self._now_or_later(connection, request_id, answer)
+
+    def _now_or_later(self, connection: Connection, request_id: int, answer: Callable[[bool], bytes]) -> None:
+        """A small answer: at once out of memory, or on a thread."""
+        try:
+            frame = answer(True)
+        except NotCached:
+            self._later(connection, request_id, lambda: answer(False), _SMALL_BYTES)
+        else:
+            assert self._gate is not None
+            self._gate.send(connection, frame)
 
     def _later(self, connection: Connection, request_id: int, page: Callable[[], bytes], size: int) -> None:
         connection.owed += 1

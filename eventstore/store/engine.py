@@ -4,7 +4,7 @@ Three kinds of callers, and what they may call:
 - the owner's thread (an event loop): `append_batch`, `take`, `mark_written`, `roll_back`, and all that reads memory
 only;
 - the writer, one at a time, on any thread: `write`, `sync_now`;
-- readers on any thread: `replay`, `scan`.
+- readers on any thread: `replay`, `scan`, `look_up_version`, `look_up_command`.
 
 Checks happen in memory before the write and are visible to the next batch at once. An outcome may be told to the
 outside only when `visible_sequence` has reached the `barrier` that `append_batch` was followed by: also a conflict or
@@ -29,6 +29,7 @@ from eventstore.store.commit import CommitView, check_id
 from eventstore.store.directory import Directory
 from eventstore.store.event_files import EventFiles
 from eventstore.store.event_filter import EventFilter
+from eventstore.store.facts import Facts
 from eventstore.store.known import KnownAggregates, version_of
 from eventstore.store.reading import Page, Replay, read_records
 from eventstore.store.scanning import Scan, ScanPage
@@ -58,6 +59,7 @@ class Engine:
         self.appender = Appender(files, tail, known, self._unique, front, epoch, clock)
         self._replay = Replay(files, tail, directory)
         self._scan = Scan(files, tail)
+        self._facts = Facts(files, tail, directory, known)
 
     def append_batch(self, commits: Sequence[RawCommit]) -> list[Outcome]:
         """Checks each commit and puts the good ones into the front buffer. Never raises for what a commit contains."""
@@ -182,16 +184,23 @@ class Engine:
             time.sleep(0)
 
     def version(self, aggregate_id: str) -> int:
-        """The aggregate's visible version, 0 where it does not exist."""
+        """The aggregate's visible version, 0 where it does not exist. Loads it into the version cache."""
         check_id("aggregate_id", aggregate_id)
-        for file in reversed(self.tail.files):
-            ordinal = file.heads.get(aggregate_id)
-            visible = file.written_commits(self.visible_sequence) if ordinal is not None else 0
-            while ordinal is not None and ordinal < len(file.versions):
-                if ordinal < visible:
-                    return file.versions[ordinal]
-                ordinal = file.previous[ordinal]
-        return version_of(self._unique.sorted_part(aggregate_id))
+        version = self._facts.version_in_tail(aggregate_id, self.visible_sequence)
+        return version if version is not None else version_of(self._unique.sorted_part(aggregate_id))
+
+    def look_up_version(self, aggregate_id: str, cached_only: bool = False) -> int:
+        """The same for readers, on any thread; with `cached_only` on the owner's, raising NotCached instead of waiting."""
+        check_id("aggregate_id", aggregate_id)
+        return self._consistently(lambda: self._facts.version(aggregate_id, self.visible_sequence, cached_only))
+
+    def look_up_command(self, aggregate_id: str, command_id: str, cached_only: bool = False) -> CommitView | None:
+        """As `find_command`, for readers; see `look_up_version`."""
+        check_id("aggregate_id", aggregate_id)
+        check_id("command_id", command_id)
+        return self._consistently(
+            lambda: self._facts.find_command(aggregate_id, command_id, self.visible_sequence, cached_only)
+        )
 
     def find_command(self, aggregate_id: str, command_id: str) -> CommitView | None:
         """The visible commit of this command."""

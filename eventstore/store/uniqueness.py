@@ -3,6 +3,11 @@
 Answers from memory where it can: the tail for what is not sorted yet, the cache of known aggregates for what is.
 Whatever fell out of the cache is looked up in the directory; "not cached" never means "new". Hashes of command ids
 only ever say "maybe": a repeated command is found by reading its record.
+
+All of this runs where appends are checked, on an event loop, also where it has to wait for the disk: what is checked must
+stay true until the record is framed, so the batch cannot wait on a thread while others go on. It waits once for each
+aggregate that is not cached (a batch of many asks for them in one pass, in key order), and for a repetition that is not in
+memory. The questions of a server's readers do not wait here: see `facts`.
 """
 
 from __future__ import annotations
@@ -13,10 +18,10 @@ from eventstore.store import commit, known
 from eventstore.store.commit import CommitView
 from eventstore.store.directory import Directory, Place
 from eventstore.store.event_files import EventFiles
+from eventstore.store.facts import find_in_sorted
 from eventstore.store.index import command_hash
 from eventstore.store.known import ABSENT, KnownAggregates
 from eventstore.store.lookup import look_up, look_up_many
-from eventstore.store.reading import check_records, read_checked
 from eventstore.store.tail import Tail, TailFile, command_key
 
 _PREFETCH_MIN = 8
@@ -87,19 +92,6 @@ class Uniqueness:
         value = self.sorted_part(aggregate_id)
         if not value:
             return None
-        hashed = command_hash(command_id.encode())
-        return self._find_sorted(aggregate_id, command_id, hashed) if known.may_hold(value, hashed) else None
-
-    def _find_sorted(self, aggregate_id: str, command_id: str, hashed: int) -> CommitView | None:
-        entry = look_up(self._directory, self._files, aggregate_id.encode())
-        for place in entry.places if entry is not None else ():
-            index = self._files.index(place.file)
-            file, name = self._files.file(place.file), self._files.name(place.file)
-            for row in index.rows_with_command(place.first, place.first + place.rows, hashed):
-                start, stop = index.extent(row, row + 1)
-                data = read_checked(file, name, start, stop)
-                check_records(data, name, start, index.commit_sequences(row, row + 1))
-                view = commit.decode(data)
-                if view.command_id == command_id and view.aggregate_id == aggregate_id:
-                    return view
-        return None
+        if not known.may_hold(value, command_hash(command_id.encode())):
+            return None
+        return find_in_sorted(self._directory, self._files, aggregate_id, command_id)
