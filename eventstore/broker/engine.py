@@ -185,14 +185,14 @@ class Engine:
     def trim(self, indexed: int) -> None:
         """Everything up to this message chunk is in the queue chunks: memory lets go of it."""
         self.indexed = max(self.indexed, indexed)
-        for log in self.queues.values():
+        for log in list(self.queues.values()):  # another thread may add some
             log.drop_below(position_of(indexed + 1, 0))
 
     # -- deletion -----------------------------------------------------------------------------------------------------
 
     def forget_chunks(self, through: int, begins: dict[QueueKey, int]) -> None:
         """The oldest chunks are about to be deleted. `begins`: where each queue begins then (the state of the next chunk)."""
-        for key, log in self.queues.items():
+        for key, log in list(self.queues.items()):
             log.first = max(log.first, begins.get(key, 0))
         self.files.forget(through)
 

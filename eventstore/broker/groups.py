@@ -330,6 +330,23 @@ class Groups:
                 return group
         return None
 
+    def unsubscribe(self, group: str, topic: str) -> None:
+        """Forgets how far the group is in a topic that it no longer reads: it would hold back its deletion for ever.
+
+        Raises:
+            UnknownGroup
+            InvalidArgument: a member reads it.
+        """
+        found = self.get(group)
+        reader = next((member.id for member in found.members.values() if topic in member.topics), None)
+        if reader is not None:
+            raise InvalidArgument(
+                f"member {reader!r} of group {group!r} reads {shown(topic)}", field="topic", value=shown(topic)
+            )
+        if self.progress.groups.get(group, {}).pop(topic, None) is not None:
+            self.progress.changed = True
+            self._rebalance(found)
+
     def delete(self, group: str) -> None:
         """Forgets the group and its offsets.
 

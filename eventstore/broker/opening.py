@@ -273,7 +273,8 @@ class _Opening:
                 name, len(found.torn), found.end, self._report.torn_copy,
             )  # fmt: skip
         writer.resume(header, found.end, found.next_sequence, found.records, found.checksum)
-        writer.rewrite(found.durable, file.read_at(found.durable, found.end - found.durable))
+        durable = min(max(found.durable, known_end), found.end)
+        writer.rewrite(durable, file.read_at(durable, found.end - durable))
         self._front.resume(header.number, found.end, found.next_sequence)
 
     def _keep_copy(self, number: int, found: Recovered) -> str:

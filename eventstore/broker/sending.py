@@ -34,7 +34,7 @@ from eventstore.broker.topics import Topic
 from eventstore.chunks.front import FrontBuffer
 from eventstore.chunks.header import RECORDS_FROM
 from eventstore.chunks.record import MARK, TRAILER, TRAILER_MARK
-from eventstore.errors import EventStoreError, InvalidArgument, Poisoned, UnknownQueue, UnknownTopic
+from eventstore.errors import EventStoreError, InvalidArgument, Poisoned, UnknownQueue, UnknownTopic, again
 from eventstore.fields import check_text, shown
 
 Outcome: TypeAlias = tuple[int, int, int] | EventStoreError
@@ -73,7 +73,7 @@ class Sender:
         turn. `own`: the broker itself sends, and its properties are not checked.
         """
         if self.failed is not None:
-            raise self.failed
+            raise again(self.failed)
         self.last_time = max(self.last_time, int(self._clock() * 1_000_000))
         logs = [self._queues.get((topic.id, number)) for number in topic.open]
         if None in logs:

@@ -68,7 +68,7 @@ class Statistics:
         """`now`: seconds on a clock that never goes back."""
         queues = {
             key: (log.visible_end(self._engine.visible_position), log.count_bytes(), *self._pulled.get(key, (0, 0)))
-            for key, log in self._engine.queues.items()
+            for key, log in list(self._engine.queues.items())
         }
         chunks = {number: self._chunk_total(number) for number in self._engine.files.headers}
         if self._at is not None and now > self._at:
@@ -79,8 +79,13 @@ class Statistics:
 
     def _chunk_total(self, number: int) -> tuple[int, ...]:
         reads = self._engine.files.reads.get(number)
-        written = 0 if self._engine.files.headers[number].completed else self._engine.visible_number
-        return written, self._bytes(number), *((reads.records, reads.bytes) if reads is not None else (0, 0))
+        header = self._engine.files.headers[number]
+        last = header.last_sequence if header.completed else self._engine.visible_number
+        return (
+            last - header.first_sequence + 1,
+            self._bytes(number),
+            *((reads.records, reads.bytes) if reads is not None else (0, 0)),
+        )
 
     def _bytes(self, number: int) -> int:
         header = self._engine.files.headers[number]

@@ -19,7 +19,7 @@ from eventstore.fields import check_int
 QUEUES_MAX: Final = 256
 QUEUE_NUMBER_MAX: Final = 65_535
 TOPICS_MAX: Final = 10_000
-DEFAULT_QUEUES: Final = 4
+QUEUES_TOTAL_MAX: Final = 100_000
 QueueState: TypeAlias = Literal["open", "draining", "hidden"]
 STATES: Final = ("open", "draining", "hidden")
 
@@ -104,6 +104,7 @@ class Topics:
             raise InvalidArgument(
                 f"there are {TOPICS_MAX} topics already, no more are allowed", field="topic", limit=TOPICS_MAX
             )
+        self._check_total(queues)
         topic = Topic(name, self._next_id, dict.fromkeys(range(queues), "open"), queues)
         return self._put(topic, self._next_id + 1)
 
@@ -112,6 +113,7 @@ class Topics:
         topic = self.get(name)
         check_int("queues", count, 1, QUEUES_MAX - len(topic.queues))
         check_int("queue", topic.next_queue + count - 1, 0, QUEUE_NUMBER_MAX)
+        self._check_total(count)
         added: dict[int, QueueState] = dict.fromkeys(range(topic.next_queue, topic.next_queue + count), "open")
         return self._put(replace(topic, queues={**topic.queues, **added}, next_queue=topic.next_queue + count))
 
@@ -137,6 +139,15 @@ class Topics:
         topic = self.get(name)
         self._write({each: kept for each, kept in self.by_name.items() if each != name}, self._next_id)
         return topic
+
+    def _check_total(self, more: int) -> None:
+        """Every chunk begins with a record of where each queue stood, and a record has a limit."""
+        total = more + sum(len(topic.queues) for topic in self.by_name.values())
+        if total > QUEUES_TOTAL_MAX:
+            raise InvalidArgument(
+                f"all topics together would have {total} queues, allowed are {QUEUES_TOTAL_MAX}",
+                field="queues", limit=QUEUES_TOTAL_MAX, value=total,
+            )  # fmt: skip
 
     def _put(self, topic: Topic, next_id: int | None = None) -> Topic:
         self._write({**self.by_name, topic.name: topic}, next_id or self._next_id, topic)

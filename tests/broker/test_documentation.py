@@ -23,7 +23,10 @@ def test_the_limits_are_those_of_the_code() -> None:
     assert rows["body"] == f"{message.BODY_BYTES_MAX >> 20} MiB"
     assert rows["key, tag"] == f"{message.TEXT_BYTES_MAX} bytes"
     assert rows["properties"] == f"{message.PROPERTIES_BYTES_MAX >> 10} KiB"
-    assert rows["queues of a topic"] == f"{topics.QUEUES_MAX}; topics {topics.TOPICS_MAX:,}"
+    assert (
+        rows["queues of a topic"]
+        == f"{topics.QUEUES_MAX}; topics {topics.TOPICS_MAX:,}; queues of all topics {topics.QUEUES_TOTAL_MAX:,}"
+    )
     assert rows["members of a group"] == f"{groups.MEMBERS_MAX:,}; groups {groups.GROUPS_MAX:,}"
     assert rows["one pull"] == (
         f"{pulls.MESSAGES_MAX:,} messages, {pulls.PULL_BYTES_MAX >> 20} MiB, {pulls.WANTS_MAX:,} queues, "

@@ -128,6 +128,18 @@ def test_an_offset_never_goes_back_but_by_a_reset_and_never_beyond_the_log() -> 
         house.groups.reset("billing", [("orders", 0, -1)])
 
 
+def test_a_topic_that_a_group_no_longer_reads_can_be_forgotten_and_holds_nothing_back() -> None:
+    house = House()
+    house.groups.join("billing", "a", {"orders": None})
+    assert house.groups.unconsumed("orders", 0, 5) == "billing"
+    with pytest.raises(InvalidArgument, match="reads"):
+        house.groups.unsubscribe("billing", "orders")
+    house.groups.leave("billing", "a")
+    house.groups.unsubscribe("billing", "orders")
+    assert house.groups.unconsumed("orders", 0, 5) is None
+    assert house.groups.progress.groups["billing"] == {}
+
+
 def test_members_that_want_other_tags_of_the_same_topic_are_refused() -> None:
     house = House()
     house.groups.join("billing", "a", {"orders": "paid | sent"})

@@ -146,6 +146,7 @@ def test_statistics_tell_rates_per_queue_and_chunk() -> None:
     chunks = statistics.chunks()
     assert [chunk.state for chunk in chunks] == ["completed"] * (len(chunks) - 1) + ["ongoing"]
     assert sum(chunk.rates.read for chunk in chunks) == 10.0
+    assert sum(chunk.rates.written for chunk in chunks) == 30.0
     statistics.tick(13.0)
     assert statistics.queues()[0].rates.written == 0.0
 
