@@ -99,6 +99,7 @@ async def _serve(
     log = structlog.get_logger("eventstore.server")
     async with open_store(settings.data, settings.store()) as store:
         async with _listening(settings, store, domain, listener) as server:
+            calm_collector()
             log.info(
                 "serving",
                 version=__version__,
@@ -113,7 +114,6 @@ async def _serve(
                 directory=store.report.directory,
                 open_seconds=round(store.report.seconds, 3),
             )
-            calm_collector()
             task_status.started(server)
             await _until_stopped(server)
             log.info("stopping", connections=len(server.gate.connections))
