@@ -266,13 +266,19 @@ async def open_store(
     files: Files | None = None,
     directory: Path | None = None,
 ) -> AsyncIterator[EmbeddedStore]:
-    """Opens, or creates, the store in the folder `path` for this process alone.
+    """Opens, or creates, the store in the folder `path` for this process alone. On trio only.
 
     `files` and `directory` replace the disk; they are for tests.
 
     Raises:
-        FolderRefused, Corrupt
+        FolderRefused, Corrupt: the folder cannot be opened.
+        InvalidArgument: the caller runs on another event loop.
     """
+    if not trio.lowlevel.in_trio_run():
+        raise InvalidArgument(
+            "an embedded store needs trio; run the program with trio.run(main), or connect to a server, also on asyncio",
+            field="event loop",
+        )
     settings, path = settings or StoreSettings(), Path(path)
     expect_large_buffers()
     opened = await trio.to_thread.run_sync(lambda: open_folder(path, settings, files=files, directory=directory))

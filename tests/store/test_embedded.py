@@ -6,6 +6,7 @@ happens while a batch is on its way to the disk, without a clock.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import threading
@@ -752,3 +753,15 @@ async def test_a_restart_finds_the_files_as_they_were_left(opening: Opener, disk
     assert order_of_files(stepped)[-1] == "ongoing"
     assert stepped.state() == before
     stepped.close()
+
+
+def test_on_asyncio_it_is_refused_in_words(tmp_path: Path) -> None:
+    async def main() -> None:
+        with pytest.raises(
+            es.InvalidArgument, match=r"^an embedded store needs trio; run the program with trio\.run\(main\), or"
+        ):
+            async with es.open_store(tmp_path / "data"):
+                pass
+
+    asyncio.run(main())
+    assert not (tmp_path / "data").exists()
