@@ -9,6 +9,7 @@ Help is plain text and not rich's panels: importing those alone would take longe
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from typing import Annotated
@@ -32,10 +33,19 @@ from eventstore.cli import (
 )
 from eventstore.cli.output import print_error
 from eventstore.cli.usage import Command, plain_usage
-from eventstore.errors import EventStoreError, InvalidArgument
+from eventstore.errors import Corrupt, EventStoreError, InvalidArgument
 
 _WRONG_USAGE = 2
 _INTERRUPTED = 130
+_DAMAGED = "`eventstore verify` lists all damage, docs/OPERATIONS.md says what to do about it"
+_OWNER = "check owner and mode"
+_NEXT_STEPS = {
+    errno.EACCES: _OWNER,
+    errno.EPERM: _OWNER,
+    errno.EROFS: "have it mounted writable, or choose another folder",
+    errno.ENOSPC: "free some space and try again",
+    errno.EDQUOT: "free some space and try again",
+}
 
 app = typer.Typer(
     name="eventstore",
@@ -115,16 +125,25 @@ def _end_of(error: Exception) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at the end would fail as well
         return 1
     if isinstance(error, EventStoreError):
-        print_error(error.message)
+        print_error(error.message + _next_step(error))
         return _WRONG_USAGE if isinstance(error, InvalidArgument) else 1
     if isinstance(error, OSError):
-        print_error(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error))
+        said = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
+        print_error(said + _next_step(error))
         return 1
     usage = getattr(error, "format_message", None)  # typer's errors of usage; their class has moved between its versions
     if usage is None:
         raise error
     print_error(f"{plain_usage(usage())}; see --help")
     return int(getattr(error, "exit_code", _WRONG_USAGE))
+
+
+def _next_step(error: Exception) -> str:
+    """What to do about it, where the message does not say so by itself."""
+    if isinstance(error, Corrupt):
+        return f"; {_DAMAGED}"
+    step = _NEXT_STEPS.get(error.errno or 0) if isinstance(error, OSError) else None
+    return "" if step is None else f"; {step}"
 
 
 def main() -> None:

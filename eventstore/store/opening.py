@@ -14,6 +14,7 @@ written last when a store is created: where it is, the folder of events must be 
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import time
 import uuid
@@ -128,7 +129,8 @@ def _refusing(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.filename is None and error.errno is None:
             raise
-        raise FolderRefused(str(error.filename or path), f"{error.strerror or error}") from error
+        hint = "; have it mounted writable, or choose another folder" if error.errno == errno.EROFS else ""
+        raise FolderRefused(str(error.filename or path), f"{error.strerror or error}{hint}") from error
 
 
 def _take_lock(files: Files, path: Path) -> Lock:

@@ -66,7 +66,11 @@ def rebuild(
     if not path.is_dir():
         raise FolderRefused(str(path), "is a file, not a folder" if path.exists() else "there is no such folder")
     folder = event_folder(files, path, read_identity(files, path))
-    lock = files.lock(path / LOCK)
+    try:
+        lock = files.lock(path / LOCK)
+    except FolderRefused as refused:
+        holder = str(refused.fields["why"]).partition(";")[0]
+        raise FolderRefused(str(path), f"{holder}; stop it first: what it serves from is made anew") from None
     try:
         return _rebuild(files, path, folder, on_step, preload_aggregates)
     finally:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable
 
 import pytest
 
 from eventstore.cli.output import escaped, shown
-from tests.cli.processes import Server, line, output, run
+from tests.cli.processes import PROGRAM, Server, line, output, run
 
 Serve = Callable[..., Server]
 EVIL = "a\x1b]0;owned\x07\n\x9b2J\u202eb"
@@ -43,6 +44,12 @@ def test_ids_and_types_do_not_reach_the_terminal_raw(serve: Serve) -> None:
         inspected = output("inspect", server.data / name)
         assert ESCAPED in inspected
         assert all(each.isprintable() for each in inspected.split("\n"))
+
+
+def test_a_disk_that_is_full_is_told_with_the_next_step() -> None:
+    with open("/dev/full", "w") as full:
+        result = subprocess.run([*PROGRAM, "--version"], check=False, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (result.returncode, result.stderr) == (1, "error: No space left on device; free some space and try again\n")
 
 
 def test_neither_do_errors_and_refusals(shared: Server) -> None:

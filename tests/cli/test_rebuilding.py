@@ -93,7 +93,8 @@ def test_no_file_is_listed_behind_one_that_could_not_be_sorted(unsorted_folder: 
 
 def test_a_folder_in_use_is_refused(serve: Serve, folder: Path) -> None:
     server = serve(data=folder)
-    assert f"in use by process {server.process.pid}" in refused("rebuild", folder)
+    said = refused("rebuild", folder)
+    assert said == f"{folder}: in use by process {server.process.pid}; stop it first: what it serves from is made anew"
 
 
 def test_what_is_no_store_is_refused(folder: Path, tmp_path: Path) -> None:

@@ -81,6 +81,16 @@ def test_a_data_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
     assert "is a file, not a folder" in refused("serve", "--data", tmp_path / "data", "--listen", "127.0.0.1:0")
 
 
+def test_a_damaged_folder_is_refused_with_the_next_step(folder: Path) -> None:
+    last = max((folder / "events").glob("*.events"))
+    raw = bytearray(last.read_bytes())
+    raw[4_100] ^= 1
+    last.write_bytes(raw)
+    said = refused("serve", "--data", folder, "--listen", "127.0.0.1:0")
+    assert f"{last}: corrupt at byte offset 4096" in said
+    assert said.endswith("; `eventstore verify` lists all damage, docs/OPERATIONS.md says what to do about it")
+
+
 def test_a_data_folder_in_use_is_refused(serve: Serve) -> None:
     server = serve()
     message = refused("serve", "--data", server.data, "--listen", "127.0.0.1:0")
