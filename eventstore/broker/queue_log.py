@@ -10,6 +10,8 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 
+import numpy as np
+
 from eventstore.broker.state_record import QueueKey
 
 
@@ -87,6 +89,7 @@ class QueueLog:
         tail = self.tail
         if self._counted > tail.end:  # a failed write took some back
             self._counted = tail.end
-        self._written_bytes += sum(tail.lengths[max(self._counted - tail.base, 0) :])
+        new = tail.lengths[max(self._counted - tail.base, 0) :]
+        self._written_bytes += int(np.frombuffer(new, np.uint32).sum(dtype=np.uint64))
         self._counted = tail.end
         return self._written_bytes
