@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
 import sys
@@ -25,6 +26,7 @@ def export(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file; packed if it ends in .gz.")
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file if there is one.")] = False,
     after: After = 0,
     types: Types = None,
     prefix: Prefix = None,
@@ -47,8 +49,8 @@ def export(
     from eventstore import blocking
 
     with (
+        _written(output, force) as file,
         blocking.connect(store, name="eventstore export") as connected,
-        _written(output) as file,
         meter("export", False if output is None and progress is None else progress) as bar,
     ):
         last = int(connected.stats()["events"] or 0)
@@ -78,11 +80,14 @@ def _lines(events: Iterator[Event]) -> Iterator[tuple[bytes, int]]:
 
 
 @contextmanager
-def _written(path: Path | None) -> Iterator[BinaryIO]:
+def _written(path: Path | None, force: bool) -> Iterator[BinaryIO]:
     """Standard output; or a file beside `path` that takes its name once everything is in it."""
     if path is None:
         yield sys.stdout.buffer
         return
+    if path.exists() and not (force and path.is_file()):
+        hint = "--force overwrites it" if path.is_file() else "name a file"
+        raise FileExistsError(errno.EEXIST, f"is there already; {hint}", str(path))
     temporary = path.with_name(path.name + ".part")
     try:
         with open(temporary, "wb") as raw:

@@ -8,6 +8,7 @@ import typer
 
 from eventstore.cli.options import DEFAULT_STORE, AsJson, StoreAddress
 from eventstore.cli.output import print_event, print_note
+from eventstore.errors import InvalidArgument
 
 
 def read(
@@ -31,6 +32,8 @@ def read(
     from eventstore import blocking
     from eventstore.cli.event_lines import format_event
 
+    if raw and as_json:
+        raise InvalidArgument("--raw and --json are different forms of the output; give one of them", field="raw")
     found = False
     with blocking.connect(store, name="eventstore read") as connected:
         for event in connected.read(aggregate_id, from_version, to_version, backwards, limit):

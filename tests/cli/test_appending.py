@@ -86,6 +86,10 @@ def test_ids_that_are_empty_or_too_long_are_refused(shared: Server) -> None:
     assert "type" in refused("append", "a", "--type", "", "--data", "1", store=shared.store, code=2)
 
 
+def test_only_one_form_of_output_can_be_asked_for(shared: Server) -> None:
+    assert "give one of them" in refused("read", "a", "--raw", "--json", store=shared.store, code=2)
+
+
 def test_part_of_an_aggregate_is_read(shared: Server, aggregate: str) -> None:
     for number in range(5):
         output("append", aggregate, "--type", "T", "--data", number, store=shared.store)

@@ -61,6 +61,18 @@ def test_a_file_that_cannot_be_written_is_named(serve: Serve, tmp_path: Path) ->
     assert "missing" in refused("export", "-o", tmp_path / "missing" / "all.jsonl", store=server.store)
 
 
+def test_a_file_that_is_there_is_overwritten_only_on_request(serve: Serve, tmp_path: Path) -> None:
+    server = serve()
+    _fill(server)
+    path = tmp_path / "all.jsonl"
+    path.write_text("precious")
+    assert refused("export", "-o", path, store=server.store) == f"{path}: is there already; --force overwrites it"
+    assert path.read_text() == "precious"
+    output("export", "-o", path, "--force", store=server.store)
+    assert len(path.read_text().splitlines()) == 4
+    assert "name a file" in refused("export", "-o", tmp_path, "--force", store=server.store)
+
+
 def test_an_export_that_fails_leaves_no_file(tmp_path: Path) -> None:
     refused("export", "-o", tmp_path / "all.jsonl", store="tcp://127.0.0.1:1")
     assert list(tmp_path.iterdir()) == []

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from eventstore.errors import InvalidArgument
 from eventstore.server.settings import load_settings
-from tests.cli.processes import Server, output, refused, run
+from tests.cli.processes import DEADLINE_SECONDS, Server, output, refused, run, start
 
 Serve = Callable[..., Server]
 
@@ -23,6 +24,21 @@ def test_a_server_stops_on_sigterm_and_takes_up_where_it_left(serve: Serve) -> N
     again = serve(data=server.data)
     assert again.opened["events"] == 1
     assert again.stop(signal.SIGINT) == 0
+
+
+def test_stats_wait_until_a_server_is_up(serve: Serve) -> None:
+    first = serve()
+    listen = first.store.removeprefix("tcp://")
+    assert first.stop() == 0
+    waiting = start("stats", "--wait", DEADLINE_SECONDS, "--json", "--store", first.store, stdout=subprocess.PIPE)
+    serve("--listen", listen, data=first.data)
+    shown, _ = waiting.communicate(timeout=DEADLINE_SECONDS)
+    assert waiting.returncode == 0
+    assert json.loads(shown)["durability"] == "sync"
+
+
+def test_stats_that_wait_in_vain_say_so() -> None:
+    assert "is the server running?" in refused("stats", "--wait", "0.2", store="tcp://127.0.0.1:1")
 
 
 def test_metrics_and_health_are_served(serve: Serve) -> None:
