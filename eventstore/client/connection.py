@@ -20,9 +20,10 @@ from eventstore.client.backoff import Backoff
 from eventstore.client.batches import BatchQueue, Q, R
 from eventstore.client.calls import Call, Waiting
 from eventstore.client.link import Link, open_socket
+from eventstore.client.losses import Silent, lost
 from eventstore.client.options import Options
 from eventstore.client.session import Session
-from eventstore.errors import Closed, ConnectionLost, EventStoreError, again
+from eventstore.errors import Closed, EventStoreError, again
 from eventstore.protocol.requests import Ping
 
 
@@ -55,7 +56,7 @@ class Connection:
         try:
             link = await self._establish()
         except OSError as error:
-            raise self._lost(error) from None
+            raise lost(self._address, error) from None
         self._unusable = None
         tasks.start_soon(self._run, link)
 
@@ -114,13 +115,14 @@ class Connection:
             except (OSError, EventStoreError) as error:
                 cause = error
             if link is None and self._backoff.expired(time.monotonic()):
-                self._give_up(self._lost(cause))
+                self._give_up(lost(self._address, cause))
         self._give_up(self.session.fatal)
 
     async def _establish(self) -> Link:
         """A link whose hello was answered."""
+        link, timeout_s = None, self._options.connect_timeout
         try:
-            with anyio.fail_after(self._options.connect_timeout):
+            with anyio.fail_after(timeout_s):
                 link = Link(await open_socket(self._address), self._start)
                 try:
                     await self._greet(link)
@@ -130,7 +132,7 @@ class Connection:
                     raise
                 return link
         except TimeoutError:
-            raise OSError(f"no answer within {self._options.connect_timeout:g} s") from None
+            raise Silent(timeout_s) if link is not None else OSError(f"no answer within {timeout_s:g} s") from None
 
     def _start(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
         if self._tasks is not None:
@@ -186,7 +188,3 @@ class Connection:
         self.session.fail(error)
         while self._rooms:
             self._rooms.popitem()[1].set()
-
-    def _lost(self, cause: Exception | None) -> ConnectionLost:
-        why = str(cause) if cause is not None and str(cause) else "the connection was closed"
-        return ConnectionLost(f"{self._address}: {why}; is the server running?", address=str(self._address), cause=why)

@@ -21,9 +21,10 @@ from eventstore.client.address import Address
 from eventstore.client.backoff import Backoff
 from eventstore.client.batches import Batch, BatchQueue, Q, R, Run, runs
 from eventstore.client.calls import Call, Flag, Waiting
+from eventstore.client.losses import Silent, lost
 from eventstore.client.options import Options
 from eventstore.client.session import Session
-from eventstore.errors import Closed, ConnectionLost, EventStoreError, again
+from eventstore.errors import Closed, EventStoreError, again
 from eventstore.protocol.requests import Ping
 
 _RECEIVE_BYTES: Final = 64 * 1024
@@ -61,7 +62,7 @@ class Exchange:
             try:
                 self._connect()
             except OSError as error:
-                raise self._lost(error) from None
+                raise lost(self._address, error) from None
             self._unusable = None
 
     def close(self) -> None:
@@ -241,9 +242,9 @@ class Exchange:
                 fatal = self.session.fatal
                 if fatal is not None or self._backoff.expired(time.monotonic()):
                     self._backoff.recovered()  # the next call tries anew
-                    lost = fatal or self._lost(error)
-                    self.session.fail(lost)
-                    raise lost from None
+                    failed = fatal or lost(self._address, error)
+                    self.session.fail(failed)
+                    raise failed from None
 
     def _connect(self) -> None:
         timeout = self._options.connect_timeout
@@ -256,9 +257,11 @@ class Exchange:
                 if not data:
                     raise ConnectionError("the connection was closed before the hello was answered")
                 self.session.receive(data)
-        except BaseException:
+        except BaseException as error:
             sock.close()
             self.session.disconnected()
+            if isinstance(error, TimeoutError):
+                raise Silent(timeout) from None
             raise
         sock.setblocking(False)
         self._socket = sock
@@ -269,7 +272,3 @@ class Exchange:
             self._socket.close()
             self._socket = None
         self.session.disconnected()
-
-    def _lost(self, cause: Exception) -> ConnectionLost:
-        why = str(cause) or type(cause).__name__
-        return ConnectionLost(f"{self._address}: {why}; is the server running?", address=str(self._address), cause=why)

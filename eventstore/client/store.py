@@ -141,7 +141,7 @@ class NetworkStore:
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection now. While there is none, calls wait until it is back, or the reconnect timeout over."""
+        """Whether there is a connection now. Without one, calls wait until it is back, or the reconnect timeout is over."""
         return self._connection.session.welcome is not None
 
     @property

@@ -22,6 +22,8 @@ LENGTH: Final = struct.Struct("<I")
 LENGTH_BYTES: Final = LENGTH.size
 _COPY_BYTES_MAX: Final = 4096  # up to here, slicing and joining bytes is faster than a memoryview of them
 _MERGED_BYTES_MAX: Final = 1024  # an object of its own for each smaller piece would cost more than its content
+# The words that HTTP begins with, as lengths: by far the most frequent guest at the wrong port.
+_HTTP: Final = frozenset(LENGTH.unpack(word)[0] for word in (b"HTTP", b"GET ", b"HEAD", b"POST", b"PUT ", b"OPTI"))
 _packb = msgpack.packb
 
 
@@ -107,6 +109,11 @@ class FrameReader:
 
 def bad_length(length: int, limit: int) -> ProtocolError:
     """The error about a frame that is empty or too long."""
+    if length in _HTTP:
+        return ProtocolError(
+            "the other side speaks HTTP, which is not the protocol of an event store; check the address, and who uses it",
+            field="frame length", limit=limit, value=length,
+        )  # fmt: skip
     return ProtocolError(
         f"a frame of {length} bytes, allowed are 1 to {limit}", field="frame length", limit=limit, value=length
     )

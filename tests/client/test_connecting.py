@@ -114,6 +114,23 @@ def test_a_peer_that_does_not_say_hello_properly_is_refused(
 
 
 @loops
+def test_a_peer_that_speaks_http_is_named_as_such(run: Callable[..., None]) -> None:
+    says = b"HTTP/1.1 400 Bad Request\r\n\r\n"
+    with canned_peer(says, says) as address:
+        for attempt in (lambda: run(enter, address), lambda: enter_blocking(address)):
+            with pytest.raises(ProtocolError, match="the other side speaks HTTP"):
+                attempt()
+
+
+@loops
+def test_a_peer_that_accepts_and_says_nothing_may_be_no_event_store(run: Callable[..., None]) -> None:
+    with canned_peer(b"", b"") as address:
+        for attempt in (lambda: run(enter, address, 0.02), lambda: enter_blocking(address, 0.02)):
+            with pytest.raises(ConnectionLost, match=r"connected, but .* within 0\.02 s; is this the port of an event store"):
+                attempt()
+
+
+@loops
 def test_a_peer_that_says_nothing_is_given_up_after_the_timeout(run: Callable[..., None]) -> None:
     with canned_peer(b"", b"") as address:
         with pytest.raises(ConnectionLost):
