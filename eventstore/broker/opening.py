@@ -61,7 +61,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class OpenReport:
-    """What opening found and did, for logs and people."""
+    """What opening found and did, for logs and people. `rebuilt`: queue chunks were missing that should have been there."""
 
     chunks: int = 0
     scanned: int = 0
@@ -225,8 +225,6 @@ class _Opening:
         if scan_from > first.number and not self._is_covered(scan_from, queues):
             _log.warning("%s: the queue index is not whole, it is built anew from the messages", self._path)
             scan_from, self._report.rebuilt = first.number, True
-        elif indexed < first.number and last.number > first.number:
-            self._report.rebuilt = True
         for header in headers:
             if header.number >= scan_from:
                 self._scan(header, queues, writer, begins=header.number == scan_from)

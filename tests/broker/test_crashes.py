@@ -57,6 +57,7 @@ class Life:
 
     def open(self) -> Stepped:
         self.broker = Stepped(self.disk)
+        assert not self.broker.opened.report.rebuilt, "no crash leaves an index that says more than is there"
         return self.broker
 
     def run(self, broker: Stepped) -> Stepped:
