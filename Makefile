@@ -18,8 +18,8 @@ $(VENV)/.bench: $(VENV)/.installed
 demo: $(VENV)/.installed ## a library and a bank on scratch folders: events, commands, a read model, restarts
 	$(BIN)/python -m eventstore.cli.demo
 
-test: $(VENV)/.installed ## run the whole test suite
-	$(BIN)/python -m pytest
+test: $(VENV)/.installed ## run the whole test suite, one file of it per processor at a time
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
 check: $(VENV)/.installed ## lint, types, layers
 	$(BIN)/ruff check .
