@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 
 import pytest
 import trio
@@ -134,6 +135,33 @@ def test_appends_and_commands_of_one_connection_take_effect_in_their_order(place
             client.send(b"".join(frames))
             answers = dict(client.answer() for _ in frames)
             assert [(request_id, outcomes_of(answers[request_id])[0][1]) for request_id, _ in expected] == expected
+
+
+def test_long_runs_of_commands_on_one_aggregate_meet_what_others_append(place: Begin) -> None:
+    """More than one batch, of the mailboxes or of the store's server, holds."""
+    running = place()
+    through = threading.Event()
+
+    def write() -> None:
+        with es.blocking.connect(running.store_address) as other:
+            while not through.is_set():
+                theirs = other.append("a", [NewEvent("Written", {"text": ""})], es.ANY).version
+                wait_until(lambda theirs=theirs: other.version("a") > theirs or through.is_set(), "commands go on")
+
+    writer = threading.Thread(target=write)
+    with running.connect() as store:
+        writer.start()
+        try:
+            outcomes = store.send_many([Add("a", number) for number in range(12_000)])
+        finally:
+            through.set()
+            writer.join()
+    versions = [outcome.version for outcome in outcomes if isinstance(outcome, es.Committed)]
+    assert len(versions) == 12_000
+    assert versions == sorted(versions)
+    added = [event.json() for event in running.events("a") if event.type == "Added"]
+    assert [each["amount"] for each in added] == list(range(12_000))
+    assert [each["before"] for each in added] == [number * (number - 1) // 2 for number in range(12_000)]
 
 
 # -- classes --------------------------------------------------------------------------------------------------------------

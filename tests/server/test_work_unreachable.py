@@ -1,0 +1,105 @@
+"""A worker's mailboxes whose store cannot be reached: everything waits, nothing is lost or answered wrongly, and goes on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+
+import eventstore as es
+import eventstore.domain as d
+from eventstore.domain.running import Decided, Running
+from eventstore.model import Unchanged
+from eventstore.server.commands import outcome_of
+from eventstore.server.mailroom import Below, ServerEntry, ServerMailboxes, mailboxes_of
+from eventstore.server.work import remote_below
+from eventstore_mailbox import Options
+from tests.server.conftest import Serve
+from tests.server.tallies import Add, AddBelow, Raise, app
+from tests.server.test_commands import amounts
+from tests.server_thread import ServerThread
+from tests.waiting import DEADLINE_SECONDS, eventually
+
+
+class Domain:
+    """The bank's mailboxes in this process, on a client that gives up at once when its server is gone."""
+
+    def __init__(self, mailboxes: ServerMailboxes, below: Below) -> None:
+        self.mailboxes = mailboxes
+        self._below = below
+
+    async def send(self, command: object, command_id: str) -> es.Committed | Unchanged | es.EventStoreError:
+        raw = d.encode_command(command)
+        handler, decoded = app.decode(raw.type, raw.payload, raw.aggregate_id)
+        entry = ServerEntry(raw.aggregate_id, command_id, Decided(handler, decoded, command_id))
+        return await outcome_of(await self.mailboxes.execute(entry), self._below)
+
+
+@asynccontextmanager
+async def embedded(server: ServerThread) -> AsyncIterator[Domain]:
+    with trio.fail_after(DEADLINE_SECONDS):
+        async with es.connect(server.address, reconnect_timeout=0.0) as store, trio.open_nursery() as nursery:
+            below = remote_below(store, nursery)
+            running = Running(app, below.read_events)
+            options = Options(mailboxes=2, backoff_first_s=0.001, backoff_max_s=0.02)
+            mailboxes = mailboxes_of(running, below, options, lambda entries: None)
+            await nursery.start(mailboxes.run)
+            yield Domain(mailboxes, below)
+            assert mailboxes.depth == 0
+            nursery.cancel_scope.cancel()
+
+
+async def test_commands_wait_for_a_store_that_is_gone_and_are_finished_when_it_is_back(serve: Serve) -> None:
+    server = serve()
+    async with embedded(server) as domain:
+        told: dict[str, object] = {}
+
+        async def send(command: object, command_id: str) -> None:
+            told[command_id] = await domain.send(command, command_id)
+
+        async def has_failed() -> bool:
+            figures = domain.mailboxes.figures()
+            return figures.persist_failures > 2 and figures.restore_failures > 2
+
+        await send(Add("warm", 5), "c-0")
+        await trio.to_thread.run_sync(server.stop)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send, Add("warm"), "c-1")  # its events cannot be stored
+            nursery.start_soon(send, Add("cold"), "c-2")  # its aggregate cannot be restored
+            nursery.start_soon(send, AddBelow("warm", 9, 10), "c-3")  # refused behind what is not stored
+            nursery.start_soon(send, AddBelow("warm-too", 9, 5), "c-4")
+            await eventually(has_failed, "the store is missed")
+            assert set(told) == {"c-0"}
+            await trio.to_thread.run_sync(server.start)
+    with es.blocking.connect(server.address) as store:
+        assert amounts(list(store.read("warm"))) == [5, 1]
+        assert amounts(list(store.read("cold"))) == [1]
+    assert [type(told[f"c-{number}"]) for number in range(5)] == [es.Committed] * 3 + [es.Rejected] * 2
+
+
+async def test_whether_a_refused_command_was_stored_before_is_asked_until_the_store_answers(serve: Serve) -> None:
+    server = serve()
+    async with embedded(server) as domain:
+        told: dict[str, object] = {}
+
+        async def send(command: object, command_id: str) -> None:
+            told[command_id] = await domain.send(command, command_id)
+
+        async def is_settled() -> bool:
+            return domain.mailboxes.depth == 0
+
+        first = await domain.send(AddBelow("a", 9, 10), "c-1")
+        assert isinstance(first, es.Committed)
+        await trio.to_thread.run_sync(server.stop)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send, AddBelow("a", 9, 10), "c-1")
+            nursery.start_soon(send, AddBelow("a", 9, 10), "c-2")
+            nursery.start_soon(send, Raise("a", 5), "c-3")
+            await trio.lowlevel.checkpoint()
+            await eventually(is_settled, "they are refused in memory")
+            assert told == {}
+            await trio.to_thread.run_sync(server.start)
+    assert told["c-1"] == first._replace(duplicate=True)
+    assert type(told["c-2"]) is es.Rejected
+    assert told["c-3"] == Unchanged("a")
