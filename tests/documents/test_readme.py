@@ -89,6 +89,17 @@ async def output_of(command: list[str], folder: Path, **environment: str) -> str
     return result.stdout.decode()
 
 
+async def run_program(source: str, expected: str, folder: Path, address: str) -> None:
+    program = source.replace(ADDRESS, address)
+    assert await output_of([sys.executable, "-W", "error", "-c", program], folder) == expected
+
+
+async def run_session(name: str, folder: Path, path: str, address: str) -> None:
+    for command, expected in session(name):
+        printed = await output_of(["sh", "-c", command], folder, PATH=path, EVENTSTORE_STORE=address)
+        assert without_times(printed) == without_times("\n".join(expected)), command
+
+
 def write_launcher(folder: Path) -> str:
     """A command `eventstore` for the shell; the value of PATH that finds it."""
     launcher = folder / "bin" / "eventstore"
@@ -113,8 +124,7 @@ def test_there_is_a_program_for_each_way_to_use_the_store() -> None:
 @pytest.mark.parametrize(("source", "expected"), programs()[:3], ids=["network", "embedded", "blocking"])
 async def test_a_program_of_the_readme_prints_what_the_readme_says(source: str, expected: str, tmp_path: Path) -> None:
     async with served(tmp_path / "served") as server:
-        program = source.replace(ADDRESS, server.address)
-        assert await output_of([sys.executable, "-W", "error", "-c", program], tmp_path) == expected
+        await run_program(source, expected, tmp_path, server.address)
 
 
 async def test_the_network_program_runs_on_asyncio_as_well(tmp_path: Path) -> None:
@@ -132,11 +142,8 @@ async def test_the_bank_of_the_readme_does_what_the_readme_says(tmp_path: Path, 
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     path, (source, expected) = write_launcher(tmp_path), programs()[3]
     with ServerProcess(tmp_path / "data", domain="bank:app") as server:
-        program = source.replace(ADDRESS, server.address)
-        assert await output_of([sys.executable, "-W", "error", "-c", program], tmp_path) == expected
-        for command, lines in session("bank"):
-            printed = await output_of(["sh", "-c", command], tmp_path, PATH=path, EVENTSTORE_STORE=server.address)
-            assert without_times(printed) == without_times("\n".join(lines)), command
+        await run_program(source, expected, tmp_path, server.address)
+        await run_session("bank", tmp_path, path, server.address)
 
 
 async def test_the_tests_of_the_bank_pass(tmp_path: Path) -> None:
@@ -149,13 +156,30 @@ async def test_the_tests_of_the_bank_pass(tmp_path: Path) -> None:
 @pytest.mark.heavy
 async def test_the_tour_of_the_command_line_prints_what_the_readme_says(tmp_path: Path) -> None:
     path = write_launcher(tmp_path)
-    async with served(tmp_path / "data") as server:
-        for command, expected in session("tour"):
-            printed = await output_of(["sh", "-c", command], tmp_path, PATH=path, EVENTSTORE_STORE=server.address)
-            assert without_times(printed) == without_times("\n".join(expected)), command
-    for command, expected in session("offline"):
-        printed = await output_of(["sh", "-c", command], tmp_path, PATH=path)
-        assert without_times(printed) == without_times("\n".join(expected)), command
+    async with served(tmp_path / "tour") as server:
+        await run_session("tour", tmp_path, path, server.address)
+    await run_session("offline", tmp_path, path, "")
+
+
+@pytest.mark.heavy
+async def test_the_page_can_be_followed_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one folder, with the servers that it tells to start."""
+    (tmp_path / "bank.py").write_text(file_of("bank.py"))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    folders = re.findall(r"eventstore serve --data \./(\w+)", README)
+    assert folders == ["data", "accounts", "tour"]
+    path, examples = write_launcher(tmp_path), programs()
+    with ServerProcess(tmp_path / folders[0]) as server:
+        for source, expected in examples[:3]:
+            await run_program(source, expected, tmp_path, server.address)
+    with ServerProcess(tmp_path / folders[1], domain="bank:app") as server:
+        await run_program(*examples[3], tmp_path, server.address)
+        await run_session("bank", tmp_path, path, server.address)
+    with ServerProcess(tmp_path / folders[2], preallocate_bytes=64 * 1024 * 1024) as server:
+        await run_session("tour", tmp_path, path, server.address)
+        server.process.terminate()
+        server.process.wait(TIMEOUT_S)
+    await run_session("offline", tmp_path, path, "")
 
 
 @pytest.mark.heavy
