@@ -12,7 +12,6 @@ the bound its requests wait where they are, first in `Connection.pending`, then 
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import selectors
@@ -20,19 +19,19 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import islice
 from typing import Final, Protocol
 
 import trio
 
-from eventstore.errors import EventStoreError, Overloaded
+from eventstore.errors import EventStoreError
 from eventstore.protocol import encode_error, encode_goodbye
 from eventstore.server.connection import Connection
+from eventstore.server.entrance import Entrance
+from eventstore.server.gate_limits import GateLimits
+from eventstore.server.housekeeping import Housekeeping
 from eventstore.server.outgoing import Outgoing
 
-_OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-_ACCEPT_AT_ONCE: Final = 64
 _SERVED_BYTES_A_TURN: Final = 1024 * 1024  # of answers to one connection, before the others have their turn
 _GATHERED_TURNS_MAX: Final = 3
 _HOUSEKEEPING_SECONDS: Final = 0.25
@@ -41,20 +40,6 @@ _LINGER_SECONDS_MAX: Final = 0.001
 _CAN_LINGER: Final = (os.cpu_count() or 1) > 1  # on a single processor it would be in its client's way
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class GateLimits:
-    """How much a connection, and all together, may hold up the server."""
-
-    connections_max: int
-    requests_max: int
-    unsent_bytes_max: int
-    outgoing_bytes_max: int
-    hello_timeout_s: float
-    frame_timeout_s: float
-    idle_timeout_s: float
-    slow_client_timeout_s: float
 
 
 class Room(Protocol):
@@ -79,27 +64,24 @@ class Gate:
         handle: Callable[[Connection, bytes], None],
         end_turn: Callable[[], None],
     ) -> None:
-        listener.setblocking(False)
-        self._listener = listener
         self._limits = limits
         self._handle = handle
         self._end_turn = end_turn
         self._selector = selectors.DefaultSelector()
-        self._accepting = True
-        self._leaving = False
         self._stalled = False
         self._served_bytes_max = min(limits.unsent_bytes_max, _SERVED_BYTES_A_TURN)
         self._touched: set[Connection] = set()
         self._settled: trio.Event | None = None
         self.outgoing = Outgoing(limits.unsent_bytes_max, limits.outgoing_bytes_max)
         self.connections: set[Connection] = set()
-        self.accepted = self.turned_away = 0
+        self._entrance = Entrance(listener, self._selector, self.connections, limits.connections_max)
+        self._housekeeping = Housekeeping(limits, self.connections, self.outgoing, self.drop)
 
     # -- the turn -----------------------------------------------------------------------------------------------------
 
     async def run(self, room: Room) -> None:
         """Serves until cancelled. Receives nothing while there is no `room` for what would arrive."""
-        self._selector.register(self._listener, _READ)
+        self._entrance.open()
         descriptor = self._selector.fileno()
         try:
             while True:
@@ -114,7 +96,7 @@ class Gate:
                 self._forget(connection)
                 connection.hang_up()
             self._selector.close()
-            self._listener.close()
+            self._entrance.close()
 
     async def _stall(self, room: Room) -> None:
         """Waits for the disk, and does not hold it against the clients that they were not served meanwhile."""
@@ -171,7 +153,9 @@ class Gate:
         for key, ready in events:
             connection = key.data
             if connection is None:
-                self._accept(now)
+                for newcomer in self._entrance.accept(now):
+                    self.connections.add(newcomer)
+                    self._watch(newcomer, now)
                 continue
             if ready & _READ and not connection.closed:
                 self._receive(connection, now)
@@ -271,86 +255,29 @@ class Gate:
         self.connections.discard(connection)
         self.outgoing.forget(connection)
 
-    # -- coming -------------------------------------------------------------------------------------------------------
+    # -- coming and going ---------------------------------------------------------------------------------------------
 
-    def _accept(self, now: float) -> None:
-        for _ in range(_ACCEPT_AT_ONCE):
-            try:
-                accepted, _address = self._listener.accept()
-            except (BlockingIOError, InterruptedError):
-                return
-            except OSError as error:
-                if error.errno not in _OUT_OF_DESCRIPTORS:
-                    continue  # what became of a connection while it waited
-                _log.warning("no more connections for a moment: %s", error.strerror)
-                self._stop_accepting()
-                return
-            try:
-                connection = Connection(accepted, now)
-            except OSError:  # gone already
-                accepted.close()
-                continue
-            if len(self.connections) >= self._limits.connections_max:
-                self._turn_away(connection, now)
-                continue
-            self.accepted += 1
-            self.connections.add(connection)
-            self._watch(connection, now)
+    @property
+    def accepted(self) -> int:
+        """How many connections there have been."""
+        return self._entrance.accepted
 
-    def _turn_away(self, connection: Connection, now: float) -> None:
-        self.turned_away += 1
-        limit = self._limits.connections_max
-        connection.send(encode_error(0, Overloaded(f"{limit} connections are open, the limit; try later", limit=limit)))
-        connection.flush(now)
-        connection.hang_up()
-
-    def _stop_accepting(self) -> None:
-        if self._accepting:
-            self._accepting = False
-            self._selector.unregister(self._listener)
-
-    # -- going --------------------------------------------------------------------------------------------------------
+    @property
+    def turned_away(self) -> int:
+        """How many more would have liked to be."""
+        return self._entrance.turned_away
 
     async def keep_house(self) -> None:
         """Closes connections that take too long, and accepts again after descriptors ran out."""
         while True:
             await trio.sleep(_HOUSEKEEPING_SECONDS)
-            now = trio.current_time()
-            for connection in list(self.connections):
-                why = None if self._stalled else self._overdue(connection, now)
-                if why is not None:
-                    _log.info("closing a connection (%s): %s", connection.name or "no hello", why)
-                    self.drop(connection)
             if not self._stalled:
-                for connection in self.outgoing.in_the_way(self.connections, now):
-                    _log.warning(
-                        "closing a connection (%s): it takes none of its %d bytes, and others wait for room for theirs",
-                        connection.name or "no hello", connection.unsent_bytes,
-                    )  # fmt: skip
-                    self.drop(connection)
-            if not self._accepting and not self._leaving:
-                self._accepting = True
-                self._selector.register(self._listener, _READ)
-
-    def _overdue(self, connection: Connection, now: float) -> str | None:
-        limits = self._limits
-        if connection.blocked_since is not None and now - connection.blocked_since > limits.slow_client_timeout_s:
-            return f"it has not read its answers for {limits.slow_client_timeout_s:g} s"
-        sending = connection.frame_since if connection.watched & _READ else None  # else it is us who do not read
-        if sending is not None and now - sending > limits.frame_timeout_s:
-            return f"a frame has not arrived whole for {limits.frame_timeout_s:g} s"
-        if not connection.greeted and now - connection.accepted > limits.hello_timeout_s:
-            return f"no hello for {limits.hello_timeout_s:g} s"
-        waits_for_us = connection.owed or connection.endings or connection.pending
-        if now - connection.heard > limits.idle_timeout_s and not waits_for_us:
-            return f"nothing asked for {limits.idle_timeout_s:g} s"
-        return None
+                self._housekeeping.look(trio.current_time())
+            self._entrance.open()
 
     def say_goodbye(self) -> None:
         """Accepts nobody any more, and tells the others that the server is stopping."""
-        self._leaving = True
-        self._stop_accepting()
-        self._listener.close()  # or those who come now would wait for an answer in the kernel's queue
+        self._entrance.leave()
         goodbye = encode_goodbye()
         for connection in list(self.connections):
             self.send(connection, goodbye)

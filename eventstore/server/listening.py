@@ -14,7 +14,7 @@ import structlog
 import trio
 
 from eventstore.errors import EventStoreError
-from eventstore.server.gate import GateLimits
+from eventstore.server.gate_limits import GateLimits
 from eventstore.server.settings import ServerSettings, cannot_listen, parse_address
 from eventstore_mailbox import Options
 

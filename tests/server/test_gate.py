@@ -15,7 +15,8 @@ from eventstore.protocol import encode_ok
 from eventstore.protocol.frames import LENGTH
 from eventstore.protocol.requests import Ping, Read, Version
 from eventstore.server.connection import Connection
-from eventstore.server.gate import Gate, GateLimits
+from eventstore.server.gate import Gate
+from eventstore.server.gate_limits import GateLimits
 from tests.server.conftest import Serve
 from tests.server.raw import Ok, Page, RawClient, append_frame, commit
 
