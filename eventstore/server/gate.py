@@ -34,6 +34,7 @@ from eventstore.server.outgoing import Outgoing
 
 _SERVED_BYTES_A_TURN: Final = 1024 * 1024  # of answers to one connection, before the others have their turn
 _GATHERED_TURNS_MAX: Final = 3
+_COMPLAINT_SECONDS: Final = 60.0  # so often at most is it logged that somebody sends rubbish
 _HOUSEKEEPING_SECONDS: Final = 0.25
 _LINGER_QUIET_SECONDS: Final = 0.0002
 _LINGER_SECONDS_MAX: Final = 0.001
@@ -68,6 +69,7 @@ class Gate:
         self._handle = handle
         self._end_turn = end_turn
         self._selector = selectors.DefaultSelector()
+        self._complaint_due = 0.0
         self._stalled = False
         self._served_bytes_max = min(limits.unsent_bytes_max, _SERVED_BYTES_A_TURN)
         self._touched: set[Connection] = set()
@@ -185,6 +187,9 @@ class Gate:
                 if connection.reader.failed is not None:
                     raise connection.reader.failed
         except EventStoreError as error:  # the framing is broken: say so, and hang up
+            if now >= self._complaint_due:
+                self._complaint_due = now + _COMPLAINT_SECONDS
+                _log.warning("closing a connection (%s): %s", connection.name or "no hello", error.message)
             connection.send(encode_error(0, error))
             connection.flush(now)
             self._forget(connection)

@@ -133,3 +133,14 @@ def test_a_damaged_file_is_an_error_for_whoever_reads_it_and_for_nobody_else(ser
             assert isinstance(other.ask(Read(name)), Page)
         assert other.ask(Version("b")) == Ok((1,))
         assert client.ask(Ping()) == Ok()
+
+
+async def test_http_at_this_port_is_logged_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    async with echoing() as (_, port):
+        for _ in range(3):
+            async with await trio.open_tcp_stream("127.0.0.1", port) as client:
+                await client.send_all(b"GET /health HTTP/1.1\r\n\r\n")
+                async for _ in client:
+                    pass
+    (said,) = caplog.records
+    assert said.getMessage().startswith("closing a connection (no hello): the other side speaks HTTP, which is not")
