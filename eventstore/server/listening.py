@@ -82,11 +82,12 @@ def bounds(settings: ServerSettings) -> Options:
     )
 
 
-async def stop_on_signals(stopping: trio.Event) -> None:
-    """SIGTERM and SIGINT stop the server; a second one is left to the operating system's default."""
+async def stop_on_signals(asked: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    """Sets `asked` at SIGTERM and SIGINT, from when it has started; a second one is left to the operating system's default."""
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        task_status.started()
         async for _ in signals:
-            stopping.set()
+            asked.set()
             return
 
 

@@ -223,6 +223,8 @@ async def _wind_down(server: Server, timeout_s: float) -> None:
 async def run(settings: ServerSettings) -> None:
     """What `eventstore serve` does: `serve` until a signal."""
     async with trio.open_nursery() as nursery:
+        asked = trio.Event()
+        await nursery.start(stop_on_signals, asked)
         server: Server = await nursery.start(serve, settings)
-        nursery.start_soon(stop_on_signals, server.stopping)
-        await server.stopping.wait()
+        await asked.wait()
+        server.stop()

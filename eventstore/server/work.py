@@ -138,9 +138,11 @@ async def work(
 async def run(settings: ServerSettings, store_address: str, checkpoint: Path | None) -> None:
     """What `eventstore work` does: `work` until a signal."""
     async with trio.open_nursery() as nursery:
+        asked = trio.Event()
+        await nursery.start(stop_on_signals, asked)
         worker: Worker = await nursery.start(work, settings, store_address, checkpoint)
-        nursery.start_soon(stop_on_signals, worker.stopping)
-        await worker.stopping.wait()
+        await asked.wait()
+        worker.stopping.set()
 
 
 def remote_below(store: NetworkStore, nursery: trio.Nursery) -> Below:

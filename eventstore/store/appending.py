@@ -197,7 +197,9 @@ class Appender:
         decided on again, and has not led to the version that its second decision was to lead to. Where the commit is sorted
         already, nobody can be about to go on from it, and no is the answer.
         """
-        named, _, command_id = str(expected).partition("/")
+        named, slash, command_id = str(expected).partition("/")
+        if not slash:
+            check_int("expected_version", expected, 0, VERSION_MAX)  # says what it may be
         if named != str(version):
             return False
         key = hash((aggregate_id, command_id))  # as tail.command_key

@@ -253,7 +253,7 @@ async def test_what_takes_long_to_write_is_not_written_on_the_event_loop(
         in_place = []
         for version, size in ((20, 200_000), (21, 300_000), (22, 200_000)):
             wait_until(lambda: zero_ahead._slice_start is None, "nothing is written ahead")
-            before = committer.synced_in_place
+            before, committer._quick = committer.synced_in_place, 0.0  # a busy disk is another reason
             await store.append("order-1", [es.NewEvent("T", bytes(size))], version)
             in_place.append(committer.synced_in_place - before)
         assert in_place == [1, 0, 1]

@@ -73,11 +73,16 @@ def test_what_rests_on_a_command_that_was_carried_out_twice_in_memory_is_a_confl
     assert statuses(store.append(raw("a", "1", NewEvent("Other"), expected=1), after("2/1", "2"))) == [REFUSED, CONFLICT]
 
 
-@pytest.mark.parametrize("malformed", ["", "1", "/1", "1/", "x/1", "01/1", "1/1/"])
+@pytest.mark.parametrize("malformed", ["/1", "1/", "x/1", "01/1", "1/1/"])
 def test_what_names_nothing_is_a_conflict(opened: Maker, malformed: str) -> None:
     store = opened()
     store.append(raw("a", "1", expected=0))
     assert statuses(store.append(after(malformed, "2"))) == [CONFLICT]
+
+
+@pytest.mark.parametrize("senseless", ["", "1"])
+def test_what_is_no_form_of_an_expected_version_is_refused(opened: Maker, senseless: str) -> None:
+    assert statuses(opened().append(after(senseless, "2"))) == [REFUSED]
 
 
 def test_what_rests_on_a_commit_that_is_not_the_latest_any_more_is_a_conflict(opened: Maker) -> None:
