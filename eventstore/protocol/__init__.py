@@ -2,10 +2,10 @@
 
     frames         FrameReader, encode_frame: the length before every message
     payload        what a frame holds: flat msgpack, decoded within bounds
-    requests       what a client may ask; request_codec turns it into frames and back
-    answers        what a server may send, and its frames
+    requests       what a client may ask; broker_requests of the broker; request_codec turns them into frames and back
+    answers        what a server may send, and its frames; message_answers those of the broker; error_values
     handshake      the hello
-    codes, limits, fields
+    codes, limits
 
 `docs/PROTOCOL.md` describes it byte by byte and is normative.
 """
@@ -22,6 +22,7 @@ from eventstore.protocol.answers import (
 )
 from eventstore.protocol.frames import FrameReader, encode_frame
 from eventstore.protocol.handshake import Welcome, agreed_version
+from eventstore.protocol.message_answers import encode_messages, sent_values
 from eventstore.protocol.request_codec import BadRequest, RequestDecoder, encode_append, encode_request
 
 __all__ = [
@@ -35,10 +36,12 @@ __all__ = [
     "encode_error",
     "encode_frame",
     "encode_goodbye",
+    "encode_messages",
     "encode_ok",
     "encode_outcomes",
     "encode_page",
     "encode_request",
     "encode_scan_page",
     "outcome_values",
+    "sent_values",
 ]

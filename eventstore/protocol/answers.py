@@ -1,8 +1,7 @@
 """Answers: what a server may send, as values and as frames.
 
-Encoding is the server's side and takes the values it has at hand; decoding is the client's. An error travels as
-`errors.to_wire` gives it, made safe first: text is cut to a limit and escaped where it is not valid Unicode, because an
-error may quote anything that came from outside.
+Encoding is the server's side and takes the values it has at hand; decoding is the client's. Those of the broker are in
+`message_answers`, errors in `error_values`.
 """
 
 from __future__ import annotations
@@ -14,12 +13,14 @@ from itertools import repeat
 from typing import Final, TypeAlias, cast
 
 from eventstore import flat
-from eventstore.errors import EventStoreError, ProtocolError, VersionConflict, from_wire, to_wire
+from eventstore.errors import EventStoreError, ProtocolError, VersionConflict
 from eventstore.flat import Malformed, Scalar
 from eventstore.model import Committed, Unchanged
 from eventstore.protocol.codes import AnswerCode, OutcomeKind
+from eventstore.protocol.error_values import error_of, error_values
 from eventstore.protocol.frames import LENGTH, bad_length, encode_frame
 from eventstore.protocol.limits import ERROR_TEXT_BYTES_MAX, FRAME_BYTES_MAX
+from eventstore.protocol.message_answers import Messages, decode_large_messages, decode_messages_answer
 from eventstore.protocol.payload import decode_head, payload_decoder
 
 _BIN32: Final = struct.Struct(">BI")
@@ -27,6 +28,7 @@ _OK: Final = int(AnswerCode.OK)
 _ERROR: Final = int(AnswerCode.ERROR)
 _OUTCOMES: Final = int(AnswerCode.OUTCOMES)
 _PAGE: Final = int(AnswerCode.PAGE)
+_MESSAGES: Final = int(AnswerCode.MESSAGES)
 _COMMITTED: Final = int(OutcomeKind.COMMITTED)
 _DUPLICATE: Final = int(OutcomeKind.DUPLICATE)
 _CONFLICT: Final = int(OutcomeKind.CONFLICT)
@@ -57,7 +59,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """What became of each commit of an APPEND, or each command of a SEND: three values each, see `OutcomeKind`."""
+    """What became of each commit, command or message: three values each, see `OutcomeKind` and `message_answers`."""
 
     values: Sequence[Scalar]
 
@@ -77,7 +79,7 @@ class Goodbye:
 
 
 Values: TypeAlias = Sequence[Scalar | memoryview]
-Answer: TypeAlias = Ok | Failure | Outcomes | Page | Goodbye
+Answer: TypeAlias = Ok | Failure | Outcomes | Page | Messages | Goodbye
 
 # ---- encoding
 
@@ -87,7 +89,7 @@ def encode_ok(request_id: int, *values: Scalar) -> bytes:
 
 
 def encode_error(request_id: int, error: EventStoreError) -> bytes:
-    return encode_frame(request_id, _ERROR, _safe(error))
+    return encode_frame(request_id, _ERROR, error_values(error))
 
 
 def encode_goodbye() -> bytes:
@@ -102,11 +104,11 @@ def outcome_values(
         return (_DUPLICATE if outcome.duplicate else _COMMITTED, outcome.version, outcome.sequence)
     if isinstance(outcome, VersionConflict):
         return (_CONFLICT, outcome.fields["actual"], 0)
-    return (_REFUSED, outcome.code, flat.encode(_safe(outcome, text_bytes_max)))
+    return (_REFUSED, outcome.code, flat.encode(error_values(outcome, text_bytes_max)))
 
 
 def encode_outcomes(request_id: int, values: Sequence[Scalar]) -> bytes:
-    """The answer to an APPEND; `values` are three for each commit, in the order of the request."""
+    """`values` are three for each commit, command or message, in the order of the request."""
     return encode_frame(request_id, _OUTCOMES, values)
 
 
@@ -128,18 +130,6 @@ def _page(head: Sequence[Scalar], records: bytes) -> bytes:
     if length > FRAME_BYTES_MAX:
         raise bad_length(length, FRAME_BYTES_MAX)
     return b"".join((LENGTH.pack(length), packed, _BIN32.pack(0xC6, size), records))
-
-
-def _safe(error: EventStoreError, text_bytes_max: int = ERROR_TEXT_BYTES_MAX) -> list[Scalar]:
-    return [_safe_value(value, text_bytes_max) for value in to_wire(error)]
-
-
-def _safe_value(value: Scalar, text_bytes_max: int) -> Scalar:
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace")[:text_bytes_max].decode("utf-8", "ignore")
-    if isinstance(value, int) and not -(2**63) <= value < 2**64:
-        return str(value)
-    return value
 
 
 # ---- decoding
@@ -172,6 +162,8 @@ class AnswerDecoder:
     def _decode_large(self, payload: bytes) -> Sequence[Scalar | memoryview]:
         """Leaves the records of a page where they are; decoding them as a value would copy them twice."""
         head = decode_head(payload, _PAGE_HEAD_BYTES, _PAGE_HEAD_VALUES)
+        if head[1:2] == [_MESSAGES]:
+            return decode_large_messages(payload) or self._decode(payload)
         position = len(flat.encode(head))
         records = position + _BIN32.size
         if head[1:2] == [_PAGE] and _BIN32.unpack_from(payload, position) == (0xC6, len(payload) - records):
@@ -180,13 +172,7 @@ class AnswerDecoder:
 
 
 def _decode_error(values: Values) -> Answer:
-    return Failure(_error(cast("Sequence[Scalar]", values[2:])))
-
-
-def _error(wire: Sequence[Scalar]) -> EventStoreError:
-    if len(wire) < 2 or len(wire) % 2 or not isinstance(wire[0], int) or any(isinstance(value, bytes) for value in wire):
-        raise ProtocolError("an error is code (uint), message (str) and pairs of names and scalars")
-    return from_wire(cast("list[str | int | bool | None]", list(wire)))
+    return Failure(error_of(cast("Sequence[Scalar]", values[2:])))
 
 
 def _decode_outcomes(values: Values) -> Answer:
@@ -210,6 +196,7 @@ _DECODERS: Final[dict[int, Callable[[Values], Answer]]] = {
     _ERROR: _decode_error,
     _OUTCOMES: _decode_outcomes,
     _PAGE: _decode_page,
+    _MESSAGES: lambda values: decode_messages_answer(values[2:]),
     int(AnswerCode.GOODBYE): lambda _: Goodbye(),
 }
 
@@ -235,7 +222,7 @@ def decode_outcome(
         return VersionConflict(aggregate_id, expected, first)
     if kind == _REFUSED and isinstance(second, bytes):
         try:
-            return _error(payload_decoder(_ERROR_VALUES_MAX).decode(second))
+            return error_of(payload_decoder(_ERROR_VALUES_MAX).decode(second))
         except Malformed as error:
             return ProtocolError(f"the error of an outcome is malformed: {error}")
         except ProtocolError as error:

@@ -6,24 +6,29 @@ from dataclasses import astuple, dataclass
 from typing import Final
 
 from eventstore.errors import InvalidArgument, ProtocolError, UnsupportedVersion
-from eventstore.fields import check_int, check_text
+from eventstore.fields import check_int, check_optional_int, check_text
 from eventstore.flat import Scalar
 from eventstore.protocol.limits import FRAME_BYTES_MAX, NAME_BYTES_MAX, PROTOCOL_VERSION, REQUESTS_MAX
 from eventstore.protocol.requests import UINT64_MAX, Hello
 
 STORE_UUID_BYTES: Final = 16
+NODE_MAX: Final = 65_535
 _WELCOME_VALUES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """What the server says about itself and allows on this connection; the fields are the values of the answer."""
+    """What the server says about itself and allows on this connection; the fields are the values of the answer.
+
+    `node`: that of its broker, which message ids begin with; None where it has none.
+    """
 
     version: int
     server: str
     store: bytes
     frame_bytes_max: int = FRAME_BYTES_MAX
     requests_max: int = REQUESTS_MAX
+    node: int | None = None
 
     def values(self) -> tuple[Scalar, ...]:
         """For `encode_ok`."""
@@ -64,6 +69,7 @@ def read_welcome(values: tuple[Scalar, ...]) -> Welcome:
             store,
             check_int("frame_bytes_max", frame_bytes_max, 1, UINT64_MAX),
             check_int("requests_max", requests_max, 1, UINT64_MAX),
+            check_optional_int("node", values[_WELCOME_VALUES] if len(values) > _WELCOME_VALUES else None, 0, NODE_MAX),
         )
     except InvalidArgument as error:
         raise ProtocolError(f"the answer to HELLO: {error.message}", **error.fields) from None

@@ -57,3 +57,33 @@ NAME_BYTES_MAX: Final = 255
 
 # Messages and text fields of errors. They may quote a value from outside, and must not grow with it.
 ERROR_TEXT_BYTES_MAX: Final = 2 * KIB
+
+# Five values each, and the whole frame within `VALUES_PER_FRAME_MAX`.
+MESSAGES_PER_FRAME_MAX: Final = COMMITS_PER_FRAME_MAX
+
+# Messages of one pull: what a client may have to hold. Queues of one pull: what a server looks at before it answers.
+PULL_MESSAGES_MAX: Final = 10_000
+PULL_MESSAGES_DEFAULT: Final = 64
+PULL_QUEUES_MAX: Final = 1_000
+
+# How long a pull may wait; shorter than what routers between the two sides take for a dead connection.
+PULL_WAIT_MS_MAX: Final = 60_000
+
+# Topics a member of a group reads, and queues that one answer can say that it reads.
+SUBSCRIPTIONS_MAX: Final = 1_000
+SHARES_MAX: Final = 16_384
+
+# Offsets of one commit: a member's queues, all of them.
+OFFSETS_PER_FRAME_MAX: Final = SHARES_MAX
+
+# Each is read and sent again before the answer.
+FAILED_PER_FRAME_MAX: Final = 256
+
+# Messages that one look-up by key may give.
+FOUND_MESSAGES_MAX: Final = 1_000
+
+# Rows of one answer of SHOW_GROUP and LIST_CHUNKS; the next request goes on behind them.
+ROWS_PER_ANSWER_MAX: Final = 10_000
+
+# Queues of one topic.
+QUEUES_MAX: Final = 256

@@ -7,19 +7,32 @@ from dataclasses import fields
 from operator import attrgetter
 from typing import Final, cast
 
+from eventstore import flat
 from eventstore.errors import EventStoreError, InvalidArgument, ProtocolError, UnknownOperation
 from eventstore.flat import Malformed, Scalar
-from eventstore.protocol import requests
+from eventstore.protocol import broker_requests, requests
+from eventstore.protocol.broker_requests import SendMessages, WireMessage
 from eventstore.protocol.codes import RequestCode
 from eventstore.protocol.frames import encode_frame
-from eventstore.protocol.limits import COMMANDS_PER_FRAME_MAX, COMMITS_PER_FRAME_MAX, MAGIC
+from eventstore.protocol.limits import COMMANDS_PER_FRAME_MAX, COMMITS_PER_FRAME_MAX, MAGIC, MESSAGES_PER_FRAME_MAX
 from eventstore.protocol.payload import payload_decoder, request_id_of
 from eventstore.protocol.requests import Append, Hello, Request, Send, WireCommand, WireCommit
 
 COMMIT_VALUES: Final = 5
 COMMAND_VALUES: Final = 4
+MESSAGE_VALUES: Final = 5
+ROW_VALUES: Final[dict[type[Request], int]] = {
+    requests.ReadAll: 1,
+    requests.Subscribe: 1,
+    broker_requests.Pull: 4,
+    broker_requests.Join: 2,
+    broker_requests.CommitOffsets: 3,
+    broker_requests.FailMessages: 3,
+    broker_requests.ReplayDead: 1,
+}
 _APPEND: Final = int(RequestCode.APPEND)
 _SEND: Final = int(RequestCode.SEND)
+_SEND_MESSAGES: Final = int(RequestCode.SEND_MESSAGES)
 _HELLO_VALUES: Final = 3
 _NONE: Final = type(None)
 _CODES: Final[dict[type[Request], RequestCode]] = {
@@ -35,21 +48,50 @@ _CODES: Final[dict[type[Request], RequestCode]] = {
     requests.Stats: RequestCode.STATS,
     requests.Ping: RequestCode.PING,
     Send: RequestCode.SEND,
+    SendMessages: RequestCode.SEND_MESSAGES,
+    broker_requests.Pull: RequestCode.PULL,
+    broker_requests.Join: RequestCode.JOIN,
+    broker_requests.Heartbeat: RequestCode.HEARTBEAT,
+    broker_requests.Leave: RequestCode.LEAVE,
+    broker_requests.CommitOffsets: RequestCode.COMMIT_OFFSETS,
+    broker_requests.FailMessages: RequestCode.FAIL_MESSAGES,
+    broker_requests.ReplayDead: RequestCode.REPLAY_DEAD,
+    broker_requests.ResetGroup: RequestCode.RESET_GROUP,
+    broker_requests.ListGroups: RequestCode.LIST_GROUPS,
+    broker_requests.ShowGroup: RequestCode.SHOW_GROUP,
+    broker_requests.ListMembers: RequestCode.LIST_MEMBERS,
+    broker_requests.DeleteGroup: RequestCode.DELETE_GROUP,
+    broker_requests.ForgetTopic: RequestCode.FORGET_TOPIC,
+    broker_requests.CreateTopic: RequestCode.CREATE_TOPIC,
+    broker_requests.ListTopics: RequestCode.LIST_TOPICS,
+    broker_requests.ShowTopic: RequestCode.SHOW_TOPIC,
+    broker_requests.DeleteTopic: RequestCode.DELETE_TOPIC,
+    broker_requests.AddQueues: RequestCode.ADD_QUEUES,
+    broker_requests.CloseQueue: RequestCode.CLOSE_QUEUE,
+    broker_requests.RemoveQueue: RequestCode.REMOVE_QUEUE,
+    broker_requests.FindMessage: RequestCode.FIND_MESSAGE,
+    broker_requests.ReadMessage: RequestCode.READ_MESSAGE,
+    broker_requests.FindKey: RequestCode.FIND_KEY,
+    broker_requests.OffsetAt: RequestCode.OFFSET_AT,
+    broker_requests.ListChunks: RequestCode.LIST_CHUNKS,
 }
+_LISTS: Final = (Append, Send, SendMessages)
 
 
 def _values_of(kind: type[Request]) -> Callable[[Request], tuple[Scalar, ...]]:
-    """What takes the values of a request of this kind; `types` is spread out."""
-    names = [item.name for item in fields(kind)]  # type: ignore[arg-type] # all but Append are dataclasses
-    if names[-1:] == ["types"]:
-        plain = attrgetter(*names[:-1])
-        return lambda request: (*plain(request), *cast(requests.ReadAll, request).types)
+    """What takes the values of a request of this kind; its rows are spread out."""
+    names = [item.name for item in fields(kind)]  # type: ignore[arg-type] # all but those in _LISTS are dataclasses
+    width = ROW_VALUES.get(kind)
+    if width is not None:
+        rows = attrgetter(names.pop())
+        spread = (lambda request: rows(request)) if width == 1 else (lambda request: flat.chain(rows(request)))
+        return lambda request: (*(getattr(request, name) for name in names), *spread(request))
     if len(names) > 1:
         return attrgetter(*names)
     return lambda request: tuple(getattr(request, name) for name in names)
 
 
-_VALUES: Final = {kind: _values_of(kind) for kind in _CODES if kind not in (Append, Send)}
+_VALUES: Final = {kind: _values_of(kind) for kind in _CODES if kind not in _LISTS}
 
 
 class BadRequest(Exception):
@@ -67,6 +109,8 @@ def encode_request(request_id: int, request: Request) -> bytes:
         return encode_append(request_id, [value for commit in request.commits for value in commit])
     if isinstance(request, Send):
         return encode_send(request_id, [value for command in request.commands for value in command])
+    if isinstance(request, SendMessages):
+        return encode_send_messages(request_id, request.topic, flat.chain(request.messages))
     values = _VALUES[request.__class__](request)
     if isinstance(request, Hello):
         values = (MAGIC, *values)
@@ -81,6 +125,11 @@ def encode_append(request_id: int, values: Sequence[Scalar]) -> bytes:
 def encode_send(request_id: int, values: Sequence[Scalar]) -> bytes:
     """The frame of a SEND; `values` are those of each command, four by four (see `WireCommand`)."""
     return encode_frame(request_id, _SEND, values)
+
+
+def encode_send_messages(request_id: int, topic: str, values: Sequence[Scalar]) -> bytes:
+    """The frame of a SEND_MESSAGES; `values` are those of each message, five by five (see `WireMessage`)."""
+    return encode_frame(request_id, _SEND_MESSAGES, (topic, *values))
 
 
 class RequestDecoder:
@@ -173,6 +222,19 @@ def _send(values: list[Scalar]) -> Request:
     return Send(cast("list[WireCommand]", list(zip(*columns, strict=True))))
 
 
+def _send_messages(values: list[Scalar]) -> Request:
+    count, odd = divmod(len(values) - 1, MESSAGE_VALUES)
+    if odd or count < 1 or values[0].__class__ is not str:
+        raise ProtocolError(
+            f"SEND_MESSAGES takes a topic (str) and {MESSAGE_VALUES} values for each message, got {len(values)} in all",
+            operation="SEND_MESSAGES",
+        )
+    if count > MESSAGES_PER_FRAME_MAX:
+        raise _too_many("messages", count, MESSAGES_PER_FRAME_MAX)
+    columns = [values[place::MESSAGE_VALUES] for place in range(1, 1 + MESSAGE_VALUES)]
+    return SendMessages(values[0], cast("list[WireMessage]", list(zip(*columns, strict=True))))
+
+
 def _hello(values: list[Scalar]) -> Request:
     if len(values) < _HELLO_VALUES or values[0] != MAGIC:
         raise ProtocolError(f"HELLO takes {MAGIC!r}, a version and a name", operation="HELLO")
@@ -180,26 +242,30 @@ def _hello(values: list[Scalar]) -> Request:
 
 
 def _plain(kind: type[Request]) -> Callable[[list[Scalar]], Request]:
-    """A decoder for a request whose fields are its values, one by one; `types` takes what is left."""
-    names = [item.name for item in fields(kind)]  # type: ignore[arg-type] # all but Append are dataclasses
+    """A decoder for a request whose fields are its values, one by one; the rows take what is left."""
+    names = [item.name for item in fields(kind)]  # type: ignore[arg-type] # all but those in _LISTS are dataclasses
     make = cast("Callable[..., Request]", kind)
     name = _CODES[kind].name
-    count = len(names)
-    spread = names[-1:] == ["types"]
+    width = ROW_VALUES.get(kind)
+    count = len(names) - (width is not None)
 
     def decode(values: list[Scalar]) -> Request:
-        if spread and len(values) >= count - 1:
-            return make(*values[: count - 1], tuple(values[count - 1 :]))
-        if len(values) != count:
-            raise ProtocolError(f"{name} takes {count} values, got {len(values)}", operation=name)
+        if width is not None and len(values) >= count and (len(values) - count) % width == 0:
+            rest = values[count:]
+            rows = tuple(rest) if width == 1 else tuple(zip(*(rest[place::width] for place in range(width)), strict=True))
+            return make(*values[:count], rows)
+        if width is not None or len(values) != count:
+            more = "" if width is None else f" and rows of {width}"
+            raise ProtocolError(f"{name} takes {count} values{more}, got {len(values)}", operation=name)
         return make(*values)
 
     return decode
 
 
-_DECODERS: Final = {int(code): _plain(kind) for kind, code in _CODES.items() if kind not in (Append, Send, Hello)}
+_DECODERS: Final = {int(code): _plain(kind) for kind, code in _CODES.items() if kind not in (*_LISTS, Hello)}
 _DECODERS[int(RequestCode.HELLO)] = _hello
 _DECODERS[int(RequestCode.SEND)] = _send
+_DECODERS[int(RequestCode.SEND_MESSAGES)] = _send_messages
 
 
 def _request(code: Scalar, values: list[Scalar]) -> Request:

@@ -1,11 +1,11 @@
-"""Requests: what a client may ask, as frozen values that check themselves.
+"""Requests: what a client may ask, as frozen values that check themselves. Those to the broker are in `broker_requests`.
 
 A request that exists is within its limits, on either side: constructing one raises `InvalidArgument` with field, limit
 and value. The exceptions are `Append` and `Send`, of which there are a hundred thousand a second: only their shape is
 checked when they are decoded. Ids, expected version and events are checked by the store, commit by commit, and a command by
 whoever handles it, with `check_command`, so that a bad one refuses only itself.
 
-The fields of a class, in this order, are its values on the wire (`types` is spread out as the last ones).
+The fields of a class, in this order, are its values on the wire (`types` is spread out as the last ones: rows of one value).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from eventstore.fields import check_flag, check_int, check_optional_int, check_t
 from eventstore.flat import Scalar
 from eventstore.model import TYPE_BYTES_MAX, VERSION_MAX
 from eventstore.protocol import limits
+from eventstore.protocol.broker_requests import BrokerRequest
 
 INT64_MIN: Final = -(2**63)
 INT64_MAX: Final = 2**63 - 1
@@ -153,7 +154,7 @@ class Credit:
 
 @dataclass(frozen=True, slots=True)
 class Unsubscribe:
-    """End a subscription."""
+    """End a subscription, or a pull that waits."""
 
     subscription: int
 
@@ -173,7 +174,8 @@ class Ping:
 
 Request: TypeAlias = (
     Append | Send | Hello | Read | ReadAll | Version | FindCommand | Subscribe | Credit | Unsubscribe | Stats | Ping
-)
+    | BrokerRequest
+)  # fmt: skip
 
 
 def check_command(command: WireCommand) -> None:

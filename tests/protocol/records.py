@@ -1,4 +1,6 @@
-"""Commit records made and read the slow and obvious way, straight from docs/PROTOCOL.md, to hold the fast code against."""
+"""Records of commits and messages, made and read the slow and obvious way, straight from docs/PROTOCOL.md, to hold the fast
+code against.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from eventstore import flat
 from eventstore.model import Event, NewEvent
 
 HEADER = struct.Struct("<BBIHIIQIIqQBBHI")
+MESSAGE_HEADER = struct.Struct("<BBIHIIQIIqQQIHHII")
 
 
 def make_record(
@@ -31,6 +34,21 @@ def make_record(
         len(aggregate_id.encode()), len(command_id.encode()), 0, 0,
     )  # fmt: skip
     record = header + content + b"\xce" + length.to_bytes(4, "big")
+    return record[:2] + crc32c(record[6:]).to_bytes(4, "little") + record[6:]
+
+
+def make_message(
+    topic: str, body: bytes, *, key: str | None = None, tag: str | None = None, queue: int = 0, offset: int = 0,
+    position: int = (1 << 32) + 4096, node: int = 1, properties: bytes | None = None,
+) -> bytes:  # fmt: skip
+    """One message record."""
+    values = flat.encode((tag, key, topic, body, properties))
+    length = MESSAGE_HEADER.size + len(values) + 5
+    hashes = [0 if text is None else crc32c(text.encode()) for text in (tag, key)]
+    header = MESSAGE_HEADER.pack(
+        0xC4, 70, 0, 0, length, 0, offset + 1, 1, 1, 1_700_000_000_000_000, offset, position, 1, queue, node, *hashes
+    )
+    record = header + values + b"\xce" + length.to_bytes(4, "big")
     return record[:2] + crc32c(record[6:]).to_bytes(4, "little") + record[6:]
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from eventstore import errors, flat, model
-from eventstore.errors import EventStoreError, InvalidArgument, UnknownOperation, VersionConflict
+from eventstore.broker import message
+from eventstore.errors import EventStoreError, InvalidArgument, Rebalanced, UnknownOperation, UnknownQueue, VersionConflict
 from eventstore.model import Committed, NewEvent
 from eventstore.protocol import limits
 from eventstore.protocol.answers import (
@@ -20,8 +21,24 @@ from eventstore.protocol.answers import (
     encode_scan_page,
     outcome_values,
 )
+from eventstore.protocol.broker_requests import (
+    CommitOffsets,
+    CreateTopic,
+    FailMessages,
+    FindKey,
+    Heartbeat,
+    Join,
+    Leave,
+    OffsetAt,
+    Pull,
+    ReplayDead,
+    ResetGroup,
+    SendMessages,
+    ShowGroup,
+)
 from eventstore.protocol.codes import AnswerCode, RequestCode
 from eventstore.protocol.handshake import Welcome
+from eventstore.protocol.message_answers import QueuePage, encode_messages, sent_values
 from eventstore.protocol.request_codec import encode_request
 from eventstore.protocol.requests import (
     Append,
@@ -37,11 +54,12 @@ from eventstore.protocol.requests import (
     Unsubscribe,
     Version,
 )
-from tests.protocol.records import make_record
+from tests.protocol.records import make_message, make_record
 
 TEXT = (Path(__file__).parents[2] / "docs" / "PROTOCOL.md").read_text(encoding="utf-8")
 EVENT = NewEvent("OrderPlaced", {"total": 12})
 RECORD = make_record("order-42", "c-1", [EVENT])
+MESSAGE = make_message("orders", b"{}", key="order-42", tag="paid", queue=2)
 MIXED = (
     Committed("order-42", 1, 1, duplicate=True),
     VersionConflict("order-42", 1, 5),
@@ -49,7 +67,7 @@ MIXED = (
 )
 EXAMPLES = {
     "hello": encode_request(1, Hello(1, "demo")),
-    "hello-answer": encode_ok(1, *Welcome(1, "es", bytes(range(16))).values()),
+    "hello-answer": encode_ok(1, *Welcome(1, "es", bytes(range(16)), node=1).values()),
     "append": encode_request(2, Append([("order-42", 0, "c-1", None, flat.encode(EVENT))])),
     "outcomes": encode_outcomes(2, outcome_values(Committed("order-42", 1, 1))),
     "outcomes-mixed": encode_outcomes(3, [value for outcome in MIXED for value in outcome_values(outcome)]),
@@ -69,6 +87,36 @@ EXAMPLES = {
     "stats-answer": encode_ok(10, "events", 1),
     "ping": encode_request(11, Ping()),
     "send": encode_request(13, Send([("Deposit", "acc-1", "c-9", b'{"cents":100}')])),
+    "send-messages": encode_request(14, SendMessages("orders", [(b"{}", "order-42", "paid", None, None)])),
+    "sent": encode_outcomes(14, sent_values((2, 0, 4_294_971_392))),
+    "sent-refused": encode_outcomes(15, sent_values(UnknownQueue("no queue", topic="orders", queue=9))),
+    "pull": encode_request(16, Pull(64, 524_288, 30_000, (("orders", 2, 0, "paid | cancelled"), ("orders", 3, 0, None)))),
+    "message-record": MESSAGE,
+    "messages": b"".join(
+        encode_messages(16, [MESSAGE, b""], 1, [QueuePage(1, 0, 1, None, None, 1), QueuePage(0, 0, 0, None, None, 0)])
+    ),
+    "join": encode_request(17, Join("billing", "m-1", False, (("orders", "paid | cancelled"),))),
+    "join-answer": encode_ok(17, 1_048_577, "orders", 2, 0, "paid | cancelled"),
+    "heartbeat": encode_request(18, Heartbeat("billing", "m-1", 1_048_577)),
+    "heartbeat-answer": encode_ok(18),
+    "leave": encode_request(19, Leave("billing", "m-1")),
+    "commit-offsets": encode_request(20, CommitOffsets("billing", "m-1", 1_048_577, (("orders", 2, 1),))),
+    "commit-offsets-answer": encode_ok(20, 1, False),
+    "rebalanced": encode_error(20, Rebalanced("join again", group="billing", member="m-1", generation=1_048_578)),
+    "fail-messages": encode_request(21, FailMessages("billing", "m-1", 1_048_577, "timeout", (("orders", 2, 0),))),
+    "fail-messages-answer": encode_ok(21, False),
+    "replay-dead": encode_request(22, ReplayDead("billing", (0, 1))),
+    "reset-group": encode_request(23, ResetGroup("billing", "orders", None, "time", 1_700_000_000_000_000)),
+    "reset-group-answer": encode_ok(23, 2, 0, False),
+    "list-groups-answer": encode_ok(24, "billing", 1_048_578, 1),
+    "show-group": encode_request(25, ShowGroup("billing")),
+    "show-group-answer": encode_ok(25, 1_048_578, 1, "orders", 2, 0, 0, 1, "m-1"),
+    "list-members-answer": encode_ok(26, "m-1", 250, 1),
+    "create-topic": encode_request(27, CreateTopic("orders", 4, True)),
+    "show-topic-answer": encode_ok(28, 2, "open", 0, 1, 0, 0, 0, 0),
+    "find-key": encode_request(29, FindKey("orders", "order-42", 10, 524_288)),
+    "found": b"".join(encode_messages(29, [MESSAGE], 1)),
+    "offset-at": encode_request(30, OffsetAt("orders", 2, 1_700_000_000_000_000)),
     "error": encode_error(12, UnknownOperation("unknown", operation=99)),
     "goodbye": encode_goodbye(),
 }
@@ -114,6 +162,16 @@ def test_every_error_code_is_documented() -> None:
         limits.TYPES_MAX,
         limits.CREDIT_BYTES_MAX,
         limits.NAME_BYTES_MAX,
+        limits.MESSAGES_PER_FRAME_MAX,
+        limits.FAILED_PER_FRAME_MAX,
+        limits.PULL_MESSAGES_MAX,
+        limits.PULL_QUEUES_MAX,
+        limits.PULL_WAIT_MS_MAX,
+        limits.SUBSCRIPTIONS_MAX,
+        limits.SHARES_MAX,
+        limits.QUEUES_MAX,
+        message.BODY_BYTES_MAX,
+        message.PROPERTIES_BYTES_MAX,
         model.COMMIT_EVENTS_MAX,
         model.COMMIT_BYTES_MAX,
         model.EVENT_BYTES_MAX,
