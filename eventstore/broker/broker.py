@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 import trio
 
 from eventstore.broker.administration import Administration
-from eventstore.broker.committer import Committer, Deliver
+from eventstore.broker.committer import Committer
 from eventstore.broker.consumers import Consumers
 from eventstore.broker.engine import Written
 from eventstore.broker.failures import Failures
@@ -31,10 +31,11 @@ from eventstore.broker.sending import Outcome
 from eventstore.broker.settings import BrokerSettings
 from eventstore.broker.statistics import Statistics
 from eventstore.chunks.files import Files
+from eventstore.chunks.group_commit import Deliver
 from eventstore.errors import Closed, InvalidArgument
 
 _MESSAGES_PER_TURN: Final = 512
-_Submit: TypeAlias = Callable[[Sequence[RawMessage], Deliver], None]
+_Submit: TypeAlias = Callable[[Sequence[RawMessage], Deliver[Outcome]], None]
 
 
 class Broker:
@@ -69,7 +70,7 @@ class Broker:
         if self._closed:
             raise Closed("the broker is closed")
 
-    def submit(self, topic: str, messages: Sequence[RawMessage], deliver: Deliver, source: object) -> None:
+    def submit(self, topic: str, messages: Sequence[RawMessage], deliver: Deliver[Outcome], source: object) -> None:
         """Sends messages; `deliver` is called with what became of each once that is durable (`async`: written).
 
         For a loop that serves many: call `committer.wait_for_room` or look at `committer.full` before, and

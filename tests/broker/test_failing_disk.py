@@ -12,6 +12,7 @@ import trio.testing
 
 from eventstore.broker.broker import open_broker
 from eventstore.broker.pulls import Want
+from eventstore.broker.sending import Outcome
 from eventstore.broker.settings import BrokerSettings
 from eventstore.errors import EventStoreError, Poisoned, StorageFull
 from tests.broker.stepped import DATA, Stepped, numbered, raw
@@ -129,3 +130,29 @@ async def test_a_silent_member_is_taken_for_dead_and_offsets_are_saved(
         broker.consumers.commit("billing", "a", broker.groups.get("billing").generation, [("orders", 0, 5)])
         document = tmp_path / "offsets.json"
         await until(lambda: b'"0": 5' in document.read_bytes(), 0.1)
+
+
+async def test_what_is_sent_while_a_failure_is_told_is_no_part_of_it() -> None:
+    disk = SimulatedDisk(0)
+    async with open_broker(DATA, SETTINGS, files=disk) as broker:
+        await broker.administration.create_topic("orders", 1)
+        committer, topic, told = broker.committer, broker.topics.get("orders"), trio.Event()
+        again: list[Outcome] = []
+
+        def refused(outcomes: list[Outcome]) -> None:
+            assert isinstance(outcomes[-1], StorageFull)
+            disk.capacity_bytes = None
+            committer.submit(topic, [raw(b"again")], committed, told)
+            committer.kick()
+
+        def committed(outcomes: list[Outcome]) -> None:
+            again.extend(outcomes)
+            told.set()
+
+        disk.capacity_bytes = disk.allocated_bytes
+        committer.submit(topic, numbered(40, size=200), refused, None)
+        committer.kick()
+        with trio.fail_after(10):
+            await told.wait()
+        assert not isinstance(again[0], EventStoreError)
+        assert broker.bounds("orders", 0)[1] == again[0][1] + 1

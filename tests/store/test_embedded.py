@@ -223,7 +223,7 @@ async def test_a_lone_writer_does_not_wait_for_zeros_on_the_event_loop(
         for version in range(20):
             await store.append("order-1", [es.NewEvent("T")], version)
         writer, committer = store.engine.writer, store.committer
-        assert committer.synced_in_place > 0
+        assert committer.batches_in_place > 0
         writer.zero_ahead.detach()
         writer.zero_ahead.attach(store.engine.files.folder.chunk_path(1), writer.end)
         thread = threading.Thread(target=keep_busy)
@@ -231,10 +231,10 @@ async def test_a_lone_writer_does_not_wait_for_zeros_on_the_event_loop(
         assert busy.wait(5)
         writer.zero_ahead.reserved(writer.end + 65_536)
         wait_until(lambda: writer.zero_ahead._slice_start is not None, "a slice is begun")
-        before = committer.synced_in_place
+        before = committer.batches_in_place
         raw = encode_commit("order-1", [es.NewEvent("T", bytes(8_000))], 20, "c", None)
         submission = store._submit([raw])
-        assert committer.synced_in_place == before
+        assert committer.batches_in_place == before
         assert not free.is_set()
         free.set()
         await submission.wait()
@@ -253,9 +253,9 @@ async def test_what_takes_long_to_write_is_not_written_on_the_event_loop(
         in_place = []
         for version, size in ((20, 200_000), (21, 300_000), (22, 200_000)):
             wait_until(lambda: zero_ahead._slice_start is None, "nothing is written ahead")
-            before, committer._quick = committer.synced_in_place, 0.0  # a busy disk is another reason
+            before, committer._quick = committer.batches_in_place, 0.0  # a busy disk is another reason
             await store.append("order-1", [es.NewEvent("T", bytes(size))], version)
-            in_place.append(committer.synced_in_place - before)
+            in_place.append(committer.batches_in_place - before)
         assert in_place == [1, 0, 1]
 
 
@@ -642,7 +642,7 @@ async def test_async_a_failed_sync_poisons_once_and_is_not_tried_again(
             mock_clock.jump(1.0)
             await trio.testing.wait_all_tasks_blocked()
         assert len(await everything(store)) == 1
-    assert sum("append failed" in record.message for record in caplog.records) == 1
+    assert sum("a batch was not written" in record.message for record in caplog.records) == 1
 
 
 async def test_async_files_roll_while_syncs_go_on(

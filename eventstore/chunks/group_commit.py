@@ -1,0 +1,284 @@
+"""Group commit on trio: callers fill the front buffer while one batch is being written; each batch costs one write and one
+sync, however many callers are in it.
+
+    submit ─ memory ─ waiting ─┐
+                               ├─ take ─ writer thread: write + sync ─ mark_written ─ deliver
+    submit ─ memory ─ waiting ─┘
+
+An outcome is delivered only when everything it rests on is written, and synced where durability is `sync`. A lone caller, who
+waits for each answer before the next request, gains nothing from a thread: for it write and sync run in place, as long as the
+disk is quick. So does, with durability `async`, every write that is short; a sync follows every `flush_interval_s`.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Generic, Protocol, TypeAlias, TypeVar
+
+import trio
+
+from eventstore.chunks.front import FrontBuffer, Segment
+from eventstore.chunks.header import ChunkHeader
+from eventstore.chunks.writer import ChunkWriter
+from eventstore.errors import EventStoreError, Poisoned
+
+_LONE_STREAK: Final = 4
+_IN_PLACE_SECONDS_MAX: Final = 0.001
+_IN_PLACE_BYTES_MAX: Final = 256 * 1024  # copied into the page cache in 0.1 ms; beyond it a hop costs little beside the write
+_EVERYTHING: Final = 2**64
+_log = logging.getLogger(__name__)
+
+Outcome = TypeVar("Outcome")
+Written = TypeVar("Written", covariant=True)
+WrittenT = TypeVar("WrittenT")
+Deliver: TypeAlias = Callable[[list[Outcome]], None]
+
+
+class Log(Protocol[Written]):
+    """What is committed to: an engine, without threads and tasks."""
+
+    front: FrontBuffer
+    writer: ChunkWriter
+
+    @property
+    def failed(self) -> EventStoreError | None: ...
+
+    def take(self) -> Segment | None: ...
+
+    def write(self, segment: Segment) -> None: ...
+
+    def mark_written(self, segment: Segment, *, durable: bool) -> Written: ...
+
+    def roll_back(self, error: EventStoreError) -> list[ChunkHeader]: ...
+
+    def sync_now(self) -> tuple[int, int]: ...
+
+    def mark_synced(self, chunk: int, end: int) -> None: ...
+
+
+class GroupCommit(ABC, Generic[Outcome, WrittenT]):
+    """The one way to write to an open engine. Belongs to one trio run; only `run`'s threads leave it.
+
+    `advanced`: unparked after every batch, written or failed; `poisoned`: set when no more is accepted. `batches` were written,
+    `batches_in_place` of them without the thread, in `write_seconds`.
+    """
+
+    def __init__(self, log: Log[WrittenT], name: str, *, full_bytes: int, sync: bool, flush_interval_s: float) -> None:
+        """`full_bytes`: callers should wait while more than that is on its way to the disk."""
+        self.advanced = trio.lowlevel.ParkingLot()
+        self.poisoned = trio.Event()
+        self.batches = self.batches_in_place = 0
+        self.write_seconds = 0.0
+        self._log = log
+        self._name = name
+        self._full_bytes = full_bytes
+        self._sync = sync
+        self._flush_interval_s = flush_interval_s
+        self._room = trio.lowlevel.ParkingLot()
+        self._waiting: deque[tuple[int, list[Outcome], Deliver[Outcome]]] = deque()
+        self._writing: Segment | None = None
+        self._syncing = self._delivering = False
+        self._own_thread = trio.CapacityLimiter(1)  # a sync must not queue behind readers
+        self._jobs: queue.SimpleQueue[Segment | None] = queue.SimpleQueue()
+        self._stopped = trio.Event()
+        self._last_source: object = None
+        self._streak = 0
+        self._quick = 0.0
+        self._token: trio.lowlevel.TrioToken | None = None
+
+    # -- what a kind of engine adds -----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _visible(self) -> int:
+        """Up to where everything was written, in the numbers of `_wait_for`."""
+
+    @abstractmethod
+    def _tell(self, written: WrittenT) -> None:
+        """A batch was written, and its outcomes were delivered."""
+
+    @abstractmethod
+    def _tell_completed(self, completed: list[ChunkHeader]) -> None:
+        """A batch failed, and these chunks were completed all the same."""
+
+    @abstractmethod
+    def _after(self, outcome: Outcome, error: EventStoreError) -> Outcome:
+        """What becomes of an outcome after a failed write: of a batch over two chunks the first part may stand."""
+
+    # -- callers ------------------------------------------------------------------------------------------------------
+
+    @property
+    def waiting_bytes(self) -> int:
+        writing = self._writing
+        return self._log.front.waiting_bytes + (writing.end - writing.offset if writing is not None else 0)
+
+    @property
+    def writing(self) -> bool:
+        """Whether a batch is on its way to the disk."""
+        return self._writing is not None
+
+    @property
+    def full(self) -> bool:
+        """Whether callers should wait (`wait_for_room`) before they submit more."""
+        return self.waiting_bytes > self._full_bytes
+
+    async def wait_for_room(self) -> None:
+        while self.full:
+            await self._room.park()
+
+    def _came_from(self, source: object) -> None:
+        """Who submits: a source that is alone for a while is served in place."""
+        self._streak = self._streak + 1 if source is self._last_source else 0
+        self._last_source = source
+
+    def _wait_for(self, barrier: int, outcomes: list[Outcome], deliver: Deliver[Outcome]) -> None:
+        """The outcomes may be told once `barrier` is visible."""
+        self._waiting.append((barrier, outcomes, deliver))
+
+    @trio.lowlevel.enable_ki_protection
+    def kick(self) -> None:
+        """Starts writing what was submitted, unless a batch is being written: then it goes with the next."""
+        if self._writing is not None or self._syncing or self._delivering:
+            return  # whatever these are busy with kicks at its end
+        segment = self._log.take()
+        if segment is None:
+            return
+        self._writing = segment
+        if self._in_place(segment):
+            self.batches_in_place += 1
+            self._done(segment, self._write(segment))
+        else:
+            self._jobs.put(segment)
+
+    def _in_place(self, segment: Segment) -> bool:
+        if segment.begins_chunk or segment.end - segment.offset > _IN_PLACE_BYTES_MAX:
+            return False  # several syncs, or a long write
+        lone = self._streak >= _LONE_STREAK and len(self._waiting) == 1 and self._quick < _IN_PLACE_SECONDS_MAX
+        if self._sync and not lone:
+            return False  # without a sync it is a write into the page cache
+        return self._log.writer.zero_ahead.try_claim(segment.offset, segment.end)  # or it would wait for zeros
+
+    # -- the writer ---------------------------------------------------------------------------------------------------
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serves until `stop`, whatever is cancelled around it: those who wait for the disk must get their answers."""
+        self._token = trio.lowlevel.current_trio_token()
+        zero_ahead = self._log.writer.zero_ahead
+        threads = [
+            threading.Thread(target=self._work, name=f"{self._name}-writer", daemon=True),
+            threading.Thread(target=zero_ahead.run, name=f"{self._name}-zeros", daemon=True),
+        ]
+        for thread in threads:
+            thread.start()
+        with trio.CancelScope(shield=True):
+            task_status.started()
+            async with trio.open_nursery() as nursery:
+                if not self._sync:
+                    nursery.start_soon(self._sync_regularly)
+                await self._stopped.wait()
+                nursery.cancel_scope.cancel()
+            self._jobs.put(None)
+            zero_ahead.stop()
+            for thread in threads:
+                await trio.to_thread.run_sync(thread.join)
+
+    def stop(self) -> None:
+        """Ends `run`. Call it after `drain`."""
+        self._stopped.set()
+
+    async def drain(self) -> None:
+        """Returns when everything submitted was delivered."""
+        self.kick()
+        while self._waiting or self._writing is not None:
+            await self.advanced.park()
+            self.kick()
+
+    async def _sync_regularly(self) -> None:
+        while self._log.failed is None:
+            await trio.sleep(self._flush_interval_s)
+            self._syncing = True  # the writer is one at a time: what comes meanwhile is written afterwards
+            try:
+                while self._writing is not None:
+                    await self.advanced.park()
+                if self._log.failed is not None:
+                    return
+                synced = await trio.to_thread.run_sync(self._log.sync_now, limiter=self._own_thread)
+            except EventStoreError as error:
+                self._fail(error)
+            else:
+                self._log.mark_synced(*synced)
+            finally:
+                self._syncing = False
+            self.kick()
+
+    def _work(self) -> None:
+        assert self._token is not None
+        while (segment := self._jobs.get()) is not None:
+            error = self._write(segment)
+            try:
+                self._token.run_sync_soon(self._done, segment, error)
+            except trio.RunFinishedError:
+                return
+
+    def _write(self, segment: Segment) -> EventStoreError | None:
+        started = time.perf_counter()
+        try:
+            self._log.write(segment)
+        except EventStoreError as error:
+            return error
+        except Exception as error:  # our own bug; the writer is poisoned, and those who wait must hear of it
+            _log.exception("writing failed")
+            return Poisoned(f"writing failed: {error!r}. This process writes nothing any more")
+        took = time.perf_counter() - started
+        self.write_seconds += took
+        if not segment.begins_chunk:
+            self._quick = 0.75 * self._quick + 0.25 * took
+        return None
+
+    def _done(self, segment: Segment, error: EventStoreError | None) -> None:
+        self._writing = None
+        if error is not None:
+            self._fail(error)
+        else:
+            self.batches += 1
+            written = self._log.mark_written(segment, durable=self._sync)
+            self._deliver(self._visible(), None)
+            self._tell(written)
+            self.advanced.unpark_all()
+            if not self.full:
+                self._room.unpark_all()
+        self.kick()
+
+    def _fail(self, error: EventStoreError) -> None:
+        """Everybody who waits is told the error; what they submitted is taken back out of memory."""
+        _log.error("%s: a batch was not written: %s", self._name, error)
+        completed = self._log.roll_back(error)
+        self._deliver(_EVERYTHING, error)
+        if completed:
+            self._tell_completed(completed)
+        if not error.retriable:
+            self.poisoned.set()
+        self._room.unpark_all()
+        self.advanced.unpark_all()
+
+    def _deliver(self, visible: int, error: EventStoreError | None) -> None:
+        """Whoever is told an outcome may submit more: that is no part of this, and all of it goes into one batch."""
+        waiting, ready = self._waiting, []
+        while waiting and waiting[0][0] <= visible:
+            ready.append(waiting.popleft())
+        self._delivering = True
+        try:
+            for _, outcomes, deliver in ready:
+                if error is not None:
+                    outcomes = [self._after(outcome, error) for outcome in outcomes]
+                try:
+                    deliver(outcomes)
+                except Exception:  # one receiver's fault must not keep the others from their answers
+                    _log.exception("delivering an outcome failed")
+        finally:
+            self._delivering = False
