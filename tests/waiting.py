@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
-DEADLINE_SECONDS = 30.0
+DEADLINE_SECONDS = 120.0
 _TICK_SECONDS = 0.01
 
 

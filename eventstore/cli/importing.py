@@ -13,6 +13,7 @@ from eventstore.cli.output import counted, meter, print_error, print_json, print
 
 if TYPE_CHECKING:
     from eventstore.cli.import_run import Summary
+    from eventstore.errors import EventStoreError
 
 _REFUSALS_SHOWN = 10
 
@@ -43,18 +44,44 @@ def import_(
       eventstore import events.jsonl.gz more.jsonl
     """
     import time
+
+    from eventstore.cli.import_run import Summary
+    from eventstore.cli.refusals import Refusals
+
+    started = time.perf_counter()
+    summary = Summary(refusals=Refusals(refusals))
+    failed = _run(store, files, summary, strict, progress)
+    if summary.interrupted:
+        print_note(f"{_imported(summary)}; run it again to go on")
+        raise KeyboardInterrupt
+    if failed is not None and not summary.events:
+        raise failed
+    _print_summary(summary, time.perf_counter() - started, as_json)
+    if failed is not None:
+        why = f"{failed.filename or store}: {failed.strerror}" if isinstance(failed, OSError) else failed.message
+        print_error(f"{why}; {_imported(summary)}, run it again to go on")
+        raise typer.Exit(1)
+    if summary.refused:
+        print_error(
+            f"{counted(summary.refused, 'event was', 'events were')} refused; correct these lines and import the file again"
+        )
+        raise typer.Exit(1)
+
+
+def _run(
+    store: str, files: list[str], summary: Summary, strict: bool, progress: bool | None
+) -> EventStoreError | OSError | None:
+    """Imports under a progress bar; why it did not reach the end, if so."""
+    import time
     from contextlib import closing
 
     import trio
 
-    from eventstore.cli.import_run import Summary, run_import
+    from eventstore.cli.import_run import run_import
     from eventstore.cli.line_source import Source
-    from eventstore.cli.refusals import Refusals
     from eventstore.errors import EventStoreError
 
-    started = time.perf_counter()
-    summary, source = Summary(refusals=Refusals(refusals)), Source(files)
-    failed: EventStoreError | OSError | None = None
+    started, source = time.perf_counter(), Source(files)
     with meter("import", progress) as bar, closing(summary.refusals):
 
         def on_progress() -> None:
@@ -67,22 +94,8 @@ def import_(
             except* KeyboardInterrupt:
                 summary.interrupted = True
         except (EventStoreError, OSError) as error:
-            failed = error
-    if summary.interrupted:
-        print_note(f"{_imported(summary)}; run it again to go on")
-        raise KeyboardInterrupt
-    if failed is not None and not summary.events:
-        raise failed
-    _print_summary(summary, time.perf_counter() - started, as_json)
-    if failed is not None:
-        why = failed.message if isinstance(failed, EventStoreError) else f"{failed.filename or store}: {failed.strerror}"
-        print_error(f"{why}; {_imported(summary)}, run it again to go on")
-        raise typer.Exit(1)
-    if summary.refused:
-        print_error(
-            f"{counted(summary.refused, 'event was', 'events were')} refused; correct these lines and import the file again"
-        )
-        raise typer.Exit(1)
+            return error
+    return None
 
 
 def _imported(summary: Summary) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-DEADLINE_SECONDS = 30.0
+DEADLINE_SECONDS = 120.0
 TICK_SECONDS = 0.02
 PROGRAM = (sys.executable, "-m", "eventstore.cli.main")
 
