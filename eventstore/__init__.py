@@ -6,7 +6,7 @@
     async with es.open_store("./data") as store: ...                # embedded; trio
     with es.blocking.connect("tcp://127.0.0.1:7701") as store: ...  # without an event loop
 
-`connect`, `open_store` and `blocking` are imported on first use, so that `import eventstore` costs milliseconds.
+What is in `_LAZY` is imported on first use, so that `import eventstore` costs milliseconds.
 """
 
 from __future__ import annotations
@@ -50,6 +50,10 @@ from eventstore.model import ANY, EXISTS, CaughtUp, Commit, Committed, Event, Ne
 
 if TYPE_CHECKING:
     from eventstore import blocking as blocking
+    from eventstore.broker.message import Message as Message
+    from eventstore.client.delivery import Delivery as Delivery
+    from eventstore.client.messages import NewMessage as NewMessage
+    from eventstore.client.messages import SendResult as SendResult
     from eventstore.client.store import connect as connect
     from eventstore.config import StoreSettings as StoreSettings
     from eventstore.store.embedded import open_store as open_store
@@ -57,16 +61,21 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "ANY", "EXISTS", "CaughtUp", "Closed", "CommandIdReused", "Commit", "Committed", "ConnectionLost", "Corrupt",
-    "DomainRefused", "Event", "EventStoreError", "Fenced", "FolderRefused", "HandlerFailed", "InvalidArgument",
-    "NewEvent", "Overloaded", "PayloadInvalid", "Poisoned", "ProjectionFailed", "ProtocolError", "RawCommand",
-    "ReadFailed", "Rebalanced", "Rejected", "ShuttingDown", "StorageFull", "StoreSettings", "Unchanged", "Unconsumed",
-    "UnknownCommand", "UnknownEvent", "UnknownGroup", "UnknownOperation", "UnknownQueue", "UnknownTopic",
-    "UnsupportedVersion", "VersionConflict", "blocking", "connect", "open_store",
+    "Delivery", "DomainRefused", "Event", "EventStoreError", "Fenced", "FolderRefused", "HandlerFailed",
+    "InvalidArgument", "Message", "NewEvent", "NewMessage", "Overloaded", "PayloadInvalid", "Poisoned",
+    "ProjectionFailed", "ProtocolError", "RawCommand", "ReadFailed", "Rebalanced", "Rejected", "SendResult",
+    "ShuttingDown", "StorageFull", "StoreSettings", "Unchanged", "Unconsumed", "UnknownCommand", "UnknownEvent",
+    "UnknownGroup", "UnknownOperation", "UnknownQueue", "UnknownTopic", "UnsupportedVersion", "VersionConflict",
+    "blocking", "connect", "open_store",
 ]  # fmt: skip
 
 _LAZY = {
     "connect": ("eventstore.client.store", "connect"),
     "open_store": ("eventstore.store.embedded", "open_store"),
+    "Delivery": ("eventstore.client.delivery", "Delivery"),
+    "Message": ("eventstore.broker.message", "Message"),
+    "NewMessage": ("eventstore.client.messages", "NewMessage"),
+    "SendResult": ("eventstore.client.messages", "SendResult"),
     "StoreSettings": ("eventstore.config", "StoreSettings"),
     "blocking": ("eventstore.blocking", None),
 }

@@ -10,6 +10,7 @@ from eventstore.errors import EventStoreError
 from eventstore.flat import Scalar
 from eventstore.model import Committed
 from eventstore.protocol.answers import OUTCOME_VALUES, decode_all_committed, decode_outcome
+from eventstore.protocol.codes import OutcomeKind
 from eventstore.protocol.request_codec import encode_append
 from eventstore.protocol.requests import WireCommit
 from eventstore.store.raw_commit import named_expected
@@ -21,6 +22,7 @@ class Commits:
     """A `batches.Kind`."""
 
     name = "commits"
+    refused = int(OutcomeKind.REFUSED)
 
     def size_bytes(self, row: WireCommit) -> int:
         return len(row[4]) + 4 * (len(row[0]) + len(row[2])) + _ENVELOPE_BYTES

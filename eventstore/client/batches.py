@@ -1,4 +1,4 @@
-"""How commits, or commands, of many tasks become few frames: group commit on the client's side, sans-io.
+"""How commits, commands or messages of many tasks become few frames: group commit on the client's side, sans-io.
 
 One leaves at once when little is in flight, so that a lone client pays nothing for the crowd. Otherwise it joins the
 open batch, which leaves when an answer comes back or when it is full; so the more callers there are, the larger the frames,
@@ -40,9 +40,13 @@ Q_co = TypeVar("Q_co", covariant=True)
 
 
 class Kind(Protocol[R_contra, Q_co]):
-    """What travels in a batch: commits, or commands. A row of it is one of them, as its values on the wire."""
+    """What travels in a batch: commits, commands, or messages. A row of it is one of them, as its values on the wire."""
 
     name: str
+
+    @property
+    def refused(self) -> int | None:
+        """What the values of an outcome begin with that is an error; the error's code follows."""
 
     def size_bytes(self, row: R_contra) -> int:
         """How much of a frame it takes, at most."""
@@ -59,9 +63,10 @@ class Batch(Generic[S, R, Q]):
 
     lasting = False
 
-    def __init__(self, kind: Kind[R, Q], done: S, settled: Callable[[Batch[S, R, Q]], None]) -> None:
+    def __init__(self, kind: Kind[R, Q], done: S, settled: Callable[[Batch[S, R, Q]], None], *, resend: bool = True) -> None:
         self.request_id = 0
         self.wanted = True
+        self.resend = resend
         self.kind = kind
         self.rows: list[R] = []
         self.size_bytes = 0
@@ -124,10 +129,11 @@ class Run(NamedTuple, Generic[S, R, Q]):
 
 
 class BatchQueue(Generic[S, R, Q]):
-    """Where rows wait for a frame. `make_signal` makes what a batch's callers wait for."""
+    """Where rows wait for a frame. `make_signal` makes what a batch's callers wait for; `resend`: see `calls.Waiting`."""
 
-    def __init__(self, kind: Kind[R, Q], make_signal: Callable[[], S]) -> None:
+    def __init__(self, kind: Kind[R, Q], make_signal: Callable[[], S], *, resend: bool = True) -> None:
         self.kind = kind
+        self._resend = resend
         self._make_signal = make_signal
         self._open: Batch[S, R, Q] | None = None
         self._full: deque[Batch[S, R, Q]] = deque()
@@ -151,7 +157,7 @@ class BatchQueue(Generic[S, R, Q]):
         if batch is None or batch.size_bytes + size_bytes > BATCH_BYTES or len(batch.rows) + count > BATCH_ROWS:
             if batch is not None:
                 self._full.append(batch)
-            batch = self._open = Batch(self.kind, self._make_signal(), self._settled)
+            batch = self._open = Batch(self.kind, self._make_signal(), self._settled, resend=self._resend)
         self._waiting_bytes += size_bytes
         self._waiting_rows += count
         return Run(batch, batch.add(rows, size_bytes), count)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from itertools import chain, islice
+from itertools import chain
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self
 
 from eventstore.client.address import parse_address
-from eventstore.client.batches import ROWS_PER_TURN, BatchQueue, Q, R, Run, good_rows, with_refused
+from eventstore.client.blocking_broker import BlockingBroker
+from eventstore.client.blocking_topic import BlockingTopic
 from eventstore.client.calls import Call, Flag
 from eventstore.client.exchange import Exchange
 from eventstore.client.facts import found_command, read_stats, read_version
@@ -25,8 +26,6 @@ from eventstore.protocol.requests import FindCommand, Request, Stats, Version
 from eventstore.store.cursors import AggregateCursor, LogCursor
 from eventstore.store.event_filter import event_filter
 from eventstore.store.raw_commit import Outcome, encode_commit, encode_commits
-
-G = TypeVar("G")
 
 
 def connect(
@@ -82,16 +81,11 @@ class BlockingStore:
         """
         exchange = self._exchange
         commit = encode_commit(aggregate_id, events, expected_version, command_id, timestamp)
-        batch, index = exchange.put(exchange.session.appends, commit)
-        exchange.finish(batch.done)
-        outcome = batch.outcome(index)
-        if isinstance(outcome, EventStoreError):
-            raise outcome
-        return outcome
+        return exchange.put(exchange.session.appends, commit)
 
     def append_many(self, commits: Iterable[Commit]) -> list[Outcome]:
         """Appends each commit, whole or not at all, in this order; what became of each: Committed or an error."""
-        return self._put_many(self._exchange.session.appends, commits, encode_commits)
+        return self._exchange.put_all(self._exchange.session.appends, commits, encode_commits)
 
     def send(self, command: object, command_id: str | None = None) -> Committed | Unchanged:
         """Has the domain handle a command; what it changed is durable when this returns.
@@ -105,36 +99,13 @@ class BlockingStore:
             ConnectionLost: the server did not come back in time; send again with the same command id to find out.
         """
         exchange = self._exchange
-        batch, index = exchange.put(exchange.session.sends, encode_command(command, command_id))
-        exchange.finish(batch.done)
-        outcome = batch.outcome(index)
-        if isinstance(outcome, EventStoreError):
-            raise outcome
-        return outcome
+        return exchange.put(exchange.session.sends, encode_command(command, command_id))
 
     def send_many(self, commands: Iterable[object | tuple[object, str]]) -> list[Committed | Unchanged | EventStoreError]:
         """Sends commands, or pairs of a command and its id; what became of each. Those of one aggregate are handled in this
         order.
         """
-        return self._put_many(self._exchange.session.sends, commands, encoded_or_refused)
-
-    def _put_many(
-        self,
-        queue: BatchQueue[Flag, R, Q],
-        given: Iterable[G],
-        encode: Callable[[Sequence[G]], Sequence[R | EventStoreError]],
-    ) -> list[Q | EventStoreError]:
-        sent: list[tuple[Sequence[R | EventStoreError], list[Run[Flag, R, Q]]]] = []
-        remaining = iter(given)
-        while group := list(islice(remaining, ROWS_PER_TURN)):
-            encoded = encode(group)
-            sent.append((encoded, self._exchange.put_many(queue, good_rows(encoded))))
-        outcomes: list[Q | EventStoreError] = []
-        for encoded, runs in sent:
-            for run in runs:
-                self._exchange.finish(run.batch.done)
-            outcomes += with_refused(encoded, chain.from_iterable(run.outcomes() for run in runs))
-        return outcomes
+        return self._exchange.put_all(self._exchange.session.sends, commands, encoded_or_refused)
 
     def read(
         self,
@@ -222,6 +193,15 @@ class BlockingStore:
     def stats(self) -> dict[str, Scalar]:
         """The server's numbers, by name."""
         return read_stats(self._ask(Stats()))
+
+    @property
+    def broker(self) -> BlockingBroker:
+        """The broker's topics, groups and messages, to be looked at and administered."""
+        return BlockingBroker(self._exchange)
+
+    def topic(self, name: str, *, resend: bool = True) -> BlockingTopic:
+        """A topic to send messages to. `resend`: see `BlockingTopic`. Raises InvalidArgument."""
+        return BlockingTopic(self._exchange, name, resend=resend)
 
     def _ask(self, request: Request) -> Ok:
         call = Call(request, Flag())

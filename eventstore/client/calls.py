@@ -6,6 +6,7 @@ from typing import Generic, Protocol, TypeVar
 
 from eventstore.errors import EventStoreError, ProtocolError, again
 from eventstore.protocol.answers import Answer, Failure, Ok, Page
+from eventstore.protocol.message_answers import Messages
 from eventstore.protocol.request_codec import encode_request
 from eventstore.protocol.requests import Request
 
@@ -35,10 +36,14 @@ class Flag:
 
 
 class Waiting(Protocol):
-    """A request without its (last) answer."""
+    """A request without its (last) answer.
+
+    `resend`: to carry it out twice does no harm, so it is sent again where its answer was lost; else it fails.
+    """
 
     request_id: int
     wanted: bool
+    resend: bool
     lasting: bool  # more than one answer comes, and no last one
 
     def encode(self) -> bytes:
@@ -56,9 +61,10 @@ class Call(Generic[S]):
 
     lasting = False
 
-    def __init__(self, request: Request, done: S) -> None:
+    def __init__(self, request: Request, done: S, *, resend: bool = True) -> None:
         self.request_id = 0
         self.wanted = True
+        self.resend = resend
         self.request = request
         self.done = done
         self._answer: Answer | None = None
@@ -90,6 +96,13 @@ class Call(Generic[S]):
         """As `ok`, for requests that are answered by a page."""
         answer = self._result()
         if not isinstance(answer, Page):
+            raise ProtocolError(f"{type(self.request).__name__} was answered by {type(answer).__name__}")
+        return answer
+
+    def messages(self) -> Messages:
+        """As `ok`, for requests that are answered by messages."""
+        answer = self._result()
+        if not isinstance(answer, Messages):
             raise ProtocolError(f"{type(self.request).__name__} was answered by {type(answer).__name__}")
         return answer
 

@@ -8,27 +8,32 @@ background succeeds. A second task notices connections that are dead but not clo
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from itertools import chain, islice
+from typing import Any, TypeVar
 
 import anyio
+import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from eventstore.allocator import expect_large_buffers
 from eventstore.client.address import Address
 from eventstore.client.backoff import Backoff
-from eventstore.client.batches import BatchQueue, Q, R
+from eventstore.client.batches import ROWS_PER_TURN, BatchQueue, Q, R, Run, good_rows, runs, with_refused
 from eventstore.client.calls import Call, Waiting
 from eventstore.client.link import Link, open_socket
 from eventstore.client.losses import Silent, lost
 from eventstore.client.options import Options
 from eventstore.client.session import Session
 from eventstore.errors import Closed, EventStoreError, again
+from eventstore.protocol.broker_requests import Pull
 from eventstore.protocol.requests import Ping
+
+G = TypeVar("G")
 
 
 class Connection:
-    """Owns the session. Everything but `open` and `wait_for_room` is a plain function and never blocks."""
+    """Owns the session. What is no coroutine never blocks."""
 
     def __init__(self, address: Address, options: Options) -> None:
         expect_large_buffers()
@@ -90,6 +95,62 @@ class Connection:
             self.flush()
             await self._rooms.setdefault(queue, anyio.Event()).wait()
             self.check()
+
+    async def finish(self, call: Call[anyio.Event]) -> None:
+        """Sends a request and waits for its answer. Raises what makes that impossible."""
+        self.add(call)
+        try:
+            await call.done.wait()
+        except BaseException:
+            self.drop(call)
+            raise
+
+    def drop(self, call: Call[anyio.Event]) -> None:
+        """Nobody waits for the answer any more."""
+        call.wanted = False
+        if isinstance(call.request, Pull):  # the server would wait for up to a minute, and has a limit on such
+            self.session.unsubscribe(call)
+            self.flush()
+
+    async def put(self, queue: BatchQueue[anyio.Event, R, Q], row: R) -> Q:
+        """Sends a row in a batch and waits for what becomes of it; raises that, if it is an error."""
+        self.check()
+        if not queue.has_room:
+            await self.wait_for_room(queue)
+        batch, index = queue.add(row)
+        self.flush()
+        await batch.done.wait()
+        outcome = batch.outcome(index)
+        if isinstance(outcome, EventStoreError):
+            raise outcome
+        return outcome
+
+    async def put_many(
+        self,
+        queue: BatchQueue[anyio.Event, R, Q],
+        given: Iterable[G],
+        encode: Callable[[Sequence[G]], Sequence[R | EventStoreError]],
+    ) -> list[Q | EventStoreError]:
+        """Sends as many rows as `encode` makes of what is given, in order; what became of each."""
+        sent: list[tuple[Sequence[R | EventStoreError], list[Run[anyio.Event, R, Q]]]] = []
+        remaining = iter(given)
+        while group := list(islice(remaining, ROWS_PER_TURN)):
+            if sent:
+                await anyio.lowlevel.checkpoint()
+            encoded = encode(group)
+            queued: list[Run[anyio.Event, R, Q]] = []
+            for run, size_bytes in runs(queue.kind, good_rows(encoded)):
+                await self.wait_for_room(queue)
+                queued.append(queue.add_run(run, size_bytes))
+            self.flush()
+            sent.append((encoded, queued))
+        outcomes: list[Q | EventStoreError] = []
+        for encoded, queued in sent:
+            for each in queued:
+                if not each.batch.done.is_set():
+                    await each.batch.done.wait()
+            outcomes += with_refused(encoded, chain.from_iterable(run.outcomes() for run in queued))
+        return outcomes
 
     # ---- tasks
 

@@ -13,19 +13,22 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, islice
+from typing import Final, TypeVar
 
 from eventstore.allocator import expect_large_buffers
 from eventstore.client.address import Address
 from eventstore.client.backoff import Backoff
-from eventstore.client.batches import Batch, BatchQueue, Q, R, Run, runs
+from eventstore.client.batches import ROWS_PER_TURN, BatchQueue, Q, R, Run, good_rows, runs, with_refused
 from eventstore.client.calls import Call, Flag, Waiting
 from eventstore.client.losses import Silent, lost
 from eventstore.client.options import Options
 from eventstore.client.session import Session
 from eventstore.errors import Closed, EventStoreError, again
 from eventstore.protocol.requests import Ping
+
+G = TypeVar("G")
 
 _RECEIVE_BYTES: Final = 64 * 1024
 _RECEIVE_BYTES_MAX: Final = 1024 * 1024
@@ -84,13 +87,37 @@ class Exchange:
             self.session.add(waiting)
             self._send_or_lose()
 
-    def put(self, queue: BatchQueue[Flag, R, Q], row: R) -> tuple[Batch[Flag, R, Q], int]:
-        """Queues a commit or a command; `finish` sends it."""
+    def put(self, queue: BatchQueue[Flag, R, Q], row: R) -> Q:
+        """Sends a row in a batch and waits for what becomes of it; raises that, if it is an error."""
         with self._lock:
             self._check()
             while not queue.has_room:
                 self._step()
-            return queue.add(row)
+            batch, index = queue.add(row)
+        self.finish(batch.done)
+        outcome = batch.outcome(index)
+        if isinstance(outcome, EventStoreError):
+            raise outcome
+        return outcome
+
+    def put_all(
+        self,
+        queue: BatchQueue[Flag, R, Q],
+        given: Iterable[G],
+        encode: Callable[[Sequence[G]], Sequence[R | EventStoreError]],
+    ) -> list[Q | EventStoreError]:
+        """Sends as many rows as `encode` makes of what is given, in order; what became of each."""
+        sent: list[tuple[Sequence[R | EventStoreError], list[Run[Flag, R, Q]]]] = []
+        remaining = iter(given)
+        while group := list(islice(remaining, ROWS_PER_TURN)):
+            encoded = encode(group)
+            sent.append((encoded, self.put_many(queue, good_rows(encoded))))
+        outcomes: list[Q | EventStoreError] = []
+        for encoded, queued in sent:
+            for run in queued:
+                self.finish(run.batch.done)
+            outcomes += with_refused(encoded, chain.from_iterable(run.outcomes() for run in queued))
+        return outcomes
 
     def put_many(self, queue: BatchQueue[Flag, R, Q], rows: Sequence[R]) -> list[Run[Flag, R, Q]]:
         """Queues many and sends what may leave now; `finish` waits for the answers, and sends the rest."""

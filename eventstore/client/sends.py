@@ -12,6 +12,7 @@ from eventstore.fields import check_text
 from eventstore.flat import Scalar
 from eventstore.model import Committed, Unchanged, fresh_command_id
 from eventstore.protocol.answers import OUTCOME_VALUES, decode_command_outcome
+from eventstore.protocol.codes import OutcomeKind
 from eventstore.protocol.request_codec import encode_send
 from eventstore.protocol.requests import WireCommand, check_command
 
@@ -22,6 +23,7 @@ class Commands:
     """A `batches.Kind`."""
 
     name = "commands"
+    refused = int(OutcomeKind.REFUSED)
 
     def size_bytes(self, row: WireCommand) -> int:
         return len(row[3]) + 4 * (len(row[0]) + len(row[1]) + len(row[2])) + _ENVELOPE_BYTES

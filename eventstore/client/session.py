@@ -3,7 +3,8 @@
 The rules it keeps:
 - Requests leave in the order they were added, after a reconnect as well; commits to one aggregate depend on it.
 - After a reconnect everything unanswered is sent again. That is safe for appends because the server knows their
-  command ids, and for everything else because it changes nothing. A subscription goes on where its last page ended.
+  command ids, and for most else because it changes nothing. A subscription goes on where its last page ended. What is not
+  safe, and was not asked to be sent again all the same, fails: nobody knows whether it was carried out.
 - What a leaving server refused (ShuttingDown) counts as unanswered.
 - Before the hello was answered nothing else is sent; no more requests are in flight than the server allows.
 - The server behind an address must be the same store every time: cursors and versions mean nothing to another one.
@@ -20,13 +21,14 @@ from collections.abc import Callable
 from typing import Generic
 
 from eventstore.client.appends import COMMITS
-from eventstore.client.batches import BatchQueue
+from eventstore.client.batches import Batch, BatchQueue
 from eventstore.client.calls import Call, S, Waiting
+from eventstore.client.messages import SendResult, TopicMessages
 from eventstore.client.sends import COMMANDS
 from eventstore.errors import ConnectionLost, EventStoreError, InvalidArgument, ProtocolError, ShuttingDown, UnsupportedVersion
 from eventstore.model import Committed, Unchanged
 from eventstore.protocol.answers import Answer, AnswerDecoder, Failure, Goodbye, Ok, Outcomes
-from eventstore.protocol.codes import OutcomeKind
+from eventstore.protocol.broker_requests import WireMessage
 from eventstore.protocol.frames import LENGTH_BYTES, FrameReader
 from eventstore.protocol.handshake import Welcome, read_welcome
 from eventstore.protocol.limits import PROTOCOL_VERSION, REQUESTS_MAX
@@ -39,8 +41,8 @@ class Session(Generic[S]):
 
     `welcome` is what the server said on this connection, None before it did; `leaving`: it is going to close it;
     `answered` counts answers, except to pings; `fatal` is set when no further connection can help. In `appends` and `sends`
-    wait the commits and the commands that have not left. `left_some` is set by whoever drops a subscription, in any thread;
-    it is ended then with whatever is sent next.
+    wait the commits and the commands that have not left; `messages` has such a queue for each topic. `left_some` is set by
+    whoever drops a subscription, in any thread; it is ended then with whatever is sent next.
     """
 
     def __init__(self, client: str, make_signal: Callable[[], S], requests_max: int = REQUESTS_MAX) -> None:
@@ -48,6 +50,8 @@ class Session(Generic[S]):
         self._requests_max = requests_max
         self.appends = BatchQueue(COMMITS, make_signal)
         self.sends: BatchQueue[S, WireCommand, Committed | Unchanged] = BatchQueue(COMMANDS, make_signal)
+        self._messages: dict[tuple[str, bool], BatchQueue[S, WireMessage, SendResult]] = {}
+        self._make_signal = make_signal
         self._last_id = 0
         self._hello_id = 0
         self._unsent: deque[Waiting] = deque()
@@ -57,6 +61,7 @@ class Session(Generic[S]):
         self._reader = FrameReader()
         self._decode = AnswerDecoder().decode
         self._store: bytes | None = None
+        self._node: int | None = None
         self.welcome: Welcome | None = None
         self.leaving = False
         self.answered = 0
@@ -70,13 +75,21 @@ class Session(Generic[S]):
         waiting.request_id = self._next_id()
         self._unsent.append(waiting)
 
+    def messages(self, topic: str, *, resend: bool) -> BatchQueue[S, WireMessage, SendResult]:
+        """Where messages for a topic wait. `resend`: whether they are sent again where the answer was lost."""
+        queue = self._messages.get((topic, resend))
+        if queue is None:
+            kind = TopicMessages(topic, lambda: self._node)
+            queue = self._messages[topic, resend] = BatchQueue(kind, self._make_signal, resend=resend)
+        return queue
+
     def grant(self, subscription: Waiting, credit: int) -> None:
         """The server may send so many bytes more for a subscription. (After a reconnect its request says so by itself.)"""
         if subscription.request_id in self._sent:
             self._notices.append(encode_request(0, Credit(subscription.request_id, credit)))
 
     def unsubscribe(self, subscription: Waiting) -> None:
-        """Ends a subscription. Pages of it that are on their way are dropped."""
+        """Ends a subscription, or a pull that waits. Pages of it that are on their way are dropped."""
         subscription.wanted = False
         if self._sent.pop(subscription.request_id, None) is not None:
             self._notices.append(encode_request(self._next_id(), Unsubscribe(subscription.request_id)))
@@ -96,11 +109,14 @@ class Session(Generic[S]):
             each.fail(error)
         self.appends.fail(error)
         self.sends.fail(error)
+        for queue in self._messages.values():
+            queue.fail(error)
 
     @property
     def idle(self) -> bool:
         """Nobody waits for anything."""
-        return not self._unsent and not self._sent and self.appends.idle and self.sends.idle
+        idle = not self._unsent and not self._sent and self.appends.idle and self.sends.idle
+        return idle and all(queue.idle for queue in self._messages.values())
 
     def _next_id(self) -> int:
         self._last_id += 1
@@ -116,9 +132,13 @@ class Session(Generic[S]):
     def disconnected(self) -> None:
         """The connection is gone: whatever was not answered is to be sent again, in the old order."""
         unanswered = [waiting for waiting in self._sent.values() if waiting.wanted]
-        self._unsent.extendleft(reversed(unanswered))
+        again = [waiting for waiting in unanswered if waiting.resend or waiting.request_id in self._refused]
+        unknown = [waiting for waiting in unanswered if not (waiting.resend or waiting.request_id in self._refused)]
+        self._unsent.extendleft(reversed(again))
         self._sent.clear()
         self._refused.clear()
+        for waiting in unknown:
+            waiting.fail(_outcome_unknown())
         self._notices.clear()
         self._reader = FrameReader()
         self.welcome = None
@@ -138,10 +158,14 @@ class Session(Generic[S]):
             return b""
         if self.left_some:
             self._unsubscribe_unwanted()
-        if not (self._unsent or self._notices or appends.waiting or sends.waiting):
+        waiting_messages = [queue for queue in self._messages.values() if queue.waiting] if self._messages else ()
+        if not (self._unsent or self._notices or appends.waiting or sends.waiting or waiting_messages):
             return b""
         while batch := appends.next() or sends.next():
             self.add(batch)
+        for queue in waiting_messages:
+            while messages := queue.next():
+                self.add(messages)
         frames, self._notices = self._notices, []
         room = min(self._requests_max, self.welcome.requests_max) - len(self._sent)
         if room <= 0:  # subscriptions are answered already, and may last for ever
@@ -192,6 +216,7 @@ class Session(Generic[S]):
             self.fatal = _another_store(self._store, welcome.store)
             raise self.fatal
         self._store = welcome.store
+        self._node = welcome.node
         self.welcome = welcome
 
     def _answered(self, request_id: int, answer: Answer, size_bytes: int) -> None:
@@ -204,7 +229,7 @@ class Session(Generic[S]):
             return
         if not (isinstance(waiting, Call) and isinstance(waiting.request, Ping)):
             self.answered += 1
-        if _is_shutting_down(answer):
+        if _is_shutting_down(waiting, answer):
             self.leaving = True
             self._refused.add(request_id)
         elif waiting.wanted:
@@ -216,12 +241,20 @@ class Session(Generic[S]):
             del self._sent[request_id]
 
 
-def _is_shutting_down(answer: Answer) -> bool:
+def _is_shutting_down(waiting: Waiting, answer: Answer) -> bool:
+    """Whether a leaving server refused the request; of a batch, a part of it, which must be safe to send again as a whole."""
     if isinstance(answer, Failure):
         return isinstance(answer.error, ShuttingDown)
-    return isinstance(answer, Outcomes) and any(
-        kind == OutcomeKind.REFUSED and code == ShuttingDown.code
-        for kind, code in zip(answer.values[0::3], answer.values[1::3], strict=True)
+    if not isinstance(answer, Outcomes) or not isinstance(waiting, Batch) or not waiting.resend:
+        return False
+    refused = (waiting.kind.refused, ShuttingDown.code)
+    return refused in zip(answer.values[0::3], answer.values[1::3], strict=True)
+
+
+def _outcome_unknown() -> ConnectionLost:
+    return ConnectionLost(
+        "the connection was lost before the answer came: it may have been carried out, or not; look before you try again",
+        outcome="unknown",
     )
 
 

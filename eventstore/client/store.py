@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
-from itertools import chain, islice
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self
 
 import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from eventstore.client.address import parse_address
-from eventstore.client.batches import ROWS_PER_TURN, BatchQueue, Q, R, Run, good_rows, runs, with_refused
+from eventstore.client.batches import Run
 from eventstore.client.calls import Call
 from eventstore.client.connection import Connection
 from eventstore.client.facts import found_command, read_stats, read_version
+from eventstore.client.network_broker import NetworkBroker
+from eventstore.client.network_topic import NetworkTopic
 from eventstore.client.options import Options
 from eventstore.client.sends import encode_command, encoded_or_refused
 from eventstore.client.streams import EventStream, SubscriptionStream
@@ -29,8 +30,6 @@ from eventstore.protocol.requests import FindCommand, Request, Stats, Version, W
 from eventstore.store.cursors import AggregateCursor, LogCursor
 from eventstore.store.event_filter import event_filter
 from eventstore.store.raw_commit import Outcome, encode_commit, encode_commits
-
-G = TypeVar("G")
 
 
 def connect(
@@ -102,11 +101,11 @@ class NetworkStore:
             ConnectionLost: the server did not come back in time; append again with the same command id to find out.
         """
         commit = encode_commit(aggregate_id, events, expected_version, command_id, timestamp)
-        return await self._put(self._connection.session.appends, commit)
+        return await self._connection.put(self._connection.session.appends, commit)
 
     async def append_many(self, commits: Iterable[Commit]) -> list[Outcome]:
         """Appends each commit, whole or not at all, in this order; what became of each: Committed or an error."""
-        return await self._put_many(self._connection.session.appends, commits, encode_commits)
+        return await self._connection.put_many(self._connection.session.appends, commits, encode_commits)
 
     async def send(self, command: object, command_id: str | None = None) -> Committed | Unchanged:
         """Has the domain handle a command; what it changed is durable when this returns.
@@ -119,13 +118,13 @@ class NetworkStore:
             InvalidArgument: a limit is broken; nothing was sent.
             ConnectionLost: the server did not come back in time; send again with the same command id to find out.
         """
-        return await self._put(self._connection.session.sends, encode_command(command, command_id))
+        return await self._connection.put(self._connection.session.sends, encode_command(command, command_id))
 
     async def send_many(self, commands: Iterable[object | tuple[object, str]]) -> list[Committed | Unchanged | EventStoreError]:
         """Sends commands, or pairs of a command and its id; what became of each. Those of one aggregate are handled in this
         order.
         """
-        return await self._put_many(self._connection.session.sends, commands, encoded_or_refused)
+        return await self._connection.put_many(self._connection.session.sends, commands, encoded_or_refused)
 
     def put_raw(self, commits: Sequence[WireCommit]) -> Run[anyio.Event, WireCommit, Committed]:
         """Queues commits that are encoded already, for one frame, so that one may rest on another (see `WireExpected`); call
@@ -151,46 +150,6 @@ class NetworkStore:
         if welcome is None:
             raise ConnectionLost("the store is not connected")
         return welcome.store
-
-    async def _put(self, queue: BatchQueue[anyio.Event, R, Q], row: R) -> Q:
-        connection = self._connection
-        connection.check()
-        if not queue.has_room:
-            await connection.wait_for_room(queue)
-        batch, index = queue.add(row)
-        connection.flush()
-        await batch.done.wait()
-        outcome = batch.outcome(index)
-        if isinstance(outcome, EventStoreError):
-            raise outcome
-        return outcome
-
-    async def _put_many(
-        self,
-        queue: BatchQueue[anyio.Event, R, Q],
-        given: Iterable[G],
-        encode: Callable[[Sequence[G]], Sequence[R | EventStoreError]],
-    ) -> list[Q | EventStoreError]:
-        connection = self._connection
-        sent: list[tuple[Sequence[R | EventStoreError], list[Run[anyio.Event, R, Q]]]] = []
-        remaining = iter(given)
-        while group := list(islice(remaining, ROWS_PER_TURN)):
-            if sent:
-                await anyio.lowlevel.checkpoint()
-            encoded = encode(group)
-            queued: list[Run[anyio.Event, R, Q]] = []
-            for run, size_bytes in runs(queue.kind, good_rows(encoded)):
-                await connection.wait_for_room(queue)
-                queued.append(queue.add_run(run, size_bytes))
-            connection.flush()
-            sent.append((encoded, queued))
-        outcomes: list[Q | EventStoreError] = []
-        for encoded, queued in sent:
-            for each in queued:
-                if not each.batch.done.is_set():
-                    await each.batch.done.wait()
-            outcomes += with_refused(encoded, chain.from_iterable(run.outcomes() for run in queued))
-        return outcomes
 
     def read(
         self,
@@ -236,13 +195,16 @@ class NetworkStore:
         """The server's numbers, by name."""
         return read_stats(await self._ask(Stats()))
 
+    @property
+    def broker(self) -> NetworkBroker:
+        """The broker's topics, groups and messages, to be looked at and administered."""
+        return NetworkBroker(self._connection)
+
+    def topic(self, name: str, *, resend: bool = True) -> NetworkTopic:
+        """A topic to send messages to. `resend`: see `NetworkTopic`. Raises InvalidArgument."""
+        return NetworkTopic(self._connection, name, resend=resend)
+
     async def _ask(self, request: Request) -> Ok:
-        done = anyio.Event()
-        call = Call(request, done)
-        self._connection.add(call)
-        try:
-            await done.wait()
-        except BaseException:
-            call.wanted = False
-            raise
+        call = Call(request, anyio.Event())
+        await self._connection.finish(call)
         return call.ok()

@@ -26,6 +26,7 @@ class Subscription:
     """One subscription of a session. `arrived` is replaced and set by `receive` whenever there is something to take."""
 
     lasting = True
+    resend = True
 
     def __init__(self, after: int, wanted: EventFilter, window_bytes: int = CREDIT_BYTES_DEFAULT) -> None:
         self.request_id = 0
