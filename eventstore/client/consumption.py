@@ -1,0 +1,261 @@
+"""A member of a consumer group, sans-io: what it reads, what it holds, what to ask for next and what to commit.
+
+Whoever drives it sends the requests it makes and tells it the answers. The rules it keeps:
+- A queue that stays with the member over a rebalance keeps its window: what was handed out of it is not handed out again. One
+  that goes is dropped, with all that waits of it.
+- The window is begun anew where the group's offset was set by somebody else meanwhile: the server's offset then lies outside
+  of what this member has committed and finished.
+- What is held, in messages and in bytes, is bounded; so is the part of one queue, that one message which is never finished
+  does not stop the others.
+- A failed message is finished when the server has stored that it failed, not before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from typing import Final, NamedTuple
+
+from eventstore.client.delivery import Mode, deliveries, raw_batches
+from eventstore.client.turns import Parallel, Sequential, Turns
+from eventstore.client.window import Ledger, Window
+from eventstore.errors import InvalidArgument, ProtocolError
+from eventstore.fields import check_int, check_text, shown
+from eventstore.protocol.broker_requests import CommitOffsets, FailMessages, Heartbeat, Join, Leave, Pull
+from eventstore.protocol.limits import (
+    FAILED_PER_FRAME_MAX,
+    OFFSETS_PER_FRAME_MAX,
+    PULL_MESSAGES_MAX,
+    PULL_QUEUES_MAX,
+    PULL_WAIT_MS_MAX,
+)
+from eventstore.protocol.message_answers import Messages
+
+# As large as a page of events, twice: half of it is on its way while the other is handled.
+PULL_BYTES: Final = 1024 * 1024
+PULL_MESSAGES: Final = 4096
+# A pull that waits keeps nothing busy. Silence for longer than this would look like a dead connection to some routers.
+WAIT_MS: Final = 20_000
+# Queues that were left out because much of them is held join the next pull, so that one must not wait for long.
+WAIT_MS_OTHERS: Final = 1_000
+QUEUE_MESSAGES_MIN: Final = 64
+QUEUE_BYTES_MIN: Final = 64 * 1024
+HOLD_MAX: Final = 10_000_000
+HOLD_BYTES_MAX: Final = 64 * 1024 * 1024 * 1024
+
+assert max(WAIT_MS, WAIT_MS_OTHERS) <= PULL_WAIT_MS_MAX
+assert PULL_MESSAGES <= PULL_MESSAGES_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A queue to read, from which offset on, and which tags of it."""
+
+    topic: str
+    queue: int
+    offset: int
+    tags: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Who reads what. `topics`: the tags that are wanted of each, None for all messages.
+
+    `hold_messages`, `hold_bytes`: how much is held at most, finished or not, about; by one page more at worst.
+    """
+
+    group: str
+    member: str
+    topics: Mapping[str, str | None]
+    from_end: bool = False
+    hold_messages: int = 10_000
+    hold_bytes: int = 16 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        check_int("hold_messages", self.hold_messages, 1, HOLD_MAX)
+        check_int("hold_bytes", self.hold_bytes, 1, HOLD_BYTES_MAX)
+        self.join()
+
+    def join(self) -> Join:
+        """The request that makes it a member. Raises InvalidArgument."""
+        return Join(self.group, self.member, self.from_end, tuple(self.topics.items()))
+
+    def leave(self) -> Leave:
+        return Leave(self.group, self.member)
+
+
+def subscriptions(topics: str | Iterable[str] | Mapping[str, str | None]) -> dict[str, str | None]:
+    """Topics and their tags as a user gives them: a name, names, or tags by name.
+
+    Raises:
+        InvalidArgument
+    """
+    if isinstance(topics, str):
+        return {topics: None}
+    named = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics)
+    for topic in named:
+        check_text("topic", topic)
+    if not named:
+        raise InvalidArgument("topics are none; name at least one", field="topics", value=shown(topics))
+    return named
+
+
+class Asked(NamedTuple):
+    """A pull, and the windows it is for."""
+
+    request: Pull
+    windows: tuple[Window, ...]
+
+
+class Consumption:
+    """`generation`: None while it is no member. `turns` has what waits to be handed out: messages, or with `raw` batches."""
+
+    def __init__(self, reader: Reader, ledger: Ledger, mode: Mode) -> None:
+        self.reader = reader
+        self.generation: int | None = None
+        self.turns: Turns = Sequential() if mode == "sequential" else Parallel()
+        self.raw = False
+        self._ledger = ledger
+        self._windows: dict[tuple[str, int], Window] = {}
+        self._turn = 0
+
+    # ---- what it reads
+
+    @property
+    def windows(self) -> Sequence[Window]:
+        """One for each queue it reads."""
+        return list(self._windows.values())
+
+    def assigned(self, generation: int, shares: Iterable[Share]) -> bool:
+        """What the member reads from now on; whether that is something else than before, so that a pull is out of date."""
+        before, self._windows = self._windows, {}
+        for share in shares:
+            place = (share.topic, share.queue)
+            window = before.get(place)
+            if window is None or not _goes_on(window, share):
+                window = Window(self._ledger, share.topic, share.queue, share.tags, share.offset)
+            window.committed = share.offset
+            self._windows[place] = window
+        self.generation = generation
+        return self._changed(before)
+
+    def expelled(self) -> None:
+        """It is no member any more. What it holds stays until it knows what it reads as one again."""
+        self.generation = None
+
+    def left(self) -> None:
+        """It reads nothing any more."""
+        before, self._windows = self._windows, {}
+        self.generation = None
+        self._changed(before)
+
+    def _changed(self, before: Mapping[tuple[str, int], Window]) -> bool:
+        for place, window in before.items():
+            if self._windows.get(place) is not window:
+                window.close()
+        self.turns.drop_closed()
+        return before != self._windows
+
+    # ---- what is asked for
+
+    def ask(self) -> Asked | None:
+        """What to pull next; None while there is nothing to pull, or no room. Each queue is the first in turn."""
+        windows = self.windows
+        reader, count = self.reader, len(windows)
+        room = reader.hold_messages - sum(window.messages for window in windows)
+        room_bytes = reader.hold_bytes - sum(window.size_bytes for window in windows)
+        if not count or room <= 0 or room_bytes <= 0:
+            return None
+        most = max(QUEUE_MESSAGES_MIN, reader.hold_messages // count)
+        most_bytes = max(QUEUE_BYTES_MIN, reader.hold_bytes // count)
+        wanted = [window for window in windows if window.messages < most and window.size_bytes < most_bytes]
+        if not wanted:
+            return None
+        self._turn = (self._turn + 1) % len(wanted)
+        asked = tuple((wanted[self._turn :] + wanted[: self._turn])[:PULL_QUEUES_MAX])
+        wait_ms = WAIT_MS if len(asked) == count else WAIT_MS_OTHERS
+        wants = tuple((window.topic, window.queue, window.next_offset, window.tags) for window in asked)
+        return Asked(Pull(min(room, PULL_MESSAGES), min(room_bytes, PULL_BYTES), wait_ms, wants), asked)
+
+    def received(self, asked: Asked, answer: Messages) -> None:
+        """Takes what a pull brought.
+
+        Raises:
+            ProtocolError: it is no answer to it.
+        """
+        pages = answer.pages
+        if len(pages) != len(asked.windows) or sum(page.messages for page in pages) != answer.count:
+            raise ProtocolError(f"a pull of {len(asked.windows)} queues was answered by {len(pages)} pages", field="pages")
+        each_bytes = len(answer.records) // answer.count if answer.count else 0
+        for window, page, items, places in (raw_batches if self.raw else deliveries)(asked.windows, answer):
+            if window.closed:
+                continue
+            if page.next_offset < window.next_offset:  # the queue is shorter than it was: a broker that lost its last writes
+                self._begin_anew(window, page.next_offset)
+                continue
+            window.arrived(places, page.next_offset, page.messages, page.messages * each_bytes)
+            self.turns.put(window, items)
+
+    def _begin_anew(self, window: Window, offset: int) -> None:
+        before = dict(self._windows)
+        self._windows[window.topic, window.queue] = Window(self._ledger, window.topic, window.queue, window.tags, offset)
+        self._changed(before)
+
+    # ---- what the server is told
+
+    def commits(self) -> Iterator[tuple[CommitOffsets, list[tuple[Window, int]]]]:
+        """What has become finished since the last commit, as requests; and for `committed`, what each says."""
+        assert self.generation is not None
+        moved = [(window, position) for window in self.windows if (position := window.position) > window.committed]
+        for at in range(0, len(moved), OFFSETS_PER_FRAME_MAX):
+            part = moved[at : at + OFFSETS_PER_FRAME_MAX]
+            offsets = tuple((window.topic, window.queue, position) for window, position in part)
+            yield CommitOffsets(self.reader.group, self.reader.member, self.generation, offsets), part
+
+    def committed(self, moved: Iterable[tuple[Window, int]]) -> None:
+        """The server knows it."""
+        for window, position in moved:
+            window.committed = position
+
+    def heartbeat(self) -> Heartbeat:
+        assert self.generation is not None
+        return Heartbeat(self.reader.group, self.reader.member, self.generation)
+
+    def failures(self) -> list[tuple[FailMessages, list[tuple[Window, int]]]]:
+        """What is to be reported as failed, as requests; for `reported`, what each is about."""
+        assert self.generation is not None
+        with self._ledger.lock:
+            found = sorted(
+                ((reason, window, offset) for (window, offset), reason in self._ledger.failures.items() if not window.closed),
+                key=itemgetter(0),
+            )
+            self._ledger.failures = {(window, offset): reason for reason, window, offset in found}
+        requests = []
+        for reason, each in groupby(found, key=itemgetter(0)):
+            places = [(window, offset) for _, window, offset in each]
+            for at in range(0, len(places), FAILED_PER_FRAME_MAX):
+                requests.append(self.failure(reason, places[at : at + FAILED_PER_FRAME_MAX]))
+        return requests
+
+    def failure(self, reason: str, places: list[tuple[Window, int]]) -> tuple[FailMessages, list[tuple[Window, int]]]:
+        """The request that reports these."""
+        assert self.generation is not None
+        named = tuple((window.topic, window.queue, offset) for window, offset in places)
+        return FailMessages(self.reader.group, self.reader.member, self.generation, reason, named), places
+
+    def reported(self, places: Iterable[tuple[Window, int]]) -> None:
+        """The server has stored that these failed: they are finished."""
+        for window, offset in places:
+            with self._ledger.lock:
+                self._ledger.failures.pop((window, offset), None)
+            window.finish(offset)
+
+
+def _goes_on(window: Window, share: Share) -> bool:
+    """Whether the window still fits what the server says: nobody else has moved the group's offset meanwhile.
+
+    The offset of a commit whose answer was lost lies between the two as well.
+    """
+    return not window.closed and window.tags == share.tags and window.committed <= share.offset <= window.position

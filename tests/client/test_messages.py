@@ -1,0 +1,184 @@
+"""Messages as rows of a batch: their five values, their limits, what becomes of them, and whether they are sent again."""
+
+from __future__ import annotations
+
+import pytest
+
+import eventstore as es
+from eventstore.broker.message import BODY_BYTES_MAX, message_id
+from eventstore.client.batches import BATCH_BYTES, Batch, BatchQueue
+from eventstore.client.calls import Flag
+from eventstore.client.messages import NewMessage, SendResult, TopicMessages, encode_message, encoded_messages
+from eventstore.client.session import Session
+from eventstore.errors import ConnectionLost, EventStoreError, InvalidArgument, ShuttingDown, UnknownQueue
+from eventstore.flat import Scalar
+from eventstore.protocol.broker_requests import SendMessages, WireMessage
+from eventstore.protocol.frames import LENGTH_BYTES
+from eventstore.protocol.handshake import Welcome
+from eventstore.protocol.message_answers import sent_values
+from tests.client.peer import STORE, Peer, new_session
+
+Queue = BatchQueue[Flag, WireMessage, SendResult]
+
+
+def row(body: bytes = b"x", key: str | None = None, tag: str | None = None) -> WireMessage:
+    return encode_message(body, key, tag, None, None)
+
+
+def greeted(session: Session[Flag]) -> Peer:
+    return Peer(session, Welcome(1, "peer", STORE, node=7))
+
+
+def sent(peer: Peer) -> list[tuple[int, SendMessages]]:
+    return [(request_id, request) for request_id, request in peer.received() if isinstance(request, SendMessages)]
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        (("text", None, None, None, None), "body"),
+        ((bytes(BODY_BYTES_MAX + 1), None, None, None, None), "body"),
+        ((b"", "", None, None, None), "key"),
+        ((b"", "k" * 256, None, None, None), "key"),
+        ((b"", "\ud800", None, None, None), "key"),
+        ((b"", None, "t" * 256, None, None), "tag"),
+        ((b"", None, None, {":own": "1"}, None), "property"),
+        ((b"", None, None, None, -1), "queue"),
+        ((b"", None, None, None, "0"), "queue"),
+    ],
+)
+def test_what_breaks_a_limit_is_refused_by_name(given: tuple[object, ...], field: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        encode_message(*given)  # type: ignore[arg-type] # that is the test
+    assert caught.value.fields["field"] == field
+
+
+def test_what_is_wrong_with_one_message_is_its_own_outcome() -> None:
+    encoded = encoded_messages([b"a", NewMessage(b"b", "k", "t", {"n": "v"}, 3), NewMessage(b"c", key=""), "d"])  # type: ignore[list-item]
+    assert encoded[0] == (b"a", None, None, None, None)
+    assert encoded[1] == (b"b", "k", "t", b"\xa1n\xa1v", 3)
+    assert [type(each) for each in encoded[2:]] == [InvalidArgument, InvalidArgument]
+
+
+@pytest.mark.parametrize("count", [1, 3, 50])
+def test_the_size_of_a_row_is_no_less_than_what_it_takes_of_a_frame(count: int) -> None:
+    kind = TopicMessages("orders", lambda: 1)
+    rows = [encode_message(bytes(70_000), "ключ" * 20, "é" * 100, {"a": "b" * 300}, 65_535)] * count
+    framed = len(kind.encode(1, rows)) - LENGTH_BYTES
+    assert framed <= sum(map(kind.size_bytes, rows)) + 40
+
+
+def test_messages_for_one_topic_travel_together_and_learn_their_places() -> None:
+    session = new_session()
+    peer = greeted(session)
+    orders, carts = session.messages("orders", resend=True), session.messages("carts", resend=True)
+    first, second = orders.add(row(b"1")), orders.add(row(b"2", "k", "t"))
+    other = carts.add(row(b"3"))
+    frames = sent(peer)
+    assert [(request.topic, len(request.messages)) for _, request in frames] == [("orders", 2), ("carts", 1)]
+    peer.outcomes(frames[0][0], (0, 5, 4096, 3, 0, 5000))
+    peer.outcomes(frames[1][0], (1, 9, 6000))
+    assert first[0].outcome(first[1]) == SendResult(message_id(7, 4096), 0, 5)
+    assert second[0].outcome(second[1]) == SendResult(message_id(7, 5000), 3, 0)
+    assert other[0].outcome(other[1]) == SendResult(message_id(7, 6000), 1, 9)
+    assert session.idle
+
+
+def test_a_refused_message_has_its_error_and_the_others_their_places() -> None:
+    session = new_session()
+    peer = greeted(session)
+    run = session.messages("orders", resend=True).add_run([row(b"1"), row(b"2")], 100)
+    ((request_id, _),) = sent(peer)
+    values: list[Scalar] = [*sent_values(UnknownQueue("no queue 9", queue=9)), *sent_values((1, 2, 3))]
+    peer.outcomes(request_id, values)
+    refused, stored = run.outcomes()
+    assert isinstance(refused, UnknownQueue)
+    assert refused.fields == {"queue": 9}
+    assert stored == SendResult(message_id(7, 3), 1, 2)
+
+
+def test_a_place_that_looks_like_a_refused_commit_is_none() -> None:
+    """Queue 3 and offset 14 are the numbers of `refused` and of ShuttingDown."""
+    session = new_session()
+    peer = greeted(session)
+    batch, index = session.messages("orders", resend=True).add(row())
+    ((request_id, _),) = sent(peer)
+    peer.outcomes(request_id, (3, ShuttingDown.code, 1))
+    assert batch.outcome(index) == SendResult(message_id(7, 1), 3, ShuttingDown.code)
+    assert not session.leaving
+
+
+@pytest.mark.parametrize("resend", [True, False])
+def test_what_a_leaving_server_refused_as_a_whole_is_sent_again(resend: bool) -> None:
+    session = new_session()
+    peer = greeted(session)
+    batch, index = session.messages("orders", resend=resend).add(row())
+    ((request_id, _),) = sent(peer)
+    peer.error(request_id, ShuttingDown("going"))
+    assert session.drained
+    session.disconnected()
+    peer = greeted(session)
+    ((request_id, _),) = sent(peer)
+    peer.outcomes(request_id, (0, 0, 1))
+    assert batch.outcome(index) == SendResult(message_id(7, 1), 0, 0)
+
+
+def _lost(resend: bool) -> tuple[Session[Flag], Batch[Flag, WireMessage, SendResult], int]:
+    session = new_session()
+    peer = greeted(session)
+    batch, index = session.messages("orders", resend=resend).add(row())
+    assert len(sent(peer)) == 1
+    session.disconnected()
+    return session, batch, index
+
+
+def test_after_a_lost_answer_a_message_is_sent_again() -> None:
+    session, batch, _ = _lost(resend=True)
+    assert not batch.done.is_set()
+    assert len(sent(greeted(session))) == 1
+
+
+def test_or_fails_where_it_must_not_be_stored_twice() -> None:
+    session, batch, index = _lost(resend=False)
+    outcome = batch.outcome(index)
+    assert isinstance(outcome, ConnectionLost)
+    assert outcome.fields["outcome"] == "unknown"
+    assert sent(greeted(session)) == []
+    assert session.idle
+
+
+def test_what_was_not_sent_yet_when_the_connection_was_lost_is_sent_on_the_next_one() -> None:
+    session = new_session()
+    batch, index = session.messages("orders", resend=False).add(row())
+    session.disconnected()
+    peer = greeted(session)
+    ((request_id, _),) = sent(peer)
+    peer.outcomes(request_id, (0, 0, 1))
+    assert isinstance(batch.outcome(index), SendResult)
+
+
+def test_a_client_that_gives_up_tells_every_sender() -> None:
+    session = new_session()
+    queues: list[Queue] = [session.messages(name, resend=True) for name in ("a", "b")]
+    waiting = [queue.add(row()) for queue in queues for _ in range(3)]
+    session.fail(es.Closed("closed"))
+    assert all(isinstance(batch.outcome(index), es.Closed) for batch, index in waiting)
+
+
+def test_a_message_of_the_largest_size_has_a_frame_of_its_own() -> None:
+    session = new_session()
+    peer = greeted(session)
+    queue = session.messages("orders", resend=True)
+    for _ in range(2):
+        queue.add(row(bytes(BODY_BYTES_MAX)))
+    assert BODY_BYTES_MAX > BATCH_BYTES
+    assert [len(request.messages) for _, request in sent(peer)] == [1, 1]
+
+
+def test_the_error_of_a_malformed_outcome_is_an_error() -> None:
+    session = new_session()
+    peer = greeted(session)
+    batch, index = session.messages("orders", resend=True).add(row())
+    ((request_id, _),) = sent(peer)
+    peer.outcomes(request_id, ("queue", None, 1))
+    assert isinstance(batch.outcome(index), EventStoreError)

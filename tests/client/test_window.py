@@ -1,0 +1,162 @@
+"""The sliding window: how far a commit may go, whatever the order in which messages are finished."""
+
+from __future__ import annotations
+
+import random
+import threading
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eventstore.client.window import Ledger, Window
+
+
+def new_window(offset: int = 0) -> tuple[Window, Ledger, list[int]]:
+    woken: list[int] = []
+    ledger = Ledger(lambda: woken.append(1))
+    return Window(ledger, "orders", 0, None, offset), ledger, woken
+
+
+def test_a_new_window_is_where_the_group_is() -> None:
+    window, _, _ = new_window(17)
+    assert (window.position, window.next_offset, window.committed) == (17, 17, 17)
+
+
+def test_the_first_unfinished_message_holds_back_those_behind_it() -> None:
+    window, _, _ = new_window(5)
+    window.arrived(range(5, 10), 10, 5, 500)
+    for offset in (6, 7, 9):
+        window.finish(offset)
+        assert window.position == 5
+    window.finish(5)
+    assert window.position == 8
+    window.finish(8)
+    assert window.position == 10
+
+
+def test_a_page_in_which_no_tag_matched_moves_the_position_on() -> None:
+    window, _, _ = new_window()
+    window.arrived((), 16_384, 0, 0)
+    assert window.position == 16_384
+    assert window.messages == 0
+
+
+def test_what_a_filter_left_out_between_messages_is_passed_over() -> None:
+    window, _, _ = new_window()
+    window.arrived((3, 8), 20, 2, 100)
+    assert window.position == 3
+    window.finish(3)
+    assert window.position == 8
+    window.arrived((), 40, 0, 0)
+    assert window.position == 8
+    window.finish(8)
+    assert window.position == 40
+
+
+def test_finishing_twice_is_finishing_once() -> None:
+    window, _, _ = new_window()
+    window.arrived(range(3), 3, 3, 30)
+    for _ in range(3):
+        window.finish(1)
+    window.finish(0)
+    window.finish(0)
+    window.finish(1)
+    assert window.position == 2
+
+
+def test_a_page_is_held_until_the_window_has_passed_it() -> None:
+    window, _, _ = new_window()
+    window.arrived(range(3), 3, 3, 300)
+    window.arrived(range(3, 5), 5, 2, 20)
+    for offset in (1, 2, 3, 4):
+        window.finish(offset)
+    assert (window.messages, window.size_bytes) == (5, 320)
+    window.finish(0)
+    assert (window.messages, window.size_bytes) == (0, 0)
+
+
+def test_a_closed_window_ignores_what_is_said_about_its_messages() -> None:
+    window, ledger, woken = new_window()
+    window.arrived(range(3), 3, 3, 300)
+    ledger.room_awaited = ledger.turn_awaited = True
+    window.close()
+    window.finish(0)
+    window.fail(1, "late")
+    assert not woken
+    assert not ledger.failures
+    assert window.messages == 0
+
+
+def test_whoever_waits_for_room_is_woken_once_a_page() -> None:
+    window, ledger, woken = new_window()
+    window.arrived(range(100), 100, 100, 1)
+    window.arrived(range(100, 200), 200, 100, 1)
+    ledger.room_awaited = True
+    for offset in range(200):
+        window.finish(offset)
+    assert len(woken) == 2
+
+
+def test_whoever_waits_for_a_turn_is_woken_by_each_message() -> None:
+    window, ledger, woken = new_window()
+    window.arrived(range(10), 10, 10, 1)
+    ledger.turn_awaited = True
+    window.finish(4)
+    window.finish(0)
+    assert len(woken) == 2
+
+
+def test_a_failed_message_stays_unfinished_until_it_was_reported() -> None:
+    window, ledger, woken = new_window()
+    window.arrived(range(2), 2, 2, 1)
+    window.fail(0, "no stock")
+    window.fail(0, "again")
+    assert ledger.failures == {(window, 0): "no stock"}
+    assert woken
+    assert window.position == 0
+
+
+def test_a_finished_message_cannot_fail() -> None:
+    window, ledger, _ = new_window()
+    window.arrived(range(3), 3, 3, 1)
+    window.finish(0)
+    window.finish(2)
+    window.fail(0, "late")
+    window.fail(2, "late")
+    assert not ledger.failures
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 4)), max_size=30), st.randoms(use_true_random=False))
+def test_the_position_is_the_first_offset_that_is_not_finished(pages: list[tuple[int, int]], chance: random.Random) -> None:
+    window, _, _ = new_window()
+    waiting: set[int] = set()
+    end = 0
+    for messages, left_out in pages:
+        offsets = sorted(chance.sample(range(end, end + messages + left_out), messages))
+        end += messages + left_out
+        window.arrived(offsets, end, messages, 10 * messages)
+        waiting.update(offsets)
+        for offset in chance.sample(sorted(waiting), chance.randint(0, len(waiting))):
+            window.finish(offset)
+            waiting.discard(offset)
+            assert window.position == min(waiting, default=end)
+    assert window.messages >= len(waiting)
+    assert (window.messages == 0) == (not waiting)
+
+
+def test_messages_may_be_finished_on_many_threads_at_once() -> None:
+    window, _, _ = new_window()
+    count, threads = 40_000, 4
+    window.arrived(range(count), count, count, count)
+
+    def work(place: int) -> None:
+        for offset in range(place, count, threads):
+            window.finish(offset)
+
+    workers = [threading.Thread(target=work, args=(place,)) for place in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert window.position == count
+    assert window.messages == 0
