@@ -19,7 +19,6 @@ from eventstore.domain.event_type import EventType
 from eventstore.domain.methods import Collecting, mark
 from eventstore.errors import DomainRefused, UnknownEvent
 from eventstore.fields import shown
-from eventstore.model import NewEvent
 
 A = TypeVar("A", bound="Aggregate")
 E = TypeVar("E")
@@ -55,7 +54,7 @@ class Aggregate(metaclass=Collecting):
 
     _aggregate_id: str
     _aggregate_version: int
-    _aggregate_events: list[NewEvent]
+    _aggregate_events: list[bytes]
     _aggregate_applying: bool
     _changes_by_class: ClassVar[dict[type, Change] | None] = None
     _changes_by_name: ClassVar[dict[str, Change] | None] = None
@@ -91,11 +90,11 @@ class Aggregate(metaclass=Collecting):
             )
         if self._aggregate_applying:
             raise RuntimeError("apply was called under @applies, or after a method under @applies had raised")
-        encoded = change[0].encode(event)
+        packed = change[0].pack(event)
         self._aggregate_applying = True  # stays so where the method raises: nothing more may come of this aggregate
         change[1](self, event)
         self._aggregate_applying = False
-        self._aggregate_events.append(encoded)
+        self._aggregate_events.append(packed)
         self._aggregate_version += 1
 
     def __repr__(self) -> str:

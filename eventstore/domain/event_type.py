@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Final, Generic, TypeVar, cast
 
+from eventstore import flat
 from eventstore.domain.codec import PayloadCodec, check_dataclass, described
 from eventstore.domain.upcasting import check_steps, upcasted
 from eventstore.errors import DomainRefused, EventStoreError, InvalidArgument, PayloadInvalid
@@ -21,6 +22,9 @@ E = TypeVar("E")
 SCHEMA: Final = "schema"
 SCHEMA_MAX: Final = 1_000_000
 _ATTRIBUTE: Final = "__eventstore_event__"
+_DATA_BYTES_MAX: Final = EVENT_BYTES_MAX - 64  # the rest is for metadata
+_SHORT_MAX: Final = 255
+_SHORT_MARKS: Final = [flat.encode((bytes(size),))[:2] for size in range(_SHORT_MAX + 1)]  # of msgpack: bin 8
 
 
 class EventType(Generic[E]):
@@ -32,6 +36,8 @@ class EventType(Generic[E]):
         self.version = version
         self._metadata = None if version == 1 else json.dumps({SCHEMA: version}, separators=(",", ":")).encode()
         self._format = DATA_IS_JSON if version == 1 else DATA_IS_JSON | METADATA_IS_JSON
+        self._packed_head = flat.encode((self._format, name))
+        self._packed_metadata = flat.encode((self._metadata,))
 
     @cached_property
     def codec(self) -> PayloadCodec[E]:
@@ -49,15 +55,24 @@ class EventType(Generic[E]):
             PayloadInvalid: a field holds what its type does not say.
             InvalidArgument: it is larger than an event may be.
         """
+        return tuple.__new__(NewEvent, (self._format, self.name, self._data_of(event), self._metadata))
+
+    def pack(self, event: E) -> bytes:
+        """As `encode`, in the form of a commit record."""
+        data = self._data_of(event)
+        mark = _SHORT_MARKS[len(data)] if len(data) <= _SHORT_MAX else flat.encode((data,))[: -len(data)]
+        return b"".join((self._packed_head, mark, data, self._packed_metadata))
+
+    def _data_of(self, event: E) -> bytes:
         data = self.codec.encode(event)
-        if len(data) > EVENT_BYTES_MAX - 64:  # the rest is for metadata
+        if len(data) > _DATA_BYTES_MAX:
             raise InvalidArgument(
-                f"event {self.name!r} has {len(data)} bytes, the limit is {EVENT_BYTES_MAX - 64}",
+                f"event {self.name!r} has {len(data)} bytes, the limit is {_DATA_BYTES_MAX}",
                 field="event",
-                limit=EVENT_BYTES_MAX - 64,
+                limit=_DATA_BYTES_MAX,
                 value=len(data),
             )
-        return tuple.__new__(NewEvent, (self._format, self.name, data, self._metadata))
+        return data
 
     def decode(self, stored: Event) -> E:
         """The instance, of whatever version it was stored in.

@@ -10,7 +10,6 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
 
-from eventstore import flat
 from eventstore.domain.aggregate import Aggregate, untouched
 from eventstore.domain.command_type import CommandType
 from eventstore.errors import EventStoreError, HandlerFailed, InvalidArgument, Rejected
@@ -74,7 +73,7 @@ class Handler:
         if not events:
             return _NOTHING
         count = len(events)
-        packed = flat.encode(events[0] if count == 1 else flat.chain(events))
+        packed = events[0] if count == 1 else b"".join(events)
         if count > COMMIT_EVENTS_MAX or len(packed) > COMMIT_BYTES_MAX:
             raise InvalidArgument(
                 f"{self.name} applied {count} events of {len(packed)} bytes; allowed are {COMMIT_EVENTS_MAX} and "
@@ -84,7 +83,7 @@ class Handler:
                 value=count if count > COMMIT_EVENTS_MAX else len(packed),
             )
         events.clear()
-        return Handled(packed, count)
+        return tuple.__new__(Handled, (packed, count, None, False))  # half of what its own __new__ takes
 
     def _failed(self, aggregate: Aggregate, before: dict[str, object], version: int, error: Exception) -> Handled:
         applied = aggregate._aggregate_applying or bool(aggregate._aggregate_events)

@@ -33,11 +33,13 @@ quote: Final[Callable[[str], str]] = json.encoder.encode_basestring  # in C, and
 
 
 class Codec(NamedTuple):
-    """Both directions of one type. `textual`: its JSON is always text, so it may be a key of a dict."""
+    """Both directions of one type. `textual`: its JSON is always text, so it may be a key of a dict. `same`: the type, if what
+    JSON holds is the value wherever it is of this type, and nothing else fits."""
 
     encode: Encode
     decode: Decode
     textual: bool = False
+    same: type | None = None
 
 
 def _encode_text(value: object) -> str:
@@ -211,11 +213,11 @@ def enum_codec(cls: type[enum.Enum]) -> Codec | None:
 
 
 VALUES: Final[dict[object, Codec]] = {
-    str: Codec(_encode_text, _decode_text, textual=True),
-    int: Codec(_encode_int, _decode_int),
-    bool: Codec(_encode_bool, _decode_bool),
+    str: Codec(_encode_text, _decode_text, textual=True, same=str),
+    int: Codec(_encode_int, _decode_int, same=int),
+    bool: Codec(_encode_bool, _decode_bool, same=bool),
     float: Codec(_encode_float, _decode_float),
-    type(None): Codec(_encode_none, _decode_none),
+    type(None): Codec(_encode_none, _decode_none, same=type(None)),
     bytes: Codec(_encode_bytes, _decode_bytes, textual=True),
     datetime: Codec(_encode_datetime, _decode_datetime, textual=True),
     date: Codec(_encode_date, _decode_date, textual=True),

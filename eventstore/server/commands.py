@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, cast
 
 import trio
 
@@ -26,7 +26,7 @@ from eventstore.errors import (
     VersionConflict,
     again,
 )
-from eventstore.flat import Scalar
+from eventstore.flat import Scalar, chain
 from eventstore.model import ID_BYTES_MAX, Committed, Unchanged
 from eventstore.protocol import encode_outcomes, outcome_values
 from eventstore.protocol.codes import OutcomeKind
@@ -86,7 +86,8 @@ class Commands:
     """Collects the commands of a turn, and answers them. Without handlers every command is unknown."""
 
     def __init__(self, domain: Domain, below: Below) -> None:
-        self._domain = domain
+        self._decode = domain.decode
+        self._has_handlers = bool(domain.handlers)
         self._find_command = below.find_command
         self._mailboxes: ServerMailboxes | None = None
         self._gate: Gate | None = None
@@ -135,10 +136,9 @@ class Commands:
             and 0 < len(aggregate_id) <= ID_BYTES_MAX and len(payload) <= PAYLOAD_BYTES_MAX
         ):  # fmt: skip
             check_command(row)
-        if not self._domain.handlers:
+        if not self._has_handlers:
             raise UnknownCommand("this server has no domain; start it with --domain MODULE:NAME", type=name[:ID_BYTES_MAX])
-        handler, command = self._domain.decode(name, payload, aggregate_id)
-        return Decided(handler, command, command_id)
+        return tuple.__new__(Decided, (*self._decode(name, payload, aggregate_id), command_id))  # its own takes twice as long
 
     def end_turn(self) -> None:
         """Hands the commands of the turn over."""
@@ -163,22 +163,22 @@ class Commands:
         self._answering = True
         try:
             for entry in entries:
+                assert isinstance(entry, _Sent)
                 try:
-                    self._answer(entry)
+                    if entry.status < CONFLICT:
+                        self._put(entry.request, entry.place, cast("Values", entry.result))  # three ints
+                    else:
+                        self._answer(entry)
                 except Exception:  # the others get their answers; this client asks again
-                    assert isinstance(entry, _Sent)
                     _log.exception("answering a command failed; its connection is closed")
                     self._gate.drop(entry.request.connection)
         finally:
             self._answering = False
             self._gate.flush()
 
-    def _answer(self, entry: ServerEntry) -> None:
-        assert isinstance(entry, _Sent)
-        status = entry.status
-        if status < CONFLICT:
-            self._put(entry.request, entry.place, entry.outcome)  # type: ignore[arg-type] # three ints
-        elif _may_be_repeated(entry):
+    def _answer(self, entry: _Sent) -> None:
+        """One that the store has not taken."""
+        if _may_be_repeated(entry):
             self._find_command(entry.aggregate_id, entry.command_id, partial(self._looked_up, entry))
         else:
             self._put(entry.request, entry.place, entry.request.told(_refusal(entry)))
@@ -208,7 +208,7 @@ class Commands:
         connection.owed -= 1
         if not connection.closed:
             assert self._gate is not None
-            self._gate.send(connection, encode_outcomes(request.request_id, [value for row in request.values for value in row]))
+            self._gate.send(connection, encode_outcomes(request.request_id, chain(request.values)))
 
 
 async def outcome_of(entry: ServerEntry, below: Below) -> Committed | Unchanged | EventStoreError:
