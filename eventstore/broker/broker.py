@@ -30,6 +30,7 @@ from eventstore.broker.pulls import Pulls, queue_log
 from eventstore.broker.sending import Outcome
 from eventstore.broker.settings import BrokerSettings
 from eventstore.broker.statistics import Statistics
+from eventstore.broker.topics import Topic
 from eventstore.chunks.files import Files
 from eventstore.chunks.group_commit import Deliver
 from eventstore.errors import Closed, InvalidArgument
@@ -70,6 +71,13 @@ class Broker:
         if self._closed:
             raise Closed("the broker is closed")
 
+    def check_sendable(self, topic: str) -> Topic:
+        """The topic, if messages may be sent to it. Raises UnknownTopic, InvalidArgument."""
+        self._check_open()
+        if isinstance(topic, str) and is_own(topic):
+            raise InvalidArgument(f"{topic!r} is the broker's own", field="topic", value=topic)
+        return self.topics.get(topic)
+
     def submit(self, topic: str, messages: Sequence[RawMessage], deliver: Deliver[Outcome], source: object) -> None:
         """Sends messages; `deliver` is called with what became of each once that is durable (`async`: written).
 
@@ -79,10 +87,7 @@ class Broker:
         Raises:
             UnknownTopic, InvalidArgument, Poisoned
         """
-        self._check_open()
-        if isinstance(topic, str) and is_own(topic):
-            raise InvalidArgument(f"{topic!r} is the broker's own", field="topic", value=topic)
-        self.committer.submit(self.topics.get(topic), messages, deliver, source)
+        self.committer.submit(self.check_sendable(topic), messages, deliver, source)
 
     async def send_many(self, topic: str, messages: Sequence[RawMessage]) -> list[Outcome]:
         """Sends messages, in order; what became of each: (queue, queue offset, position), or an error.

@@ -82,6 +82,11 @@ class Consumers:
         await self._housekeeping.save_progress()
         return done
 
+    async def forget_topic(self, group: str, topic: str) -> None:
+        """As `Groups.unsubscribe`. Durable on return."""
+        self._groups.unsubscribe(group, topic)
+        await self._housekeeping.save_progress()
+
     async def delete_group(self, group: str) -> None:
         """Forgets a group without members: its offsets, what it was to retry, and its dead letters."""
         self._groups.delete(group)

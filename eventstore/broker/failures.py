@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from eventstore.broker.administration import Administration
 from eventstore.broker.groups import Groups
@@ -14,6 +14,7 @@ from eventstore.broker.retrying import DEAD_QUEUES, failed, replayed
 from eventstore.broker.sending import Outcome
 from eventstore.errors import InvalidArgument, again
 
+_SENT_TOGETHER_BYTES: Final = 8 * 1024 * 1024  # held in memory at once, however many messages fail
 SendOwn: TypeAlias = Callable[[str, Sequence[RawMessage]], Awaitable[list[Outcome]]]
 
 
@@ -42,7 +43,8 @@ class Failures:
         self._groups.check_reads(group, member, generation, [place[:2] for place in places])
         retry: list[RawMessage] = []
         dead: list[RawMessage] = []
-        verdicts = []
+        verdicts: list[bool] = []
+        size = 0
         for topic, queue, offset in places:
             record = await self._look_ups.message(topic, queue, offset)
             if record is None:
@@ -50,8 +52,11 @@ class Failures:
             is_dead, again_ = failed(decode_messages(record, 1)[0], reason, self._delays_s)
             (dead if is_dead else retry).append(again_)
             verdicts.append(is_dead)
-        await self._send_again(retry_topic(group), len(self._delays_s), retry)
-        await self._send_again(dead_topic(group), DEAD_QUEUES, dead)
+            size += len(record)
+            if size >= _SENT_TOGETHER_BYTES or len(verdicts) == len(places):
+                await self._send_again(retry_topic(group), len(self._delays_s), retry)
+                await self._send_again(dead_topic(group), DEAD_QUEUES, dead)
+                retry, dead, size = [], [], 0
         return verdicts
 
     async def replay(self, group: str, offsets: Sequence[int]) -> int:
@@ -61,14 +66,18 @@ class Failures:
             UnknownGroup, UnknownTopic: it has none; InvalidArgument
         """
         self._groups.get(group)
-        found = []
-        for offset in offsets:
+        found: list[RawMessage] = []
+        size = 0
+        for place, offset in enumerate(offsets, 1):
             record = await self._look_ups.message(dead_topic(group), 0, offset)
             if record is None:
                 raise InvalidArgument(f"group {group!r} has no dead letter {offset}", field="offset", value=offset)
             found.append(replayed(decode_messages(record, 1)[0]))
-        await self._send_again(retry_topic(group), len(self._delays_s), found)
-        return len(found)
+            size += len(record)
+            if size >= _SENT_TOGETHER_BYTES or place == len(offsets):
+                await self._send_again(retry_topic(group), len(self._delays_s), found)
+                found, size = [], 0
+        return len(offsets)
 
     async def _send_again(self, topic: str, queues: int, messages: list[RawMessage]) -> None:
         if not messages:

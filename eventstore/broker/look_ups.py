@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from heapq import merge
 from typing import Final, TypeVar
 
 import trio
 
 from eventstore.broker.engine import Engine
 from eventstore.broker.message import decode_messages, parse_message_id, text_hash
-from eventstore.broker.pulls import queue_log
+from eventstore.broker.pulls import PULL_BYTES_MAX, queue_log
 from eventstore.broker.queue_log import QueueLog
 from eventstore.broker.topics import Topics
 from eventstore.fields import check_int, check_text
@@ -43,27 +44,38 @@ class LookUps:
         check_int("offset", offset, 0, 2**63 - 1)
         return await self._on_thread(lambda: self._engine.puller.message(log, offset, visible))
 
-    async def find_key(self, topic: str, key: str, limit: int = 64) -> list[bytes]:
-        """The last records with this key, the newest first. Raises UnknownTopic, InvalidArgument."""
+    async def find_key(self, topic: str, key: str, limit: int = 64, bytes_max: int = PULL_BYTES_MAX) -> list[bytes]:
+        """The last records with this key, the newest first: so many, and about so many bytes, but one where there is one.
+
+        Raises:
+            UnknownTopic, InvalidArgument, Corrupt, ReadFailed
+        """
         check_text("key", key)
         check_int("limit", limit, 1, KEY_RESULTS_MAX)
+        check_int("bytes_max", bytes_max, 1, PULL_BYTES_MAX)
         found = self._topics.get(topic)
         logs = [queue_log(self._engine, self._topics, topic, queue) for queue in found.queues]
         visible = self._engine.visible_position
-        return await self._on_thread(lambda: self._find_key(logs, key, limit, visible))
+        return await self._on_thread(lambda: self._find_key(logs, key, limit, bytes_max, visible))
 
-    def _find_key(self, logs: Sequence[QueueLog], key: str, limit: int, visible: int) -> list[bytes]:
-        found, wanted = [], text_hash(key)
-        for log in logs:
-            taken = 0
-            for offset in self._engine.puller.offsets_of_key(log, wanted, visible):
-                record = self._engine.puller.message(log, offset, visible)
-                if record is not None and (message := decode_messages(record, 1)[0]).key == key:
-                    found.append((message.position, record))
-                    taken += 1
-                if taken == limit:
-                    break
-        return [record for _, record in sorted(found, reverse=True)[:limit]]
+    def _find_key(self, logs: Sequence[QueueLog], key: str, limit: int, bytes_max: int, visible: int) -> list[bytes]:
+        found: list[bytes] = []
+        size, wanted = 0, text_hash(key)
+        candidates = [self._with_key_hash(log, place, wanted, visible) for place, log in enumerate(logs)]
+        for _, place, offset in merge(*candidates):
+            record = self._engine.puller.message(logs[place], offset, visible)
+            if record is None or decode_messages(record, 1)[0].key != key:
+                continue
+            found.append(record)
+            size += len(record)
+            if len(found) == limit or size >= bytes_max:
+                break
+        return found
+
+    def _with_key_hash(self, log: QueueLog, place: int, key_hash: int, visible: int) -> Iterator[tuple[int, int, int]]:
+        """The messages of a queue with this hash, the newest first, in an order in which queues can be merged."""
+        for offset in self._engine.puller.offsets_of_key(log, key_hash, visible):
+            yield -self._engine.puller.entry(log, offset).position, place, offset
 
     async def offset_at(self, topic: str, queue: int, time_us: int) -> int:
         """The first offset of this time or later; the end of the queue where there is none."""

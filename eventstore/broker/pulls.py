@@ -4,9 +4,10 @@ message comes, or until what it waits for in a retry queue is due.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import trio
 
@@ -29,7 +30,13 @@ PULL_BYTES_MAX: Final = 16 * 1024 * 1024
 WAIT_SECONDS_MAX: Final = 60.0
 WANTS_MAX: Final = 1_000
 _IN_PLACE_BYTES_MAX: Final = 128 * 1024
+_TURN_BYTES: Final = 256 * 1024  # taken from memory, before others on the loop have their turn
+_TURN_ENTRIES: Final = 16_384  # looked at, likewise
+_ENTRIES_OF_A_QUEUE: Final = 16  # what finding nothing in a queue costs, in entries
 _READERS_MAX: Final = 16
+
+Making: TypeAlias = Callable[[], AbstractAsyncContextManager[None]]
+"""What has to be entered while messages are looked for, and left once they are found or there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +88,14 @@ class Pulls:
         self.wake(set(self._listeners))
 
     async def pull(
-        self, wants: Sequence[Want], *, messages_max: int = 64, bytes_max: int = 1024 * 1024, wait_s: float = 0.0
-    ) -> list[Pulled]:
+        self, wants: Sequence[Want], *, messages_max: int = 64, bytes_max: int = 1024 * 1024, wait_s: float = 0.0,
+        making: Making = nullcontext,
+    ) -> list[Pulled]:  # fmt: skip
         """The next messages of some queues, one `Pulled` for each, together about so many messages and bytes.
 
         Where none of them has any, waits up to `wait_s` for one. What did not match a filter is passed over: go on at
         `next_offset` even where `count` is 0. An offset outside of its queue is brought into it, and that is said at once.
+        `making` is not entered while nothing is there: a pull that waits holds nothing.
 
         Raises:
             UnknownTopic, UnknownQueue, InvalidArgument, Corrupt, ReadFailed, Closed
@@ -100,9 +109,10 @@ class Pulls:
             await trio.lowlevel.checkpoint()
             event = self._listen(sought)  # before looking: what comes meanwhile sets it
             try:
-                pulled = await self._pull_each(sought, messages_max, bytes_max)
-                if any(page.count or page.clamped is not None for page in pulled) or trio.current_time() >= deadline:
-                    return pulled
+                async with making():
+                    pulled = await self._pull_each(sought, messages_max, bytes_max)
+                    if any(page.count or page.clamped is not None for page in pulled) or trio.current_time() >= deadline:
+                        return pulled
                 for each, page in zip(sought, pulled, strict=True):
                     each.offset = page.next_offset
                 if all(page.next_offset >= page.end or page.due_s is not None for page in pulled):
@@ -119,10 +129,16 @@ class Pulls:
     async def _pull_each(self, sought: Sequence[_Sought], messages_max: int, bytes_max: int) -> list[Pulled]:
         if self._closed:
             raise Closed("the broker is closed")
-        found = []
+        found: list[Pulled] = []
+        entries = size = 0
         for each in sought:
+            if entries > _TURN_ENTRIES or size > _TURN_BYTES:
+                entries = size = 0
+                await trio.lowlevel.checkpoint()
             page = await self._pull_one(each, messages_max, bytes_max)
             found.append(page)
+            entries += _ENTRIES_OF_A_QUEUE + max(0, page.next_offset - each.offset)
+            size += len(page.records)
             messages_max, bytes_max = messages_max - page.count, max(0, bytes_max - len(page.records))
         return found
 

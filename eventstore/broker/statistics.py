@@ -6,11 +6,13 @@ second, turns the totals into rates.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from eventstore.broker.engine import Engine
 from eventstore.broker.state_record import QueueKey
-from eventstore.broker.topics import Topics
+from eventstore.broker.topics import Topic, Topics
 from eventstore.chunks.header import FOOTER_BYTES
 
 
@@ -24,9 +26,18 @@ class Rates:
     read_bytes: float = 0.0
 
 
+class Totals(NamedTuple):
+    """Messages since the queue or chunk was begun; bytes, and what was read, since the broker was opened."""
+
+    written: int = 0
+    written_bytes: int = 0
+    read: int = 0
+    read_bytes: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class QueueFigures:
-    """`begin` and `end`: what the queue holds, [begin, end)."""
+    """`begin` and `end`: what the queue holds, [begin, end). `totals`: as of the last tick."""
 
     topic: str
     queue: int
@@ -34,6 +45,7 @@ class QueueFigures:
     begin: int
     end: int
     rates: Rates
+    totals: Totals
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +58,14 @@ class ChunkFigures:
 
 
 class Statistics:
-    """Belongs to the owner's thread."""
+    """Belongs to the owner's thread; `queues` and `rates` may be asked for on any."""
 
     def __init__(self, engine: Engine, topics: Topics) -> None:
         self._engine = engine
         self._topics = topics
         self._pulled: dict[QueueKey, list[int]] = {}
-        self._queue_totals: dict[QueueKey, tuple[int, ...]] = {}
-        self._chunk_totals: dict[int, tuple[int, ...]] = {}
+        self._queue_totals: dict[QueueKey, Totals] = {}
+        self._chunk_totals: dict[int, Totals] = {}
         self._queue_rates: dict[QueueKey, Rates] = {}
         self._chunk_rates: dict[int, Rates] = {}
         self._at: float | None = None
@@ -67,7 +79,7 @@ class Statistics:
     def tick(self, now: float) -> None:
         """`now`: seconds on a clock that never goes back."""
         queues = {
-            key: (log.visible_end(self._engine.visible_position), log.count_bytes(), *self._pulled.get(key, (0, 0)))
+            key: Totals(log.visible_end(self._engine.visible_position), log.count_bytes(), *self._pulled.get(key, (0, 0)))
             for key, log in list(self._engine.queues.items())
         }
         chunks = {number: self._chunk_total(number) for number in self._engine.files.headers}
@@ -77,15 +89,12 @@ class Statistics:
             self._chunk_rates = {number: _rates(self._chunk_totals.get(number), new, seconds) for number, new in chunks.items()}
         self._queue_totals, self._chunk_totals, self._at = queues, chunks, now
 
-    def _chunk_total(self, number: int) -> tuple[int, ...]:
+    def _chunk_total(self, number: int) -> Totals:
         reads = self._engine.files.reads.get(number)
         header = self._engine.files.headers[number]
         last = header.last_sequence if header.completed else self._engine.visible_number
-        return (
-            last - header.first_sequence + 1,
-            self._bytes(number),
-            *((reads.records, reads.bytes) if reads is not None else (0, 0)),
-        )
+        read = (reads.records, reads.bytes) if reads is not None else (0, 0)
+        return Totals(last - header.first_sequence + 1, self._bytes(number), *read)
 
     def _bytes(self, number: int) -> int:
         header = self._engine.files.headers[number]
@@ -93,14 +102,22 @@ class Statistics:
 
     def queues(self) -> list[QueueFigures]:
         """Every queue, by topic and number."""
-        found = []
-        for topic in sorted(self._topics.by_name.values(), key=lambda topic: topic.name):
-            for number, state in sorted(topic.queues.items()):
-                log = self._engine.queues[topic.id, number]
-                end = log.visible_end(self._engine.visible_position)
-                rates = self._queue_rates.get(log.key, Rates())
-                found.append(QueueFigures(topic.name, number, state, log.first, end, rates))
-        return found
+        topics = sorted(self._topics.by_name.values(), key=lambda topic: topic.name)
+        return [figures for topic in topics for figures in self.queues_of(topic)]
+
+    def queues_of(self, topic: Topic) -> Iterator[QueueFigures]:
+        """The queues of one topic, by number."""
+        for number, state in sorted(topic.queues.items()):
+            log = self._engine.queues.get((topic.id, number))
+            if log is None:  # it is being removed
+                continue
+            end = log.visible_end(self._engine.visible_position)
+            rates, totals = self._queue_rates.get(log.key, Rates()), self._queue_totals.get(log.key, Totals())
+            yield QueueFigures(topic.name, number, state, log.first, end, rates, totals)
+
+    def rates(self) -> Rates:
+        """Of all queues together."""
+        return _sum(list(self._queue_rates.values()))
 
     def chunks(self) -> list[ChunkFigures]:
         """Every message chunk that was not deleted, the oldest first."""
@@ -111,7 +128,17 @@ class Statistics:
         ]
 
 
-def _rates(old: tuple[int, ...] | None, new: tuple[int, ...], seconds: float) -> Rates:
+def _sum(rates: Iterable[Rates]) -> Rates:
+    written = written_bytes = read = read_bytes = 0.0
+    for each in rates:
+        written += each.written
+        written_bytes += each.written_bytes
+        read += each.read
+        read_bytes += each.read_bytes
+    return Rates(written, written_bytes, read, read_bytes)
+
+
+def _rates(old: Totals | None, new: Totals, seconds: float) -> Rates:
     """What grew since; what is new has grown from nothing, and nothing shrinks but by a completion."""
-    before = old if old is not None else (0, 0, 0, 0)
+    before = old if old is not None else Totals()
     return Rates(*(max(0, now - then) / seconds for then, now in zip(before, new, strict=True)))

@@ -28,10 +28,17 @@ Figures: TypeAlias = "Callable[[], dict[str, str | int | bool | None]]"
 
 
 class Dispatch:
-    """Routes requests of all connections. `routes` are those of whoever serves; HELLO, STATS and PING are answered here."""
+    """Routes requests of all connections. `routes` are those of whoever serves; HELLO, STATS and PING are answered here.
 
-    def __init__(self, store: uuid.UUID, requests_max: int, routes: Mapping[type[Request], Route], figures: Figures) -> None:
+    `node`: that of the broker, if there is one.
+    """
+
+    def __init__(
+        self, store: uuid.UUID, requests_max: int, routes: Mapping[type[Request], Route], figures: Figures,
+        node: int | None = None,
+    ) -> None:  # fmt: skip
         self._store = store
+        self._node = node
         self._requests_max = requests_max
         self._routes: dict[type[Request], Route] = {
             Hello: self._hello, Stats: self._stats, Ping: self._ping, **routes,
@@ -59,7 +66,10 @@ class Dispatch:
                 raise ProtocolError("the first request of a connection is HELLO")
             if route is None:
                 name = type(request).__name__
-                raise UnknownOperation(f"{name} is not served here: this is a worker, which takes commands", operation=name)
+                raise UnknownOperation(
+                    f"{name} is not served here: a worker takes commands only, and a server without a broker no messages",
+                    operation=name,
+                )
             route(connection, request_id, request)
         except EventStoreError as error:
             self._answer(connection, encode_error(request_id, error))
@@ -72,7 +82,7 @@ class Dispatch:
         assert isinstance(request, Hello)
         version = agreed_version(request)
         connection.greeted, connection.name = True, ascii(request.client)[1:-1]  # it goes into the log: one line stays one
-        welcome = Welcome(version, _SERVER_NAME, self._store.bytes, requests_max=self._requests_max)
+        welcome = Welcome(version, _SERVER_NAME, self._store.bytes, requests_max=self._requests_max, node=self._node)
         self._answer(connection, encode_ok(request_id, *welcome.values()))
 
     def _stats(self, connection: Connection, request_id: int, _: Request) -> None:

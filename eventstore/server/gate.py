@@ -176,7 +176,7 @@ class Gate:
                 return
             requests_max, bytes_max, handle = self._limits.requests_max, self._served_bytes_max, self._handle
             for taken, payload in enumerate(payloads):
-                if connection.owed >= requests_max or connection.unsent_bytes >= bytes_max:
+                if connection.owed >= requests_max or connection.unsent_bytes >= bytes_max or connection.held:
                     connection.pending = deque(islice(payloads, taken, None))
                     break
                 handle(connection, payload)
@@ -229,7 +229,8 @@ class Gate:
         the connection waits to become writable.
         """
         has_room = connection.unsent_bytes < self._limits.unsent_bytes_max
-        may_ask, waits = connection.owed < self._limits.requests_max and has_room, bool(connection.pending)
+        may_ask = connection.owed < self._limits.requests_max and has_room and not connection.held
+        waits = bool(connection.pending)
         wanted = (_READ if may_ask and not waits else 0) | (_WRITE if connection.unsent or (may_ask and waits) else 0)
         if has_room and connection.room:
             connection.room.unpark_all()
@@ -244,6 +245,16 @@ class Gate:
         else:
             self._selector.unregister(connection.socket)
         connection.watched = wanted
+
+    def hold(self, connection: Connection) -> None:
+        """Takes nothing more from it, until `let_go`: TCP then holds back its sender."""
+        connection.held = True
+        self._touched.add(connection)
+
+    def let_go(self, connection: Connection) -> None:
+        """Takes from it again, from the next `flush` on."""
+        connection.held = False
+        self._touched.add(connection)
 
     def drop(self, connection: Connection) -> None:
         """Closes the connection. What it has appended is stored all the same."""

@@ -38,6 +38,11 @@ _COUNTERS: Final = frozenset(
         "aggregates_restored",
         "persist_failures",
         "restore_failures",
+        "broker_messages",
+        "broker_messages_refused",
+        "broker_batches",
+        "broker_batches_in_place",
+        "broker_write_microseconds",
     }
 )
 

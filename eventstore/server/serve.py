@@ -1,7 +1,8 @@
 """Runs a server: opens the store, opens the listener, serves, and stops in order.
 
-Stopping (SIGTERM, SIGINT): no new connections, GOODBYE to the clients, appends on their way are made durable and answered, then
-sync and close. A poisoned store stops the server with an error: what is on disk has to be judged by a new start.
+Stopping (SIGTERM, SIGINT): no new connections, GOODBYE to the clients, appends and messages on their way are made durable and
+answered, pulls that wait are sent away, then sync and close. A poisoned store stops the server with an error: what is on disk
+has to be judged by a new start. A poisoned broker does not (see `broker_service`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import structlog
 import trio
 
 from eventstore import __version__
+from eventstore.broker.broker import Broker, open_broker
 from eventstore.domain.domain import Domain
 from eventstore.domain.loading import load
 from eventstore.domain.running import Running
@@ -31,6 +33,8 @@ from eventstore.protocol.requests import (
     Unsubscribe,
     Version,
 )
+from eventstore.server.broker_metrics import BrokerCollector
+from eventstore.server.broker_service import BrokerService
 from eventstore.server.commands import Commands
 from eventstore.server.dispatch import Dispatch, Route
 from eventstore.server.gate import Gate
@@ -56,6 +60,7 @@ from eventstore.store.committer import Committer
 from eventstore.store.embedded import EmbeddedStore, Stats, collect_stats, open_store
 
 _REACTIONS = "reactions.json"
+_BROKER = "broker"
 
 
 @dataclass(slots=True)
@@ -65,6 +70,7 @@ class Server:
     address: str
     http_address: str | None
     store: EmbeddedStore
+    broker: BrokerService | None
     gate: Gate
     intake: Intake
     commands: Commands
@@ -86,6 +92,8 @@ async def serve(settings: ServerSettings, *, task_status: trio.TaskStatus[Server
     log = structlog.get_logger("eventstore.server")
     raise_descriptor_limit()
     domain = Domain() if settings.domain is None else load(settings.domain)
+    settings.store()
+    settings.broker_settings()
     if settings.http is not None:
         bind(settings.http, "http").close()
     with bind(settings.listen) as listener:
@@ -98,7 +106,7 @@ async def _serve(
 ) -> None:
     log = structlog.get_logger("eventstore.server")
     async with open_store(settings.data, settings.store()) as store:
-        async with _listening(settings, store, domain, listener) as server:
+        async with _broker_of(settings) as broker, _listening(settings, store, broker, domain, listener) as server:
             calm_collector()
             log.info(
                 "serving",
@@ -112,6 +120,7 @@ async def _serve(
                 torn_bytes=store.report.torn_bytes,
                 torn_copy=store.report.torn_copy,
                 directory=store.report.directory,
+                messages=None if broker is None else broker.engine.visible_number,
                 open_seconds=round(store.report.seconds, 3),
             )
             task_status.started(server)
@@ -123,8 +132,18 @@ async def _serve(
 
 
 @asynccontextmanager
+async def _broker_of(settings: ServerSettings) -> AsyncIterator[Broker | None]:
+    """The broker beside the store, whose lock on the data folder is held by now; None where there is to be none."""
+    if not settings.broker:
+        yield None
+        return
+    async with open_broker(settings.data / _BROKER, settings.broker_settings()) as broker:
+        yield broker
+
+
+@asynccontextmanager
 async def _listening(
-    settings: ServerSettings, store: EmbeddedStore, domain: Domain, listener: socket.socket
+    settings: ServerSettings, store: EmbeddedStore, broker: Broker | None, domain: Domain, listener: socket.socket
 ) -> AsyncIterator[Server]:
     async with trio.open_nursery() as nursery:
         below = embedded_below(store)
@@ -137,25 +156,37 @@ async def _listening(
         commands.go_behind(intake.end_turn)
         reads, subscriptions = Reads(store.engine, nursery), Subscriptions(store.committer, nursery)
         reactions = Reactions(store, settings.data / _REACTIONS, domain, mailboxes, below)
+        service = None if broker is None else BrokerService(broker, nursery)
 
         def end_turn() -> None:
             commands.end_turn()
             intake.end_turn()
+            if service is not None:
+                service.end_turn()
             incoming.end_turn()
 
         def figures() -> Stats:
             counted = {**dispatch.figures(), "subscriptions": subscriptions.count}
-            return {**collect_stats(store), **collect_figures(mailboxes), **counted}
+            found = {**collect_stats(store), **collect_figures(mailboxes), **counted}
+            if service is not None:
+                found |= service.figures()
+                found["attention"] = found["attention"] or service.attention
+            return found
 
         routes: dict[type[Request], Route] = {
             Append: intake.append, Send: commands.send, Read: reads.read, ReadAll: reads.read_all, Version: reads.version,
             FindCommand: reads.find_command, Subscribe: subscriptions.begin, Credit: subscriptions.credit,
             Unsubscribe: subscriptions.end,
         }  # fmt: skip
-        dispatch = Dispatch(store.opened.uuid, settings.requests_max, routes, figures)
+        node = None if broker is None else broker.opened.node
+        if service is not None:
+            routes |= service.routes
+        dispatch = Dispatch(store.opened.uuid, settings.requests_max, routes, figures, node)
         gate = Gate(listener, gate_limits(settings), dispatch.handle, end_turn)
         for part in (commands, intake, incoming, reads, subscriptions, dispatch):
             part.connect(gate)
+        if service is not None:
+            service.connect(gate)
 
         def health() -> Stats:
             healthy = store.engine.failed is None and not intake.stopping
@@ -165,14 +196,18 @@ async def _listening(
             http_address = None
             if settings.http is not None:
                 host, port = parse_address(settings.http, "http")
-                http_port = stack.enter_context(http_server(host, port, registry_of(figures), health))
+                registry = registry_of(figures)
+                if broker is not None:
+                    registry.register(BrokerCollector(broker))
+                http_port = stack.enter_context(http_server(host, port, registry, health))
                 http_address = f"{host}:{http_port}"
             listen(listener, settings.listen)
             nursery.start_soon(gate.run, _Room(store.committer, mailboxes))
             nursery.start_soon(gate.keep_house)
             nursery.start_soon(reactions.run)
             host, port = listener.getsockname()[:2]
-            yield Server(f"tcp://{host}:{port}", http_address, store, gate, intake, commands, mailboxes, trio.Event())
+            address = f"tcp://{host}:{port}"
+            yield Server(address, http_address, store, service, gate, intake, commands, mailboxes, trio.Event())
             nursery.cancel_scope.cancel()
 
 
@@ -213,10 +248,14 @@ async def _until_stopped(server: Server) -> None:
 
 async def _wind_down(server: Server, timeout_s: float) -> None:
     server.intake.stopping = server.commands.stopping = True
+    if server.broker is not None:
+        server.broker.stop()
     server.gate.say_goodbye()
     with trio.move_on_after(timeout_s):
         await server.mailboxes.stop(timeout_s)
         await server.store.committer.drain()
+        if server.broker is not None:
+            await server.broker.drain()
         await server.gate.wait_until_settled()
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
+from eventstore.broker.settings import DAY_S, BrokerSettings
 from eventstore.config import MIB, StoreSettings
 from eventstore.errors import FolderRefused, InvalidArgument
 
@@ -42,6 +43,24 @@ class ServerSettings(BaseSettings):
     mailbox_capacity: int = Field(16_384, ge=1, le=1_000_000)
     aggregates_max: int = Field(100_000, ge=1, le=100_000_000)
     reruns_max: int = Field(100, ge=1, le=1_000_000)
+
+    broker: bool = True
+    broker_durability: Literal["sync", "async"] = "sync"
+    broker_chunk_size_bytes: int = 256 * MIB
+    broker_preallocate_bytes: int = 64 * MIB
+    broker_waiting_bytes_max: int = 64 * MIB
+    broker_recent_messages_max: int = 10_000
+    broker_recent_bytes_max: int = 64 * MIB
+    broker_open_files_max: int = 256
+    broker_create_topics: bool = False
+    broker_default_queues: int = 4
+    broker_member_timeout_s: float = 15.0
+    broker_retry_delays_s: str = "1,10,60,300"
+    broker_retained_chunks_max: int = 100
+    broker_retained_age_s: float = 7 * DAY_S
+    broker_retained_bytes_max: int = 0
+    broker_retention: Literal["any", "all"] = "any"
+    broker_ignore_unconsumed: bool = False
 
     connections_max: int = Field(1_000, ge=1, le=100_000)
     requests_max: int = Field(1_024, ge=1, le=65_536)
@@ -86,6 +105,46 @@ class ServerSettings(BaseSettings):
             open_files_max=self.open_files_max,
             sort=self.sort,
         )
+
+    def broker_settings(self) -> BrokerSettings:
+        """The part that the broker takes.
+
+        Raises:
+            InvalidArgument
+        """
+        try:
+            return BrokerSettings(
+                durability=self.broker_durability,
+                chunk_size_bytes=self.broker_chunk_size_bytes,
+                preallocate_bytes=self.broker_preallocate_bytes,
+                flush_interval_s=self.flush_interval_s,
+                waiting_bytes_max=self.broker_waiting_bytes_max,
+                recent_messages_max=self.broker_recent_messages_max,
+                recent_bytes_max=self.broker_recent_bytes_max,
+                open_files_max=self.broker_open_files_max,
+                create_topics=self.broker_create_topics,
+                default_queues=self.broker_default_queues,
+                member_timeout_s=self.broker_member_timeout_s,
+                retry_delays_s=_seconds(self.broker_retry_delays_s),
+                retained_chunks_max=self.broker_retained_chunks_max or None,
+                retained_age_s=self.broker_retained_age_s or None,
+                retained_bytes_max=self.broker_retained_bytes_max or None,
+                retention=self.broker_retention,
+                ignore_unconsumed=self.broker_ignore_unconsumed,
+            )
+        except InvalidArgument as error:  # there the settings have no prefix
+            name = f"broker_{error.fields['field']}"
+            raise InvalidArgument(f"broker_{error.message}", **{**error.fields, "field": name}) from None
+
+
+def _seconds(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        name = "retry_delays_s"
+        raise InvalidArgument(
+            f"{name} is {text!r}, expected seconds with commas between them", field=name, value=text
+        ) from None
 
 
 def load_settings(toml: Path | None, **given: object) -> ServerSettings:

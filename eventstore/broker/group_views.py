@@ -1,0 +1,63 @@
+"""Consumer groups as an operator sees them: who is in them, and how far they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from eventstore.broker.groups import Bounds, Groups
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    name: str
+    generation: int
+    members: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemberView:
+    """`silent_s`: since it was heard."""
+
+    id: str
+    silent_s: float
+    queues: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueView:
+    """How far a group is in a queue, which holds [begin, end). `member`: who reads it, if anybody does."""
+
+    topic: str
+    queue: int
+    offset: int
+    begin: int
+    end: int
+    member: str | None
+
+
+def all_groups(groups: Groups) -> list[GroupView]:
+    """Every group, by name."""
+    return [GroupView(name, group.generation, len(group.members)) for name, group in sorted(groups.by_name.items())]
+
+
+def members_of(groups: Groups, name: str, now: float) -> list[MemberView]:
+    """The members of a group; `now` on the clock of `groups`. Raises UnknownGroup."""
+    return [
+        MemberView(member.id, max(0.0, now - member.seen), sum(map(len, member.queues.values())))
+        for _, member in sorted(groups.get(name).members.items())
+    ]
+
+
+def queues_of(groups: Groups, name: str, bounds: Bounds) -> Iterator[QueueView]:
+    """The queues a group has an offset in, by topic and number. Raises UnknownGroup."""
+    group = groups.get(name)
+    readers = {
+        (topic, queue): member.id
+        for member in group.members.values()
+        for topic, queues in member.queues.items()
+        for queue in queues
+    }
+    for topic, offsets in sorted(groups.progress.groups.get(name, {}).items()):
+        for queue, offset in sorted(offsets.items()):
+            yield QueueView(topic, queue, offset, *bounds(topic, queue), readers.get((topic, queue)))

@@ -1,0 +1,189 @@
+"""The intake of messages: all that is sent to a topic in one turn of the gate, from all connections, becomes one batch.
+
+Where 80 % of what may wait for the disk does, nothing more is taken from whoever sends messages, until there is room. Others
+are not held up: consumers, and whoever appends events, which wait in a buffer of their own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import trio
+
+from eventstore.broker.broker import Broker
+from eventstore.broker.names import check_name
+from eventstore.broker.sending import Outcome
+from eventstore.errors import EventStoreError, ShuttingDown, again
+from eventstore.flat import Scalar
+from eventstore.protocol import encode_error, encode_outcomes, sent_values
+from eventstore.protocol.broker_requests import SendMessages, WireMessage
+from eventstore.protocol.limits import ERROR_TEXT_BYTES_MAX
+from eventstore.server.connection import Connection
+from eventstore.server.gate import Gate
+from eventstore.server.intake import MANY_OUTCOMES, SHORT_TEXT_BYTES_MAX
+from eventstore.server.replies import failure_of
+
+_log = logging.getLogger(__name__)
+
+
+class _Batch:
+    """Messages for one topic, and who sent which part of them."""
+
+    __slots__ = ("_gate", "messages", "requests")
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self.messages: list[WireMessage] = []
+        self.requests: list[tuple[Connection, int, int]] = []
+
+    @property
+    def source(self) -> object:
+        """Who is alone in it, if somebody is."""
+        lone = self.requests[0][0]
+        return lone if all(connection is lone for connection, _, _ in self.requests) else self
+
+    def deliver(self, outcomes: list[Outcome]) -> None:
+        gate, first = self._gate, 0
+        for connection, request_id, count in self.requests:
+            connection.owed -= 1
+            part = outcomes[first : first + count]
+            first += count
+            if not connection.closed:
+                try:
+                    gate.send(connection, encode_outcomes(request_id, _values(part)))
+                except Exception:  # the others of this batch get their answers
+                    _log.exception("answering a sender failed; its connection is closed")
+                    gate.drop(connection)
+        gate.flush()
+
+    def refuse(self, error: EventStoreError) -> None:
+        """None of it was taken."""
+        for connection, request_id, _ in self.requests:
+            connection.owed -= 1
+            self._gate.send(connection, encode_error(request_id, error))
+        self._gate.flush()
+
+    def give_up(self) -> None:
+        """Nobody will be answered."""
+        for connection, _, _ in self.requests:
+            self._gate.drop(connection)
+
+
+class MessageIntake:
+    """Collects the messages of a turn. `stopping`: new ones are refused, those on their way are finished."""
+
+    def __init__(self, broker: Broker, nursery: trio.Nursery) -> None:
+        self._broker = broker
+        self._nursery = nursery
+        self._gate: Gate | None = None
+        self._batches: dict[str, _Batch] = {}
+        self._creating: dict[str, list[tuple[Connection, int, SendMessages]]] = {}
+        self._held: set[Connection] = set()
+        self.stopping = False
+
+    def connect(self, gate: Gate) -> None:
+        self._gate = gate
+
+    @property
+    def held(self) -> int:
+        """How many connections nothing is taken from until there is room."""
+        return len(self._held)
+
+    def send(self, connection: Connection, request_id: int, request: SendMessages) -> None:
+        """The answer follows when the messages are durable.
+
+        Raises:
+            ShuttingDown, UnknownTopic, InvalidArgument, Poisoned
+        """
+        if self.stopping:
+            raise ShuttingDown("the server is stopping; connect again later")
+        broker, topic = self._broker, request.topic
+        if broker.engine.failed is not None:
+            raise again(broker.engine.failed)
+        if topic in self._creating:
+            connection.owed += 1
+            self._creating[topic].append((connection, request_id, request))
+        elif broker.settings.create_topics and topic not in broker.topics.by_name:
+            check_name("topic", topic)
+            connection.owed += 1
+            self._creating[topic] = [(connection, request_id, request)]
+            self._nursery.start_soon(self._create, topic)
+        else:
+            broker.check_sendable(topic)
+            connection.owed += 1
+            self._take(connection, request_id, request)
+        if broker.committer.full:
+            self._hold(connection)
+
+    def _take(self, connection: Connection, request_id: int, request: SendMessages) -> None:
+        batch = self._batches.get(request.topic)
+        if batch is None:
+            assert self._gate is not None
+            batch = self._batches[request.topic] = _Batch(self._gate)
+        batch.requests.append((connection, request_id, len(request.messages)))
+        batch.messages += request.messages
+
+    def end_turn(self) -> None:
+        """Hands the batches over."""
+        if not self._batches:
+            return
+        batches, self._batches = self._batches, {}
+        for topic, batch in batches.items():
+            try:
+                self._broker.submit(topic, batch.messages, batch.deliver, batch.source)
+            except EventStoreError as error:
+                batch.refuse(error)
+            except Exception:  # our own bug, which some client has found: it must not find it for all of them
+                _log.exception("sending failed; its connections are closed")
+                batch.give_up()
+        self._broker.committer.kick()
+        if self._broker.committer.full:
+            for batch in batches.values():
+                for connection, _, _ in batch.requests:
+                    self._hold(connection)
+
+    # -- flow control -------------------------------------------------------------------------------------------------
+
+    def _hold(self, connection: Connection) -> None:
+        assert self._gate is not None
+        if not self._held:
+            self._nursery.start_soon(self._let_go_when_there_is_room)
+        self._held.add(connection)
+        self._gate.hold(connection)
+
+    async def _let_go_when_there_is_room(self) -> None:
+        assert self._gate is not None
+        await self._broker.committer.wait_for_room()
+        held, self._held = self._held, set()
+        for connection in held:
+            self._gate.let_go(connection)
+        self._gate.flush()
+
+    # -- topics that are created by sending to them -------------------------------------------------------------------
+
+    async def _create(self, topic: str) -> None:
+        """What is sent to the topic meanwhile waits, in order."""
+        assert self._gate is not None
+        refusal: EventStoreError | None = None
+        try:
+            await self._broker.administration.ensure_topic(topic, self._broker.settings.default_queues)
+        except Exception as error:
+            refusal = failure_of(error)
+        for connection, request_id, request in self._creating.pop(topic):
+            if refusal is None:
+                self._take(connection, request_id, request)
+            else:
+                connection.owed -= 1
+                self._gate.send(connection, encode_error(request_id, refusal))
+        self.end_turn()
+        self._gate.flush()
+
+
+def _values(outcomes: Sequence[Outcome]) -> list[Scalar]:
+    """The flat values of outcomes; the errors of a large frame are cut shorter, so that they fit into one."""
+    text_bytes_max = ERROR_TEXT_BYTES_MAX if len(outcomes) < MANY_OUTCOMES else SHORT_TEXT_BYTES_MAX
+    values: list[Scalar] = []
+    for outcome in outcomes:
+        values += sent_values(outcome, text_bytes_max) if isinstance(outcome, EventStoreError) else outcome
+    return values

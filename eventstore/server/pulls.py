@@ -1,0 +1,135 @@
+"""PULL: pages of messages, at once or when some come. A pull that waits is a task that sleeps, and reserves nothing."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+import trio
+
+from eventstore.broker.broker import Broker
+from eventstore.broker.pulling import Pulled
+from eventstore.broker.pulls import Want
+from eventstore.errors import EventStoreError, Overloaded, ReadFailed, ShuttingDown
+from eventstore.protocol import encode_error, encode_messages
+from eventstore.protocol.broker_requests import Pull
+from eventstore.protocol.message_answers import QueuePage
+from eventstore.server.connection import Connection
+from eventstore.server.gate import Gate
+
+_PER_CONNECTION_MAX: Final = 64
+_log = logging.getLogger(__name__)
+
+
+class _Waiting:
+    """A pull that is not answered yet; ends with its connection."""
+
+    def __init__(self, connection: Connection, request_id: int) -> None:
+        self.connection = connection
+        self.request_id = request_id
+        self.scope = trio.CancelScope()
+
+    def cancel(self) -> None:
+        self.scope.cancel()
+
+
+class MessagePulls:
+    """All pulls of all connections."""
+
+    def __init__(self, broker: Broker, nursery: trio.Nursery) -> None:
+        self._broker = broker
+        self._nursery = nursery
+        self._gate: Gate | None = None
+        self._waiting: set[_Waiting] = set()
+        self._stopping = False
+
+    def connect(self, gate: Gate) -> None:
+        self._gate = gate
+
+    @property
+    def count(self) -> int:
+        """How many are not answered yet."""
+        return len(self._waiting)
+
+    def begin(self, connection: Connection, request_id: int, request: Pull) -> None:
+        """The answer follows.
+
+        Raises:
+            ShuttingDown, Overloaded
+        """
+        if self._stopping:
+            raise ShuttingDown("the server is stopping; connect again later")
+        if request_id in connection.endings or len(connection.endings) >= _PER_CONNECTION_MAX:
+            raise Overloaded(
+                f"request {request_id} waits already, or {_PER_CONNECTION_MAX} pulls and subscriptions of this connection do, "
+                "the limit; ask for several queues in one pull",
+                limit=_PER_CONNECTION_MAX,
+                value=len(connection.endings),
+            )
+        waiting = _Waiting(connection, request_id)
+        connection.endings[request_id] = waiting
+        self._waiting.add(waiting)
+        self._nursery.start_soon(self._serve, waiting, request)
+
+    def stop(self) -> None:
+        """Whoever waits is told to ask elsewhere, and whoever comes."""
+        self._stopping = True
+        for waiting in self._waiting:
+            waiting.cancel()
+
+    async def _serve(self, waiting: _Waiting, request: Pull) -> None:
+        assert self._gate is not None
+        pieces: Sequence[bytes] = ()
+        try:
+            with waiting.scope:
+                pieces = await self._answer(waiting, request)
+        except EventStoreError as error:
+            pieces = (encode_error(waiting.request_id, error),)
+        except Exception as error:
+            _log.exception("a pull failed")
+            failed = ReadFailed(f"the pull failed inside the server: {type(error).__name__}")
+            pieces = (encode_error(waiting.request_id, failed),)
+        self._waiting.discard(waiting)
+        if waiting.connection.endings.get(waiting.request_id) is not waiting:
+            return  # UNSUBSCRIBE ended it, or its connection is closed
+        del waiting.connection.endings[waiting.request_id]
+        if waiting.scope.cancel_called:
+            pieces = (encode_error(waiting.request_id, ShuttingDown("the server is stopping; connect again later")),)
+        for piece in pieces:
+            self._gate.send(waiting.connection, piece)
+        self._gate.flush()
+
+    async def _answer(self, waiting: _Waiting, request: Pull) -> list[bytes]:
+        assert self._gate is not None
+        wants = [Want(*want) for want in request.wants]
+        deadline, size = trio.current_time() + request.wait_ms / 1000, request.bytes_max
+        while True:
+            pulled = await self._broker.pulls.pull(
+                wants, messages_max=request.messages_max, bytes_max=request.bytes_max, wait_s=deadline - trio.current_time(),
+                making=lambda: self._reserved(waiting.connection, size),  # noqa: B023 # called before the next round
+            )  # fmt: skip
+            made = sum(len(page.records) for page in pulled)
+            if self._gate.outgoing.fits(waiting.connection, made, size):
+                break
+            size = made
+        pages = [_page_of(page) for page in pulled]
+        return encode_messages(waiting.request_id, [page.records for page in pulled], sum(page.count for page in pulled), pages)
+
+    @asynccontextmanager
+    async def _reserved(self, connection: Connection, size: int) -> AsyncIterator[None]:
+        assert self._gate is not None
+        outgoing = self._gate.outgoing
+        if not await outgoing.reserve(connection, size):
+            await trio.sleep_forever()  # the connection is closed, and cancels this
+        try:
+            yield
+        finally:
+            outgoing.release(connection, size)
+
+
+def _page_of(pulled: Pulled) -> QueuePage:
+    due_ms = None if pulled.due_s is None else math.ceil(pulled.due_s * 1000)
+    return QueuePage(pulled.next_offset, pulled.begin, pulled.end, pulled.clamped, due_ms, pulled.count)
