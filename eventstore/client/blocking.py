@@ -6,12 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import chain
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from eventstore.client.address import parse_address
 from eventstore.client.blocking_broker import BlockingBroker
 from eventstore.client.blocking_topic import BlockingTopic
 from eventstore.client.calls import Call, Flag
+from eventstore.client.delivery import Mode
 from eventstore.client.exchange import Exchange
 from eventstore.client.facts import found_command, read_stats, read_version
 from eventstore.client.options import Options
@@ -26,6 +27,10 @@ from eventstore.protocol.requests import FindCommand, Request, Stats, Version
 from eventstore.store.cursors import AggregateCursor, LogCursor
 from eventstore.store.event_filter import event_filter
 from eventstore.store.raw_commit import Outcome, encode_commit, encode_commits
+
+if TYPE_CHECKING:
+    from eventstore.client.blocking_consumer import BlockingConsumer
+    from eventstore.client.consumer import Topics
 
 
 def connect(
@@ -202,6 +207,31 @@ class BlockingStore:
     def topic(self, name: str, *, resend: bool = True) -> BlockingTopic:
         """A topic to send messages to. `resend`: see `BlockingTopic`. Raises InvalidArgument."""
         return BlockingTopic(self._exchange, name, resend=resend)
+
+    def consumer(
+        self,
+        group: str,
+        topics: Topics,
+        *,
+        mode: Mode = "parallel",
+        member: str | None = None,
+        from_end: bool = False,
+        commit_interval: float = 1.0,
+        hold_messages: int = 10_000,
+        hold_bytes: int = 16 * 1024 * 1024,
+    ) -> BlockingConsumer:
+        """A member of a consumer group, to be used in `with`; for the arguments see `NetworkStore.consumer`.
+
+        It speaks to the server on a connection of its own, in a thread of its own.
+
+        Raises:
+            InvalidArgument: a limit is broken; entering it raises more.
+        """
+        from eventstore.client.blocking_consumer import BlockingConsumer  # has an event loop, which nothing else here needs
+        from eventstore.client.consumer import new_reader
+
+        reader = new_reader(group, topics, member, from_end=from_end, hold_messages=hold_messages, hold_bytes=hold_bytes)
+        return BlockingConsumer(self._address, self._options, reader, mode, commit_interval)
 
     def _ask(self, request: Request) -> Ok:
         call = Call(request, Flag())

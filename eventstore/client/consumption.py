@@ -23,6 +23,7 @@ from eventstore.client.turns import Parallel, Sequential, Turns
 from eventstore.client.window import Ledger, Window
 from eventstore.errors import InvalidArgument, ProtocolError
 from eventstore.fields import check_int, check_text, shown
+from eventstore.flat import Scalar
 from eventstore.protocol.broker_requests import CommitOffsets, FailMessages, Heartbeat, Join, Leave, Pull
 from eventstore.protocol.limits import (
     FAILED_PER_FRAME_MAX,
@@ -42,6 +43,7 @@ WAIT_MS: Final = 20_000
 WAIT_MS_OTHERS: Final = 1_000
 QUEUE_MESSAGES_MIN: Final = 64
 QUEUE_BYTES_MIN: Final = 64 * 1024
+_SHARE_VALUES: Final = 4
 HOLD_MAX: Final = 10_000_000
 HOLD_BYTES_MAX: Final = 64 * 1024 * 1024 * 1024
 
@@ -84,6 +86,23 @@ class Reader:
 
     def leave(self) -> Leave:
         return Leave(self.group, self.member)
+
+
+def shares_of(values: Sequence[Scalar]) -> tuple[int, list[Share]]:
+    """Generation and shares, as the answer to JOIN says them.
+
+    Raises:
+        ProtocolError: it does not.
+    """
+    generation, rest = values[0] if values else None, values[1:]
+    shares = []
+    for at in range(0, len(rest), _SHARE_VALUES):
+        match rest[at : at + _SHARE_VALUES]:
+            case (str(topic), int(queue), int(offset), str() | None as tags):
+                shares.append(Share(topic, queue, offset, tags))
+    if not isinstance(generation, int) or _SHARE_VALUES * len(shares) != len(rest):
+        raise ProtocolError(f"a member's share is a generation and rows of {_SHARE_VALUES} values, not {values!r:.100}")
+    return generation, shares
 
 
 def subscriptions(topics: str | Iterable[str] | Mapping[str, str | None]) -> dict[str, str | None]:
@@ -166,7 +185,7 @@ class Consumption:
         reader, count = self.reader, len(windows)
         room = reader.hold_messages - sum(window.messages for window in windows)
         room_bytes = reader.hold_bytes - sum(window.size_bytes for window in windows)
-        if not count or room <= 0 or room_bytes <= 0:
+        if self.generation is None or not count or room <= 0 or room_bytes <= 0:
             return None
         most = max(QUEUE_MESSAGES_MIN, reader.hold_messages // count)
         most_bytes = max(QUEUE_BYTES_MIN, reader.hold_bytes // count)
@@ -223,27 +242,26 @@ class Consumption:
         assert self.generation is not None
         return Heartbeat(self.reader.group, self.reader.member, self.generation)
 
-    def failures(self) -> list[tuple[FailMessages, list[tuple[Window, int]]]]:
-        """What is to be reported as failed, as requests; for `reported`, what each is about."""
-        assert self.generation is not None
+    def failures(self) -> list[tuple[str, list[tuple[Window, int]]]]:
+        """What is to be reported as failed: reasons and places, as many as fit into a request."""
         with self._ledger.lock:
             found = sorted(
                 ((reason, window, offset) for (window, offset), reason in self._ledger.failures.items() if not window.closed),
                 key=itemgetter(0),
             )
             self._ledger.failures = {(window, offset): reason for reason, window, offset in found}
-        requests = []
+        reports = []
         for reason, each in groupby(found, key=itemgetter(0)):
             places = [(window, offset) for _, window, offset in each]
             for at in range(0, len(places), FAILED_PER_FRAME_MAX):
-                requests.append(self.failure(reason, places[at : at + FAILED_PER_FRAME_MAX]))
-        return requests
+                reports.append((reason, places[at : at + FAILED_PER_FRAME_MAX]))
+        return reports
 
-    def failure(self, reason: str, places: list[tuple[Window, int]]) -> tuple[FailMessages, list[tuple[Window, int]]]:
+    def failure(self, reason: str, places: Sequence[tuple[Window, int]]) -> FailMessages:
         """The request that reports these."""
         assert self.generation is not None
         named = tuple((window.topic, window.queue, offset) for window, offset in places)
-        return FailMessages(self.reader.group, self.reader.member, self.generation, reason, named), places
+        return FailMessages(self.reader.group, self.reader.member, self.generation, reason, named)
 
     def reported(self, places: Iterable[tuple[Window, int]]) -> None:
         """The server has stored that these failed: they are finished."""

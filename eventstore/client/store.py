@@ -15,6 +15,8 @@ from eventstore.client.address import parse_address
 from eventstore.client.batches import Run
 from eventstore.client.calls import Call
 from eventstore.client.connection import Connection
+from eventstore.client.consumer import COMMIT_INTERVAL_S, HOLD_BYTES, HOLD_MESSAGES, Consumer, Topics, new_reader
+from eventstore.client.delivery import Mode
 from eventstore.client.facts import found_command, read_stats, read_version
 from eventstore.client.network_broker import NetworkBroker
 from eventstore.client.network_topic import NetworkTopic
@@ -203,6 +205,32 @@ class NetworkStore:
     def topic(self, name: str, *, resend: bool = True) -> NetworkTopic:
         """A topic to send messages to. `resend`: see `NetworkTopic`. Raises InvalidArgument."""
         return NetworkTopic(self._connection, name, resend=resend)
+
+    def consumer(
+        self,
+        group: str,
+        topics: Topics,
+        *,
+        mode: Mode = "parallel",
+        member: str | None = None,
+        from_end: bool = False,
+        commit_interval: float = COMMIT_INTERVAL_S,
+        hold_messages: int = HOLD_MESSAGES,
+        hold_bytes: int = HOLD_BYTES,
+    ) -> Consumer:
+        """A member of a consumer group, to be used in `async with`; the members share the queues of the topics.
+
+        `topics`: a name, names, or tags by name ({"orders": "paid | cancelled"}; None or "*" is every message), for all members
+        the same. `mode`: "parallel", messages in their order, any number unfinished at once; "sequential", one unfinished
+        message of a queue at a time. `member`: its name, unlike all others; made up unless given. `from_end`: where a topic
+        begins that is new to the group; else at its start. `commit_interval` (0.01 to 5 seconds): how much is delivered again
+        at most after a crash. `hold_messages`, `hold_bytes`: how much is held here at most, finished or not, about.
+
+        Raises:
+            InvalidArgument: a limit is broken; entering it raises more.
+        """
+        reader = new_reader(group, topics, member, from_end=from_end, hold_messages=hold_messages, hold_bytes=hold_bytes)
+        return Consumer(self._connection, reader, mode, commit_interval)
 
     async def _ask(self, request: Request) -> Ok:
         call = Call(request, anyio.Event())

@@ -1,0 +1,179 @@
+"""Consumers: what the members of a consumer group are for their users. For trio and asyncio."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Final, Self, cast
+
+import anyio
+from anyio.abc import TaskGroup
+
+from eventstore.client.connection import Connection
+from eventstore.client.consumption import Reader, subscriptions
+from eventstore.client.delivery import Delivery, Item, Mode, RawBatch, check_mode
+from eventstore.client.membership import Membership
+from eventstore.errors import Closed, InvalidArgument, again
+
+COMMIT_INTERVAL_S: Final = 1.0
+# Longer, and the group would take the member for dead: servers wait for 15 seconds.
+COMMIT_INTERVAL_S_MAX: Final = 5.0
+HOLD_MESSAGES: Final = 10_000
+HOLD_BYTES: Final = 16 * 1024 * 1024
+Topics = str | Iterable[str] | Mapping[str, str | None]
+
+
+class Consumer:
+    """The messages of the queues that this member of a group reads: `async for message in consumer`.
+
+    Each is a `Delivery`, to be finished by its `done` or `retry`, in any order. What is not finished is delivered again, to
+    this or another member. When the queues are shared out anew, messages of a queue that went to another member are no longer
+    handed out, and finishing them does nothing. Any number of tasks may iterate over one consumer.
+    """
+
+    def __init__(self, connection: Connection, reader: Reader, mode: Mode, commit_interval: float) -> None:
+        check_mode(mode)
+        check_interval(commit_interval)
+        self._membership = Membership(connection, reader, mode, commit_interval)
+        self._sequential = mode == "sequential"
+        self._tasks: TaskGroup | None = None
+        self._waiting = 0
+        self._iterated = False
+
+    @property
+    def member(self) -> str:
+        """The name of this member of the group."""
+        return self._membership.consumption.reader.member
+
+    @property
+    def assigned(self) -> list[tuple[str, int]]:
+        """The queues that this member reads now, as (topic, queue)."""
+        return [(window.topic, window.queue) for window in self._membership.consumption.windows]
+
+    async def __aenter__(self) -> Self:
+        """Joins the group.
+
+        Raises:
+            UnknownTopic
+            InvalidArgument: a name or a limit; or other members want other tags of a topic.
+            ConnectionLost
+        """
+        if self._tasks is not None or self._membership.error is not None:
+            raise Closed("a consumer is entered once; make another one")
+        self._tasks = await anyio.create_task_group().__aenter__()
+        try:
+            await self._membership.join()
+        except BaseException as error:
+            await self.__aexit__(type(error), error, error.__traceback__)
+            raise
+        self._tasks.start_soon(self._membership.speak)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        """Commits what was finished, and leaves the group; what was not finished is delivered again, to any member."""
+        tasks, self._tasks = self._tasks, None
+        assert tasks is not None
+        self._membership.end(Closed("the consumer was closed"))
+        tasks.cancel_scope.cancel()
+        try:
+            if error is None or isinstance(error, Exception):  # kept out of the task group, which would wrap it
+                await tasks.__aexit__(None, None, None)
+                return None
+            return await tasks.__aexit__(kind, error, trace)
+        finally:
+            await self._membership.leave()
+
+    def __aiter__(self) -> Self:
+        self._start(raw=False)
+        return self
+
+    async def __anext__(self) -> Delivery:
+        item = self._membership.consumption.turns.take()
+        return cast(Delivery, item if item is not None else await self._next(raw=False))
+
+    def batches(self) -> Batches:
+        """Whole records of one queue at a time, undecoded, to be finished batch by batch: `async for batch in …`.
+
+        A consumer hands out either messages or batches.
+        """
+        self._start(raw=True)
+        return Batches(self)
+
+    async def some(self) -> Sequence[Delivery]:
+        """One message or more, as many as there are by now, up to a page: for those who handle many at once."""
+        item = await self._next(raw=False)
+        return cast("Sequence[Delivery]", [item, *self._membership.consumption.turns.take_some()])
+
+    async def _next(self, *, raw: bool) -> Item:
+        self._start(raw)
+        membership = self._membership
+        turns, ledger = membership.consumption.turns, membership.ledger
+        self._waiting += 1
+        ledger.turn_awaited = self._sequential
+        try:
+            while True:
+                changed = membership.changed
+                if membership.error is not None:
+                    raise again(membership.error)
+                item = turns.take()
+                if item is not None:
+                    return item
+                await changed.wait()
+        finally:
+            self._waiting -= 1
+            ledger.turn_awaited = self._sequential and self._waiting > 0
+
+    def _start(self, raw: bool) -> None:
+        """Begins to pull: with the first that is asked for, since only then it is known what is wanted."""
+        membership = self._membership
+        if membership.error is not None:
+            raise again(membership.error)
+        if self._tasks is None:
+            raise Closed("the consumer is not open; use `async with`")
+        if not self._iterated:
+            self._iterated = True
+            membership.consumption.raw = raw
+            self._tasks.start_soon(membership.fetch)
+        elif membership.consumption.raw != raw:
+            raise InvalidArgument("a consumer hands out either messages or batches; make another one", field="batches")
+
+
+class Batches:
+    """What `Consumer.batches` returns."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> RawBatch:
+        return cast(RawBatch, await self._consumer._next(raw=True))
+
+
+def new_reader(
+    group: str, topics: Topics, member: str | None, *, from_end: bool, hold_messages: int, hold_bytes: int
+) -> Reader:
+    """Who reads what; a member without a name gets one that says where it runs.
+
+    Raises:
+        InvalidArgument
+    """
+    name = f"{socket.gethostname()[:100]}-{os.getpid()}-{secrets.token_hex(4)}" if member is None else member
+    return Reader(group, name, subscriptions(topics), from_end, hold_messages, hold_bytes)
+
+
+def check_interval(commit_interval: float) -> None:
+    """Raises InvalidArgument."""
+    if not 0.01 <= commit_interval <= COMMIT_INTERVAL_S_MAX:
+        raise InvalidArgument(
+            f"commit_interval is {commit_interval} seconds, allowed are 0.01 to {COMMIT_INTERVAL_S_MAX:g}",
+            field="commit_interval",
+            limit=str(COMMIT_INTERVAL_S_MAX),
+            value=str(commit_interval),
+        )

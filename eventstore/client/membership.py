@@ -1,0 +1,224 @@
+"""The two tasks of a member of a consumer group: one pulls, one speaks for it. For trio and asyncio.
+
+The first always has a pull on its way while there is room, so that pages travel while others are handled. The second commits
+once per interval what has become finished, or says that the member lives; it reports failed messages at once, and joins again
+where the group has lost the member.
+
+Errors that pass (the server is away, or too busy) are waited for, for ever: a consumer that was started goes on when the server
+is back, under the same name. Any other error ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+import anyio
+
+from eventstore.client.backoff import Backoff
+from eventstore.client.calls import Call
+from eventstore.client.connection import Connection
+from eventstore.client.consumption import Consumption, Reader, shares_of
+from eventstore.client.delivery import Mode
+from eventstore.client.window import Ledger, Window
+from eventstore.errors import (
+    ConnectionLost,
+    EventStoreError,
+    InvalidArgument,
+    Overloaded,
+    Rebalanced,
+    ShuttingDown,
+    UnknownGroup,
+    UnknownQueue,
+    UnknownTopic,
+)
+from eventstore.flat import Scalar
+from eventstore.protocol.broker_requests import BrokerRequest
+
+# How long a consumer that ends waits for the server to take its last commit.
+LEAVE_SECONDS: Final = 5.0
+_PASSING: Final = (ConnectionLost, Overloaded, ShuttingDown)
+# The queue, the topic or the membership went: the next heartbeat says what there is to read now.
+_OUTDATED: Final = (Rebalanced, UnknownGroup, UnknownTopic, UnknownQueue)
+
+
+class Membership:
+    """`changed`: set and replaced whenever there may be something to hand out, or room to pull. `error`: what ended it."""
+
+    def __init__(self, connection: Connection, reader: Reader, mode: Mode, interval_s: float) -> None:
+        self.ledger = Ledger(_nobody)
+        self.consumption = Consumption(reader, self.ledger, mode)
+        self.error: EventStoreError | None = None
+        self.changed = anyio.Event()
+        self._connection = connection
+        self._interval_s = interval_s
+        self._pull: Call[anyio.Event] | None = None
+        self._to_say = anyio.Event()  # there is something to say before the interval is over
+        self._said = anyio.Event()
+
+    async def join(self) -> None:
+        """Becomes a member. Raises what the server says, or ConnectionLost."""
+        self.ledger.wake = _waking(self._wake)
+        self._assigned(await self._ask(self.consumption.reader.join()))
+
+    async def leave(self) -> None:
+        """Commits what was finished, and gives the queues to the others. Does what can be done within a few seconds."""
+        with anyio.move_on_after(LEAVE_SECONDS, shield=True), contextlib.suppress(EventStoreError):
+            if self.consumption.generation is not None:
+                with contextlib.suppress(*_OUTDATED):
+                    await self._say()
+            await self._ask(self.consumption.reader.leave())
+        self.consumption.left()
+        self.ledger.close()
+
+    def end(self, error: EventStoreError) -> None:
+        """Nothing more is pulled or handed out; whoever asks for more gets the error."""
+        if self.error is None:
+            self.error = error
+        self._drop_pull()
+        self._wake()
+
+    def _wake(self) -> None:
+        changed, self.changed = self.changed, anyio.Event()
+        changed.set()
+        if self.ledger.failures:
+            self._to_say.set()
+
+    def _assigned(self, values: Sequence[Scalar]) -> None:
+        if self.consumption.assigned(*shares_of(values)):
+            self._drop_pull()
+        self._wake()
+
+    def _drop_pull(self) -> None:
+        """It asks for what is not wanted any more."""
+        pull, self._pull = self._pull, None
+        if pull is not None:
+            self._connection.drop(pull)
+            pull.done.set()
+
+    async def _ask(self, request: BrokerRequest) -> Sequence[Scalar]:
+        call = Call(request, anyio.Event())
+        await self._connection.finish(call)
+        return call.ok().values
+
+    async def _persist(self, step: Callable[[], Awaitable[None]]) -> None:
+        """Repeats a step for ever; what passes is waited for, and what does not ends the consumer."""
+        backoff = Backoff(float("inf"))
+        while self.error is None:
+            try:
+                await step()
+                backoff.recovered()
+            except _PASSING as error:
+                if self._connection.session.fatal is not None:
+                    self.end(error)
+                    return
+                backoff.lost(time.monotonic())
+                await anyio.sleep(backoff.delay_s())
+            except EventStoreError as error:
+                self.end(error)
+
+    # ---- pulling
+
+    async def fetch(self) -> None:
+        """Pulls until it is cancelled, or something ends it."""
+        await self._persist(self._fetch)
+
+    async def _fetch(self) -> None:
+        changed, said = self.changed, self._said
+        self.ledger.room_awaited = True  # before looking: what is finished meanwhile wakes
+        asked = self.consumption.ask()
+        if asked is None:
+            await changed.wait()
+            return
+        self.ledger.room_awaited = False
+        pull = self._pull = Call(asked.request, anyio.Event())
+        await self._connection.finish(pull)
+        if self._pull is not pull:  # dropped
+            return
+        self._pull = None
+        try:
+            answer = pull.messages()
+        except _OUTDATED:
+            self._to_say.set()
+            await said.wait()
+            return
+        self.consumption.received(asked, answer)
+        self._wake()
+
+    # ---- speaking
+
+    async def speak(self) -> None:
+        """Commits and says that the member lives, until it is cancelled, or something ends it."""
+        await self._persist(self._speak)
+
+    async def _speak(self) -> None:
+        with anyio.move_on_after(self._interval_s):
+            await self._to_say.wait()
+        self._to_say = anyio.Event()
+        try:
+            await self._say()
+        except _OUTDATED:
+            await self._catch_up()
+            with contextlib.suppress(*_OUTDATED):  # the next time is soon enough
+                await self._say()
+        said, self._said = self._said, anyio.Event()
+        said.set()
+
+    async def _say(self) -> None:
+        """Reports failures and commits; where there is nothing to commit, says that the member lives."""
+        consumption = self.consumption
+        for reason, places in consumption.failures():
+            await self._report(reason, places)
+        silent = True
+        for request, moved in consumption.commits():
+            await self._ask(request)
+            consumption.committed(moved)
+            silent = False
+        if silent:
+            await self._beat()
+
+    async def _report(self, reason: str, places: list[tuple[Window, int]]) -> None:
+        try:
+            await self._ask(self.consumption.failure(reason, places))
+        except InvalidArgument:  # a message is gone with its chunk: it cannot come again, and must not stop the others
+            if len(places) > 1:
+                for place in places:
+                    await self._report(reason, [place])
+                return
+        self.consumption.reported(places)
+
+    async def _beat(self) -> None:
+        values = await self._ask(self.consumption.heartbeat())
+        if values:
+            self._assigned(values)
+
+    async def _catch_up(self) -> None:
+        """Learns what there is to read now; joins again, if it is no member any more."""
+        if self.consumption.generation is not None:
+            try:
+                await self._beat()
+            except (Rebalanced, UnknownGroup):
+                self.consumption.expelled()
+        if self.consumption.generation is None:
+            await self.join()
+
+
+def _nobody() -> None:
+    pass
+
+
+def _waking(wake: Callable[[], None]) -> Callable[[], object]:
+    """What calls `wake` in this thread and event loop, now or soon, from any thread."""
+    home = threading.get_ident()
+    trio = sys.modules.get("trio")
+    post: Callable[[Callable[[], None]], object]  # anyio has none that does not wait for the call, with the ledger locked
+    if trio is not None and trio.lowlevel.in_trio_run():
+        post = trio.lowlevel.current_trio_token().run_sync_soon
+    else:
+        post = asyncio.get_running_loop().call_soon_threadsafe
+    return lambda: wake() if threading.get_ident() == home else post(wake)
