@@ -93,14 +93,5 @@ class _GoingOn:
         self.write = target.write
         self.close = target.close
 
-    def open(self, projection: Projection[Any]) -> int:
-        from eventstore.errors import DomainRefused
-
-        checkpoint = self._target.open(projection)
-        if not checkpoint:
-            raise DomainRefused(
-                f"there is no checkpoint of projection {projection.name!r} to go on from; rebuild the table first "
-                "(eventstore-spark rebuild --replace), or leave out --from-checkpoint to begin with the first event",
-                projection=projection.name,
-            )
-        return checkpoint
+    def open(self, projection: Projection[Any], *, begins: bool = False) -> int:
+        return self._target.open(projection, begins=begins)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from eventstore.domain.projection import KEY_COLUMN, STATE_COLUMN, Projection
-from eventstore.domain.target import CHECKPOINTS, StoredRow, check_columns, fenced
+from eventstore.domain.target import CHECKPOINTS, StoredRow, check_checkpoint, check_columns, fenced
 from eventstore.errors import DomainRefused, ProjectionFailed
 
 try:
@@ -43,7 +43,7 @@ class PostgresTarget:
         self._connection: Connection[tuple[Any, ...]] | None = None
         self._name = ""
 
-    def open(self, projection: Projection[Any]) -> int:
+    def open(self, projection: Projection[Any], *, begins: bool = True) -> int:
         """See `Target.open`."""
         self._name = projection.name
         columns = {
@@ -56,7 +56,9 @@ class PostgresTarget:
             self._connection = psycopg.connect(self._conninfo, autocommit=True, connect_timeout=_CONNECT_SECONDS_MAX)
             with self._connection.transaction():
                 self._make(columns)
-                return self._checkpoint()
+                checkpoint = self._checkpoint()
+                check_checkpoint(self._name, checkpoint, begins=begins)  # rolls back what was made
+                return checkpoint
 
     def read(self, keys: Sequence[str]) -> dict[str, str]:
         """See `Target.read`."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from eventstore.domain.projection import KEY_COLUMN, STATE_COLUMN, Projection
-from eventstore.domain.target import CHECKPOINTS, StoredRow, check_columns, fenced
+from eventstore.domain.target import CHECKPOINTS, StoredRow, check_checkpoint, check_columns, fenced
 from eventstore.errors import ProjectionFailed
 
 _KINDS: Final = {
@@ -35,8 +35,10 @@ class SQLiteTarget:
         self._name = ""
         self._width = 0
 
-    def open(self, projection: Projection[Any]) -> int:
+    def open(self, projection: Projection[Any], *, begins: bool = True) -> int:
         """See `Target.open`."""
+        if not begins and not Path(self._path).exists():
+            check_checkpoint(projection.name, 0, begins=False)  # connecting would make the file
         self._name, self._width = projection.name, len(projection.columns) + 2
         columns = {
             KEY_COLUMN: "TEXT",
@@ -66,7 +68,8 @@ class SQLiteTarget:
                 (sequence,) = connection.execute(
                     f"SELECT sequence FROM {CHECKPOINTS} WHERE projection = ?", (self._name,)
                 ).fetchone()
-        assert isinstance(sequence, int)
+                assert isinstance(sequence, int)
+                check_checkpoint(self._name, sequence, begins=begins)  # rolls back what was made
         return sequence
 
     def read(self, keys: Sequence[str]) -> dict[str, str]:

@@ -22,11 +22,12 @@ CHECKPOINTS: Final = "eventstore_checkpoints"
 class Target(Protocol):
     """One projection's table. Its methods block; one thread at a time calls them."""
 
-    def open(self, projection: Projection[Any]) -> int:
+    def open(self, projection: Projection[Any], *, begins: bool = True) -> int:
         """Connects, makes what is not there yet, and returns the checkpoint: the sequence up to which the table is complete.
 
         Raises:
-            DomainRefused: the table has other columns than the projection.
+            DomainRefused: the table has other columns than the projection; or the checkpoint is 0 and not `begins`, and then
+                nothing was made.
         """
 
     def read(self, keys: Sequence[str]) -> dict[str, str]:
@@ -67,6 +68,16 @@ def fenced(name: str, before: int) -> Fenced:
         name=name,
         checkpoint=before,
     )
+
+
+def check_checkpoint(name: str, checkpoint: int, *, begins: bool) -> None:
+    """Raises DomainRefused where nothing is to be begun, and nothing is there to go on from."""
+    if not checkpoint and not begins:
+        raise DomainRefused(
+            f"there is no checkpoint of projection {name!r} to go on from; rebuild the table first "
+            "(eventstore-spark rebuild --replace), or leave out --from-checkpoint to begin with the first event",
+            projection=name,
+        )
 
 
 def check_columns(name: str, found: dict[str, str], wanted: dict[str, str]) -> None:

@@ -115,6 +115,7 @@ def test_without_a_checkpoint_there_is_nothing_to_go_on_from(serve: Serve, tmp_p
     deposit(server)
     said = refused(*PROJECT, "--to", f"sqlite:{tmp_path / 'rows.db'}", "--from-checkpoint", store=server.store)
     assert said.startswith("there is no checkpoint of projection 'balances' to go on from; rebuild the table first")
+    assert not (tmp_path / "rows.db").exists()
 
 
 def test_of_two_projectors_one_is_fenced(serve: Serve, tmp_path: Path) -> None:

@@ -69,9 +69,18 @@ def test_what_cannot_be_loaded_is_told(source: str, place: str, why: str, tmp_pa
         d.load(place, tmp_path)
 
 
-@pytest.mark.parametrize("place", ["bank:app", "bank:Account"])
-def test_what_is_no_projection_is_told(place: str) -> None:
-    with pytest.raises(es.DomainRefused, match=f"{place}.*no eventstore.domain.Projection"):
+@pytest.mark.parametrize(
+    ("place", "why"),
+    [
+        ("bank:app", "is <.*>, and no eventstore.domain.Projection"),
+        ("bank:Account", "is <.*>, and no eventstore.domain.Projection"),
+        ("bank:Nothing", "has no attribute 'Nothing'"),
+        ("absent_module:Balances", "there is no module 'absent_module' in"),
+        ("bank", "is not of the form module:attribute"),
+    ],
+)
+def test_what_is_no_projection_is_told_and_called_one(place: str, why: str) -> None:
+    with pytest.raises(es.DomainRefused, match=f"^projection '{place}'.*{why}"):
         d.load_projection(place, EXAMPLES)
 
 

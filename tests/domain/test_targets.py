@@ -29,6 +29,7 @@ class Place:
 
     target: Callable[[], Target]
     query: Query
+    tables: Callable[[], list[str]]
 
 
 @pytest.fixture(scope="session")
@@ -52,7 +53,11 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
             finally:
                 connection.close()
 
-        yield Place(lambda: d.target_at(f"sqlite:{path}"), look)
+        def tables() -> list[str]:
+            found = look("SELECT name FROM sqlite_schema WHERE type = 'table'") if path.exists() else []
+            return sorted(name for (name,) in found)
+
+        yield Place(lambda: d.target_at(f"sqlite:{path}"), look, tables)
         return
     address: str = request.getfixturevalue("postgresql_address")
     import psycopg
@@ -64,6 +69,12 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
         yield Place(
             lambda: d.target_at(f"{address}?options=-csearch_path%3D{schema}"),
             lambda query: connection.execute(query).fetchall(),
+            lambda: [
+                name
+                for (name,) in connection.execute(
+                    "SELECT tablename FROM pg_tables WHERE schemaname = %s ORDER BY tablename", (schema,)
+                )
+            ],
         )
 
 
@@ -83,6 +94,12 @@ class Counting(d.Projection[Any]):
 
     def row(self, key: str, state: dict[str, Any]) -> dict[str, object]:
         return dict(state)
+
+
+class Other(Counting):
+    """The same under another name."""
+
+    name = "other"
 
 
 def happened(sequence: int, type: str = "Happened", aggregate_id: str = "a") -> Event:
@@ -105,6 +122,26 @@ def test_rows_states_and_checkpoint_are_kept(place: Place) -> None:
     assert again.open(projection) == 4
     assert again.read(["b", "nobody", "a"]) == {"a": '{"events":3,"last":"Changed"}', "b": '{"events":1,"last":"Happened"}'}
     again.close()
+
+
+def test_a_target_that_is_only_to_go_on_is_left_as_it_is_where_there_is_no_checkpoint(place: Place) -> None:
+    target = place.target()
+    with pytest.raises(es.DomainRefused, match="there is no checkpoint of projection 'counting' to go on from"):
+        target.open(Counting(), begins=False)
+    target.close()
+    assert not place.tables()
+    target, projection = place.target(), Counting()
+    target.open(projection)
+    advance(projection, target, [happened(1)], 0, 1)
+    target.close()
+    assert target.open(projection, begins=False) == 1
+    target.close()
+    other = place.target()
+    with pytest.raises(es.DomainRefused, match="no checkpoint of projection 'other'"):
+        other.open(Other(), begins=False)
+    other.close()
+    assert place.tables() == ["counting", "eventstore_checkpoints"]
+    assert place.query(CHECKPOINT) == [("counting", 1)]
 
 
 def test_no_state_deletes_the_row_and_the_key_begins_anew(place: Place) -> None:
