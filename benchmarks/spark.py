@@ -40,8 +40,9 @@ from eventstore.store.appending import RawCommit
 from eventstore.store.commit import HEADER_BYTES
 from eventstore.store.opening import open_folder
 from eventstore.store.page import decode_page
-from pyspark_eventstore.rebuilding import Place, rebuild_once
+from pyspark_eventstore.rebuilding import rebuild_once
 from pyspark_eventstore.session import start_session
+from pyspark_eventstore.spreading import Place
 from pyspark_eventstore.table import table_schema
 
 COLUMNS = ("aggregate_id", "version", "sequence", "timestamp", "type", "data", "command_id")
@@ -100,7 +101,7 @@ class Balances(Projection[int]):
         return 0
 
     def apply(self, state: int, event: Event) -> int:
-        amount: int = json.loads(event.data)["amount"]
+        amount: int = event.json()["amount"]  # type: ignore[assignment,call-overload,index]
         return state + amount
 
     def row(self, key: str, state: int) -> Row:

@@ -100,7 +100,7 @@ def _odd(count: int) -> npt.NDArray[np.int32]:
     return np.arange(1, 2 * count, 2, dtype=np.int32)
 
 
-def _data(rows: Rows) -> pa.Array:
+def data(rows: Rows) -> pa.Array:
     return _gather(rows, rows.columns["data"], rows.columns["data_len"], pa.array(_odd(rows.count)))
 
 
@@ -127,11 +127,11 @@ def _text_or_none(value: bytes | None) -> str | None:
         return None
 
 
-def _metadata(rows: Rows) -> pa.Array:
+def metadata(rows: Rows) -> pa.Array:
     return _where(rows, "meta", "meta_len", rows.columns["meta"] != 0)
 
 
-def _command_ids(rows: Rows) -> pa.Array:
+def command_ids(rows: Rows) -> pa.Array:
     """Read from the records: the index has only hashes of them. Events of one commit share theirs."""
     records = rows.columns["record"].astype(np.int64) - rows.base
     begins = np.diff(records, prepend=-1) != 0
@@ -149,10 +149,10 @@ _BUILDERS: Final[dict[str, Callable[[Rows], pa.Array]]] = {
     "sequence": lambda rows: _integers(rows.columns["sequence"]),
     "timestamp": _times,
     "type": lambda rows: rows.types.take(pa.array(rows.columns["type"])),
-    "data": _data,
+    "data": data,
     "data_json": _data_json,
-    "metadata": _metadata,
-    "command_id": _command_ids,
+    "metadata": metadata,
+    "command_id": command_ids,
     "_offset": lambda rows: _integers(rows.columns["record"]),
     "_format": lambda rows: _integers(rows.columns["format"]),
 }

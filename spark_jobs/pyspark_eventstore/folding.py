@@ -1,22 +1,21 @@
-"""A projection as a fold over record batches that are sorted by key and sequence: what a worker does in a rebuild."""
+"""A projection as a fold over record batches that are sorted by key and sequence, and its states as rows of its table."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime
 from decimal import Decimal
-from typing import Any, Final, cast
+from typing import Any, Final
 from uuid import UUID
 
 import pyarrow as pa
-from pyspark import Accumulator
+from pyspark import TaskContext
 
 from eventstore.domain.loading import load_projection
 from eventstore.domain.projection import KEY_COLUMN, STATE_COLUMN, Projection, failed, fold, keys_of
 from eventstore.model import Event
-
-EVENT_COLUMNS: Final = ("aggregate_id", "version", "type", "data", "metadata", "command_id", "timestamp", "sequence", "_format")
-"""In the order of `Event`."""
+from pyspark_eventstore.counts import Count, Counts
+from pyspark_eventstore.events import events_of_batch
 
 KINDS: Final[dict[type, tuple[str, pa.DataType]]] = {
     str: ("string", pa.string()),
@@ -37,17 +36,6 @@ def table_columns(projection: Projection[Any]) -> dict[str, type]:
     return {KEY_COLUMN: str, **projection.columns, STATE_COLUMN: str}
 
 
-def events_of(batch: pa.RecordBatch) -> list[Event]:
-    """The rows as the objects that a projection takes."""
-    columns = [_values(batch.column(name), name) for name in EVENT_COLUMNS]
-    make = tuple.__new__
-    return [make(Event, values) for values in zip(*columns, strict=True)]
-
-
-def _values(column: pa.Array, name: str) -> list[object]:
-    return cast("list[object]", (column.cast(pa.int64()) if name == "timestamp" else column).to_pylist())
-
-
 class Keys:
     """Adds the column `key`. For projections whose key is not simply the aggregate's id."""
 
@@ -57,7 +45,7 @@ class Keys:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         projection = load_projection(self._place, self._folder)
         for batch in batches:
-            keys = keys_of(projection, events_of(batch))
+            keys = keys_of(projection, events_of_batch(batch))
             yield pa.RecordBatch.from_arrays([*batch.columns, pa.array(keys, pa.string())], [*batch.schema.names, KEY_COLUMN])
 
 
@@ -66,9 +54,8 @@ class Fold:
     that goes on in the next.
     """
 
-    def __init__(self, place: str, folder: str, events: Accumulator[int], keys: Accumulator[int]) -> None:
-        self._place, self._folder = place, folder
-        self._events, self._keys = events, keys
+    def __init__(self, place: str, folder: str, counts: Counts) -> None:
+        self._place, self._folder, self._counts = place, folder, counts
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """
@@ -78,23 +65,33 @@ class Fold:
         projection = load_projection(self._place, self._folder)
         states: dict[str, Any] = {}
         last: dict[str, Event] = {}
+        read = folded = 0
         for batch in batches:
             if not batch.num_rows:
                 continue
-            events, keys = events_of(batch), batch.column(KEY_COLUMN).to_pylist()
+            events, keys = events_of_batch(batch), batch.column(KEY_COLUMN).to_pylist()
             fold(projection, states, events, keys)
             last.update(zip(keys, events, strict=True))
-            self._events.add(len(events))
-            self._keys.add(len(states) - 1)
+            read += len(events)
+            folded += len(states) - 1
             current = keys[-1]
-            yield _rows(projection, [key for key in states if key != current], states, last)
+            yield rows_of_states(projection, [key for key in states if key != current], states, last)
             states, last = {current: states[current]}, {current: last[current]}
         if states:
-            self._keys.add(1)
-            yield _rows(projection, list(states), states, last)
+            yield rows_of_states(projection, list(states), states, last)
+        task = TaskContext.get()
+        assert task is not None
+        self._counts.add({task.partitionId(): Count(read, folded + len(states))})
 
 
-def _rows(projection: Projection[Any], keys: Sequence[str], states: dict[str, Any], last: dict[str, Event]) -> pa.RecordBatch:
+def rows_of_states(
+    projection: Projection[Any], keys: Sequence[str], states: dict[str, Any], last: dict[str, Event]
+) -> pa.RecordBatch:
+    """The rows of those of `keys` that have a state. `last` is the event of each key that an error about its row names.
+
+    Raises:
+        ProjectionFailed: the row is not what the projection declares.
+    """
     columns = table_columns(projection)
     rows: list[tuple[object, ...]] = []
     for key in keys:

@@ -173,8 +173,13 @@ def _texts(condition: Filter) -> Texts | None:
         case LessThanOrEqual():
             return Texts(high=text + b"\0")
         case StringStartsWith():
-            return Texts(low=text, high=_behind_prefix(text))
+            return prefix(text)
     return None
+
+
+def prefix(text: bytes) -> Texts:
+    """All texts that begin with `text`."""
+    return Texts(low=text, high=_behind_prefix(text))
 
 
 def _behind_prefix(prefix: bytes) -> bytes | None:

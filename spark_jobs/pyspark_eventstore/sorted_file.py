@@ -9,6 +9,7 @@ that of their aggregate or by their own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -69,6 +70,8 @@ class SortedFile:
     def _extents(self, ids: Texts) -> list[tuple[int, int]]:
         """The rows [first, last) of the aggregates that are wanted, ascending."""
         index, piece = self._index, self._piece
+        if not ids.may_lie_between(index.header.smallest, index.header.largest):
+            return []
         count = index.header.aggregates
         if ids.members is not None:
             found = sorted(place for text in ids.members if (place := index.find(text)) is not None)
@@ -144,11 +147,9 @@ class SortedFile:
         payloads = not PAYLOADS.isdisjoint(self._names)
         sources = sorted({source for name in self._names for source in SOURCES.get(name, ())} | {"record"})
         columns = {source: index.checked(source) for source in sources}
-        ids = texts(index.checked("ids"), index.checked("id_ends")) if "aggregate_id" in self._names else pa.nulls(0)
-        types = texts(index.checked("types"), index.checked("type_ends")) if "type" in self._names else pa.nulls(0)
-        file = OsFiles().open(self._piece.shard.folder.chunk_path(self._piece.number))
-        data = file.map() if payloads else memoryview(b"")
-        file.close()
+        ids = self._ids if "aggregate_id" in self._names else pa.nulls(0)
+        types = self._types if "type" in self._names else pa.nulls(0)
+        data = self._data if payloads else memoryview(b"")
         check = _RecordCheck(index, data, self._name, self._touched) if payloads else None
         self._touched.files += payloads
         for chosen in self._chosen(extents, wanted):
@@ -160,6 +161,22 @@ class SortedFile:
                 base = int(run["record"][0])
                 self._touched.rows_read += last - first
                 yield Rows(last - first, run, ids, types, data[base:], base)
+
+    @cached_property
+    def _ids(self) -> pa.Array:
+        return texts(self._index.checked("ids"), self._index.checked("id_ends"))
+
+    @cached_property
+    def _types(self) -> pa.Array:
+        return texts(self._index.checked("types"), self._index.checked("type_ends"))
+
+    @cached_property
+    def _data(self) -> memoryview:
+        file = OsFiles().open(self._piece.shard.folder.chunk_path(self._piece.number))
+        try:
+            return file.map()
+        finally:
+            file.close()
 
     # -- by the records -----------------------------------------------------------------------------------------------
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,15 @@ from pyspark.sql import SparkSession
 
 import eventstore as es
 from eventstore import flat
+from eventstore.domain.loading import load_projection
 from eventstore.domain.postgres_target import PostgresTarget
 from eventstore.domain.projecting import project
 from eventstore.domain.projection import Projection, fold
 from eventstore.errors import FolderRefused, InvalidArgument
 from eventstore.model import Event, NewEvent
-from pyspark_eventstore.rebuilding import Place, Rebuilt, rebuild_once
+from pyspark_eventstore.counts import Count, new_counts, total
+from pyspark_eventstore.rebuilding import Rebuilt, rebuild_once
+from pyspark_eventstore.spreading import Place, folded, source_at
 from tests.domain import postgresql
 from tests.spark.balances import Balances, ByType
 from tests.spark.made import MadeStore, commits, three_states
@@ -193,3 +198,47 @@ def test_a_rebuild_that_fails_leaves_the_database_as_it_was(spark: SparkSession,
 def test_targets_that_are_none(store: MadeStore, spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match=r"--to is 'csv:x', it is parquet:FOLDER or postgres://"):
         rebuild_once(spark, [str(store.path)], place("Balances"), "csv:x")
+
+
+def test_what_is_computed_twice_is_counted_once(spark: SparkSession, store: MadeStore) -> None:
+    """As where Spark runs a task again: accumulators by themselves would add up."""
+    source = source_at([str(store.path)])
+    for name, keys in (("Balances", 10), ("ByType", 5)):
+        counts = new_counts(spark)
+        projection = load_projection(place(name).name, place(name).folder)
+        frame = folded(spark, source, projection, place(name), counts)
+        assert frame.collect() == frame.collect() != []
+        assert total(counts) == Count(store.sequence, keys)
+
+
+def test_a_store_without_sorted_files_goes_through_a_shuffle(spark: SparkSession, tmp_path: Path) -> None:
+    store = MadeStore(tmp_path / "shard")
+    store.append_all(commits(200))
+    done = rebuild_once(spark, [str(store.path)], place("Balances"), f"parquet:{tmp_path}/out")
+    assert in_folder(spark, tmp_path / "out") == comparable(one_by_one(Balances(), store.events()))
+    assert (done.events, done.keys) == (store.sequence, 10)
+    store.close()
+
+
+def test_a_store_of_which_everything_is_sorted_needs_none(spark: SparkSession, store: MadeStore) -> None:
+    source = source_at([str(store.path)])
+    [snapshot] = source.snapshots
+    files = tuple(itertools.takewhile(lambda file: file.header.sorted, snapshot.files))
+    until = files[-1].last_sequence
+    source = replace(source, snapshots=(replace(snapshot, files=files, last_sequence=until),))
+    frame = folded(spark, source, Balances(), place("Balances"), new_counts(spark))
+    wanted = one_by_one(Balances(), store.events()[:until])
+    assert {row.key: (row.events, row.amount) for row in frame.collect()} == {key: row[:2] for key, row in wanted.items()}
+
+
+def test_two_shards_with_aggregates_of_their_own(spark: SparkSession, store: MadeStore, tmp_path: Path) -> None:
+    other = MadeStore(tmp_path / "other")
+    moved = [(f"other-{row[0]}", *row[1:]) for row in commits(300)]
+    for first in range(0, 300, 20):
+        other.append_all(moved[first : first + 20])
+    other.sort()
+    done = rebuild_once(spark, [str(store.path), str(other.path)], place("Balances"), f"parquet:{tmp_path}/out")
+    wanted = one_by_one(Balances(), store.events()) | one_by_one(Balances(), other.events())
+    assert in_folder(spark, tmp_path / "out") == comparable(wanted)
+    assert done.events == store.sequence + other.sequence
+    other.close()

@@ -1,0 +1,44 @@
+"""How many events and keys a rebuild folded, counted where it is done.
+
+Spark runs a task again when its worker is lost, and a plain accumulator then counts twice. This one keeps what each part
+counted under the part's number: a part that is folded again says the same again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from pyspark import Accumulator, AccumulatorParam
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Count(NamedTuple):
+    """Of one part, or of all."""
+
+    events: int
+    keys: int
+
+
+CountsByPart: TypeAlias = dict[int, Count]
+Counts: TypeAlias = Accumulator[CountsByPart]
+
+
+class _ByPart(AccumulatorParam[CountsByPart]):
+    def zero(self, value: CountsByPart) -> CountsByPart:
+        return {}
+
+    def addInPlace(self, value1: CountsByPart, value2: CountsByPart) -> CountsByPart:
+        value1.update(value2)
+        return value1
+
+
+def new_counts(spark: SparkSession) -> Counts:
+    return spark.sparkContext.accumulator({}, _ByPart())
+
+
+def total(counts: Counts) -> Count:
+    """Of all parts, once they are done."""
+    parts = counts.value.values()
+    return Count(sum(part.events for part in parts), sum(part.keys for part in parts))

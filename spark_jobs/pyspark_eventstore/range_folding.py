@@ -1,0 +1,157 @@
+"""A projection as a fold over a range of aggregate ids, straight from the sorted files: what a worker does in a rebuild."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, Final
+
+import pyarrow as pa
+
+from eventstore.domain.loading import load_projection
+from eventstore.domain.projection import Projection, failed
+from eventstore.model import Event
+from pyspark_eventstore.counts import Count, Counts
+from pyspark_eventstore.events import EVENT_COLUMNS, events_of_batch, events_of_rows
+from pyspark_eventstore.folding import rows_of_states
+from pyspark_eventstore.predicates import Texts, Wanted
+from pyspark_eventstore.ranges import Ranges
+from pyspark_eventstore.sorted_file import SortedFile
+from pyspark_eventstore.touched import Touched
+
+RANGE_COLUMN: Final = "range"
+STATES_MAX: Final = 65_536
+
+
+@dataclass(slots=True)
+class States:
+    """The states of keys that are not finished yet, and the last event of each, which errors about its row name."""
+
+    of: dict[str, Any] = field(default_factory=dict)
+    last: dict[str, Event] = field(default_factory=dict)
+
+
+class RangeFold:
+    """Rows of the projection's table, one for each aggregate of a range that has a state.
+
+    Takes the ranges it is to fold from the batches: each begins with a row without an aggregate id, and what follows are the
+    events of the range that are in no sorted file, by aggregate and sequence.
+    """
+
+    def __init__(self, place: str, folder: str, ranges: Ranges, ids: Texts, types: Texts, counts: Counts) -> None:
+        self._place, self._folder = place, folder
+        self._ranges, self._counts = ranges, counts
+        self._wanted = Wanted(ids=ids, types=types)
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """
+        Raises:
+            ProjectionFailed: names the aggregate, the version and the sequence.
+            Corrupt, FolderRefused
+        """
+        projection = load_projection(self._place, self._folder)
+        rest = Rest(batches)
+        while (number := rest.next_range()) is not None:
+            events = keys = 0
+            files = [SortedFile(part.slice, part.header, EVENT_COLUMNS, Touched()) for part in self._ranges.files]
+            for low, high in pairwise(self._ranges.steps[number]):
+                step = replace(self._wanted, ids=self._wanted.ids & Texts(low or b"", high))
+                states = States()
+                for run in _runs(files, step):
+                    events += len(run)
+                    fold_runs(projection, states, run)
+                for run in rest.below(high):
+                    events += len(run)
+                    fold_runs(projection, states, run)
+                    if len(states.of) > STATES_MAX:  # what comes is larger; what is smaller is finished
+                        done = [key for key in states.of if key < run[-1].aggregate_id]
+                        keys += len(done)
+                        yield _taken(projection, states, done)
+                keys += len(states.of)
+                yield _taken(projection, states, list(states.of))
+            self._counts.add({number: Count(events, keys)})
+
+
+def fold_runs(projection: Projection[Any], states: States, events: Sequence[Event]) -> None:
+    """As `projection.fold` by aggregate, for events that are not empty and where those of an aggregate lie together.
+
+    Raises:
+        ProjectionFailed: the projection raised; names it, and aggregate, version and sequence of the event.
+    """
+    apply, initial = projection.apply, projection.initial
+    of, last = states.of, states.last
+    event = events[0]
+    key = event[0]
+    state = of.get(key)
+    before = event
+    try:
+        for event in events:
+            if event[0] != key:
+                of[key], last[key] = state, before
+                key = event[0]
+                state = of.get(key)
+            state = apply(initial() if state is None else state, event)
+            before = event
+    except Exception as error:
+        raise failed(projection, event, error) from error
+    of[key], last[key] = state, before
+
+
+class Rest:
+    """The events of a range that came through Spark, a few at a time, as far as they are asked for."""
+
+    def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
+        self._parts = _parts(batches)
+        self._part: int | list[Event] | None = next(self._parts, None)
+
+    def next_range(self) -> int | None:
+        """The number of the next range; None at the end. Everything of the range before was taken."""
+        number = self._part
+        if number is None:
+            return None
+        assert isinstance(number, int), "events of a range were left over"
+        self._part = next(self._parts, None)
+        return number
+
+    def below(self, end: bytes | None) -> Iterator[list[Event]]:
+        """The next events of the range, as far as their aggregate ids are smaller than `end` (None: all of them)."""
+        while isinstance(self._part, list):
+            events = self._part
+            stop = len(events) if end is None else bisect_left(events, end, key=lambda event: event.aggregate_id.encode())
+            if stop:
+                yield events[:stop]
+            if stop < len(events):
+                self._part = events[stop:]
+                return
+            self._part = next(self._parts, None)
+
+
+def _parts(batches: Iterable[pa.RecordBatch]) -> Iterator[int | list[Event]]:
+    """The number of a range where one begins, and events in between."""
+    for batch in batches:
+        numbers = batch.column(RANGE_COLUMN).to_pylist()
+        start = 0
+        for place, missing in enumerate(batch.column("aggregate_id").is_null().to_pylist()):
+            if missing:
+                if start < place:
+                    yield events_of_batch(batch.slice(start, place - start))
+                yield numbers[place]
+                start = place + 1
+        if start < batch.num_rows:
+            yield events_of_batch(batch.slice(start))
+
+
+def _runs(files: Iterable[SortedFile], wanted: Wanted) -> Iterator[list[Event]]:
+    for file in files:
+        for rows in file.rows(wanted):
+            yield events_of_rows(rows)
+
+
+def _taken(projection: Projection[Any], states: States, keys: list[str]) -> pa.RecordBatch:
+    """The rows of these keys, which are finished."""
+    rows = rows_of_states(projection, keys, states.of, states.last)
+    for key in keys:
+        del states.of[key], states.last[key]
+    return rows
