@@ -32,6 +32,8 @@ bench: $(VENV)/.bench ## side by side with the peers that are installed
 	$(BIN)/python -m benchmarks.read
 	$(BIN)/python -m benchmarks.store
 	$(BIN)/python -m benchmarks.bank
+	$(BIN)/python -m benchmarks.broker
+	$(BIN)/python -m benchmarks.consumers
 
 clean: ## remove the environment and everything generated
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache benchmarks/results

@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from benchmarks.subjects import CATALOGUE, OURS, OWN, PAYLOAD, Measured, Run, Subject, Workload, started
+from benchmarks.subjects import CATALOGUE, OURS, OWN, PAYLOAD, Catalogue, Measured, Run, Subject, Workload, started
 
 CALIBRATION_SHARE = 0.25
 CALIBRATION_STEPS_MAX = 12
@@ -43,7 +43,10 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A benchmark: its workloads, its two paces, and what to do with each subject before the first workload."""
+    """A benchmark: its workloads, its two paces, what to do with each subject before the first workload, and who takes part.
+
+    `ours`: who is no peer of the others.
+    """
 
     name: str
     description: str
@@ -51,6 +54,8 @@ class Plan:
     quick: Pace
     full: Pace
     prepare: Callable[[Subject, bool], None] = lambda _subject, _quick: None
+    catalogue: Catalogue = field(default_factory=lambda: CATALOGUE)
+    ours: Sequence[str] = OURS
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,7 @@ class Report:
     pace: Pace
     subjects: Mapping[str, Subject]
     skipped: Mapping[str, str]
+    ours: Sequence[str] = OURS
     results: dict[Workload, dict[str, Result]] = field(default_factory=dict)
 
     @property
@@ -89,7 +95,7 @@ class Report:
     def best_durable_peer(self, workload: Workload) -> Result | None:
         """The fastest of those that are not ours and lose nothing when the power goes."""
         row = self.results[workload]
-        peers = [row[key] for key in row if key not in OURS and self.subjects[key].durable and row[key].rates]
+        peers = [row[key] for key in row if key not in self.ours and self.subjects[key].durable and row[key].rates]
         return max(peers, key=lambda result: result.median, default=None)
 
     def ratio(self, workload: Workload, key: str = OWN) -> float | None:
@@ -165,7 +171,7 @@ def _timed(run: Run, size: int) -> Measured:
 def markdown(report: Report) -> str:
     """The table: a row per workload, a column per subject, and how ours compares to the best durable peer."""
     names = [subject.name + ("" if subject.durable else " (not synced)") for subject in report.subjects.values()]
-    compared = [key for key in OURS if key in report.subjects]
+    compared = [key for key in report.ours if key in report.subjects]
     heads = ["workload", *names, *(f"{report.subjects[key].name} to the best durable peer" for key in compared)]
     lines = [_row(heads), _row(["---"] * len(heads))]
     for workload, row in report.results.items():
@@ -176,7 +182,7 @@ def markdown(report: Report) -> str:
     versions = ", ".join(f"{subject.name} {subject.version}" for subject in report.subjects.values())
     machine = f"{os.cpu_count()} CPUs, Python {platform.python_version()}, {platform.system()} {platform.machine()}"
     rounds = f"Median of {report.pace.rounds} interleaved rounds (in brackets: fastest minus slowest, as a share of it)"
-    lines += ["", f"{rounds}. {len(PAYLOAD)}-byte events. {versions}. {machine}."]
+    lines += ["", f"{rounds}. {len(PAYLOAD)}-byte payloads. {versions}. {machine}."]
     lines += [f"\nSkipped: {name}: {reason}" for name, reason in report.skipped.items()]
     lines += [
         f"\nFailed: {report.subjects[key].name}, {workload.title}: {result.failure}"
@@ -258,12 +264,12 @@ def benchmark(plan: Plan, argv: Sequence[str] | None = None) -> int:
     # A polite kill has to go through the finally clauses as well, or servers would be left behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     pace = plan.quick if options.quick else plan.full
-    with started(options.only) as (subjects, skipped):
+    with started(options.only, plan.catalogue, plan.ours) as (subjects, skipped):
         for name, reason in skipped.items():
             _say(f"skipped {name}: {reason}")
         for subject in subjects.values():
             plan.prepare(subject, options.quick)
-        report = Report(plan.name, options.quick, pace, subjects, skipped)
+        report = Report(plan.name, options.quick, pace, subjects, skipped, plan.ours)
         measure(report, [workload for workload in plan.workloads if workload.name in options.workload], started_at)
     table = markdown(report)
     print(document(report) if options.json else table)
@@ -279,7 +285,7 @@ def _options(plan: Plan, argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="short turns, less than 45 seconds in all")
     parser.add_argument("--json", action="store_true", help="print the JSON document, and nothing else, to stdout")
     parser.add_argument("--out", type=Path, default=RESULTS, metavar="DIR", help="where the files go (%(default)s)")
-    for flag, names in (("--only", list(CATALOGUE)), ("--workload", [workload.name for workload in plan.workloads])):
+    for flag, names in (("--only", list(plan.catalogue)), ("--workload", [workload.name for workload in plan.workloads])):
         among = partial(_among, names)
         parser.add_argument(flag, type=among, default=names, metavar="NAME[,NAME]", help=f"of: {', '.join(names)}")
     return parser.parse_args(argv)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 PAYLOAD = os.urandom(256)
 """The data of every event. Random, so that no subject gains by compressing it."""
@@ -238,7 +238,9 @@ OWN = "eventstore"
 OURS = (OWN, "embedded")
 """Our store over TCP and in process; neither counts as a peer of the other."""
 
-CATALOGUE: Mapping[str, Callable[[], Subject]] = {
+Catalogue: TypeAlias = Mapping[str, Callable[[], Subject]]
+
+CATALOGUE: Catalogue = {
     OWN: _eventstore,
     "embedded": _embedded,
     "postgresql": _postgresql,
@@ -250,7 +252,9 @@ CATALOGUE: Mapping[str, Callable[[], Subject]] = {
 
 
 @contextmanager
-def started(keys: Sequence[str]) -> Iterator[tuple[dict[str, Subject], dict[str, str]]]:
+def started(
+    keys: Sequence[str], catalogue: Catalogue, ours: Sequence[str]
+) -> Iterator[tuple[dict[str, Subject], dict[str, str]]]:
     """The subjects of these keys that start, in order, and by name why the others do not; all stopped at the end.
 
     Every subject is stopped, whatever goes wrong while another one starts, runs or stops: no server outlives us.
@@ -260,9 +264,9 @@ def started(keys: Sequence[str]) -> Iterator[tuple[dict[str, Subject], dict[str,
     with ExitStack() as stack:
         for key in keys:
             try:
-                subject = CATALOGUE[key]()
+                subject = catalogue[key]()
             except ImportError as error:
-                skipped[key] = str(error) if key in OURS else f"{error}; pip install 'eventstore-trio[bench]'"
+                skipped[key] = str(error) if key in ours else f"{error}; pip install 'eventstore-trio[bench]'"
                 continue
             stack.callback(subject.stop)
             try:
