@@ -1,9 +1,7 @@
 """Dataclasses as JSON: the payloads of commands and events, and the states of projections.
 
-A codec is built once per class, from the types of its fields. Encoding is one format string over all fields, decoding one
-look-up of all names at once, and where JSON holds all values as they are, one comparison of their types; only if something does
-not fit are the fields looked at one by one, to name the one that does not. An event of three fields takes about a microsecond
-each way.
+A codec is built once per class, from the types of its fields (see `objects`). An event of three fields takes about a
+microsecond each way.
 
 A field that a payload lacks takes its default, if it has one: that is how a field is added. A name that the class does
 not know is refused, for it would be lost without a word.
@@ -15,18 +13,17 @@ import dataclasses
 import enum
 import json
 import types
-from collections.abc import Callable, Iterable
-from operator import attrgetter, call, itemgetter
+from collections.abc import Callable
 from typing import Final, Generic, NoReturn, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from eventstore.domain.containers import dict_codec, list_codec, optional_codec, tuple_codec
 from eventstore.domain.misfit import Misfit, expected
-from eventstore.domain.values import VALUES, Codec, Decode, Encode, enum_codec, quote
-from eventstore.errors import DomainRefused, EventStoreError, PayloadInvalid
+from eventstore.domain.objects import object_decoder, object_encoder
+from eventstore.domain.values import VALUES, Codec, enum_codec
+from eventstore.errors import DomainRefused, PayloadInvalid
 from eventstore.fields import shown
 
 T = TypeVar("T")
-_ABSENT: Final = object()
 _ALLOWED: Final = (
     "str, int, float, bool, None, bytes, datetime, date, Decimal, UUID, enums of text or whole numbers, frozen dataclasses, "
     "X | None, list[X], tuple[X, ...], tuple[X, Y], dict[str, X]"
@@ -159,8 +156,8 @@ def _build(cls: type) -> Codec:
     codecs = [_hinted(hints[field.name], f"field {field.name} of {described(cls)}") for field in fields]
     names = [field.name for field in fields]
     return Codec(
-        _object_encoder(cls, names, [codec.encode for codec in codecs]),
-        _object_decoder(cls, fields, [codec.decode for codec in codecs], tuple(codec.same for codec in codecs)),
+        object_encoder(cls, names, [codec.encode for codec in codecs]),
+        object_decoder(cls, fields, [codec.decode for codec in codecs], tuple(codec.same for codec in codecs)),
     )
 
 
@@ -190,103 +187,3 @@ def _hinted(hint: object, where: str) -> Codec:
     if codec is None:
         raise DomainRefused(f"{where} has type {hint}; allowed are {_ALLOWED}", name=where)
     return codec
-
-
-def _object_encoder(cls: type, names: list[str], encoders: list[Encode]) -> Encode:
-    template = "{" + ",".join(f"{quote(name)}:%s" for name in names) + "}"
-    get: Callable[[object], tuple[object, ...]] = _all_of(attrgetter, names)
-
-    def encode(value: object) -> str:
-        if type(value) is not cls:
-            raise expected(f"a {cls.__name__}", value)
-        values = get(value)
-        try:
-            return template % tuple(map(call, encoders, values))  # a third faster than a comprehension
-        except Misfit:
-            raise _blamed(names, encoders, values) from None
-
-    return encode
-
-
-def _object_decoder(
-    cls: type, fields: tuple[dataclasses.Field[object], ...], decoders: list[Decode], same: tuple[type | None, ...]
-) -> Decode:
-    names = [field.name for field in fields]
-    count, get = len(names), _all_of(itemgetter, names)
-    keywords = any(field.kw_only for field in fields)
-
-    def decode(parsed: object) -> object:
-        if type(parsed) is not dict:
-            raise expected("an object", parsed)
-        try:
-            values = get(parsed)
-        except KeyError:
-            return _with_defaults(cls, fields, decoders, parsed)
-        if len(parsed) != count:
-            raise _unknown(names, parsed)
-        try:
-            if keywords:
-                return cls(**dict(zip(names, map(call, decoders, values), strict=True)))
-            if tuple(map(type, values)) == same:  # a third of what the decoders take
-                return cls(*values)
-            return cls(*map(call, decoders, values))
-        except Misfit:
-            raise _blamed(names, decoders, values) from None
-        except Exception as error:
-            raise _refused_by_class(error) from None
-
-    return decode
-
-
-def _with_defaults(
-    cls: type, fields: tuple[dataclasses.Field[object], ...], decoders: list[Decode], parsed: dict[str, object]
-) -> object:
-    names = [field.name for field in fields]
-    if not parsed.keys() <= set(names):
-        raise _unknown(names, parsed)
-    given: dict[str, object] = {}
-    for field, decode in zip(fields, decoders, strict=True):
-        value = parsed.get(field.name, _ABSENT)
-        if value is not _ABSENT:
-            try:
-                given[field.name] = decode(value)
-            except Misfit as misfit:
-                raise misfit.within(field.name) from None
-        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            raise Misfit("is missing", field.name)
-    try:
-        return cls(**given)
-    except Exception as error:
-        raise _refused_by_class(error) from None
-
-
-def _refused_by_class(error: Exception) -> Exception:
-    """What a class's own check (`__post_init__`) raised."""
-    if isinstance(error, EventStoreError):
-        return error
-    return Misfit(f"it is refused: {type(error).__name__}: {error!s:.200}")
-
-
-def _unknown(names: list[str], parsed: dict[str, object]) -> Misfit:
-    name = next(name for name in parsed if name not in names)
-    return Misfit("is unknown to the class", shown(name)[1:-1])
-
-
-def _blamed(names: list[str], codecs: Iterable[Callable[[object], object]], values: tuple[object, ...]) -> Misfit:
-    """Which field it was; looked for only once something did not fit."""
-    found = None
-    for name, convert, value in zip(names, codecs, values, strict=True):
-        try:
-            convert(value)
-        except Misfit as misfit:
-            found = found or misfit.within(name)
-    assert found is not None
-    return found
-
-
-def _all_of(getter: Callable[..., Callable[..., object]], names: list[str]) -> Callable[..., tuple[object, ...]]:
-    """`getter` of several names gives a tuple; so does this for one or none."""
-    if not names:
-        return lambda _: ()
-    get = getter(*names)
-    return (lambda value: (get(value),)) if len(names) == 1 else cast("Callable[..., tuple[object, ...]]", get)

@@ -111,7 +111,7 @@ class Domain:
             PayloadInvalid: the payload does not fit its class.
             InvalidArgument: it names no aggregate, or another one.
         """
-        handler = self.handler(type)
+        handler = self._handlers.get(type) or self.handler(type)
         return handler, handler.command.decode(payload, aggregate_id)
 
     def check(self) -> None:

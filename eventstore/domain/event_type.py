@@ -55,16 +55,19 @@ class EventType(Generic[E]):
             PayloadInvalid: a field holds what its type does not say.
             InvalidArgument: it is larger than an event may be.
         """
-        return tuple.__new__(NewEvent, (self._format, self.name, self._data_of(event), self._metadata))
+        data = self.codec.encode(event)
+        self._check_size(data)
+        return tuple.__new__(NewEvent, (self._format, self.name, data, self._metadata))
 
     def pack(self, event: E) -> bytes:
         """As `encode`, in the form of a commit record."""
-        data = self._data_of(event)
-        mark = _SHORT_MARKS[len(data)] if len(data) <= _SHORT_MAX else flat.encode((data,))[: -len(data)]
-        return b"".join((self._packed_head, mark, data, self._packed_metadata))
-
-    def _data_of(self, event: E) -> bytes:
         data = self.codec.encode(event)
+        if len(data) <= _SHORT_MAX:
+            return b"".join((self._packed_head, _SHORT_MARKS[len(data)], data, self._packed_metadata))
+        self._check_size(data)
+        return b"".join((self._packed_head, flat.encode((data,)), self._packed_metadata))
+
+    def _check_size(self, data: bytes) -> None:
         if len(data) > _DATA_BYTES_MAX:
             raise InvalidArgument(
                 f"event {self.name!r} has {len(data)} bytes, the limit is {_DATA_BYTES_MAX}",
@@ -72,7 +75,6 @@ class EventType(Generic[E]):
                 limit=_DATA_BYTES_MAX,
                 value=len(data),
             )
-        return data
 
     def decode(self, stored: Event) -> E:
         """The instance, of whatever version it was stored in.

@@ -49,6 +49,9 @@ class Handler:
         before, version = vars(aggregate).copy(), aggregate._aggregate_version
         try:
             returned = self.function(command, aggregate)
+            events = aggregate._aggregate_events
+            if returned is None and len(events) == 1 and not aggregate._aggregate_applying:  # as `_through`, for most commands
+                return _handled(Handled, (events.pop(), 1, None, False))
             return self._through(aggregate, returned)
         except Exception as error:
             return self._failed(aggregate, before, version, error)
@@ -73,7 +76,7 @@ class Handler:
         if not events:
             return _NOTHING
         count = len(events)
-        packed = events[0] if count == 1 else b"".join(events)
+        packed = b"".join(events)
         if count > COMMIT_EVENTS_MAX or len(packed) > COMMIT_BYTES_MAX:
             raise InvalidArgument(
                 f"{self.name} applied {count} events of {len(packed)} bytes; allowed are {COMMIT_EVENTS_MAX} and "
@@ -83,7 +86,7 @@ class Handler:
                 value=count if count > COMMIT_EVENTS_MAX else len(packed),
             )
         events.clear()
-        return tuple.__new__(Handled, (packed, count, None, False))  # half of what its own __new__ takes
+        return Handled(packed, count)
 
     def _failed(self, aggregate: Aggregate, before: dict[str, object], version: int, error: Exception) -> Handled:
         applied = aggregate._aggregate_applying or bool(aggregate._aggregate_events)
@@ -113,6 +116,7 @@ def text_of(error: BaseException) -> str:
 
 
 _NOTHING: Final = Handled(b"", 0)
+_handled: Final = tuple.__new__  # half of what the one of a NamedTuple takes
 
 
 def reject(message: str, *, code: str | None = None, **fields: str | int | bool | None) -> NoReturn:

@@ -40,21 +40,24 @@ class EventMailbox:
         self._size = size
 
     def add(self, lane: Lane, entry: AnyEntry, change: object) -> None:
-        front = self.front
-        if self._size is not None:
-            size_bytes = self._size(change)
-            if front.size_bytes + size_bytes > self._bytes_max and front.entries:
+        front, size = self.front, self._size
+        entries = front.entries
+        if size is not None:
+            whole = front.size_bytes + size(change)
+            if whole > self._bytes_max and entries:
+                whole -= front.size_bytes
                 front = self._close()
-            front.size_bytes += size_bytes
+                entries = front.entries
+            front.size_bytes = whole
         if lane.mark == front.number:
-            front.followers.append(len(front.entries))
+            front.followers.append(len(entries))
         elif entry.command is not PLAIN:  # nothing rests on a plain append: its sender named the version
             lane.mark = front.number
         entry.status = IN_FLIGHT
         lane.flying += 1
-        front.entries.append(entry)
+        entries.append(entry)
         front.changes.append(change)
-        if len(front.entries) >= self._changes_max:
+        if len(entries) >= self._changes_max:
             self._close()
 
     def take(self) -> Draft | None:

@@ -113,13 +113,13 @@ class Processor:
         except BaseException as error:  # not even a handler's SystemExit may end the process
             self._raised(lane, entry, error)
         after = self._clock()
-        mailbox.handled += 1
+        mailbox.handled = handled = mailbox.handled + 1
         mailbox.wait_s += now - entry.accepted
-        mailbox.handle_s += after - now
-        if after - now > self._slow_s:
+        mailbox.handle_s += (took := after - now)
+        if took > self._slow_s:
             mailbox.slow += 1
-            self._ports.on_slow(entry, after - now)
-        if not mailbox.handled % SAMPLE:
+            self._ports.on_slow(entry, took)
+        if not handled % SAMPLE:
             self.busiest.add(entry.aggregate_id, SAMPLE)
         return after
 

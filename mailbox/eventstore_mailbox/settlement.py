@@ -84,8 +84,9 @@ class Settlement:
             if entry.next is None and not repeats and not reruns:
                 lane.mailbox.depth -= 1
                 answers.append(entry)
-                lane.first = None
-                self._emptied(lane)
+                lane.first = lane.last = lane.cursor = lane.ids = None  # as `_emptied`
+                if lane.aggregate is None:
+                    self._emptied(lane)
             else:
                 self.complete(lane)
             if lane.hold == DRAINING:
