@@ -65,8 +65,9 @@ class BrokerService:
         self._pulls.stop()
 
     async def drain(self) -> None:
-        """Returns when what was sent is stored and answered."""
+        """Returns when what was sent is stored and answered, and nobody waits for messages. After `stop`."""
         await self.broker.committer.drain()
+        await self._pulls.drain()
 
     @property
     def attention(self) -> str | None:

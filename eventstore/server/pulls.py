@@ -44,6 +44,7 @@ class MessagePulls:
         self._nursery = nursery
         self._gate: Gate | None = None
         self._waiting: set[_Waiting] = set()
+        self._ended = trio.lowlevel.ParkingLot()
         self._stopping = False
 
     def connect(self, gate: Gate) -> None:
@@ -80,6 +81,11 @@ class MessagePulls:
         for waiting in self._waiting:
             waiting.cancel()
 
+    async def drain(self) -> None:
+        """Returns when nobody waits any more. After `stop`."""
+        while self._waiting:
+            await self._ended.park()
+
     async def _serve(self, waiting: _Waiting, request: Pull) -> None:
         assert self._gate is not None
         pieces: Sequence[bytes] = ()
@@ -93,6 +99,7 @@ class MessagePulls:
             failed = ReadFailed(f"the pull failed inside the server: {type(error).__name__}")
             pieces = (encode_error(waiting.request_id, failed),)
         self._waiting.discard(waiting)
+        self._ended.unpark_all()
         if waiting.connection.endings.get(waiting.request_id) is not waiting:
             return  # UNSUBSCRIBE ended it, or its connection is closed
         del waiting.connection.endings[waiting.request_id]

@@ -1,0 +1,194 @@
+"""Messages over the wire: sent, pulled, waited for, looked up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from eventstore.broker.message import message_id
+from eventstore.errors import Overloaded, UnknownQueue
+from eventstore.protocol.answers import Failure
+from eventstore.protocol.broker_requests import FindKey, FindMessage, OffsetAt, Pull, ReadMessage, SendMessages
+from eventstore.protocol.requests import Ping, Unsubscribe
+from tests.server.broker_raw import (
+    bodies,
+    create,
+    message,
+    properties,
+    pull,
+    pulled_of,
+    refusal,
+    send,
+    sent_of,
+    values_of,
+)
+from tests.server.conftest import Serve
+from tests.server.raw import Ok, RawClient
+from tests.server_thread import ServerThread
+from tests.waiting import wait_until
+
+WAIT_MS = 60_000
+
+
+@pytest.fixture
+def client(shared: ServerThread) -> Iterator[RawClient]:
+    with RawClient(shared.port) as connected:
+        yield connected
+
+
+def test_a_message_comes_back_as_it_was_sent(client: RawClient) -> None:
+    create(client, "whole", 4)
+    before = time.time_ns() // 1000
+    ((queue, offset, position),) = send(client, "whole", [message(b"body", "key", "tag", properties=properties(a="1", b="2"))])
+    (found,), (page,) = pull(client, ("whole", queue, 0, None))
+    assert (found.topic, found.queue, found.queue_offset, found.position) == ("whole", queue, offset, position)
+    assert (found.body, found.key, found.tag, found.properties) == (b"body", "key", "tag", {"a": "1", "b": "2"})
+    assert before <= found.timestamp <= time.time_ns() // 1000
+    assert client.welcome is not None
+    assert found.message_id == message_id(client.welcome.node or 0, position)
+    assert page == (1, 0, 1, None, None, 1)
+
+
+def test_each_message_is_told_its_place_or_why_it_has_none(client: RawClient) -> None:
+    create(client, "mixed", 2)
+    good, bad, last = send(client, "mixed", [message(b"1", queue=1), message(b"2", queue=7), message(b"3", queue=1)])
+    assert (good[:2], last[:2]) == ((1, 0), (1, 1))  # type: ignore[index] # places, not errors
+    assert isinstance(bad, UnknownQueue)
+    assert bodies(pull(client, ("mixed", 1, 0, None))[0]) == [b"1", b"3"]
+
+
+def test_frames_sent_ahead_of_their_answers_are_stored_in_order(client: RawClient) -> None:
+    create(client, "pipelined")
+    asked = [client.send_request(SendMessages("pipelined", [message(b"%d" % number)])) for number in range(300)]
+    answers = [client.answer() for _ in asked]
+    assert [request_id for request_id, _ in answers] == asked
+    assert [sent_of(answer)[0][1] for _, answer in answers] == list(range(300))  # type: ignore[index] # places, not errors
+    assert bodies(pull(client, ("pipelined", 0, 0, None), messages_max=1000)[0]) == [b"%d" % number for number in range(300)]
+
+
+def test_senders_of_one_turn_share_a_batch(serve: Serve) -> None:
+    server = serve()
+    with RawClient(server.port) as client:
+        create(client, "shared")
+        frames = 200
+        asked = [client.send_request(SendMessages("shared", [message(b"x")])) for _ in range(frames)]
+        for _ in asked:
+            client.answer()
+    assert server.ask(lambda running: running.broker.broker.committer.batches) < frames  # type: ignore[union-attr] # it has one
+
+
+def test_a_pull_takes_as_much_as_it_was_told_and_goes_on(client: RawClient) -> None:
+    create(client, "paged", 2)
+    send(client, "paged", [message(bytes([number]) * 1000, queue=number % 2) for number in range(10)])
+    found, pages = pull(client, ("paged", 0, 0, None), ("paged", 1, 0, None), messages_max=7)
+    assert [page.messages for page in pages] == [5, 2]
+    assert [page.next_offset for page in pages] == [5, 2]
+    found, pages = pull(client, ("paged", 1, 2, None), ("paged", 0, 5, None), bytes_max=1)
+    assert [page.messages for page in pages] == [1, 0]
+    assert bodies(found) == [bytes([5]) * 1000]
+
+
+def test_a_filter_moves_on_past_what_it_leaves_out(client: RawClient) -> None:
+    create(client, "tagged")
+    send(client, "tagged", [message(b"%d" % number, tag=("paid", "sent", None)[number % 3]) for number in range(9)])
+    found, (page,) = pull(client, ("tagged", 0, 0, "paid | cancelled"))
+    assert bodies(found) == [b"0", b"3", b"6"]
+    assert page.next_offset == 9
+    found, (page,) = pull(client, ("tagged", 0, 0, "nobody"))
+    assert (found, page.next_offset) == ([], 9)
+
+
+def test_an_offset_that_a_queue_does_not_hold_is_clamped_and_said(client: RawClient) -> None:
+    create(client, "clamped")
+    send(client, "clamped", [message(b"only")])
+    assert pull(client, ("clamped", 0, 9, None), wait_ms=WAIT_MS) == ([], ((1, 0, 1, 9, None, 0),))
+
+
+def test_a_pull_waits_for_a_message(shared: ServerThread, client: RawClient) -> None:
+    create(client, "awaited", 3)
+    waiting = client.send_request(Pull(64, 1 << 19, WAIT_MS, tuple(("awaited", queue, 0, "x") for queue in range(3))))
+    with RawClient(shared.port) as other:
+        send(other, "awaited", [message(b"not wanted", tag="y", queue=1)])
+    assert isinstance(client.ask(Ping()), Ok)
+    with RawClient(shared.port) as other:
+        send(other, "awaited", [message(b"wanted", tag="x", queue=1)])
+    answered, answer = client.answer()
+    found, pages = pulled_of(answer)
+    assert (answered, bodies(found)) == (waiting, [b"wanted"])
+    assert [page.next_offset for page in pages] == [0, 2, 0]
+
+
+def test_a_wait_that_is_over_is_answered_with_nothing(client: RawClient) -> None:
+    create(client, "quiet")
+    assert pull(client, ("quiet", 0, 0, None), wait_ms=20) == ([], ((0, 0, 0, None, None, 0),))
+
+
+def test_a_pull_that_is_called_off_has_no_answer(client: RawClient) -> None:
+    create(client, "called-off")
+    waiting = client.send_request(Pull(64, 1 << 19, WAIT_MS, (("called-off", 0, 0, None),)))
+    assert isinstance(client.ask(Unsubscribe(waiting)), Ok)
+    send(client, "called-off", [message(b"x")])
+    assert isinstance(client.ask(Ping()), Ok)
+    assert client.quiet()
+
+
+def test_pulls_of_a_connection_that_wait_are_bounded_and_end_with_it(serve: Serve) -> None:
+    server = serve()
+    with RawClient(server.port) as client:
+        create(client, "many")
+        request = Pull(64, 1 << 19, WAIT_MS, (("many", 0, 0, None),))
+        for _ in range(64):
+            client.send_request(request)
+        error = refusal(client, request)
+        assert isinstance(error, Overloaded)
+        assert error.fields["limit"] == 64
+        assert server.ask(lambda running: running.broker.broker.pulls.waiting) == 1  # type: ignore[union-attr] # it has one
+        client.cut()
+    wait_until(lambda: server.ask(lambda running: running.broker.figures()["broker_pulls"]) == 0, "its pulls end")  # type: ignore[union-attr]
+
+
+def test_a_pull_for_a_queue_that_is_not_there_is_refused_also_beside_good_ones(client: RawClient) -> None:
+    create(client, "partly")
+    request_id = client.send_request(Pull(64, 1 << 19, WAIT_MS, (("partly", 0, 0, None), ("partly", 1, 0, None))))
+    answered, answer = client.answer()
+    assert answered == request_id
+    assert isinstance(answer, Failure)
+    assert isinstance(answer.error, UnknownQueue)
+
+
+def test_messages_are_found_by_id_place_key_and_time(client: RawClient) -> None:
+    create(client, "found", 2)
+    sent = send(client, "found", [message(b"%d" % number, "k", queue=number % 2) for number in range(6)])
+    (last,), _ = pulled_of(client.ask(ReadMessage("found", 1, 2)))
+    assert (last.body, last.position) == (b"5", sent[5][2])  # type: ignore[index] # places, not errors
+    assert bodies(pulled_of(client.ask(FindMessage(last.message_id)))[0]) == [b"5"]
+    assert pulled_of(client.ask(ReadMessage("found", 1, 3))) == ([], ())
+    assert pulled_of(client.ask(FindMessage("0" * 20))) == ([], ())
+    assert bodies(pulled_of(client.ask(FindKey("found", "k", 4)))[0]) == [b"5", b"4", b"3", b"2"]
+    assert bodies(pulled_of(client.ask(FindKey("found", "k", 4, 1)))[0]) == [b"5"]
+    assert pulled_of(client.ask(FindKey("found", "other"))) == ([], ())
+    assert values_of(client, OffsetAt("found", 0, last.timestamp + 1)) == (3,)
+    assert values_of(client, OffsetAt("found", 0, 0)) == (0,)
+
+
+def test_the_largest_messages_travel(client: RawClient) -> None:
+    create(client, "large", 3)
+    body = bytes(range(256)) * (4 * 1024 * 4)
+    send(client, "large", [message(body, queue=queue) for queue in range(3)])
+    found, pages = pull(client, *(("large", queue, 0, None) for queue in range(3)), bytes_max=8 * 1024 * 1024)
+    assert [each.body == body for each in found] == [True, True]
+    assert [page.messages for page in pages] == [1, 1, 0]
+
+
+def test_a_topic_is_created_by_sending_to_it_where_the_server_is_set_so(serve: Serve) -> None:
+    server = serve(broker_create_topics=True, broker_default_queues=3)
+    with RawClient(server.port) as client, RawClient(server.port) as other:
+        asked = [(each, each.send_request(SendMessages("new", [message(b"x")]))) for each in (client, other) for _ in range(20)]
+        for each, request_id in asked:
+            answered, answer = each.answer()
+            assert answered == request_id
+            assert isinstance(sent_of(answer)[0], tuple)
+        found, _ = pull(client, *(("new", queue, 0, None) for queue in range(3)), messages_max=100)
+        assert len(found) == 40
