@@ -18,9 +18,12 @@ import typer
 
 from eventstore.cli import (
     appending,
+    dead_letters,
     exporting,
+    groups,
     importing,
     inspecting,
+    messages,
     projecting,
     reading,
     rebuilding,
@@ -28,7 +31,9 @@ from eventstore.cli import (
     serving,
     statistics,
     tailing,
+    topics,
     verifying,
+    watching,
     working,
 )
 from eventstore.cli.output import print_error
@@ -68,6 +73,12 @@ app.command("stats", cls=Command)(statistics.stats)
 app.command("inspect", cls=Command)(inspecting.inspect)
 app.command("verify", cls=Command)(verifying.verify)
 app.command("rebuild", cls=Command)(rebuilding.rebuild)
+app.command("top", cls=Command)(watching.top)
+app.add_typer(topics.topic, name="topic")
+app.add_typer(topics.queue, name="queue")
+app.add_typer(groups.group, name="group")
+app.add_typer(messages.message, name="message")
+app.add_typer(dead_letters.deadletter, name="deadletter")
 
 
 def _print_version(wanted: bool) -> None:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from eventstore.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 DEFAULT_STORE = "tcp://127.0.0.1:7701"
 
@@ -19,3 +24,18 @@ Types = Annotated[
 ]
 Prefix = Annotated[str | None, typer.Option("--prefix", metavar="TEXT", help="Only aggregates whose id begins like this.")]
 DataFolder = Annotated[Path, typer.Argument(metavar="DATA", help="The data folder of a store.")]
+
+
+def parse_time(option: str, text: str) -> datetime:
+    """A point in time out of ISO 8601 with a zone. Raises InvalidArgument."""
+    from datetime import datetime
+
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidArgument(
+            f"{option} is {text!r}, expected ISO 8601 such as 2026-01-31T12:00:00Z", field=option, value=text
+        ) from None
+    if time.tzinfo is None:
+        raise InvalidArgument(f"{option} {text!r} has no time zone, such as Z or +01:00", field=option, value=text)
+    return time

@@ -18,6 +18,9 @@ def serve(
     domain: Annotated[
         str | None, typer.Option(metavar="MODULE:NAME", help="The domain that handles commands, such as bank:app.")
     ] = None,
+    publish: Annotated[
+        str | None, typer.Option(metavar="TOPIC", help="Send every event to this topic of the broker, as a message.")
+    ] = None,
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="A TOML file with settings.")] = None,
     durability: Annotated[
         str | None, typer.Option(metavar="sync|async", help="sync: acknowledged means synced. async: synced every 100 ms.")
@@ -48,7 +51,7 @@ def serve(
 
     given = _parse(settings or [])
     named = {
-        "data": data, "listen": listen, "http": http, "domain": domain, "durability": durability,
+        "data": data, "listen": listen, "http": http, "domain": domain, "publish": publish, "durability": durability,
         "file_size_bytes": file_size_bytes,
         "cached_bytes_max": cached_bytes_max, "connections_max": connections_max,
         "log_format": log_format, "log_level": log_level,

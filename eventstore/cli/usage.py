@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
+import typer
 import typer.core
 
 _BRACES: Final = re.compile(r"^\{(.*)\}(\.\.\.)?$")
@@ -27,6 +28,14 @@ class Command(typer.core.TyperCommand):
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return [_BRACES.sub(r"\1\2", piece) for piece in super().collect_usage_pieces(ctx)]
+
+
+def group_of_commands(what: str) -> typer.Typer:
+    """A command that is followed by another one, such as `topic` by `list`."""
+    return typer.Typer(
+        help=what, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )  # fmt: skip
 
 
 def _no_type(ctx: object) -> None:

@@ -38,6 +38,8 @@ _COUNTERS: Final = frozenset(
         "aggregates_restored",
         "persist_failures",
         "restore_failures",
+        "events_published",
+        "publish_failures",
         "broker_messages",
         "broker_messages_refused",
         "broker_batches",

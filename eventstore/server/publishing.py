@@ -14,7 +14,7 @@ from eventstore.broker.message import Message, RawMessage, chunk_of, decode_mess
 from eventstore.broker.names import check_name
 from eventstore.broker.pulls import Want
 from eventstore.broker.sending import Outcome
-from eventstore.errors import EventStoreError, UnknownTopic, again
+from eventstore.errors import EventStoreError, InvalidArgument, UnknownTopic, again
 from eventstore.model import Event
 from eventstore.server.event_message import Origin, origin_of_event
 from eventstore.server.outbox import BATCH_EVENTS_MAX, CheckpointFile, Outbox, Place
@@ -28,21 +28,34 @@ _EVERYTHING: Final = EventFilter()
 _MESSAGES_PER_TURN: Final = 256
 
 
+def check_publish(topic: str | None, *, with_broker: bool) -> None:
+    """Raises InvalidArgument: no topic may be called so, or there is no broker here."""
+    if topic is None:
+        return
+    check_name("publish", topic)
+    if not with_broker:
+        raise InvalidArgument(
+            f"publish is {topic!r}, but broker is false; switch it on, or publish to another server with `eventstore publish`",
+            field="publish",
+            value=topic,
+        )
+
+
 class Publishing:
     """The outbox of a server. `topic` None: nothing is published."""
 
-    def __init__(self, store: EmbeddedStore, broker: Broker, topic: str | None, folder: Path) -> None:
-        """`folder`: where the checkpoint is kept. Raises InvalidArgument: no topic may be called so."""
+    def __init__(self, store: EmbeddedStore, broker: Broker | None, topic: str | None, folder: Path) -> None:
+        """`folder`: where the checkpoint is kept."""
         self._store = store
         self._outbox: Outbox | None = None
-        if topic is not None:
-            target = BrokerTopic(broker, check_name("publish", topic))
-            self._outbox = Outbox(StoreEvents(store), target, CheckpointFile(folder / CHECKPOINT))
+        if topic is not None and broker is not None:
+            self._outbox = Outbox(StoreEvents(store), BrokerTopic(broker, topic), CheckpointFile(folder / CHECKPOINT))
 
     @property
-    def failure(self) -> str | None:
+    def attention(self) -> str | None:
         """Why it does not get on, as long as it does not."""
-        return None if self._outbox is None else self._outbox.failure
+        failure = None if self._outbox is None else self._outbox.failure
+        return None if failure is None else f"events are not published, which is tried again: {failure}"
 
     async def run(self) -> None:
         """Publishes until cancelled."""
@@ -51,14 +64,12 @@ class Publishing:
 
     def figures(self) -> Stats:
         """How far it is, by name."""
-        if self._outbox is None:
-            return {}
-        place = self._outbox.place
+        outbox = self._outbox
         return {
-            "events_published": self._outbox.published,
-            "published_sequence": place,
-            "publish_backlog": max(0, self._store.engine.visible_sequence - place),
-            "publish_failures": self._outbox.failures,
+            "events_published": 0 if outbox is None else outbox.published,
+            "published_sequence": 0 if outbox is None else outbox.place,
+            "publish_backlog": 0 if outbox is None else max(0, self._store.engine.visible_sequence - outbox.place),
+            "publish_failures": 0 if outbox is None else outbox.failures,
         }
 
 

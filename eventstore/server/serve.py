@@ -52,6 +52,7 @@ from eventstore.server.listening import (
 )
 from eventstore.server.mailroom import ServerMailboxes, collect_figures, embedded_below, mailboxes_of
 from eventstore.server.metrics import registry_of
+from eventstore.server.publishing import Publishing, check_publish
 from eventstore.server.reactions import Reactions
 from eventstore.server.reads import Reads
 from eventstore.server.settings import ServerSettings, parse_address
@@ -94,6 +95,7 @@ async def serve(settings: ServerSettings, *, task_status: trio.TaskStatus[Server
     domain = Domain() if settings.domain is None else load(settings.domain)
     settings.store()
     settings.broker_settings()
+    check_publish(settings.publish, with_broker=settings.broker)
     if settings.http is not None:
         bind(settings.http, "http").close()
     with bind(settings.listen) as listener:
@@ -157,6 +159,7 @@ async def _listening(
         reads, subscriptions = Reads(store.engine, nursery), Subscriptions(store.committer, nursery)
         reactions = Reactions(store, settings.data / _REACTIONS, domain, mailboxes, below)
         service = None if broker is None else BrokerService(broker, nursery)
+        publishing = Publishing(store, broker, settings.publish, settings.data)
 
         def end_turn() -> None:
             commands.end_turn()
@@ -169,8 +172,8 @@ async def _listening(
             counted = {**dispatch.figures(), "subscriptions": subscriptions.count}
             found = {**collect_stats(store), **collect_figures(mailboxes), **counted}
             if service is not None:
-                found |= service.figures()
-                found["attention"] = found["attention"] or service.attention
+                found |= {**service.figures(), **publishing.figures()}
+                found["attention"] = found["attention"] or service.attention or publishing.attention
             return found
 
         routes: dict[type[Request], Route] = {
@@ -205,6 +208,7 @@ async def _listening(
             nursery.start_soon(gate.run, _Room(store.committer, mailboxes))
             nursery.start_soon(gate.keep_house)
             nursery.start_soon(reactions.run)
+            nursery.start_soon(publishing.run)
             host, port = listener.getsockname()[:2]
             address = f"tcp://{host}:{port}"
             yield Server(address, http_address, store, service, gate, intake, commands, mailboxes, trio.Event())

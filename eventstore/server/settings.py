@@ -44,6 +44,7 @@ class ServerSettings(BaseSettings):
     aggregates_max: int = Field(100_000, ge=1, le=100_000_000)
     reruns_max: int = Field(100, ge=1, le=1_000_000)
 
+    publish: str | None = None
     broker: bool = True
     broker_durability: Literal["sync", "async"] = "sync"
     broker_chunk_size_bytes: int = 256 * MIB

@@ -22,13 +22,33 @@ COMMANDS = (
     "inspect",
     "verify",
     "rebuild",
+    "top",
 )
+GROUPS = {
+    "topic": ("create", "list", "show", "delete"),
+    "queue": ("add", "remove"),
+    "group": ("list", "show", "reset", "delete"),
+    "message": ("get", "tail", "send"),
+    "deadletter": ("list", "replay"),
+}
 HEAVY = ("trio", "numpy", "lmdb", "rich", "structlog", "pydantic_settings", "anyio", "msgpack")
 
 
 def test_help_lists_every_command() -> None:
     text = output("--help")
-    assert all(f"\n  {command} " in text for command in COMMANDS)
+    assert all(f"\n  {command} " in text for command in (*COMMANDS, *GROUPS))
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_group_of_commands_lists_them_and_each_has_help_with_an_example(group: str) -> None:
+    text = output(group, "--help")
+    for command in GROUPS[group]:
+        assert f"\n  {command} " in text
+        own = output(group, command, "--help")
+        assert f"Example:\n    eventstore {group} {command}" in own
+        assert "--json" in own
+        assert not re.search(r"<|\{\w", own.replace("'{", "")), command
+    assert refused(group, code=2) == "Missing command; see --help"
 
 
 @pytest.mark.parametrize("command", COMMANDS)

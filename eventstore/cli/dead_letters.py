@@ -1,0 +1,99 @@
+"""`eventstore deadletter …`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from eventstore.cli.options import DEFAULT_STORE, AsJson, StoreAddress
+from eventstore.cli.output import counted, print_json, print_line, print_note, print_table
+from eventstore.cli.usage import Command, group_of_commands
+from eventstore.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from eventstore.client.blocking_broker import BlockingBroker
+
+deadletter = group_of_commands("Messages that a consumer group could not handle.")
+GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.")]
+_REPLAYED_AT_ONCE: Final = 256
+_PAGE: Final = 1_000
+
+
+@deadletter.command("list", cls=Command)
+def list_(
+    name: GroupName,
+    from_offset: Annotated[int, typer.Option(metavar="N", min=0, help="Begin at this offset among the dead letters.")] = 0,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, max=10_000, help="No more than this.")] = 64,
+    as_json: AsJson = False,
+    store: StoreAddress = DEFAULT_STORE,
+) -> None:
+    """List dead letters: where each came from, how often it failed, and why.
+
+    \b
+    Example:
+      eventstore deadletter list billing
+    """
+    from eventstore import blocking
+    from eventstore.cli.message_lines import format_message
+
+    with blocking.connect(store, name="eventstore deadletter list") as connected:
+        connected.broker.members(name)  # a group that does not exist is worth an error
+        letters = connected.broker.dead_letters(name, from_offset, limit)
+    if as_json:
+        for each in letters:
+            print(format_message(each))
+        return
+    rows = []
+    for each in letters:
+        told = each.properties
+        origin = f"{told.get(':origin-topic')}/{told.get(':origin-queue')}@{told.get(':origin-offset')}"
+        rows.append((each.queue_offset, origin, each.key, each.tag, told.get(":failures"), told.get(":reason")))
+    if rows:
+        print_table(None, ("dead letter", "from", "key", "tag", "failures", "reason"), rows)
+        if len(rows) == limit:
+            print_note(f"there may be more: --from-offset {letters[-1].queue_offset + 1}")
+    else:
+        print_line(f"group {name} has no dead letters" + (f" from offset {from_offset} on" if from_offset else ""))
+
+
+@deadletter.command("replay", cls=Command)
+def replay(
+    name: GroupName,
+    offsets: Annotated[
+        list[int] | None, typer.Argument(metavar="[OFFSET]...", help="Which, by their offsets among the dead letters.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every dead letter there is.")] = False,
+    as_json: AsJson = False,
+    store: StoreAddress = DEFAULT_STORE,
+) -> None:
+    """Deliver dead letters to their group again, as if they had never failed. They stay where they are.
+
+    \b
+    Example:
+      eventstore deadletter replay billing 0 3 4
+    """
+    from eventstore import blocking
+
+    if bool(offsets) == everything:
+        raise InvalidArgument(
+            "give the offsets of dead letters (`eventstore deadletter list` shows them), or --all", field="offsets"
+        )
+    with blocking.connect(store, name="eventstore deadletter replay") as connected:
+        connected.broker.members(name)
+        wanted = _offsets(connected.broker, name) if everything else sorted(set(offsets or []))
+        count = 0
+        for start in range(0, len(wanted), _REPLAYED_AT_ONCE):
+            count += connected.broker.replay(name, wanted[start : start + _REPLAYED_AT_ONCE])
+    if as_json:
+        print_json({"group": name, "replayed": count})
+    else:
+        print_line(f"{counted(count, 'dead letter')} on the way to group {name} again")
+
+
+def _offsets(broker: BlockingBroker, name: str) -> list[int]:
+    """Those of all dead letters there are now."""
+    found: list[int] = []
+    while page := broker.dead_letters(name, found[-1] + 1 if found else 0, _PAGE):
+        found += [each.queue_offset for each in page]
+    return found

@@ -1,0 +1,148 @@
+"""`eventstore group …`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from eventstore.cli.options import DEFAULT_STORE, AsJson, StoreAddress, parse_time
+from eventstore.cli.output import counted, print_json, print_line, print_table
+from eventstore.cli.usage import Command, group_of_commands
+from eventstore.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+group = group_of_commands("Consumer groups: how far they are.")
+GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.")]
+
+
+@group.command("list", cls=Command)
+def list_(as_json: AsJson = False, store: StoreAddress = DEFAULT_STORE) -> None:
+    """List the consumer groups, with what they still have to consume.
+
+    \b
+    Example:
+      eventstore group list
+    """
+    from eventstore import blocking
+    from eventstore.errors import UnknownGroup
+
+    rows = []
+    with blocking.connect(store, name="eventstore group list") as connected:
+        for each in connected.broker.groups():
+            try:
+                rows.append((each.name, each.members, each.generation, connected.broker.group(each.name).backlog))
+            except UnknownGroup:  # deleted meanwhile
+                continue
+    columns = ("group", "members", "generation", "backlog")
+    if as_json:
+        print_json([dict(zip(columns, row, strict=True)) for row in rows])
+    elif rows:
+        print_table(None, columns, rows)
+    else:
+        print_line("no consumer groups; a consumer makes one when it joins")
+
+
+@group.command("show", cls=Command)
+def show(name: GroupName, as_json: AsJson = False, store: StoreAddress = DEFAULT_STORE) -> None:
+    """Show how far a group is in each queue, who reads it, and its members.
+
+    \b
+    Example:
+      eventstore group show billing
+    """
+    from eventstore import blocking
+
+    with blocking.connect(store, name="eventstore group show") as connected:
+        progress, members = connected.broker.group(name), connected.broker.members(name)
+    if as_json:
+        queues = [{**each._asdict(), "backlog": each.backlog} for each in progress.queues]
+        found = {"group": name, "generation": progress.generation, "backlog": progress.backlog, "queues": queues}
+        print_json({**found, "members": [each._asdict() for each in members]})
+        return
+    print_line(f"{name}: generation {progress.generation}, {counted(progress.backlog, 'message')} to consume")
+    columns = ("topic", "queue", "offset", "begin", "end", "backlog", "member")
+    print_table(None, columns, [(*each[:5], each.backlog, each.member) for each in progress.queues])
+    if members:
+        silent = [(each.name, each.queues, f"{each.silent_ms / 1000:.1f} s ago") for each in members]
+        print_table(None, ("member", "queues", "last heard"), silent)
+
+
+@group.command("reset", cls=Command)
+def reset(
+    name: GroupName,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic it reads.")],
+    queue: Annotated[int | None, typer.Option(metavar="N", min=0, help="Only in this queue. [all]")] = None,
+    to_start: Annotated[bool, typer.Option("--to-start", help="To the first message there is.")] = False,
+    to_end: Annotated[bool, typer.Option("--to-end", help="Behind the last one.")] = False,
+    to_offset: Annotated[int | None, typer.Option(metavar="N", min=0, help="To this offset.")] = None,
+    to_time: Annotated[
+        str | None, typer.Option(metavar="TIME", help="To the first message of this time or later, as 2026-01-31T12:00:00Z.")
+    ] = None,
+    as_json: AsJson = False,
+    store: StoreAddress = DEFAULT_STORE,
+) -> None:
+    """Set how far a group is in a topic. Its members go on from there.
+
+    \b
+    Example:
+      eventstore group reset billing orders --to-time 2026-01-31T12:00:00+01:00
+    """
+    from eventstore import blocking
+
+    to = _target(to_start, to_end, to_offset, to_time)
+    with blocking.connect(store, name="eventstore group reset") as connected:
+        done = connected.broker.reset(name, topic, to, queue=queue)
+    if as_json:
+        print_json({"group": name, "topic": topic, "queues": [each._asdict() for each in done]})
+        return
+    for each in done:
+        note = " (not where it was asked for: the queue holds no such offset)" if each.clamped else ""
+        print_line(f"{name} is at offset {each.offset} of queue {each.queue} of {topic}{note}")
+
+
+def _target(to_start: bool, to_end: bool, to_offset: int | None, to_time: str | None) -> str | int | datetime:
+    given: list[str | int | datetime] = []
+    if to_start:
+        given.append("start")
+    if to_end:
+        given.append("end")
+    if to_offset is not None:
+        given.append(to_offset)
+    if to_time is not None:
+        given.append(parse_time("--to-time", to_time))
+    if len(given) != 1:
+        raise InvalidArgument("give one of --to-start, --to-end, --to-offset N and --to-time TIME", field="to")
+    return given[0]
+
+
+@group.command("delete", cls=Command)
+def delete(
+    name: GroupName,
+    topic: Annotated[
+        str | None, typer.Option(metavar="TOPIC", help="Only how far it is in this topic, which it no longer reads.")
+    ] = None,
+    as_json: AsJson = False,
+    store: StoreAddress = DEFAULT_STORE,
+) -> None:
+    """Forget a group without members: how far it is, what it was to retry, and its dead letters.
+
+    \b
+    Example:
+      eventstore group delete billing
+    """
+    from eventstore import blocking
+
+    with blocking.connect(store, name="eventstore group delete") as connected:
+        if topic is None:
+            connected.broker.delete_group(name)
+        else:
+            connected.broker.forget_topic(name, topic)
+    if as_json:
+        print_json({"group": name, "topic": topic, "deleted": True})
+    else:
+        print_line(
+            f"group {name} is deleted" if topic is None else f"group {name} has nothing to do with topic {topic} any more"
+        )
