@@ -5,7 +5,7 @@ an event loop runs in a thread beside it, on a connection of its own.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -29,7 +29,9 @@ class BlockingConsumer:
         check_mode(mode)
         check_interval(commit_interval)
         self.member = reader.member
-        self._open = lambda: _consumer(address, options, reader, mode, commit_interval)
+        self._open: Callable[[], AbstractAsyncContextManager[Consumer]] = lambda: _consumer(
+            address, options, reader, mode, commit_interval
+        )
         self._stack = ExitStack()
         self._running: tuple[BlockingPortal, Consumer] | None = None
         self._some: Iterator[Delivery] = iter(())
@@ -44,7 +46,7 @@ class BlockingConsumer:
         if self._running is not None:
             raise Closed("a consumer is entered once; make another one")
         with ExitStack() as stack:
-            portal = stack.enter_context(start_blocking_portal("asyncio", name="eventstore consumer"))
+            portal = stack.enter_context(start_blocking_portal("asyncio"))
             consumer = stack.enter_context(portal.wrap_async_context_manager(self._open()))
             self._stack = stack.pop_all()
         self._running = portal, consumer

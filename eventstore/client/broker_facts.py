@@ -31,7 +31,7 @@ class QueueFacts(NamedTuple):
 
 
 class ChunkFacts(NamedTuple):
-    """A message chunk. `state`: Ongoing or Completed; `mapped`: into memory. The last four as in `QueueFacts`."""
+    """A message chunk. `state`: ongoing or completed; `mapped`: into memory. The last four as in `QueueFacts`."""
 
     number: int
     state: str

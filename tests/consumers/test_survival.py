@@ -1,0 +1,245 @@
+"""What consumers and senders survive: a consumer that is killed, a server that is restarted or killed, a group in motion."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import pytest
+import trio
+
+import eventstore as es
+from tests.consumers.clients import SMALL, World, take, take_done, with_each_client
+from tests.server_process import ServerProcess
+from tests.waiting import eventually
+
+
+class ConsumerProcess:
+    """A consumer in a process, and what it has handled."""
+
+    def __init__(self, address: str, group: str, member: str, topic: str, commit_interval: float, *stops: str) -> None:
+        program = [sys.executable, "-m", "tests.consumers.consumer_process"]
+        self.process = subprocess.Popen(
+            [*program, address, group, member, topic, str(commit_interval), *stops],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2],
+        )  # fmt: skip
+        self.lines: list[str] = []
+
+    def read_until(self, line: str) -> None:
+        """Reads what it writes up to this line."""
+        assert self.process.stdout is not None
+        for each in self.process.stdout:
+            self.lines.append(each.strip())
+            if self.lines[-1] == line:
+                return
+        raise AssertionError(f"it ended: {self.lines[-5:]}")
+
+    def kill(self) -> list[tuple[int, int]]:
+        """SIGKILL; what it has handled, as (queue, offset)."""
+        self.process.kill()
+        rest, _ = self.process.communicate()
+        self.lines += rest.splitlines()
+        rows = [line.split() for line in self.lines]
+        return [(int(row[0]), int(row[1])) for row in rows if len(row) == 3]
+
+
+@with_each_client(kinds=("trio",), broker_member_timeout_s=0.5)
+async def test_a_killed_consumer_skips_nothing_and_repeats_what_it_had_not_committed(world: World) -> None:
+    topic = await world.create(queues=1)
+    await topic.send_many([b"%d" % n for n in range(300)])
+    killed = ConsumerProcess(world.server.address, "billing", "killed", "orders", 0.02, "0/200")
+    await anyio.to_thread.run_sync(killed.read_until, "here")
+    await world.backlog_is("billing", 100)  # everything in front of 200 is committed, 200 is being handled
+    handled = killed.kill()
+    assert handled == [(0, offset) for offset in range(200)]
+    async with world.store.consumer("billing", "orders") as consumer:
+        found = await take_done(consumer, 100)
+    assert [message.queue_offset for message in found] == list(range(200, 300)), "no gap, and nothing twice that was committed"
+
+
+@with_each_client(kinds=("trio",), broker_member_timeout_s=0.5)
+async def test_a_consumer_killed_at_any_moment_repeats_no_more_than_since_its_last_commit(world: World) -> None:
+    topic = await world.create(queues=4)
+    await topic.send_many([b"%d" % n for n in range(4000)])
+    done: set[tuple[int, int]] = set()
+    for member in ("a", "b", "c"):
+        killed = ConsumerProcess(world.server.address, "billing", member, "orders", 0.02)
+        await anyio.to_thread.run_sync(killed.read_until, "joined")
+        before = (await world.store.broker.group("billing")).backlog
+
+        async def moved(before: int = before) -> bool:
+            return (await world.store.broker.group("billing")).backlog < before  # type: ignore[no-any-return] # World.store is Any
+
+        await eventually(moved, "it commits")
+        handled = killed.kill()
+        committed = {queue.queue: queue.offset for queue in (await world.store.broker.group("billing")).queues}
+        done.update(handled)
+        assert all((queue, offset) in done for queue, end in committed.items() for offset in range(end)), "nothing was skipped"
+    async with world.store.consumer("billing", "orders") as consumer:
+        while len(done) < 4000:
+            message = await anext(consumer)
+            done.add((message.queue, message.queue_offset))
+            message.done()
+    assert (await world.store.broker.group("billing")).backlog == 0
+
+
+@with_each_client
+async def test_consuming_and_sending_go_on_when_the_server_is_back(world: World) -> None:
+    topic = await world.create(queues=4)
+    seen: Counter[int] = Counter()
+    async with world.store.consumer("billing", "orders", commit_interval=0.02) as consumer:
+        member = consumer.member
+        for turn in range(3):
+            sent = [await topic.send(b"%d" % (turn * 100 + n)) for n in range(20)]
+            assert len({each.message_id for each in sent}) == 20
+            held = await take(consumer, 10)
+            await world.restart()
+            for message in held:
+                message.done()
+                seen[int(message.body)] += 1
+            await topic.send(b"%d" % (turn * 100 + 20))
+            while len(seen) < (turn + 1) * 21:
+                for message in await take_done(consumer, 1):
+                    seen[int(message.body)] += 1
+        assert consumer.member == member
+        await world.backlog_is("billing", 0)
+    assert set(seen) == {turn * 100 + n for turn in range(3) for n in range(21)}
+
+
+@pytest.mark.heavy
+def test_nothing_acknowledged_is_lost_and_nothing_skipped_when_the_server_is_killed(tmp_path: Path) -> None:
+    """Messages may come twice: what was sent without an answer is sent again, what was not committed is delivered again."""
+
+    async def main() -> None:
+        server = ServerProcess(tmp_path / "data", **SMALL)
+        listen = server.address.removeprefix("tcp://")
+        acknowledged: set[int] = set()
+        seen: Counter[int] = Counter()
+        try:
+            with trio.fail_after(60):
+                async with es.connect(server.address) as store, trio.open_nursery() as nursery:
+                    await store.broker.create_topic("orders", 4)
+                    finished = trio.Event()
+
+                    async def send() -> None:
+                        topic = store.topic("orders")
+                        for start in range(0, 4000, 50):
+                            outcomes = await topic.send_many([b"%d" % n for n in range(start, start + 50)])
+                            assert all(isinstance(each, es.SendResult) for each in outcomes)
+                            acknowledged.update(range(start, start + 50))
+
+                    async def consume() -> None:
+                        async with store.consumer("billing", "orders", commit_interval=0.02) as consumer:
+                            async for message in consumer:
+                                seen[int(message.body)] += 1
+                                message.done()
+                                if len(seen) == 4000:
+                                    finished.set()
+                                    return
+
+                    nursery.start_soon(send)
+                    nursery.start_soon(consume)
+                    for handled in (500, 1500, 2500):
+
+                        async def so_far(handled: int = handled) -> bool:
+                            return len(seen) >= handled
+
+                        await eventually(so_far, "messages arrive")
+                        await trio.to_thread.run_sync(server.kill)
+                        server = await trio.to_thread.run_sync(lambda: ServerProcess(tmp_path / "data", listen=listen, **SMALL))
+                    await finished.wait()
+            assert acknowledged == set(seen) == set(range(4000))
+        finally:
+            server.kill()
+
+    trio.run(main)
+
+
+@with_each_client(kinds=("trio", "asyncio"))
+async def test_a_rebalance_while_messages_are_unfinished_loses_none_of_them(world: World) -> None:
+    topic = await world.create(queues=4)
+    await topic.send_many([es.NewMessage(b"%d" % n, queue=n % 4) for n in range(40)])
+    handled: Counter[int] = Counter()
+    async with world.store.consumer("billing", "orders", member="a", commit_interval=0.02) as first:
+        held = await take(first, 40)
+        async with world.store.consumer("billing", "orders", member="b", commit_interval=0.02) as second:
+
+            async def shared() -> bool:
+                return len(first.assigned) == 2
+
+            await eventually(shared, "two queues have gone")
+            for message in held:
+                if message.is_mine:
+                    handled[int(message.body)] += 1
+                message.done()  # ignored, where the queue is the other's
+            for message in await take_done(second, 20):
+                handled[int(message.body)] += 1
+            await world.backlog_is("billing", 0)
+    assert handled == Counter(range(40))
+
+
+SEEDS = range(6)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@with_each_client(kinds=("trio",), broker_member_timeout_s=1.0)
+async def test_members_come_and_go_and_every_message_is_handled(world: World, seed: int) -> None:
+    """Three members over eight queues, by a schedule of joins and leaves; some leave with messages unfinished.
+
+    No commit was ever made for a message that nobody had handled, and within one generation a queue has one reader.
+    """
+    chance = random.Random(seed)
+    topic = await world.create(queues=8)
+    total = 1200
+    handled: Counter[tuple[int, int]] = Counter()
+    readers: dict[tuple[int, int], set[str]] = defaultdict(set)  # by generation and queue
+    running: dict[str, anyio.CancelScope] = {}
+    everything = anyio.Event()
+
+    async def member(name: str) -> None:
+        store = world.store
+        with anyio.CancelScope() as scope:
+            running[name] = scope
+            mode = chance.choice(["parallel", "sequential"])
+            async with store.consumer("billing", "orders", member=name, mode=mode, commit_interval=0.01) as consumer:
+                async for message in consumer:
+                    generation = consumer._membership.consumption.generation
+                    if generation is not None and message.is_mine:
+                        readers[generation, message.queue].add(name)
+                    await anyio.lowlevel.checkpoint()
+                    handled[message.queue, message.queue_offset] += 1
+                    message.done()
+                    if len(handled) == total:
+                        everything.set()
+
+    async with anyio.create_task_group() as tasks:
+        names = iter(f"m-{number}" for number in range(1000))
+        for _ in range(3):
+            tasks.start_soon(member, next(names))
+        sent = 0
+        while sent < total:
+            part = min(total - sent, chance.randint(20, 150))
+            await topic.send_many([b"%d" % n for n in range(sent, sent + part)])
+            sent += part
+            target = chance.randint(len(handled), sent)
+
+            async def come_so_far(target: int = target) -> bool:
+                return len(handled) >= target
+
+            await eventually(come_so_far, f"{target} messages are handled")
+            if len(running) > 1 and chance.random() < 0.5:
+                running.pop(chance.choice(sorted(running))).cancel()
+            while len(running) < chance.randint(1, 3):
+                name = next(names)
+                running[name] = anyio.CancelScope()
+                tasks.start_soon(member, name)
+        await everything.wait()
+        await world.backlog_is("billing", 0)
+        tasks.cancel_scope.cancel()
+    assert sorted(handled) == [(queue, offset) for queue in range(8) for offset in range(total // 8)]
+    assert all(len(names) == 1 for names in readers.values())
