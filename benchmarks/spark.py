@@ -1,12 +1,14 @@
-"""Spark over event files, beside Spark over Parquet: `python -m benchmarks.spark [--events N] [--rounds N] [--only NAME,…]`.
+"""Spark over event files, beside Spark over Parquet: `python -m benchmarks.spark [--quick] [--json] [--only NAME,…]`.
 
 scan      every row into a sink that drops them: the source, native Parquet without compression, a reader that yields tuples
 key       all events of one aggregate, against Parquet that is sorted by aggregate and skips by its statistics
-rebuild   a balance per aggregate, by a fold in Python
-growth    the scan, from a quarter of the events up to four times as many
+rebuild   a balance per aggregate: the sum of a number in the JSON of each event, folded by a projection in Python
+shuffle   the same by a key that is no aggregate id, a quarter of the events
+growth    the scan over 1, 4 and 16 shards of a quarter of the events each
 
-All subjects read the same events with the same columns, on `local[2]`, in turns. Ratios are taken turn by turn: this machine
-drifts, its neighbours less so within a few seconds.
+All subjects read the same events with the same columns, on `local[2]`, in turns, in partitions of the same size. Ratios are
+taken turn by turn: this machine drifts, its neighbours less so within a few seconds. `--quick` has so few events that fixed
+costs show; it says that everything works, not how fast it is. A full run takes about 6 minutes, and 10 GB in TMPDIR.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import shutil
 import statistics
 import sys
 import tempfile
@@ -21,24 +24,20 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from benchmarks import synthesis
 from benchmarks.measure import RESULTS
-from eventstore import flat
+from benchmarks.spark_data import EVENTS_PER_AGGREGATE, aggregate, copy_store, make_store, part_bytes
 from eventstore.chunks.files import OsFiles
 from eventstore.chunks.header import RECORDS_FROM
 from eventstore.chunks.record import UNORDERED, walk
-from eventstore.config import StoreSettings
 from eventstore.domain.projection import Projection, Row
 from eventstore.model import Event
-from eventstore.store.appending import RawCommit
 from eventstore.store.commit import HEADER_BYTES
-from eventstore.store.opening import open_folder
 from eventstore.store.page import decode_page
 from pyspark_eventstore.rebuilding import rebuild_once
 from pyspark_eventstore.session import start_session
@@ -46,9 +45,8 @@ from pyspark_eventstore.spreading import Place
 from pyspark_eventstore.table import table_schema
 
 COLUMNS = ("aggregate_id", "version", "sequence", "timestamp", "type", "data", "command_id")
-EVENTS = 4_000_000
-EVENTS_PER_AGGREGATE = 100
-PAYLOAD_BYTES = 256
+EVENTS, EVENTS_QUICK = 4_000_000, 60_000
+ROUNDS, ROUNDS_QUICK = 5, 1
 SLAB_BYTES = 8 * 1024 * 1024
 KEYS_PER_ROUND = 5
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -56,39 +54,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Timed = Callable[[], float]
 
 
-# -- the data -------------------------------------------------------------------------------------------------------------
-
-
-def make_store(path: Path, events: int) -> None:
-    """Events of 256 bytes of JSON that does not compress, all in sorted files but for the last few."""
-    settings = StoreSettings(sort=False, durability="async")
-    opened = open_folder(path, settings)
-    pad = random.Random(7).randbytes(1 << 16).hex()
-    aggregates = max(events // EVENTS_PER_AGGREGATE, 1)
-    try:
-        for first in range(0, events, synthesis.BATCH):
-            numbers = range(first, min(first + synthesis.BATCH, events))
-            synthesis.write(opened.engine, [_commit(number, aggregates, pad) for number in numbers])
-            synthesis.sort_completed(opened.engine)
-        _complete_last(opened.engine)
-    finally:
-        opened.close()
-
-
-def _complete_last(engine: Any) -> None:
-    """The ongoing file is not what is measured here: it holds whatever did not fill a file."""
-    synthesis.sort_completed(engine)
-
-
-def _commit(number: int, aggregates: int, pad: str) -> RawCommit:
-    start = number * 7919 % (len(pad) - PAYLOAD_BYTES)
-    head = f'{{"amount":{number % 1_000},"pad":"'
-    data = f'{head}{pad[start : start + PAYLOAD_BYTES - len(head) - 2]}"}}'
-    return aggregate(number % aggregates), None, f"{number:032x}", None, flat.encode((1, "Deposited", data.encode(), None))
-
-
-def aggregate(place: int) -> str:
-    return f"account-{place * 2_654_435_761 % 2**32:010d}"
+# -- the projections -------------------------------------------------------------------------------------------------------
 
 
 class Balances(Projection[int]):
@@ -106,6 +72,15 @@ class Balances(Projection[int]):
 
     def row(self, key: str, state: int) -> Row:
         return {"cents": state}
+
+
+class Totals(Balances):
+    """What `shuffle` measures: the same sums by another key."""
+
+    name = "totals"
+
+    def key(self, event: Event) -> str:
+        return event.command_id[-3:]
 
 
 # -- the subjects ---------------------------------------------------------------------------------------------------------
@@ -146,8 +121,11 @@ class TupleReader(DataSourceReader):
         file.close()
 
 
-def source(spark: SparkSession, path: Path) -> DataFrame:
-    return spark.read.format("eventstore").option("columns", ",".join(COLUMNS)).load(str(path))
+def source(spark: SparkSession, *paths: Path | str) -> DataFrame:
+    reader = spark.read.format("eventstore").option("columns", ",".join(COLUMNS))
+    return reader.option("partitionBytes", spark.conf.get("spark.sql.files.maxPartitionBytes")).load(
+        [str(path) for path in paths]
+    )
 
 
 def drop_all(frame: DataFrame) -> float:
@@ -210,11 +188,19 @@ def key(spark: SparkSession, folder: Path, events: int, rounds: int) -> dict[str
 
 
 def rebuild(spark: SparkSession, folder: Path, events: int, rounds: int) -> dict[str, float]:
-    place = Place("benchmarks.spark:Balances", str(Path(__file__).parents[1]))
+    return rebuilt(spark, folder / "shard", "Balances", events, rounds)
+
+
+def shuffle(spark: SparkSession, folder: Path, events: int, rounds: int) -> dict[str, float]:
+    return rebuilt(spark, quarter(folder, events, 1), "Totals", events // 4, min(rounds, 2))
+
+
+def rebuilt(spark: SparkSession, path: Path, projection: str, events: int, rounds: int) -> dict[str, float]:
+    place = Place(f"benchmarks.spark:{projection}", str(Path(__file__).parents[1]))
 
     def once() -> float:
         started = time.perf_counter()
-        done = rebuild_once(spark, [str(folder / "shard")], place, f"parquet:{folder}/rebuilt", replace=True)
+        done = rebuild_once(spark, [str(path)], place, f"parquet:{path.parent}/{projection}", replace=True)
         assert done.events == events
         return time.perf_counter() - started
 
@@ -222,23 +208,48 @@ def rebuild(spark: SparkSession, folder: Path, events: int, rounds: int) -> dict
     return {"ev/s": round(events / statistics.median(seconds))}
 
 
+def quarter(folder: Path, events: int, number: int) -> Path:
+    """A shard of a quarter of the events; those behind the first are copies of it."""
+    first, path = folder / "quarter-01", folder / f"quarter-{number:02d}"
+    if not first.exists():
+        make_store(first, events // 4)
+    if not path.exists():
+        copy_store(first, path)
+    return path
+
+
 def growth(spark: SparkSession, folder: Path, events: int, rounds: int) -> dict[str, float]:
-    sizes = [events // 4, events, 4 * events]
-    frames = {}
-    for size in sizes:
-        path = folder / "shard" if size == events else folder / f"shard-{size}"
-        if not path.exists():
-            make_store(path, size)
-        frames[size] = source(spark, path)
-    seconds = in_turns({str(size): lambda size=size: drop_all(frames[size]) for size in sizes}, rounds)  # type: ignore[misc]
-    rates = {size: size / statistics.median(seconds[str(size)]) for size in sizes}
+    for leftover in ("parquet", "sorted"):
+        shutil.rmtree(folder / leftover, ignore_errors=True)
+    shards = [str(quarter(folder, events, number)) for number in range(1, 17)]
+    frames = {count: source(spark, *shards[:count]) for count in (1, 4, 16)}
+
+    def read(count: int) -> Timed:
+        return lambda: drop_all(frames[count])
+
+    seconds = {int(name): times for name, times in in_turns({str(count): read(count) for count in frames}, rounds).items()}
+    best = {count: statistics.median(times) for count, times in seconds.items()}
+    late, early = (best[16] - best[4]) / 12, (best[4] - best[1]) / 3
     return {
-        **{f"{size} events, ev/s": round(rate) for size, rate in rates.items()},
-        "largest to smallest": round(rates[sizes[-1]] / rates[sizes[0]], 3),
+        **{f"{count * events // 4} events, ev/s": round(count * events // 4 / best[count]) for count in frames},
+        "a shard more takes, of many to of few": round(late / early, 3),
     }
 
 
-BENCHMARKS = {"scan": scan, "key": key, "rebuild": rebuild, "growth": growth}
+BENCHMARKS = {"scan": scan, "key": key, "rebuild": rebuild, "shuffle": shuffle, "growth": growth}
+
+
+def settings(folder: str, events: int) -> dict[str, str]:
+    return {
+        "spark.local.dir": folder,
+        "spark.sql.warehouse.dir": f"{folder}/warehouse",
+        "spark.sql.files.maxPartitionBytes": str(part_bytes(events)),
+        "spark.driver.memory": "4g",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
 
 
 def run(names: list[str], events: int, rounds: int) -> dict[str, dict[str, float]]:
@@ -247,11 +258,7 @@ def run(names: list[str], events: int, rounds: int) -> dict[str, dict[str, float
         folder = Path(name)
         say(f"{events:,} events …")
         make_store(folder / "shard", events)
-        spark = start_session(
-            "benchmark", "local[2]", {"spark.local.dir": name, "spark.driver.memory": "4g", "spark.ui.enabled": "false",
-                                      "spark.ui.showConsoleProgress": "false", "spark.driver.bindAddress": "127.0.0.1",
-                                      "spark.driver.host": "127.0.0.1", "spark.sql.warehouse.dir": f"{name}/warehouse"}
-        )  # fmt: skip
+        spark = start_session("benchmark", "local[2]", settings(name, events))
         spark.sparkContext.setLogLevel("ERROR")
         try:
             plain = source(spark, folder / "shard")
@@ -274,18 +281,24 @@ def say(text: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.spark", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--events", type=int, default=EVENTS)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="few events and rounds; less than a minute")
+    parser.add_argument("--events", type=int, help=f"default {EVENTS:,}; with --quick {EVENTS_QUICK:,}")
+    parser.add_argument("--rounds", type=int, help=f"default {ROUNDS}; with --quick {ROUNDS_QUICK}")
     parser.add_argument("--only", default=",".join(BENCHMARKS), help="some of " + ", ".join(BENCHMARKS))
     parser.add_argument("--json", action="store_true", help="print figures as JSON")
     chosen = parser.parse_args()
+    events = chosen.events or (EVENTS_QUICK if chosen.quick else EVENTS)
+    rounds = chosen.rounds or (ROUNDS_QUICK if chosen.quick else ROUNDS)
     names = chosen.only.split(",")
     if unknown := set(names) - BENCHMARKS.keys():
         parser.error(f"there is no benchmark {min(unknown)}; there are {', '.join(BENCHMARKS)}")
-    figures = run(names, chosen.events, chosen.rounds)
-    document = {"benchmark": "spark", "events": chosen.events, "rounds": chosen.rounds, "figures": figures}
+    started = time.perf_counter()
+    figures = run(names, events, rounds)
+    took = round(time.perf_counter() - started)
+    document = {"benchmark": "spark", "events": events, "rounds": rounds, "seconds": took, "figures": figures}
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "spark.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    stem = f"spark{'-quick' if chosen.quick else ''}"
+    (RESULTS / f"{stem}.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     if chosen.json:
         print(json.dumps(document))
 
