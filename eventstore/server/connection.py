@@ -35,9 +35,9 @@ class Connection:
 
     `pending`: payloads that have arrived and are not looked at before something else was answered. `owed` counts requests
     that were taken up and not answered yet. `reserved_bytes`: of pages that are being made for it. `counted_bytes`: what
-    `Outgoing` knows of `unsent_bytes`. `greeted`: it has said hello; before, it may send only little. `held`: nothing
-    more is taken from it until there is room for it (see `Gate.hold`). `writable`: the socket took everything the last time, or
-    has room again.
+    `Outgoing` knows of `unsent_bytes`. `greeted`: it has said hello; before, it may send only little. `held`: nothing more
+    is taken from it until there is room for it (TCP holds back its sender). `writable`: the socket took everything the last
+    time, or has room again.
     """
 
     __slots__ = (

@@ -246,14 +246,8 @@ class Gate:
             self._selector.unregister(connection.socket)
         connection.watched = wanted
 
-    def hold(self, connection: Connection) -> None:
-        """Takes nothing more from it, until `let_go`: TCP then holds back its sender."""
-        connection.held = True
-        self._touched.add(connection)
-
-    def let_go(self, connection: Connection) -> None:
-        """Takes from it again, from the next `flush` on."""
-        connection.held = False
+    def look_again(self, connection: Connection) -> None:
+        """It may ask for more now, or no longer (`owed`, `held`): the next `flush` sees to that."""
         self._touched.add(connection)
 
     def drop(self, connection: Connection) -> None:

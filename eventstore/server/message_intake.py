@@ -150,14 +150,16 @@ class MessageIntake:
         if not self._held:
             self._nursery.start_soon(self._let_go_when_there_is_room)
         self._held.add(connection)
-        self._gate.hold(connection)
+        connection.held = True
+        self._gate.look_again(connection)
 
     async def _let_go_when_there_is_room(self) -> None:
         assert self._gate is not None
         await self._broker.committer.wait_for_room()
         held, self._held = self._held, set()
         for connection in held:
-            self._gate.let_go(connection)
+            connection.held = False
+            self._gate.look_again(connection)
         self._gate.flush()
 
     # -- topics that are created by sending to them -------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import selectors
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
@@ -25,12 +26,13 @@ _log = logging.getLogger(__name__)
 
 
 class _Waiting:
-    """A pull that is not answered yet; ends with its connection."""
+    """A pull that is not answered yet; ends with its connection. `owed`: the first look is still due, which is not a wait."""
 
     def __init__(self, connection: Connection, request_id: int) -> None:
         self.connection = connection
         self.request_id = request_id
         self.scope = trio.CancelScope()
+        self.owed = True
 
     def cancel(self) -> None:
         self.scope.cancel()
@@ -72,6 +74,7 @@ class MessagePulls:
             )
         waiting = _Waiting(connection, request_id)
         connection.endings[request_id] = waiting
+        connection.owed += 1
         self._waiting.add(waiting)
         self._nursery.start_soon(self._serve, waiting, request)
 
@@ -98,6 +101,7 @@ class MessagePulls:
             _log.exception("a pull failed")
             failed = ReadFailed(f"the pull failed inside the server: {type(error).__name__}")
             pieces = (encode_error(waiting.request_id, failed),)
+        self._looked(waiting)
         self._waiting.discard(waiting)
         self._ended.unpark_all()
         if waiting.connection.endings.get(waiting.request_id) is not waiting:
@@ -116,7 +120,7 @@ class MessagePulls:
         while True:
             pulled = await self._broker.pulls.pull(
                 wants, messages_max=request.messages_max, bytes_max=request.bytes_max, wait_s=deadline - trio.current_time(),
-                making=lambda: self._reserved(waiting.connection, size),  # noqa: B023 # called before the next round
+                making=lambda: self._reserved(waiting, size),  # noqa: B023 # called before the next round
             )  # fmt: skip
             made = sum(len(page.records) for page in pulled)
             if self._gate.outgoing.fits(waiting.connection, made, size):
@@ -126,15 +130,26 @@ class MessagePulls:
         return encode_messages(waiting.request_id, [page.records for page in pulled], sum(page.count for page in pulled), pages)
 
     @asynccontextmanager
-    async def _reserved(self, connection: Connection, size: int) -> AsyncIterator[None]:
+    async def _reserved(self, waiting: _Waiting, size: int) -> AsyncIterator[None]:
         assert self._gate is not None
-        outgoing = self._gate.outgoing
+        outgoing, connection = self._gate.outgoing, waiting.connection
         if not await outgoing.reserve(connection, size):
             await trio.sleep_forever()  # the connection is closed, and cancels this
         try:
             yield
         finally:
             outgoing.release(connection, size)
+            if self._looked(waiting) and not connection.watched & selectors.EVENT_READ:
+                self._gate.flush()  # it is read from again, though nothing is sent
+
+    def _looked(self, waiting: _Waiting) -> bool:
+        """The connection may have so many waiting pulls, and ask for other things meanwhile."""
+        assert self._gate is not None
+        was_owed, waiting.owed = waiting.owed, False
+        if was_owed:
+            waiting.connection.owed -= 1
+            self._gate.look_again(waiting.connection)
+        return was_owed
 
 
 def _page_of(pulled: Pulled) -> QueuePage:

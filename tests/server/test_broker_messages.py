@@ -144,7 +144,7 @@ def test_pulls_of_a_connection_that_wait_are_bounded_and_end_with_it(serve: Serv
         error = refusal(client, request)
         assert isinstance(error, Overloaded)
         assert error.fields["limit"] == 64
-        assert server.ask(lambda running: running.broker.broker.pulls.waiting) == 1  # type: ignore[union-attr] # it has one
+        wait_until(lambda: server.ask(lambda running: running.broker.broker.pulls.waiting) == 1, "they wait")  # type: ignore[union-attr]
         client.cut()
     wait_until(lambda: server.ask(lambda running: running.broker.figures()["broker_pulls"]) == 0, "its pulls end")  # type: ignore[union-attr]
 
@@ -192,3 +192,14 @@ def test_a_topic_is_created_by_sending_to_it_where_the_server_is_set_so(serve: S
             assert isinstance(sent_of(answer)[0], tuple)
         found, _ = pull(client, *(("new", queue, 0, None) for queue in range(3)), messages_max=100)
         assert len(found) == 40
+
+
+def test_a_pull_that_waits_holds_up_nothing_else_of_its_connection(serve: Serve) -> None:
+    server = serve(requests_max=1)
+    with RawClient(server.port) as client:
+        create(client, "alone")
+        waiting = [client.send_request(Pull(64, 1 << 19, WAIT_MS, (("alone", 0, 0, None),))) for _ in range(3)]
+        assert isinstance(client.ask(Ping()), Ok)
+        client.send_request(SendMessages("alone", [message(b"x")]))
+        answered = {client.answer()[0] for _ in range(4)}
+        assert set(waiting) < answered
