@@ -114,14 +114,17 @@ def write_launcher(folder: Path) -> str:
 
 def test_there_is_a_program_for_each_way_to_use_the_store() -> None:
     sources = [source for source, _ in programs()]
-    assert ["es.connect(" in source for source in sources] == [True, False, False, True]
-    assert ["es.open_store(" in source for source in sources] == [False, True, False, False]
-    assert ["es.blocking.connect(" in source for source in sources] == [False, False, True, False]
-    assert ["from bank import" in source for source in sources] == [False, False, False, True]
+    assert ["es.connect(" in source for source in sources] == [True, False, False, True, True]
+    assert ["es.open_store(" in source for source in sources] == [False, True, False, False, False]
+    assert ["es.blocking.connect(" in source for source in sources] == [False, False, True, False, False]
+    assert ["from bank import" in source for source in sources] == [False, False, False, True, False]
+    assert ["store.consumer(" in source for source in sources] == [False, False, False, False, True]
     assert len(re.findall(r"^```python$", README, flags=re.M)) == len(sources), "each has its output behind it"
 
 
-@pytest.mark.parametrize(("source", "expected"), programs()[:3], ids=["network", "embedded", "blocking"])
+@pytest.mark.parametrize(
+    ("source", "expected"), [*programs()[:3], programs()[4]], ids=["network", "embedded", "blocking", "messages"]
+)
 async def test_a_program_of_the_readme_prints_what_the_readme_says(source: str, expected: str, tmp_path: Path) -> None:
     async with served(tmp_path / "served") as server:
         await run_program(source, expected, tmp_path, server.address)
@@ -167,7 +170,7 @@ async def test_the_page_can_be_followed_from_top_to_bottom(tmp_path: Path, monke
     (tmp_path / "bank.py").write_text(file_of("bank.py"))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     folders = re.findall(r"eventstore serve --data \./(\w+)", README)
-    assert folders == ["data", "accounts", "tour"]
+    assert folders == ["data", "accounts", "data", "tour"]
     path, examples = write_launcher(tmp_path), programs()
     with ServerProcess(tmp_path / folders[0]) as server:
         for source, expected in examples[:3]:
@@ -175,7 +178,9 @@ async def test_the_page_can_be_followed_from_top_to_bottom(tmp_path: Path, monke
     with ServerProcess(tmp_path / folders[1], domain="bank:app") as server:
         await run_program(*examples[3], tmp_path, server.address)
         await run_session("bank", tmp_path, path, server.address)
-    with ServerProcess(tmp_path / folders[2], preallocate_bytes=64 * 1024 * 1024) as server:
+    with ServerProcess(tmp_path / folders[2]) as server:
+        await run_program(*examples[4], tmp_path, server.address)
+    with ServerProcess(tmp_path / folders[3], preallocate_bytes=64 * 1024 * 1024) as server:
         await run_session("tour", tmp_path, path, server.address)
         server.process.terminate()
         server.process.wait(TIMEOUT_S)
