@@ -8,14 +8,24 @@ from pathlib import Path
 import pytest
 
 from eventstore.broker import groups, message, names, pulling, pulls, topics
+from tests.server_thread import ServerThread
 
 PAGE = (Path(__file__).parents[2] / "docs" / "BROKER.md").read_text(encoding="utf-8")
 
 
-def test_the_program_of_the_page_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (source,) = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.M | re.S)
+def test_the_program_without_a_server_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, _ = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.M | re.S)
     exec(source.replace("./data/broker", str(tmp_path)), {"__name__": "page"})  # our own page
     assert capsys.readouterr().out.endswith("order-42 b'...'\n")
+
+
+def test_the_program_of_a_client_prints_what_the_page_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, source = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.M | re.S)
+    (expected,) = re.findall(r"^```text\n(.*?)^```", PAGE, flags=re.M | re.S)
+    with ServerThread(tmp_path / "data", broker_preallocate_bytes=64 * 1024) as server:
+        capsys.readouterr()  # the server's log
+        exec(source.replace("tcp://127.0.0.1:7701", server.address), {"__name__": "page"})  # our own page
+        assert capsys.readouterr().out == expected
 
 
 def test_the_limits_are_those_of_the_code() -> None:
