@@ -99,7 +99,8 @@ class Housekeeping:
 
     async def _tick(self) -> None:
         while True:
-            self._statistics.tick(time.monotonic())
+            for _ in self._statistics.ticking(time.monotonic()):
+                await trio.lowlevel.checkpoint()
             for group, member in self._groups.expire():
                 _log.warning("member %s of group %s was silent for too long; its queues went to others", member, group)
             self._engine.files.release_idle()
