@@ -12,7 +12,7 @@ import sys
 import typer
 
 from eventstore.errors import EventStoreError
-from pyspark_eventstore import exporting, rebuilding, verifying
+from pyspark_eventstore import exporting, rebuilding, shipping, verifying
 
 _INTERRUPTED = 130
 _OUR_ERROR = re.compile(r"eventstore\.errors\.\w+: (.+)")
@@ -29,6 +29,7 @@ app = typer.Typer(
 app.command("export")(exporting.export)
 app.command("verify")(verifying.verify)
 app.command("rebuild")(rebuilding.rebuild)
+app.command("ship")(shipping.ship)
 
 
 def run(arguments: list[str]) -> int:

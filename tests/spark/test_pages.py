@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 from pyspark_eventstore.options import parse_options
 from pyspark_eventstore.table import COLUMNS
@@ -33,3 +34,13 @@ def test_the_page_of_spark_names_every_column_and_every_option() -> None:
     for name, value in given.items():
         assert f"`{name}`" in options
         parse_options({"path": "x", name: value})
+
+
+def test_the_picture_of_the_walk_through_shows_the_table_above_it() -> None:
+    text = page("SPARK.md").split("| quarter | declarations | days, median |")[1].split("\n\n")[0]
+    rows = re.findall(r"^\| (\S+) \| ([\d,]+) \| ([\d.]+) \|$", text, flags=re.M)
+    assert len(rows) == 8
+    drawn = [node.text for node in ElementTree.parse(ROOT / "docs" / "payment-times.svg").iter() if node.tag.endswith("}text")]
+    for quarter, count, days in rows:
+        place = drawn.index(quarter)
+        assert drawn[place - 1 : place + 2] == [days, quarter, f"{count} paid"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pyspark
@@ -66,19 +65,55 @@ from pyspark.sql import SparkSession
 
 spark = SparkSession.builder.getOrCreate()
 spark.sparkContext.setLogLevel("ERROR")
-from pyspark_eventstore import DefaultSource
+# what docs/SPARK.md says of job.py
 import pyspark_eventstore
 assert ".zip" in pyspark_eventstore.__file__, pyspark_eventstore.__file__
-spark.dataSource.register(DefaultSource)
-frame = spark.read.format("eventstore").option("partitionBytes", 65536).load(sys.argv[1])
+data, out, folder = sys.argv[1:]
+frame = spark.read.format("eventstore").option("partitionBytes", 65536).load(data)
 seen = frame.selectExpr("sequence", "aggregate_id").collect()
 def where(_):
     import pyspark_eventstore as package
     yield package.__file__
 places = set(spark.sparkContext.parallelize(range(4), 4).mapPartitions(where).collect())
 assert all(".zip" in place for place in places), places
-print("ROWS", len(seen), frame.rdd.getNumPartitions())
+from pyspark_eventstore.rebuilding import rebuild_once
+from pyspark_eventstore.spreading import Place
+done = rebuild_once(spark, [data], Place("totals:Totals", folder), "parquet:" + out)
+print("ROWS", len(seen), frame.rdd.getNumPartitions(), done.events, done.keys, done.rows)
 """
+
+TOTALS = """
+from eventstore.domain import Projection
+
+class Totals(Projection[int]):
+    name = "totals"
+    columns = {"events": int}
+
+    def initial(self):
+        return 0
+
+    def apply(self, state, event):
+        return state + 1
+
+    def row(self, key, state):
+        return {"events": state}
+"""
+
+
+def cluster_section() -> str:
+    return (ROOT / "docs" / "SPARK.md").read_text(encoding="utf-8").split("## On a cluster")[1].split("\n## ")[0]
+
+
+def cluster_commands() -> list[str]:
+    """The commands of docs/SPARK.md, as they are written there."""
+    block = cluster_section().split("<!-- cluster -->")[1].split("<!-- /cluster -->")[0]
+    return [line.removeprefix("$ ") for line in block.splitlines() if line.startswith("$ ")]
+
+
+def job() -> str:
+    """A job with the lines that docs/SPARK.md says a job begins with."""
+    lines = cluster_section().split("```python\n")[1].split("```")[0]
+    return CLUSTER.replace("# what docs/SPARK.md says of job.py", lines)
 
 
 @pytest.mark.heavy
@@ -93,39 +128,39 @@ def test_a_cluster_of_two_workers_gets_the_package_by_py_files(tmp_path: Path) -
     store = three_states(tmp_path / "shard", count=3_000)
     expected = store.sequence
     store.close()
-    archive = ship(tmp_path / "shipped.zip")
-    script = tmp_path / "job.py"
-    script.write_text(CLUSTER)
+    (tmp_path / "job.py").write_text(job())
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "totals.py").write_text(TOTALS)
     interpreter = bare_interpreter(tmp_path)
     environment = {
         **os.environ,
+        "PATH": f"{Path(sys.executable).parent}:{Path(pyspark.__file__).parent / 'bin'}:{os.environ['PATH']}",
         "PYSPARK_PYTHON": str(interpreter),
         "PYSPARK_DRIVER_PYTHON": str(interpreter),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
-    submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
-    done = subprocess.run(
-        [
-            str(submit), "--master", "local-cluster[2,1,1024]", "--py-files", str(archive),
-            "--conf", "spark.sql.python.filterPushdown.enabled=true", "--conf", "spark.ui.enabled=false",
-            "--conf", f"spark.local.dir={tmp_path}", "--conf", "spark.executor.memory=512m",
-            str(script), str(store.path),
-        ],
-        capture_output=True, text=True, cwd=tmp_path, env=environment, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-2_000:] + done.stderr[-4_000:]
+    here = f"--conf spark.ui.enabled=false --conf spark.local.dir={tmp_path} --conf spark.executor.memory=512m"
+    ship, submit = cluster_commands()
+    submit = submit.replace("spark://…", f"'local-cluster[2,1,1024]' {here}")
+    submit = f"{submit} {store.path} {tmp_path}/out {tmp_path}/modules"
+    for command in (ship, submit):
+        command = command.replace("/tmp/es.zip", f"{tmp_path}/es.zip")
+        done = subprocess.run(
+            ["/bin/sh", "-c", command], capture_output=True, text=True, cwd=tmp_path, env=environment, check=False
+        )
+        assert done.returncode == 0, done.stdout[-2_000:] + done.stderr[-4_000:]
     [told] = [line.split() for line in done.stdout.splitlines() if line.startswith("ROWS")]
     assert int(told[1]) == expected
     assert int(told[2]) > 2
+    assert [int(number) for number in told[3:]] == [expected, 10, 10]
 
 
-def ship(archive: Path) -> Path:
-    """The packages that workers need, as docs/SPARK.md tells to pack them."""
-    with zipfile.ZipFile(archive, "w") as target:
-        for top, package in ((ROOT, "eventstore"), (ROOT / "spark_jobs", "pyspark_eventstore")):
-            for path in sorted((top / package).rglob("*.py")):
-                target.write(path, path.relative_to(top))
-    return archive
+def test_an_archive_that_cannot_be_written_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from pyspark_eventstore.main import run
+
+    assert run(["ship", str(tmp_path / "nothing" / "es.zip")]) == 1
+    said = "error: {}: cannot be written (No such file or directory); choose another place\n"
+    assert capsys.readouterr().err == said.format(tmp_path / "nothing" / "es.zip")
 
 
 def bare_interpreter(folder: Path) -> Path:

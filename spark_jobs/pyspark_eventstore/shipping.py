@@ -1,0 +1,44 @@
+"""`eventstore-spark ship`: our packages as an archive for `spark-submit --py-files`."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from eventstore.errors import FolderRefused
+
+
+def ship(archive: Annotated[Path, typer.Argument(metavar="FILE.zip", help="Written anew.", show_default=False)]) -> None:
+    """Pack what workers need of this project, for spark-submit --py-files.
+
+    pyspark, pyarrow, numpy, msgpack and crc32c are not in it: workers need these installed.
+
+    \b
+    Example:
+      eventstore-spark ship es.zip
+    """
+    count = pack(archive)
+    print(f"{count} modules in {archive}")
+
+
+def pack(archive: Path) -> int:
+    """Writes the modules of `eventstore` and of this package; returns how many.
+
+    Raises:
+        FolderRefused: the file cannot be written.
+    """
+    import eventstore
+
+    count = 0
+    try:
+        with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as target:
+            for package in (Path(eventstore.__file__).parent, Path(__file__).parent):
+                for path in sorted(package.rglob("*.py")):
+                    target.write(path, path.relative_to(package.parent))
+                    count += 1
+    except OSError as error:
+        raise FolderRefused(str(archive), f"cannot be written ({error.strerror}); choose another place") from None
+    return count
