@@ -18,6 +18,7 @@ from eventstore.protocol.answers import (
 )
 from eventstore.protocol.frames import FrameReader
 from eventstore.protocol.handshake import Welcome
+from eventstore.protocol.message_answers import QueuePage, encode_messages
 from eventstore.protocol.request_codec import RequestDecoder
 from eventstore.protocol.requests import Hello, Request
 
@@ -63,6 +64,9 @@ class Peer:
         frame = encode_scan_page(request_id, following, at_end, records)
         self._session.receive(frame)
         return len(frame) - 4
+
+    def messages(self, request_id: int, *pages: QueuePage) -> None:
+        self._session.receive(b"".join(encode_messages(request_id, [], 0, pages)))
 
     def goodbye(self) -> None:
         self._session.receive(encode_goodbye())

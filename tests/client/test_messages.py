@@ -6,17 +6,20 @@ import pytest
 
 import eventstore as es
 from eventstore.broker.message import BODY_BYTES_MAX, message_id
+from eventstore.client import questions
 from eventstore.client.batches import BATCH_BYTES, Batch, BatchQueue
-from eventstore.client.calls import Flag
+from eventstore.client.calls import Call, Flag
 from eventstore.client.messages import NewMessage, SendResult, TopicMessages, encode_message, encoded_messages
+from eventstore.client.questions import Question
 from eventstore.client.session import Session
 from eventstore.errors import ConnectionLost, EventStoreError, InvalidArgument, ShuttingDown, UnknownQueue
 from eventstore.flat import Scalar
-from eventstore.protocol.broker_requests import SendMessages, WireMessage
+from eventstore.protocol.broker_requests import Pull, SendMessages, WireMessage
 from eventstore.protocol.frames import LENGTH_BYTES
 from eventstore.protocol.handshake import Welcome
-from eventstore.protocol.message_answers import sent_values
-from tests.client.peer import STORE, Peer, new_session
+from eventstore.protocol.message_answers import QueuePage, sent_values
+from eventstore.protocol.requests import Unsubscribe
+from tests.client.peer import STORE, Peer, add_call, new_session
 
 Queue = BatchQueue[Flag, WireMessage, SendResult]
 
@@ -182,3 +185,62 @@ def test_the_error_of_a_malformed_outcome_is_an_error() -> None:
     ((request_id, _),) = sent(peer)
     peer.outcomes(request_id, ("queue", None, 1))
     assert isinstance(batch.outcome(index), EventStoreError)
+
+
+# ---- pulls
+
+
+def test_a_pull_that_nobody_waits_for_is_ended_at_the_server_and_a_late_answer_ignored() -> None:
+    session = new_session()
+    peer = greeted(session)
+    pull = add_call(session, Pull(1, 1000, 60_000, (("orders", 0, 0, None),)))
+    ((request_id, _),) = peer.received()
+    session.unsubscribe(pull)
+    ((_, ended),) = peer.received()
+    assert ended == Unsubscribe(request_id)
+    peer.messages(request_id)
+    assert not pull.done.is_set()
+    session.disconnected()
+    assert greeted(session).received() == []
+
+
+def test_a_pull_is_sent_again_after_a_reconnect() -> None:
+    session = new_session()
+    peer = greeted(session)
+    pull = add_call(session, Pull(1, 1000, 60_000, (("orders", 0, 0, None),)))
+    sent_first = peer.received()
+    session.disconnected()
+    peer = greeted(session)
+    assert peer.received() == sent_first
+    peer.messages(sent_first[0][0], QueuePage(0, 0, 0, None, None, 0))
+    assert pull.messages().pages == (QueuePage(0, 0, 0, None, None, 0),)
+
+
+# ---- what must not be carried out twice
+
+
+@pytest.mark.parametrize(
+    ("question", "again"),
+    [
+        (questions.add_queues("orders", 2), False),
+        (questions.create_topic("orders", 2, False), False),
+        (questions.create_topic("orders", 2, True), True),
+        (questions.remove_queue("orders", 2), False),
+        (questions.replay("billing", [1]), False),
+        (questions.close_queue("orders", 2), True),
+        (questions.reset("billing", "orders", "start", None), True),
+        (questions.topics(), True),
+    ],
+)
+def test_a_change_that_would_be_another_one_if_it_were_repeated_is_not(question: Question[object], again: bool) -> None:
+    session = new_session()
+    peer = greeted(session)
+    call = Call(question.request, Flag(), resend=question.resend)
+    session.add(call)
+    assert len(peer.received()) == 1
+    session.disconnected()
+    assert len(greeted(session).received()) == again
+    if not again:
+        with pytest.raises(ConnectionLost) as caught:
+            call.ok()
+        assert caught.value.fields["outcome"] == "unknown"

@@ -183,6 +183,60 @@ async def test_a_rebalance_while_messages_are_unfinished_loses_none_of_them(worl
     assert handled == Counter(range(40))
 
 
+@with_each_client
+async def test_a_consumer_whose_server_is_away_can_be_left(world: World) -> None:
+    topic = await world.create()
+    await topic.send(b"1")
+    async with world.store.consumer("billing", "orders", commit_interval=0.02) as consumer:
+        message = await anext(consumer)
+        await anyio.to_thread.run_sync(world.server.stop)
+        message.done()
+    await anyio.to_thread.run_sync(world.server.start)
+    async with world.store.consumer("billing", "orders") as consumer:
+        again = await anext(consumer)
+        assert again.message_id == message.message_id, "what could not be committed comes again"
+        again.done()
+    assert (await world.store.broker.group("billing")).backlog == 0
+
+
+@with_each_client(kinds=("trio", "asyncio"))
+async def test_a_queue_that_is_added_or_removed_reaches_those_who_read(world: World) -> None:
+    topic = await world.create(queues=1)
+    async with world.store.consumer("billing", "orders", commit_interval=0.02) as consumer:
+        await world.store.broker.add_queues("orders", 1)
+        await topic.send(b"new", queue=1)
+        (message,) = await take_done(consumer, 1)
+        assert message.queue == 1
+        await world.backlog_is("billing", 0)
+        await world.store.broker.close_queue("orders", 0)
+        await world.store.broker.remove_queue("orders", 0)
+
+        async def reads_one() -> bool:
+            return consumer.assigned == [("orders", 1)]
+
+        await eventually(reads_one, "the removed queue is gone")
+        sent = await topic.send(b"more")
+        assert (await take_done(consumer, 1))[0].message_id == sent.message_id
+
+
+@with_each_client(kinds=("trio", "asyncio"))
+async def test_a_store_that_is_closed_ends_its_consumers(world: World) -> None:
+    await world.create()
+    other = es.connect(world.server.address)
+    async with other as store, store.consumer("billing", "orders") as consumer, anyio.create_task_group() as tasks:
+        ended = anyio.Event()
+
+        async def consume() -> None:
+            with pytest.raises(es.Closed):
+                await anext(consumer)
+            ended.set()
+
+        tasks.start_soon(consume)
+        await anyio.wait_all_tasks_blocked()
+        await store.aclose()
+        await ended.wait()
+
+
 SEEDS = range(6)
 
 
