@@ -24,7 +24,7 @@ _PAGE: Final = 1_000
 def list_(
     name: GroupName,
     from_offset: Annotated[int, typer.Option(metavar="N", min=0, help="Begin at this offset among the dead letters.")] = 0,
-    limit: Annotated[int, typer.Option(metavar="N", min=1, max=10_000, help="No more than this.")] = 64,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="No more than this.")] = 64,
     as_json: AsJson = False,
     store: StoreAddress = DEFAULT_STORE,
 ) -> None:

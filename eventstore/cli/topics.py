@@ -18,7 +18,7 @@ TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
 @topic.command("create", cls=Command)
 def create(
     name: TopicName,
-    queues: Annotated[int | None, typer.Option(metavar="N", min=1, max=256, help="How many. [as the server is set, 4]")] = None,
+    queues: Annotated[int | None, typer.Option(metavar="N", min=1, help="How many. [as the server is set, 4]")] = None,
     if_missing: Annotated[bool, typer.Option("--if-missing", help="One that is there already is as good.")] = False,
     as_json: AsJson = False,
     store: StoreAddress = DEFAULT_STORE,
@@ -113,7 +113,7 @@ def delete(
 @queue.command("add", cls=Command)
 def add(
     name: TopicName,
-    count: Annotated[int, typer.Option(metavar="N", min=1, max=256, help="How many.")] = 1,
+    count: Annotated[int, typer.Option(metavar="N", min=1, help="How many.")] = 1,
     as_json: AsJson = False,
     store: StoreAddress = DEFAULT_STORE,
 ) -> None:

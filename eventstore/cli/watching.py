@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def top(
-    interval: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, max=60.0, help="Between two looks.")] = 1.0,
+    interval: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="Between two looks.")] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Look once, and end.")] = False,
     queues: Annotated[bool, typer.Option("--queues", help="Every queue, not only their sums by topic.")] = False,
     as_json: AsJson = False,
