@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from eventstore.broker.groups import Bounds, Groups
@@ -49,8 +48,8 @@ def members_of(groups: Groups, name: str, now: float) -> list[MemberView]:
     ]
 
 
-def queues_of(groups: Groups, name: str, bounds: Bounds) -> Iterator[QueueView]:
-    """The queues a group has an offset in, by topic and number. Raises UnknownGroup."""
+def queues_of(groups: Groups, name: str, bounds: Bounds, skip: int, limit: int) -> tuple[int, list[QueueView]]:
+    """In how many queues a group has an offset; and those behind the first `skip`, by topic and number. Raises UnknownGroup."""
     group = groups.get(name)
     readers = {
         (topic, queue): member.id
@@ -58,6 +57,9 @@ def queues_of(groups: Groups, name: str, bounds: Bounds) -> Iterator[QueueView]:
         for topic, queues in member.queues.items()
         for queue in queues
     }
-    for topic, offsets in sorted(groups.progress.groups.get(name, {}).items()):
-        for queue, offset in sorted(offsets.items()):
-            yield QueueView(topic, queue, offset, *bounds(topic, queue), readers.get((topic, queue)))
+    offsets = groups.progress.groups.get(name, {})
+    places = [(topic, queue) for topic in sorted(offsets) for queue in sorted(offsets[topic])]
+    return len(places), [
+        QueueView(topic, queue, offsets[topic][queue], *bounds(topic, queue), readers.get((topic, queue)))
+        for topic, queue in places[skip : skip + limit]
+    ]

@@ -82,8 +82,8 @@ FAILED_PER_FRAME_MAX: Final = 256
 # Messages that one look-up by key may give.
 FOUND_MESSAGES_MAX: Final = 1_000
 
-# Rows of one answer of SHOW_GROUP and LIST_CHUNKS; the next request goes on behind them.
-ROWS_PER_ANSWER_MAX: Final = 10_000
+# Rows of one answer of SHOW_GROUP and LIST_CHUNKS: it is made in one go. The next request goes on behind them.
+ROWS_PER_ANSWER_MAX: Final = 1_000
 
 # Queues of one topic.
 QUEUES_MAX: Final = 256

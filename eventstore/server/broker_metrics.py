@@ -33,7 +33,8 @@ class BrokerCollector(Collector):
         self._broker = broker
 
     def collect(self) -> Iterator[Metric]:
-        rows = queue_rows(self._broker.statistics.queues())
+        queues = self._broker.statistics.queues()
+        rows = queue_rows(queues)
         for place, (name, what) in enumerate(_COUNTERS):
             counter = CounterMetricFamily(name, what, labels=("topic", "queue"))
             for (topic, queue), values in rows.items():
@@ -44,12 +45,12 @@ class BrokerCollector(Collector):
             kept.add_metric((topic, queue), values[-1])
         yield kept
         backlog = GaugeMetricFamily("eventstore_group_backlog", "messages a group has to consume", labels=("group", "topic"))
-        for (group, topic), count in sorted(self._backlogs().items())[:SERIES_MAX]:
+        for (group, topic), count in sorted(self._backlogs(queues).items())[:SERIES_MAX]:
             backlog.add_metric((group, topic), count)
         yield backlog
 
-    def _backlogs(self) -> dict[tuple[str, str], int]:
-        ends = {(each.topic, each.queue): (each.begin, each.end) for each in self._broker.statistics.queues()}
+    def _backlogs(self, queues: Sequence[QueueFigures]) -> dict[tuple[str, str], int]:
+        ends = {(each.topic, each.queue): (each.begin, each.end) for each in queues}
         found: dict[tuple[str, str], int] = {}
         for group, topics in list(self._broker.groups.progress.groups.items()):
             for topic, offsets in list(topics.items()):

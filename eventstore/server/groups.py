@@ -137,12 +137,9 @@ class GroupRequests:
     def show(self, connection: Connection, request_id: int, request: ShowGroup) -> None:
         async def answer() -> Sequence[bytes]:
             groups = self._broker.groups
-            queues = list(queues_of(groups, request.group, self._broker.bounds))
-            rows = [
-                (each.topic, each.queue, each.offset, each.begin, each.end, each.member)
-                for each in queues[request.skip : request.skip + ROWS_PER_ANSWER_MAX]
-            ]
-            return (encode_ok(request_id, groups.get(request.group).generation, len(queues), *flat.chain(rows)),)
+            count, found = queues_of(groups, request.group, self._broker.bounds, request.skip, ROWS_PER_ANSWER_MAX)
+            rows = ((each.topic, each.queue, each.offset, each.begin, each.end, each.member) for each in found)
+            return (encode_ok(request_id, groups.get(request.group).generation, count, *flat.chain(rows)),)
 
         self._replies.later(connection, request_id, answer, LIST_BYTES)
 

@@ -22,15 +22,18 @@ from eventstore.server.connection import Connection
 from eventstore.server.gate import Gate
 
 _PER_CONNECTION_MAX: Final = 64
+_QUEUES_MAX: Final = 250_000  # that all pulls together wait for, some hundred bytes each
+_QUEUES_A_PULL: Final = 16  # what waiting costs beside its queues, in queues
 _log = logging.getLogger(__name__)
 
 
 class _Waiting:
     """A pull that is not answered yet; ends with its connection. `owed`: the first look is still due, which is not a wait."""
 
-    def __init__(self, connection: Connection, request_id: int) -> None:
+    def __init__(self, connection: Connection, request_id: int, weight: int) -> None:
         self.connection = connection
         self.request_id = request_id
+        self.weight = weight
         self.scope = trio.CancelScope()
         self.owed = True
 
@@ -46,6 +49,7 @@ class MessagePulls:
         self._nursery = nursery
         self._gate: Gate | None = None
         self._waiting: set[_Waiting] = set()
+        self._weight = 0
         self._ended = trio.lowlevel.ParkingLot()
         self._stopping = False
 
@@ -72,7 +76,11 @@ class MessagePulls:
                 limit=_PER_CONNECTION_MAX,
                 value=len(connection.endings),
             )
-        waiting = _Waiting(connection, request_id)
+        weight = _QUEUES_A_PULL + len(request.wants)
+        if self._weight + weight > _QUEUES_MAX:
+            raise Overloaded(f"the pulls of all connections wait for {_QUEUES_MAX} queues, the limit", limit=_QUEUES_MAX)
+        self._weight += weight
+        waiting = _Waiting(connection, request_id, weight)
         connection.endings[request_id] = waiting
         connection.owed += 1
         self._waiting.add(waiting)
@@ -103,6 +111,7 @@ class MessagePulls:
             pieces = (encode_error(waiting.request_id, failed),)
         self._looked(waiting)
         self._waiting.discard(waiting)
+        self._weight -= waiting.weight
         self._ended.unpark_all()
         if waiting.connection.endings.get(waiting.request_id) is not waiting:
             return  # UNSUBSCRIBE ended it, or its connection is closed

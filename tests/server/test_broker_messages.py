@@ -203,3 +203,25 @@ def test_a_pull_that_waits_holds_up_nothing_else_of_its_connection(serve: Serve)
         client.send_request(SendMessages("alone", [message(b"x")]))
         answered = {client.answer()[0] for _ in range(4)}
         assert set(waiting) < answered
+
+
+def test_what_all_connections_wait_for_is_bounded_and_free_again_when_they_are_gone(serve: Serve) -> None:
+    server = serve()
+    clients = [RawClient(server.port) for _ in range(4)]
+    create(clients[0], "crowded")
+    request = Pull(64, 1, WAIT_MS, tuple(("crowded", 0, 0, None) for _ in range(1_000)))
+    refused = 0
+    for client in clients:
+        asked = [client.send_request(request) for _ in range(64)]
+        ping = client.send_request(Ping())
+        while (answered := client.answer())[0] != ping:
+            assert answered[0] in asked
+            assert isinstance(answered[1], Failure)
+            assert isinstance(answered[1].error, Overloaded)
+            refused += 1
+    assert refused == 256 - 250_000 // 1_016
+    for client in clients:
+        client.close()
+    wait_until(lambda: server.ask(lambda running: running.broker.figures()["broker_pulls"]) == 0, "their pulls end")  # type: ignore[union-attr]
+    with RawClient(server.port) as client:
+        assert pull(client, *request.wants) == ([], ((0, 0, 0, None, None, 0),) * 1_000)
