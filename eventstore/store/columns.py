@@ -29,9 +29,13 @@ Ints = npt.NDArray[np.int64]
 
 
 class FileColumns:
-    """Collects commits and events of one file, in the order of its bytes. Call it with every slab, then `finish`."""
+    """Collects commits and events of one file, in the order of its bytes. Call it with every slab, then `finish`.
 
-    def __init__(self) -> None:
+    Without `commands` there is no column of their hashes, which are a sixth of the work.
+    """
+
+    def __init__(self, *, commands: bool = True) -> None:
+        self._commands = commands
         self.ordinals: dict[bytes, int] = {}
         self.types: dict[str, int] = {}
         self._parts: list[dict[str, npt.NDArray[np.generic]]] = []
@@ -45,7 +49,6 @@ class FileColumns:
         values = flat.decode_trusted(bytes(data[: found.end - base]), 4 * len(counts) + 4 * events)
         starts = np.cumsum(4 * counts + 4) - (4 * counts + 4)
         ids = [str(value).encode() for value in _pick(values, starts + 1)]
-        commands = [command_hash(str(value).encode()) for value in _pick(values, starts + 2)]
         ordinals = self.ordinals
         commit = {
             "commit_ordinal": np.array([ordinals.setdefault(name, len(ordinals)) for name in ids], np.int64),
@@ -55,8 +58,10 @@ class FileColumns:
             "commit_sequence": headers["sequence"].astype(np.int64),
             "commit_version": headers["first_version"].astype(np.int64),
             "commit_time": headers["time"],
-            "commit_command": np.array(commands, np.uint64),
         }
+        if self._commands:
+            hashes = [command_hash(str(value).encode()) for value in _pick(values, starts + 2)]
+            commit["commit_command"] = np.array(hashes, np.uint64)
         payload_at = offsets + HEADER_BYTES + 4 + headers["id_len"] + headers["command_len"] + base
         self._parts.append({**commit, **self._events(values, starts, counts, payload_at)})
 

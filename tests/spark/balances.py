@@ -67,3 +67,14 @@ class Raises(ByType):
         if (event.aggregate_id, event.version) == ("acc-003", 5):
             raise ValueError("not this one")
         return state + 1
+
+
+class RaisesByAggregate(Balances):
+    """The same, by aggregate."""
+
+    name = "raises_by_aggregate"
+
+    def apply(self, state: dict[str, Any], event: Event) -> dict[str, Any] | None:
+        if (event.aggregate_id, event.version) == ("acc-003", 5):
+            raise ValueError("not this one")
+        return super().apply(state, event)

@@ -101,9 +101,22 @@ def test_a_target_that_exists_is_only_replaced_when_told_to(spark: SparkSession,
 def test_a_projection_that_raises_is_named_with_the_event_and_leaves_nothing(
     spark: SparkSession, store: MadeStore, tmp_path: Path
 ) -> None:
-    said = r"projection 'raises' failed at sequence \d+, aggregate 'acc-003', version 5, type '.*': ValueError: not this one"
-    with pytest.raises(PySparkException, match=said):
-        rebuild_once(spark, [str(store.path)], place("Raises"), f"parquet:{tmp_path}/out")
+    said = r"projection '{}' failed at sequence \d+, aggregate 'acc-003', version 5, type '.*': ValueError: not this one"
+    for name, table in (("Raises", "raises"), ("RaisesByAggregate", "raises_by_aggregate")):
+        with pytest.raises(PySparkException, match=said.format(table)):
+            rebuild_once(spark, [str(store.path)], place(name), f"parquet:{tmp_path}/out")
+    assert not (tmp_path / "out" / "current.json").exists()
+
+
+def test_damage_is_named_with_file_and_byte_offset_and_leaves_nothing(
+    spark: SparkSession, store: MadeStore, tmp_path: Path
+) -> None:
+    path = store.file(1)
+    raw = bytearray(path.read_bytes())
+    raw[4096 + 100] ^= 0x10
+    path.write_bytes(raw)
+    with pytest.raises(PySparkException, match=rf"{path}: corrupt at byte offset 4096: the checksum of the record"):
+        rebuild_once(spark, [str(store.path)], place("Balances"), f"parquet:{tmp_path}/out")
     assert not (tmp_path / "out" / "current.json").exists()
 
 
