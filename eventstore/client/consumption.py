@@ -12,13 +12,14 @@ Whoever drives it sends the requests it makes and tells it the answers. The rule
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from typing import Final, NamedTuple
 
-from eventstore.client.delivery import Mode, deliveries, raw_batches
+from eventstore.client.delivery import Mode, Part, deliveries, raw_batches
 from eventstore.client.turns import Parallel, Sequential, Turns
 from eventstore.client.window import Ledger, Window
 from eventstore.errors import InvalidArgument, ProtocolError
@@ -139,6 +140,7 @@ class Consumption:
         self._ledger = ledger
         self._windows: dict[tuple[str, int], Window] = {}
         self._turn = 0
+        self._unopened: deque[tuple[list[Part], Messages]] = deque()
 
     # ---- what it reads
 
@@ -199,23 +201,41 @@ class Consumption:
         return Asked(Pull(min(room, PULL_MESSAGES), min(room_bytes, PULL_BYTES), wait_ms, wants), asked)
 
     def received(self, asked: Asked, answer: Messages) -> None:
-        """Takes what a pull brought.
+        """Takes what a pull brought. The next one may be asked for; `open` then decodes this one, while that one travels.
 
         Raises:
-            ProtocolError: it is no answer to it.
+            ProtocolError: it is no answer to the pull.
         """
         pages = answer.pages
         if len(pages) != len(asked.windows) or sum(page.messages for page in pages) != answer.count:
             raise ProtocolError(f"a pull of {len(asked.windows)} queues was answered by {len(pages)} pages", field="pages")
         each_bytes = len(answer.records) // answer.count if answer.count else 0
-        for window, page, items, places in (raw_batches if self.raw else deliveries)(asked.windows, answer):
+        parts = []
+        for window, page in zip(asked.windows, pages, strict=True):
+            start = window.next_offset if page.clamped is None else page.begin
+            if page.messages:
+                parts.append(Part(window, start, page.next_offset, page.messages))
             if window.closed:
                 continue
             if page.next_offset < window.next_offset:  # the queue is shorter than it was: a broker that lost its last writes
                 self._begin_anew(window, page.next_offset)
-                continue
-            window.arrived(places, page.next_offset, page.messages, page.messages * each_bytes)
-            self.turns.put(window, items)
+            else:
+                window.arrived(start, page.next_offset, page.messages, page.messages * each_bytes)
+        if parts:
+            self._unopened.append((parts, answer))
+
+    def open(self) -> None:
+        """Decodes what was received, so that it can be handed out.
+
+        Raises:
+            ProtocolError: it does not hold together.
+        """
+        while self._unopened:
+            parts, answer = self._unopened.popleft()
+            for window, items, places in (raw_batches if self.raw else deliveries)(parts, answer):
+                if not window.closed:
+                    window.open(places)
+                    self.turns.put(window, items)
 
     def _begin_anew(self, window: Window, offset: int) -> None:
         before = dict(self._windows)

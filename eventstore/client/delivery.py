@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
 from operator import add, itemgetter
 from struct import Struct
-from typing import Final, Literal, TypeAlias, cast
+from typing import Final, Literal, NamedTuple, TypeAlias, cast
 
 from eventstore.broker.message import Message, decode_messages, parse_message_id
 from eventstore.broker.names import RETRY
@@ -15,7 +15,7 @@ from eventstore.client.window import Window
 from eventstore.errors import InvalidArgument
 from eventstore.fields import check_text
 from eventstore.protocol.broker_requests import REASON_BYTES_MAX
-from eventstore.protocol.message_answers import Messages, QueuePage
+from eventstore.protocol.message_answers import Messages
 
 Mode = Literal["parallel", "sequential"]
 MODES: Final = ("parallel", "sequential")
@@ -108,8 +108,17 @@ class RawBatch:
 Item: TypeAlias = Delivery | RawBatch
 
 
-Opened: TypeAlias = "Iterator[tuple[Window, QueuePage, list[Item], list[int]]]"
-"""Of each queue of an answer: its page, what is handed out of it, and where each of that is to be finished."""
+class Part(NamedTuple):
+    """What an answer to a pull holds of one queue: `messages` messages, from the offset `start` to before `next_offset`."""
+
+    window: Window
+    start: int
+    next_offset: int
+    messages: int
+
+
+Opened: TypeAlias = "Iterator[tuple[Window, list[Item], list[int]]]"
+"""Of each queue what is handed out of it, and where each of that is to be finished."""
 
 
 def place_of(item: Item) -> tuple[Window, int]:
@@ -119,36 +128,35 @@ def place_of(item: Item) -> tuple[Window, int]:
     return item._window, cast(int, item[_PLACE])  # type: ignore[misc] # see `Delivery`
 
 
-def deliveries(windows: Sequence[Window], answer: Messages) -> Opened:
-    """For each window its page, its messages and their offsets. `windows`: those that were asked for, in that order.
+def deliveries(parts: Sequence[Part], answer: Messages) -> Opened:
+    """The messages of each part of an answer.
 
     Raises:
         ProtocolError: the answer does not hold together.
     """
     messages = decode_messages(cast(bytes, answer.records), answer.count)
-    make = tuple.__new__
+    make = cast("Callable[..., Item]", tuple.__new__)
     at = 0
-    for window, page in zip(windows, answer.pages, strict=True):
-        part = messages[at : at + page.messages]
-        at += page.messages
-        offsets = list(map(_offset_of, part))
+    for window, _, _, count in parts:
+        found = messages[at : at + count]
+        at += count
+        offsets = list(map(_offset_of, found))
         if window.topic.startswith(RETRY):
-            part = list(map(_original, part))
-        rows: Iterable[tuple[object, ...]] = map(add, part, zip(repeat(window), offsets, strict=False))
-        yield window, page, list(map(cast("Callable[..., Item]", make), repeat(Delivery), rows)), offsets
+            found = list(map(_original, found))
+        rows: Iterable[tuple[object, ...]] = map(add, found, zip(repeat(window), offsets, strict=False))
+        yield window, list(map(make, repeat(Delivery), rows)), offsets
 
 
-def raw_batches(windows: Sequence[Window], answer: Messages) -> Opened:
-    """As `deliveries`: at most one batch each, at the place where its page begins."""
+def raw_batches(parts: Sequence[Part], answer: Messages) -> Opened:
+    """As `deliveries`: one batch for each part, at the place where it begins."""
     records, at = memoryview(answer.records), 0
     left = answer.count
-    for window, page in zip(windows, answer.pages, strict=True):
-        end = _end_of(records, at, page.messages) if page.messages < left else len(records)
-        left -= page.messages
-        place = window.next_offset if page.clamped is None else page.begin
-        batch = RawBatch(window, place, records[at:end], page.messages, page.next_offset)
+    for window, start, next_offset, count in parts:
+        end = _end_of(records, at, count) if count < left else len(records)
+        left -= count
+        batch = RawBatch(window, start, records[at:end], count, next_offset)
         at = end
-        yield window, page, [batch] if page.messages else [], [place] if page.messages else []
+        yield window, [batch], [start]
 
 
 def _end_of(records: memoryview, start: int, count: int) -> int:

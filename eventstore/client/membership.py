@@ -23,7 +23,7 @@ import anyio
 from eventstore.client.backoff import Backoff
 from eventstore.client.calls import Call
 from eventstore.client.connection import Connection
-from eventstore.client.consumption import Consumption, Reader, shares_of
+from eventstore.client.consumption import Asked, Consumption, Reader, shares_of
 from eventstore.client.delivery import Mode
 from eventstore.client.window import Ledger, Window
 from eventstore.errors import (
@@ -57,14 +57,14 @@ class Membership:
         self.changed = anyio.Event()
         self._connection = connection
         self._interval_s = interval_s
-        self._pull: Call[anyio.Event] | None = None
+        self._pull: tuple[Call[anyio.Event], Asked] | None = None  # on its way
         self._to_say = anyio.Event()  # there is something to say before the interval is over
         self._said = anyio.Event()
 
     async def join(self) -> None:
         """Becomes a member. Raises what the server says, or ConnectionLost."""
         self.ledger.wake = _waking(self._wake)
-        self._assigned(await self._ask(self.consumption.reader.join()))
+        self._assigned(await self._tell(self.consumption.reader.join()))
 
     async def leave(self) -> None:
         """Commits what was finished, and gives the queues to the others. Does what can be done within a few seconds."""
@@ -72,7 +72,7 @@ class Membership:
             if self.consumption.generation is not None:
                 with contextlib.suppress(*_OUTDATED):
                     await self._say()
-            await self._ask(self.consumption.reader.leave())
+            await self._tell(self.consumption.reader.leave())
         self.consumption.left()
         self.ledger.close()
 
@@ -96,12 +96,12 @@ class Membership:
 
     def _drop_pull(self) -> None:
         """It asks for what is not wanted any more."""
-        pull, self._pull = self._pull, None
-        if pull is not None:
+        if self._pull is not None:
+            (pull, _), self._pull = self._pull, None
             self._connection.drop(pull)
             pull.done.set()
 
-    async def _ask(self, request: BrokerRequest) -> Sequence[Scalar]:
+    async def _tell(self, request: BrokerRequest) -> Sequence[Scalar]:
         call = Call(request, anyio.Event())
         await self._connection.finish(call)
         return call.ok().values
@@ -130,16 +130,14 @@ class Membership:
 
     async def _fetch(self) -> None:
         changed, said = self.changed, self._said
-        self.ledger.room_awaited = True  # before looking: what is finished meanwhile wakes
-        asked = self.consumption.ask()
-        if asked is None:
+        if self._pull is None and not self._ask_for_more():
             await changed.wait()
             return
-        self.ledger.room_awaited = False
-        pull = self._pull = Call(asked.request, anyio.Event())
-        await self._connection.finish(pull)
-        if self._pull is not pull:  # dropped
-            return
+        assert self._pull is not None
+        pull, asked = self._pull
+        await pull.done.wait()
+        if self._pull is None or self._pull[0] is not pull:
+            return  # dropped
         self._pull = None
         try:
             answer = pull.messages()
@@ -148,7 +146,23 @@ class Membership:
             await said.wait()
             return
         self.consumption.received(asked, answer)
-        self._wake()
+        try:
+            self._ask_for_more()  # travels while this one is decoded
+        finally:
+            self.consumption.open()
+            self._wake()
+
+    def _ask_for_more(self) -> bool:
+        """Whether there is something to ask for, and room."""
+        self.ledger.room_awaited = True  # before looking: what is finished meanwhile wakes
+        asked = self.consumption.ask()
+        if asked is None:
+            return False
+        self.ledger.room_awaited = False
+        pull = Call(asked.request, anyio.Event())
+        self._connection.add(pull)
+        self._pull = pull, asked
+        return True
 
     # ---- speaking
 
@@ -176,7 +190,7 @@ class Membership:
             await self._report(reason, places)
         silent = True
         for request, moved in consumption.commits():
-            await self._ask(request)
+            await self._tell(request)
             consumption.committed(moved)
             silent = False
         if silent:
@@ -184,7 +198,7 @@ class Membership:
 
     async def _report(self, reason: str, places: list[tuple[Window, int]]) -> None:
         try:
-            await self._ask(self.consumption.failure(reason, places))
+            await self._tell(self.consumption.failure(reason, places))
         except InvalidArgument:  # a message is gone with its chunk: it cannot come again, and must not stop the others
             if len(places) > 1:
                 for place in places:
@@ -193,7 +207,7 @@ class Membership:
         self.consumption.reported(places)
 
     async def _beat(self) -> None:
-        values = await self._ask(self.consumption.heartbeat())
+        values = await self._tell(self.consumption.heartbeat())
         if values:
             self._assigned(values)
 

@@ -1,8 +1,9 @@
 """How far a group may commit in one queue: the sliding window over what its member holds of it.
 
 A commit says that everything in front of an offset is done with, but messages are finished in any order. So a window keeps the
-offsets of those that are not finished, in order; the first of them is as far as a commit may go. What a tag filter left out
-counts as finished: with nothing unfinished that place is where the next pull goes on.
+offsets of those that are not finished, in order; the first of them is as far as a commit may go. A page that was not opened yet
+is unfinished from its first offset on. What a tag filter left out counts as finished: with nothing unfinished that place is
+where the next pull goes on.
 
 A queue that goes to another member *closes* its window. Whatever is said about its messages afterwards is ignored: they are
 the other member's now.
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 
@@ -59,7 +60,7 @@ class Window:
     """
 
     __slots__ = (
-        "_finished", "_ledger", "_pages", "_unfinished", "closed", "committed", "messages", "next_offset", "queue",
+        "_finished", "_ledger", "_pages", "_unfinished", "_unopened", "closed", "committed", "messages", "next_offset", "queue",
         "size_bytes", "tags", "topic",
     )  # fmt: skip
 
@@ -74,6 +75,7 @@ class Window:
         self.size_bytes = 0
         self._ledger = ledger
         self._unfinished: deque[int] = deque()
+        self._unopened: deque[int] = deque()
         self._finished: set[int] = set()
         self._pages: deque[_Held] = deque()
 
@@ -84,17 +86,28 @@ class Window:
     def position(self) -> int:
         """Everything in front of this offset is finished."""
         with self._ledger.lock:
-            return self._unfinished[0] if self._unfinished else self.next_offset
+            return self._position()
 
-    def arrived(self, offsets: Iterable[int], next_offset: int, messages: int, size_bytes: int) -> None:
-        """A page came, which ends in front of `next_offset`. `offsets`: those that are to be finished, ascending."""
+    def _position(self) -> int:
+        if self._unfinished:
+            return self._unfinished[0]
+        return self._unopened[0] if self._unopened else self.next_offset
+
+    def arrived(self, start: int, next_offset: int, messages: int, size_bytes: int) -> None:
+        """A page came with the offsets from `start` to before `next_offset`; to be opened, if there are messages in it."""
         with self._ledger.lock:
             if messages:
-                self._unfinished.extend(offsets)
+                self._unopened.append(start)
                 self._pages.append(_Held(next_offset, messages, size_bytes))
                 self.messages += messages
                 self.size_bytes += size_bytes
             self.next_offset = next_offset
+
+    def open(self, offsets: Iterable[int]) -> None:
+        """The oldest page that was not opened is: these are to be finished, ascending."""
+        with self._ledger.lock:
+            self._unopened.popleft()
+            self._unfinished.extend(offsets)
 
     def finish(self, offset: int) -> None:
         """What was to be finished at this offset is; again, or after the window was closed, it does nothing."""
@@ -106,7 +119,7 @@ class Window:
             if offset == unfinished[0]:
                 unfinished.popleft()
                 finished = self._finished
-                while finished and unfinished[0] in finished:  # a finished one is always unfinished's, so it is not empty
+                while finished and unfinished[0] in finished:  # the finished ones are all among those, so there is a first
                     finished.remove(unfinished.popleft())
                 released = self._release()
             else:
@@ -114,11 +127,6 @@ class Window:
                 released = False
             if ledger.turn_awaited or (released and ledger.room_awaited):
                 ledger.wake()
-
-    def finish_each(self, offsets: Sequence[int]) -> None:
-        """As `finish`, for several."""
-        for offset in offsets:
-            self.finish(offset)
 
     def fail(self, offset: int, reason: str) -> None:
         """The message is to be reported as failed, and is unfinished until that was done."""
@@ -135,7 +143,7 @@ class Window:
 
     def _release(self) -> bool:
         """Lets go of the pages that were passed; whether there was one."""
-        pages, at = self._pages, self._unfinished[0] if self._unfinished else self.next_offset
+        pages, at = self._pages, self._position()
         before = len(pages)
         while pages and pages[0].end <= at:
             page = pages.popleft()
@@ -148,6 +156,7 @@ class Window:
         with self._ledger.lock:
             self.closed = True
             self._unfinished.clear()
+            self._unopened.clear()
             self._finished.clear()
             self._pages.clear()
             self.messages = self.size_bytes = 0

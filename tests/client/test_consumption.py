@@ -53,6 +53,11 @@ def ask(consumption: Consumption) -> Asked:
     return asked
 
 
+def receive(consumption: Consumption, asked: Asked, answer: Messages) -> None:
+    consumption.received(asked, answer)
+    consumption.open()
+
+
 def taken(consumption: Consumption, count: int = 1_000_000) -> list[Delivery]:
     found: list[Delivery] = []
     while len(found) < count and (item := consumption.turns.take()) is not None:
@@ -71,7 +76,7 @@ def test_messages_come_in_the_order_of_their_queue_with_all_they_have() -> None:
     assign(consumption, 5, (0, 10))
     asked = ask(consumption)
     assert asked.request.wants == (("orders", 0, 10, None),)
-    consumption.received(asked, answer(asked, range(10, 13)))
+    receive(consumption, asked, answer(asked, range(10, 13)))
     first, *others = taken(consumption)
     assert isinstance(first, Message)
     assert (first.topic, first.queue, first.queue_offset, first.key, first.tag) == ("orders", 0, 10, "key-10", "tag")
@@ -85,7 +90,7 @@ def test_what_is_not_finished_is_not_committed() -> None:
     consumption = new()
     assign(consumption, 5, (0, 0), (1, 0))
     asked = ask(consumption)
-    consumption.received(asked, answer(asked, range(3), range(3)))
+    receive(consumption, asked, answer(asked, range(3), range(3)))
     assert committed(consumption) == {}
     for message in taken(consumption):
         if (message.queue, message.queue_offset) != (0, 1):
@@ -97,7 +102,7 @@ def test_a_commit_names_group_member_and_generation_and_comes_once() -> None:
     consumption = new()
     assign(consumption, 5, (0, 0))
     asked = ask(consumption)
-    consumption.received(asked, answer(asked, range(3)))
+    receive(consumption, asked, answer(asked, range(3)))
     for message in taken(consumption):
         message.done()
     ((request, moved),) = consumption.commits()
@@ -111,8 +116,37 @@ def test_a_page_of_which_a_filter_left_out_everything_moves_the_commit_on() -> N
     consumption = new()
     assign(consumption, 5, (0, 0))
     asked = ask(consumption)
-    consumption.received(asked, answer(asked, (), behind=16_384))
+    receive(consumption, asked, answer(asked, (), behind=16_384))
     assert committed(consumption) == {0: 16_384}
+
+
+def test_what_was_not_decoded_yet_is_not_committed_and_the_next_pull_goes_on_behind_it() -> None:
+    consumption = new()
+    assign(consumption, 5, (0, 0))
+    asked = ask(consumption)
+    consumption.received(asked, answer(asked, range(3)))
+    assert committed(consumption) == {}
+    following = ask(consumption)
+    assert following.request.wants == (("orders", 0, 3, None),)
+    assert following.request.messages_max < 10_000
+    consumption.received(following, answer(following, range(3, 5)))
+    consumption.open()
+    first, *others = taken(consumption)
+    first.done()
+    assert committed(consumption) == {0: 1}
+    for message in others:
+        message.done()
+    assert committed(consumption) == {0: 5}
+
+
+def test_what_was_not_decoded_yet_when_its_queue_went_is_not_handed_out() -> None:
+    consumption = new()
+    assign(consumption, 5, (0, 0), (1, 0))
+    asked = ask(consumption)
+    consumption.received(asked, answer(asked, range(3), range(3)))
+    assign(consumption, 6, (1, 0))
+    consumption.open()
+    assert [message.queue for message in taken(consumption)] == [1, 1, 1]
 
 
 # ---- rebalances
@@ -122,7 +156,7 @@ def test_a_queue_that_stays_keeps_what_is_held_of_it() -> None:
     consumption = new()
     assign(consumption, 5, (0, 0), (1, 0))
     asked = ask(consumption)
-    consumption.received(asked, answer(asked, range(3), range(3)))
+    receive(consumption, asked, answer(asked, range(3), range(3)))
     first = taken(consumption, 1)[0]
     assert assign(consumption, 6, (0, 0), (1, 0)) is False
     first.done()
@@ -135,7 +169,7 @@ def test_a_queue_that_goes_takes_what_waits_of_it_along_and_finishing_it_does_no
     consumption = new(mode)
     assign(consumption, 5, (0, 0), (1, 0))
     asked = ask(consumption)
-    consumption.received(asked, answer(asked, range(3), range(3)))
+    receive(consumption, asked, answer(asked, range(3), range(3)))
     first = taken(consumption, 1)[0]
     kept = 1 - first.queue
     assert assign(consumption, 6, (kept, 0)) is True
@@ -157,7 +191,7 @@ def test_an_answer_to_a_pull_of_before_brings_nothing_of_a_queue_that_went() -> 
     asked = ask(consumption)
     kept = asked.request.wants[1][1]
     assign(consumption, 6, (kept, 0))
-    consumption.received(asked, answer(asked, range(3), range(2)))
+    receive(consumption, asked, answer(asked, range(3), range(2)))
     assert [message.queue for message in taken(consumption)] == [kept, kept]
 
 
@@ -167,7 +201,7 @@ def test_a_reset_begins_the_queue_anew(offset: int) -> None:
     consumption = new()
     assign(consumption, 5, (0, 5))
     asked = ask(consumption)
-    consumption.received(asked, answer(asked, range(5, 12)))
+    receive(consumption, asked, answer(asked, range(5, 12)))
     for message in taken(consumption, 3):
         message.done()
     assert assign(consumption, 6, (0, offset)) is True
@@ -181,7 +215,7 @@ def test_a_commit_whose_answer_was_lost_is_no_reset(offset: int) -> None:
     consumption = new()
     assign(consumption, 5, (0, 5))
     asked = ask(consumption)
-    consumption.received(asked, answer(asked, range(5, 12)))
+    receive(consumption, asked, answer(asked, range(5, 12)))
     for message in taken(consumption, 3):
         message.done()
     assert assign(consumption, 6, (0, offset)) is False
@@ -202,7 +236,7 @@ def test_a_queue_that_is_shorter_than_it_was_is_begun_anew_at_its_end() -> None:
     consumption = new()
     assign(consumption, 5, (0, 50))
     asked = ask(consumption)
-    consumption.received(asked, Messages(b"", 0, (QueuePage(40, 0, 40, 50, None, 0),)))
+    receive(consumption, asked, Messages(b"", 0, (QueuePage(40, 0, 40, 50, None, 0),)))
     assert ask(consumption).request.wants == (("orders", 0, 40, None),)
 
 
@@ -214,10 +248,10 @@ def test_no_more_is_asked_for_than_may_be_held() -> None:
     assign(consumption, 5, (0, 0))
     asked = ask(consumption)
     assert asked.request.messages_max == 100
-    consumption.received(asked, answer(asked, range(60)))
+    receive(consumption, asked, answer(asked, range(60)))
     assert ask(consumption).request.messages_max == 40
     asked = ask(consumption)
-    consumption.received(asked, answer(asked, range(60, 100)))
+    receive(consumption, asked, answer(asked, range(60, 100)))
     assert consumption.ask() is None
     held = taken(consumption)
     for message in held[:59]:
@@ -232,7 +266,7 @@ def test_bytes_are_bounded_as_well() -> None:
     assign(consumption, 5, (0, 0))
     asked = ask(consumption)
     assert asked.request.bytes_max == 1000
-    consumption.received(asked, answer(asked, range(20)))
+    receive(consumption, asked, answer(asked, range(20)))
     assert consumption.ask() is None
     for message in taken(consumption):
         message.done()
@@ -244,7 +278,7 @@ def test_one_queue_does_not_take_the_room_of_the_others() -> None:
     assign(consumption, 5, (0, 0), (1, 0))
     asked = ask(consumption)
     stuck = asked.request.wants[0][1]
-    consumption.received(asked, answer(asked, range(600), ()))
+    receive(consumption, asked, answer(asked, range(600), ()))
     asked = ask(consumption)
     assert [want[1] for want in asked.request.wants] == [1 - stuck]
     assert asked.request.wait_ms == WAIT_MS_OTHERS
@@ -268,7 +302,7 @@ def test_sequential_hands_out_one_unfinished_message_of_a_queue_at_a_time() -> N
     consumption = new("sequential")
     assign(consumption, 5, (0, 0), (1, 0))
     asked = ask(consumption)
-    consumption.received(asked, answer(asked, (0, 3, 4), (7,)))
+    receive(consumption, asked, answer(asked, (0, 3, 4), (7,)))
     first, second = taken(consumption)
     assert {first.queue, second.queue} == {0, 1}
     longer = first if first.queue == asked.request.wants[0][1] else second
@@ -282,7 +316,7 @@ def test_sequential_goes_on_behind_a_failed_message_once_that_was_reported() -> 
     consumption = new("sequential")
     assign(consumption, 5, (0, 0))
     asked = ask(consumption)
-    consumption.received(asked, answer(asked, range(2)))
+    receive(consumption, asked, answer(asked, range(2)))
     taken(consumption)[0].retry("no stock")
     assert taken(consumption) == []
     ((reason, places),) = consumption.failures()
@@ -299,7 +333,7 @@ def test_failures_travel_together_as_far_as_their_reason_is_the_same() -> None:
     consumption = new()
     assign(consumption, 5, (0, 0))
     asked = ask(consumption)
-    consumption.received(asked, answer(asked, range(600)))
+    receive(consumption, asked, answer(asked, range(600)))
     for message in taken(consumption):
         message.retry("odd" if message.queue_offset % 2 else "even")
     reports = consumption.failures()
@@ -316,7 +350,7 @@ def test_a_message_that_comes_again_is_as_it_was_sent_first() -> None:
     assign(consumption, 5, (1, 20), topic="retry:billing")
     asked = ask(consumption)
     was = dict(zip(ORIGIN, ("orders", "3", "77", f"{9:04x}{8192:016x}"), strict=True))
-    consumption.received(asked, answer(asked, (20,), properties={**was, FAILURES: "2", "mine": "x"}))
+    receive(consumption, asked, answer(asked, (20,), properties={**was, FAILURES: "2", "mine": "x"}))
     (message,) = taken(consumption)
     assert (message.topic, message.queue, message.queue_offset, message.message_id) == ("orders", 3, 77, f"{9:04x}{8192:016x}")
     assert message.times_failed == 2
@@ -330,7 +364,7 @@ def test_a_reason_that_is_too_long_is_refused() -> None:
     consumption = new()
     assign(consumption, 5, (0, 0))
     asked = ask(consumption)
-    consumption.received(asked, answer(asked, (0,)))
+    receive(consumption, asked, answer(asked, (0,)))
     with pytest.raises(InvalidArgument):
         taken(consumption)[0].retry("x" * 5000)
 
@@ -344,7 +378,7 @@ def test_raw_batches_are_one_queue_each_and_finished_as_a_whole() -> None:
     assign(consumption, 5, (0, 0), (1, 0), (2, 5))
     asked = ask(consumption)
     offsets = {0: range(3), 1: (), 2: (6, 9)}
-    consumption.received(asked, answer(asked, *(offsets[want[1]] for want in asked.request.wants)))
+    receive(consumption, asked, answer(asked, *(offsets[want[1]] for want in asked.request.wants)))
     batches: list[RawBatch] = []
     while (item := consumption.turns.take()) is not None:
         assert isinstance(item, RawBatch)
@@ -381,7 +415,7 @@ def test_an_answer_that_does_not_fit_its_pull_is_a_protocol_error() -> None:
         Messages(b"xyz", 3, (page,)),
     ):
         with pytest.raises(ProtocolError):
-            consumption.received(asked, wrong)
+            receive(consumption, asked, wrong)
 
 
 def test_topics_are_a_name_names_or_tags_by_name() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +18,13 @@ def new_window(offset: int = 0) -> tuple[Window, Ledger, list[int]]:
     return Window(ledger, "orders", 0, None, offset), ledger, woken
 
 
+def arrive(window: Window, offsets: Sequence[int], next_offset: int, messages: int, size_bytes: int) -> None:
+    """A page comes and is opened at once."""
+    window.arrived(window.next_offset, next_offset, messages, size_bytes)
+    if messages:
+        window.open(offsets)
+
+
 def test_a_new_window_is_where_the_group_is() -> None:
     window, _, _ = new_window(17)
     assert (window.position, window.next_offset, window.committed) == (17, 17, 17)
@@ -24,7 +32,7 @@ def test_a_new_window_is_where_the_group_is() -> None:
 
 def test_the_first_unfinished_message_holds_back_those_behind_it() -> None:
     window, _, _ = new_window(5)
-    window.arrived(range(5, 10), 10, 5, 500)
+    arrive(window, range(5, 10), 10, 5, 500)
     for offset in (6, 7, 9):
         window.finish(offset)
         assert window.position == 5
@@ -36,26 +44,41 @@ def test_the_first_unfinished_message_holds_back_those_behind_it() -> None:
 
 def test_a_page_in_which_no_tag_matched_moves_the_position_on() -> None:
     window, _, _ = new_window()
-    window.arrived((), 16_384, 0, 0)
+    arrive(window, (), 16_384, 0, 0)
     assert window.position == 16_384
     assert window.messages == 0
 
 
 def test_what_a_filter_left_out_between_messages_is_passed_over() -> None:
     window, _, _ = new_window()
-    window.arrived((3, 8), 20, 2, 100)
+    arrive(window, (3, 8), 20, 2, 100)
     assert window.position == 3
     window.finish(3)
     assert window.position == 8
-    window.arrived((), 40, 0, 0)
+    arrive(window, (), 40, 0, 0)
     assert window.position == 8
     window.finish(8)
     assert window.position == 40
 
 
+def test_a_page_that_was_not_opened_holds_back_the_position() -> None:
+    window, _, _ = new_window(5)
+    window.arrived(5, 10, 2, 100)
+    window.arrived(10, 12, 2, 100)
+    assert (window.position, window.next_offset) == (5, 12)
+    window.open((7, 8))
+    assert window.position == 7
+    window.finish(7)
+    window.finish(8)
+    assert (window.position, window.messages) == (10, 2)
+    window.open((10, 11))
+    window.finish(10)
+    assert window.position == 11
+
+
 def test_finishing_twice_is_finishing_once() -> None:
     window, _, _ = new_window()
-    window.arrived(range(3), 3, 3, 30)
+    arrive(window, range(3), 3, 3, 30)
     for _ in range(3):
         window.finish(1)
     window.finish(0)
@@ -66,8 +89,8 @@ def test_finishing_twice_is_finishing_once() -> None:
 
 def test_a_page_is_held_until_the_window_has_passed_it() -> None:
     window, _, _ = new_window()
-    window.arrived(range(3), 3, 3, 300)
-    window.arrived(range(3, 5), 5, 2, 20)
+    arrive(window, range(3), 3, 3, 300)
+    arrive(window, range(3, 5), 5, 2, 20)
     for offset in (1, 2, 3, 4):
         window.finish(offset)
     assert (window.messages, window.size_bytes) == (5, 320)
@@ -77,7 +100,7 @@ def test_a_page_is_held_until_the_window_has_passed_it() -> None:
 
 def test_a_closed_window_ignores_what_is_said_about_its_messages() -> None:
     window, ledger, woken = new_window()
-    window.arrived(range(3), 3, 3, 300)
+    arrive(window, range(3), 3, 3, 300)
     ledger.room_awaited = ledger.turn_awaited = True
     window.close()
     window.finish(0)
@@ -89,8 +112,8 @@ def test_a_closed_window_ignores_what_is_said_about_its_messages() -> None:
 
 def test_whoever_waits_for_room_is_woken_once_a_page() -> None:
     window, ledger, woken = new_window()
-    window.arrived(range(100), 100, 100, 1)
-    window.arrived(range(100, 200), 200, 100, 1)
+    arrive(window, range(100), 100, 100, 1)
+    arrive(window, range(100, 200), 200, 100, 1)
     ledger.room_awaited = True
     for offset in range(200):
         window.finish(offset)
@@ -99,7 +122,7 @@ def test_whoever_waits_for_room_is_woken_once_a_page() -> None:
 
 def test_whoever_waits_for_a_turn_is_woken_by_each_message() -> None:
     window, ledger, woken = new_window()
-    window.arrived(range(10), 10, 10, 1)
+    arrive(window, range(10), 10, 10, 1)
     ledger.turn_awaited = True
     window.finish(4)
     window.finish(0)
@@ -108,7 +131,7 @@ def test_whoever_waits_for_a_turn_is_woken_by_each_message() -> None:
 
 def test_a_failed_message_stays_unfinished_until_it_was_reported() -> None:
     window, ledger, woken = new_window()
-    window.arrived(range(2), 2, 2, 1)
+    arrive(window, range(2), 2, 2, 1)
     window.fail(0, "no stock")
     window.fail(0, "again")
     assert ledger.failures == {(window, 0): "no stock"}
@@ -118,7 +141,7 @@ def test_a_failed_message_stays_unfinished_until_it_was_reported() -> None:
 
 def test_a_finished_message_cannot_fail() -> None:
     window, ledger, _ = new_window()
-    window.arrived(range(3), 3, 3, 1)
+    arrive(window, range(3), 3, 3, 1)
     window.finish(0)
     window.finish(2)
     window.fail(0, "late")
@@ -134,7 +157,7 @@ def test_the_position_is_the_first_offset_that_is_not_finished(pages: list[tuple
     for messages, left_out in pages:
         offsets = sorted(chance.sample(range(end, end + messages + left_out), messages))
         end += messages + left_out
-        window.arrived(offsets, end, messages, 10 * messages)
+        arrive(window, offsets, end, messages, 10 * messages)
         waiting.update(offsets)
         for offset in chance.sample(sorted(waiting), chance.randint(0, len(waiting))):
             window.finish(offset)
@@ -147,7 +170,7 @@ def test_the_position_is_the_first_offset_that_is_not_finished(pages: list[tuple
 def test_messages_may_be_finished_on_many_threads_at_once() -> None:
     window, _, _ = new_window()
     count, threads = 40_000, 4
-    window.arrived(range(count), count, count, count)
+    arrive(window, range(count), count, count, count)
 
     def work(place: int) -> None:
         for offset in range(place, count, threads):
