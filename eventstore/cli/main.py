@@ -25,6 +25,7 @@ from eventstore.cli import (
     inspecting,
     messages,
     projecting,
+    publishing,
     reading,
     rebuilding,
     sending,
@@ -64,6 +65,7 @@ app.command("serve", cls=Command)(serving.serve)
 app.command("work", cls=Command)(working.work)
 app.command("send", cls=Command)(sending.send)
 app.command("project", cls=Command)(projecting.project)
+app.command("publish", cls=Command)(publishing.publish)
 app.command("import", cls=Command)(importing.import_)
 app.command("export", cls=Command)(exporting.export)
 app.command("read", cls=Command)(reading.read)

@@ -118,23 +118,29 @@ class Outbox:
         self._latest: tuple[Checkpoint, int] | None = None  # and the position of its message
         self._maturing: tuple[Checkpoint, int] | None = None  # to be saved as soon as it is durable
 
-    async def run(self) -> None:
-        """Publishes until cancelled. What fails is tried again, after a pause of 0.1 to 5 seconds."""
+    async def run(self, until: int | None = None) -> None:
+        """Publishes until cancelled, or until the event with the sequence `until` is published.
+
+        What fails is tried again, after a pause of 0.1 to 5 seconds.
+        """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._save_regularly)
             nursery.start_soon(self._watch_topic)
             pause, resumed = _PAUSE_S_MIN, False
-            while True:
+            while not (resumed and until is not None and self.place >= until):
                 try:
-                    if not resumed:
+                    if resumed:
+                        resumed = await self.publish()
+                        pause, self.failure = _PAUSE_S_MIN, None
+                    else:
                         await self.resume()
-                    resumed = await self.publish()
-                    pause, self.failure = _PAUSE_S_MIN, None
+                        resumed = True
                 except Exception as error:  # the server goes on, and so does this
                     resumed = False
                     self._tell(error)
                     await trio.sleep(pause)
                     pause = min(2 * pause, _PAUSE_S_MAX)
+            nursery.cancel_scope.cancel()
 
     async def resume(self) -> None:
         """Finds out where to go on. To be called first, and after every failure. Raises EventStoreError."""
@@ -194,7 +200,7 @@ class Outbox:
             await trio.sleep(_WATCH_S)
             try:
                 same = await self._target.is_same()
-            except EventStoreError:  # sending fails as well, and tells
+            except Exception:  # sending meets it as well, and tells
                 continue
             if not same:
                 self._waiting.cancel()

@@ -22,6 +22,7 @@ COMMANDS = (
     "inspect",
     "verify",
     "rebuild",
+    "publish",
     "top",
 )
 GROUPS = {
