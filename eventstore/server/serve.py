@@ -140,6 +140,15 @@ async def _broker_of(settings: ServerSettings) -> AsyncIterator[Broker | None]:
         yield None
         return
     async with open_broker(settings.data / _BROKER, settings.broker_settings()) as broker:
+        for group, topic, queue, before, now in broker.clamped:
+            structlog.get_logger("eventstore.server").warning(
+                "an offset outside of its queue was brought into it",
+                group=group,
+                topic=topic,
+                queue=queue,
+                before=before,
+                now=now,
+            )
         yield broker
 
 
