@@ -41,6 +41,11 @@ class BlockingConsumer:
         """The queues that this member reads now, as (topic, queue)."""
         return self._running[1].assigned if self._running is not None else []
 
+    @property
+    def generation(self) -> int | None:
+        """As `Consumer.generation`."""
+        return self._running[1].generation if self._running is not None else None
+
     def __enter__(self) -> Self:
         """Connects and joins the group. Raises as `Consumer`'s."""
         if self._running is not None:

@@ -53,6 +53,11 @@ class Consumer:
         """The queues that this member reads now, as (topic, queue)."""
         return [(window.topic, window.queue) for window in self._membership.consumption.windows]
 
+    @property
+    def generation(self) -> int | None:
+        """The number of the allocation in which `assigned` is this member's; it grows with each. None while it is no member."""
+        return self._membership.consumption.generation
+
     async def __aenter__(self) -> Self:
         """Joins the group.
 

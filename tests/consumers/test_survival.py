@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+import signal
 import subprocess
 import sys
 from collections import Counter, defaultdict
@@ -60,6 +62,66 @@ async def test_a_killed_consumer_skips_nothing_and_repeats_what_it_had_not_commi
     async with world.store.consumer("billing", "orders") as consumer:
         found = await take_done(consumer, 100)
     assert [message.queue_offset for message in found] == list(range(200, 300)), "no gap, and nothing twice that was committed"
+
+
+@with_each_client(kinds=("trio",), broker_member_timeout_s=0.5)
+async def test_a_consumer_that_froze_cannot_undo_what_its_successor_did(world: World) -> None:
+    """Its group took it for dead; when it goes on, it finishes what it held, and its commits are refused."""
+    topic = await world.create(queues=1)
+    await topic.send_many([b"%d" % n for n in range(300)])
+    frozen = ConsumerProcess(world.server.address, "billing", "frozen", "orders", 0.02, "0/100")
+    await anyio.to_thread.run_sync(frozen.read_until, "here")
+    await world.backlog_is("billing", 200)
+    frozen.process.send_signal(signal.SIGSTOP)
+
+    async def is_gone() -> bool:
+        return not await world.store.broker.members("billing")
+
+    await eventually(is_gone, "it is taken for dead")
+    async with world.store.consumer("billing", "orders", member="successor", commit_interval=0.02) as consumer:
+        found = await take_done(consumer, 200)
+        assert [message.queue_offset for message in found] == list(range(100, 300))
+        await world.backlog_is("billing", 0)
+        frozen.process.send_signal(signal.SIGCONT)
+        assert frozen.process.stdin is not None
+        frozen.process.stdin.write("\n")
+        frozen.process.stdin.flush()
+        await anyio.to_thread.run_sync(frozen.read_until, "0 100 100")
+
+        async def is_back() -> bool:
+            return len(await world.store.broker.members("billing")) == 2
+
+        await eventually(is_back, "it has joined again")
+        await topic.send(b"last")
+        if consumer.assigned:
+            assert (await take_done(consumer, 1))[0].body == b"last"
+        else:
+            await anyio.to_thread.run_sync(frozen.read_until, "0 300 last")
+        await world.backlog_is("billing", 0)
+    frozen.kill()
+    assert [queue.offset for queue in (await world.store.broker.group("billing")).queues] == [301]
+
+
+@with_each_client(kinds=("asyncio",))
+async def test_a_consumer_in_a_task_that_asyncio_cancels_commits_and_leaves(world: World) -> None:
+    topic = await world.create(queues=1)
+    await topic.send_many([b"%d" % n for n in range(10)])
+    waiting = anyio.Event()
+
+    async def consume() -> None:
+        async with world.store.consumer("billing", "orders") as consumer:
+            await take_done(consumer, 7)
+            await take(consumer, 1)
+            waiting.set()
+            await anyio.sleep_forever()
+
+    task = asyncio.create_task(consume())
+    await waiting.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (await world.store.broker.group("billing")).backlog == 3
+    assert await world.store.broker.members("billing") == []
 
 
 @with_each_client(kinds=("trio",), broker_member_timeout_s=0.5)
@@ -262,9 +324,8 @@ async def test_members_come_and_go_and_every_message_is_handled(world: World, se
             mode = chance.choice(["parallel", "sequential"])
             async with store.consumer("billing", "orders", member=name, mode=mode, commit_interval=0.01) as consumer:
                 async for message in consumer:
-                    generation = consumer._membership.consumption.generation
-                    if generation is not None and message.is_mine:
-                        readers[generation, message.queue].add(name)
+                    if consumer.generation is not None and message.is_mine:
+                        readers[consumer.generation, message.queue].add(name)
                     await anyio.lowlevel.checkpoint()
                     handled[message.queue, message.queue_offset] += 1
                     message.done()
