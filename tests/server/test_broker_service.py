@@ -13,6 +13,8 @@ import pytest
 
 import eventstore as es
 from eventstore.broker.statistics import QueueFigures, Rates, Totals
+from eventstore.chunks.documents import read_tree, write_document
+from eventstore.chunks.files import OsFiles
 from eventstore.errors import InvalidArgument, Poisoned, ShuttingDown
 from eventstore.protocol.answers import Failure, Goodbye
 from eventstore.protocol.broker_requests import (
@@ -248,3 +250,24 @@ def test_a_topic_that_is_created_again_and_again_is_created_once(serve: Serve) -
         created += answer.values
         client.close()
     assert sorted(created) == [False] * 7 + [True]
+
+
+def test_an_offset_beyond_the_log_is_brought_back_at_the_start_and_the_log_says_so(launch: Launch) -> None:
+    server = launch(**SMALL)
+    with RawClient(server.port) as client:
+        create(client, "t")
+        send(client, "t", [message(b"x")])
+        generation, _ = join(client, "g", "m", "t")
+        values_of(client, CommitOffsets("g", "m", generation, (("t", 0, 1),)))
+    assert server.terminate() == 0
+    path = server.data / "broker/offsets.json"
+    files, tree = OsFiles(), read_tree(OsFiles(), path)
+    groups = cast("dict[str, dict[str, dict[str, int]]]", tree["groups"])
+    assert groups["g"]["t"]["0"] == 1
+    groups["g"]["t"]["0"] = 99
+    write_document(files, path, tree)
+    server = launch(data=server.data, **SMALL)
+    (line,) = server.said("an offset outside of its queue was brought into it")
+    assert (line["group"], line["topic"], line["queue"], line["before"], line["now"]) == ("g", "t", 0, 99, 1)
+    with RawClient(server.port) as client:
+        assert values_of(client, ShowGroup("g"))[2:5] == ("t", 0, 1)
