@@ -19,6 +19,8 @@ WAITING: Final = -1
 """Not handled yet, or to be handled again."""
 IN_FLIGHT: Final = -2
 """Handled; its change is on its way to the store, or its events on their way to be published."""
+SURE: Final = -3
+"""To be handled on an aggregate that was brought up to the store for this command."""
 
 
 class Entry(Generic[Command, Outcome]):

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 FREE: Final = 0
 DRAINING: Final = 1
 """Until what is on its way to the store is durable; then the aggregate is restored."""
+PAUSED: Final = 4
+"""Until some time after a command has conflicted again."""
 RESTORING: Final = 2
 HANDLING: Final = 3
 """An async handler is running."""
@@ -40,12 +42,13 @@ class Lane:
     touched    since the last visit of the hand (see `residents`)
     resident   whether the hand visits it
     mark       number of the last batch that has a handler's change of this aggregate
+    doubted    the aggregate that the command at the cursor was refused on, until it is brought up to the store
     backlog    durable changes that wait because publishing one of them failed; None: nothing failed
     """
 
     __slots__ = (
-        "aggregate", "aggregate_id", "backlog", "cursor", "first", "flying", "hold", "ids", "last", "mailbox", "mark",
-        "passing", "resident", "touched",
+        "aggregate", "aggregate_id", "backlog", "cursor", "doubted", "first", "flying", "hold", "ids", "last", "mailbox",
+        "mark", "passing", "resident", "touched",
     )  # fmt: skip
 
     def __init__(self, aggregate_id: str, mailbox: CommandMailbox) -> None:
@@ -61,6 +64,7 @@ class Lane:
         self.mark = NOWHERE
         self.touched = False
         self.resident = False
+        self.doubted: object = None
         self.ids: dict[str, AnyEntry] | None = None
         self.backlog: list[tuple[AnyEntry, int, Publication[object, object]]] | None = None
 
@@ -77,6 +81,6 @@ class Lane:
                 count += 1
             entry = entry.next
         self.cursor = to
-        self.aggregate = None
+        self.aggregate = self.doubted = None
         self.flying = 0
         return count

@@ -15,6 +15,8 @@ from eventstore_mailbox.lane import Lane
 
 _STEPS_MAX: Final = 32
 """Of the hand for one aggregate that comes in: bounded work, and more than come in."""
+_SHRINKING_STEPS_MAX: Final = 512
+"""Of the hand in one turn, 0.1 ms, when too many are in memory and none comes in."""
 
 
 class Lanes:
@@ -23,6 +25,7 @@ class Lanes:
         self.evicted = 0
         self._ring: deque[Lane] = deque()
         self._aggregates_max = aggregates_max
+        self._fruitless = 0
 
     @property
     def resident(self) -> int:
@@ -46,11 +49,25 @@ class Lanes:
             self._ring.append(lane)
             self._evict()
 
-    def _evict(self) -> None:
+    @property
+    def too_many(self) -> bool:
+        """Whether `shrink` may find an aggregate to evict."""
+        return len(self._ring) > self._aggregates_max and self._fruitless < 2 * len(self._ring)
+
+    def shrink(self) -> None:
+        """After a burst, whose aggregates could not be evicted while they had commands: a piece of the way down."""
+        self._evict(_SHRINKING_STEPS_MAX)
+
+    def settled(self) -> None:
+        """Commands have left their lanes, so that these may be evicted."""
+        self._fruitless = 0
+
+    def _evict(self, steps_max: int = _STEPS_MAX) -> None:
         ring = self._ring
-        for _ in range(_STEPS_MAX):
+        for _ in range(steps_max):
             if len(ring) <= self._aggregates_max:
                 return
+            self._fruitless += 1
             lane = ring.popleft()
             if lane.aggregate is None:
                 lane.resident = False
@@ -61,3 +78,4 @@ class Lanes:
                 lane.resident = False
                 self.close(lane)
                 self.evicted += 1
+                self._fruitless = 0

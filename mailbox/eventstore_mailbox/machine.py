@@ -52,7 +52,7 @@ class Machine:
         self.repeats = Repeats()
         self.publisher = Publisher(options, driver) if ports.publish is not None else None
         self.processor = Processor(ports, options, self.lanes, driver)
-        self.settlement = Settlement(self.lanes, self.repeats, self.processor, self.publisher, driver, options.reruns_max)
+        self.settlement = Settlement(ports, options, self.lanes, self.repeats, self.processor, self.publisher, driver)
         self.processor.complete = self.settlement.complete
         self.passage = Passage(ports, options, driver, self._passed)
         self._appends = Appends(ports, options, self.lanes, self.processor, self.passage, self.mailbox_of)
@@ -185,7 +185,9 @@ class Machine:
             raise
         finally:
             self._pumping = False
-        if delivered or processor.active or processor.dirty:
+        if self.lanes.too_many:
+            self.lanes.shrink()
+        if delivered or processor.active or processor.dirty or self.lanes.too_many:
             self._driver.wake()
 
     def _hand_on(self) -> None:
@@ -254,6 +256,7 @@ class Machine:
     def _answer(self) -> None:
         answers, self.settlement.answers = self.settlement.answers, []
         answer(self.ports, answers)
+        self.lanes.settled()
         self._driver.left()
 
     # -- what a driver began ------------------------------------------------------------------------------------------

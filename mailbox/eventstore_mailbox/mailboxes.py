@@ -233,7 +233,7 @@ class _Tasks:
         while self._to_restore:
             lane = self._to_restore.popleft()
             try:
-                aggregate = await self._ports.restore(lane.aggregate_id)
+                aggregate = await self._from_store(lane)
             except Unrestorable as error:
                 machine.unrestorable(lane, error.error)
             except Exception as error:
@@ -245,6 +245,12 @@ class _Tasks:
                 await trio.lowlevel.checkpoint()
                 until = clock() + turn_s
         self._restorers -= 1
+
+    async def _from_store(self, lane: Lane) -> object:
+        known, lane.doubted = lane.doubted, None
+        if known is None or self._ports.refresh is None:
+            return await self._ports.restore(lane.aggregate_id)
+        return await self._ports.refresh(lane.aggregate_id, known)
 
     async def _handle(
         self, lane: Lane, entry: AnyEntry, coroutine: Coroutine[object, object, object], scope: trio.CancelScope

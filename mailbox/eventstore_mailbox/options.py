@@ -21,6 +21,9 @@ class Options:
     restores_max         restores at the same time
     publications_max     publications at the same time of aggregates whose publication has failed before
     reruns_max           how often a command is run again because of a conflict; then CONFLICT is its answer
+    rerun_pause_first_s  seconds an aggregate pauses when its command has conflicted for the second time; doubled each time, and
+                         each time half of it to one and a half of it, lest two who conflict with each other stay in step
+    rerun_pause_max_s    … up to this
     batch_changes_max    changes in one batch for the store
     batch_bytes_max      bytes in one batch, as `Ports.size` counts them; a larger change is a batch of its own
     settle_at_once_max   outcomes that are settled as they are delivered; those of a larger batch in the next turn of the event
@@ -38,6 +41,8 @@ class Options:
     restores_max: int = 32
     publications_max: int = 16
     reruns_max: int = 100
+    rerun_pause_first_s: float = 0.001
+    rerun_pause_max_s: float = 0.1
     batch_changes_max: int = 4_096
     batch_bytes_max: int = 8 * 1024 * 1024
     settle_at_once_max: int = 32

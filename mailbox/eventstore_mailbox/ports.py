@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
+from random import random
 from typing import Final, Generic, NamedTuple, TypeVar, cast
 
 from eventstore_mailbox.batch import Batch
@@ -47,6 +48,9 @@ class Ports(Generic[C, A, X, O]):
                   nothing changed; or a coroutine (of an `async def`) that does. What it raises is the command's error
     restore       the aggregate as the store has it, an empty one where it has none; never None. What it raises means that the
                   store cannot be reached, and it is tried again; except `Unrestorable`
+    refresh       the aggregate, brought up to what the store has; raises as `restore` does, and then it is of no use any
+                  more. For stores that others write to: before an error or "nothing changed" is told, the aggregate is
+                  brought up to the store and the command handled again. None: nobody else writes
     persist       has a batch stored: calls `batch.deliver` with one outcome per change, in order, once they are durable, or
                   `batch.fail` if it does not know; at once or later, on the event loop's thread. Raising is failing. Batches
                   take effect in the order of the calls; where one fails, so do the later ones that are on their way.
@@ -62,6 +66,7 @@ class Ports(Generic[C, A, X, O]):
     aggregate_id  of a change that comes as a plain append; and its command id
     publish       publishes durable changes, in order; None: nothing is published, and plain appends take the short way. It is
                   called again with the same ones if it raises. A change may come twice
+    chance        0 to 1, for how long an aggregate pauses that conflicts again and again
     slot          of an aggregate id, 0–4095
     on_slow       a handler blocked the event loop for as many seconds
     on_error      something failed that is tried again, or an answer raised; for the log
@@ -73,6 +78,7 @@ class Ports(Generic[C, A, X, O]):
     answer: Callable[[Sequence[Entry[C, O]]], None]
     clock: Callable[[], float]
     refusal: Callable[[Exception], O]
+    refresh: Callable[[str, A], Awaitable[A]] | None = None
     flush: Callable[[], None] = _nothing
     status: Callable[[O], int] = _FIRST
     untouched: Callable[[A], bool] = _touched
@@ -80,6 +86,7 @@ class Ports(Generic[C, A, X, O]):
     aggregate_id: Callable[[X], str] = _FIRST_TEXT
     command_id: Callable[[X], str] = _THIRD_TEXT
     publish: Callable[[Sequence[Publication[X, O]]], Awaitable[None]] | None = None
+    chance: Callable[[], float] = random
     slot: Callable[[str], int] = slot_of
     on_slow: Callable[[Entry[C, O], float], None] = lambda entry, seconds: None
     on_error: Callable[[str, BaseException], None] = lambda what, error: None

@@ -13,7 +13,7 @@ from typing import Final, cast
 
 from eventstore_mailbox.command_mailbox import CommandMailbox
 from eventstore_mailbox.driver import Driver
-from eventstore_mailbox.entry import FAILED, UNCHANGED, AnyEntry
+from eventstore_mailbox.entry import FAILED, SURE, UNCHANGED, AnyEntry
 from eventstore_mailbox.hottest import Hottest
 from eventstore_mailbox.lane import DRAINING, FREE, HANDLING, RESTORING, Lane
 from eventstore_mailbox.lanes import Lanes
@@ -104,7 +104,7 @@ class Processor:
         try:
             change = self._handle(entry.command, aggregate)
             if change is None:
-                self._settled(lane, entry, UNCHANGED, None)
+                self._without_change(lane, entry, UNCHANGED, None)
             elif type(change) is CoroutineType:
                 lane.hold = HANDLING
                 self._driver.handle(lane, entry, cast("Coroutine[object, object, object]", change))
@@ -139,6 +139,16 @@ class Processor:
             lane.hold = RESTORING
             self.restores.request(lane)
 
+    def _without_change(self, lane: Lane, entry: AnyEntry, status: int, result: object) -> None:
+        """The store cannot tell whether this rests on an old state, as it does of a change: where others write to it, the
+        command is handled once more on what it has by then."""
+        if self._ports.refresh is None or entry.status == SURE:
+            self._settled(lane, entry, status, result)
+        else:
+            lane.doubted, lane.aggregate = lane.aggregate, None
+            lane.cursor = entry
+            self._step_without_aggregate(lane, entry)
+
     def _settled(self, lane: Lane, entry: AnyEntry, status: int, result: object) -> None:
         """Without a change: it is answered once all before it is."""
         entry.status = status
@@ -155,7 +165,7 @@ class Processor:
         if not untouched:
             lane.aggregate = None
         lane.hold = FREE
-        self._settled(lane, entry, FAILED, error)
+        self._without_change(lane, entry, FAILED, error)
 
     # -- what took time -----------------------------------------------------------------------------------------------
 
@@ -167,16 +177,19 @@ class Processor:
                 if error is not None:
                     self._raised(lane, entry, error)
                 elif change is None:
-                    self._settled(lane, entry, UNCHANGED, None)
+                    self._without_change(lane, entry, UNCHANGED, None)
                 else:
                     lane.mailbox.events.add(lane, entry, change)
             except Exception as raised:
                 self._raised(lane, entry, raised)
-        self.resume(lane)
+        if lane.hold == FREE:
+            self.resume(lane)
 
     def restored(self, lane: Lane, aggregate: object) -> None:
         self.restores.ended(lane)
         lane.hold = FREE
+        if self._ports.refresh is not None and lane.cursor is not None:
+            lane.cursor.status = SURE
         self._lanes.keep(lane, aggregate)
         self.resume(lane)
 

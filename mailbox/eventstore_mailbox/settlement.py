@@ -11,16 +11,18 @@ that conflicted; the processor restores the aggregate when it gets there. Lanes 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from eventstore_mailbox.command_mailbox import CommandMailbox
 from eventstore_mailbox.driver import Driver
 from eventstore_mailbox.entry import COMMITTED, CONFLICT, DUPLICATE, AnyEntry
 from eventstore_mailbox.event_mailbox import Draft
 from eventstore_mailbox.hottest import Hottest
-from eventstore_mailbox.lane import DRAINING, FREE, HANDLING, Lane
+from eventstore_mailbox.lane import DRAINING, FREE, HANDLING, PAUSED, Lane
 from eventstore_mailbox.lanes import Lanes
+from eventstore_mailbox.options import Options
 from eventstore_mailbox.plain import PLAIN
-from eventstore_mailbox.ports import Publication
+from eventstore_mailbox.ports import AnyPorts, Publication
 from eventstore_mailbox.processor import Processor
 from eventstore_mailbox.publisher import Publisher
 from eventstore_mailbox.repeats import Repeats
@@ -30,8 +32,9 @@ class Settlement:
     """`answers` are the entries that have left their mailboxes and whose senders have not been told."""
 
     def __init__(
-        self, lanes: Lanes, repeats: Repeats, processor: Processor, publisher: Publisher | None, driver: Driver, reruns_max: int
-    ) -> None:
+        self, ports: AnyPorts, options: Options, lanes: Lanes, repeats: Repeats, processor: Processor,
+        publisher: Publisher | None, driver: Driver,
+    ) -> None:  # fmt: skip
         self.answers: list[AnyEntry] = []
         self.hottest = Hottest(32)
         self._lanes = lanes
@@ -39,7 +42,8 @@ class Settlement:
         self._processor = processor
         self._publisher = publisher
         self._driver = driver
-        self._reruns_max = reruns_max
+        self._options = options
+        self._ports = ports
         self._reruns: dict[AnyEntry, int] = {}
 
     def settle(self, mailbox: CommandMailbox, draft: Draft, outcomes: Sequence[object], statuses: Sequence[int]) -> None:
@@ -143,7 +147,7 @@ class Settlement:
         mailbox.conflicts += 1
         self.hottest.add(entry.aggregate_id)
         reruns = self._reruns.get(entry, 0)
-        if reruns >= self._reruns_max:
+        if reruns >= self._options.reruns_max:
             return False
         self._reruns[entry] = reruns + 1
         return True
@@ -155,6 +159,21 @@ class Settlement:
             return
         lane.hold = FREE
         if lane.first is not None:
+            reruns = self._reruns.get(lane.first, 0)
+            if reruns > 1:  # another writer is faster: its aggregate has to wait, and no other
+                lane.hold = PAUSED
+                self._driver.later(self._pause_s(reruns), partial(self._paused, lane))
+            else:
+                self._processor.resume(lane)
+
+    def _pause_s(self, reruns: int) -> float:
+        options = self._options
+        pause_s = min(options.rerun_pause_first_s * 2.0 ** min(reruns - 2, 62), options.rerun_pause_max_s)
+        return pause_s * (0.5 + self._ports.chance())
+
+    def _paused(self, lane: Lane) -> None:
+        if lane.hold == PAUSED and lane.first is not None:
+            lane.hold = FREE
             self._processor.resume(lane)
 
     # -- leaving ------------------------------------------------------------------------------------------------------

@@ -241,6 +241,37 @@ def test_aggregates_in_memory_are_bounded_and_those_in_flight_are_kept() -> None
     assert worker.machine.lanes.evicted >= 6
 
 
+def test_when_a_burst_is_over_aggregates_in_memory_come_down_to_the_bound_by_themselves() -> None:
+    worker = Stepped(HistoryStore(), Options(mailboxes=1, aggregates_max=2))
+    for name in "abcdefgh":
+        worker.submit(Request(name, "1"))
+        worker.restore()
+    assert worker.machine.lanes.resident == 8
+    worker.finish()
+    assert worker.machine.lanes.resident == len(worker.machine.lanes.by_id) == 2
+    assert not worker.driver.woken
+
+
+def test_an_aggregate_that_conflicts_again_pauses_and_no_other_does() -> None:
+    store = HistoryStore()
+    worker = warm(store, "a", "b")
+    worker.submit(Request("a", "1"))
+    store.append([("a", None, "theirs 1", None)])
+    worker.deliver()
+    assert not worker.timers  # the first conflict costs no time
+    worker.restore()
+    store.append([("a", None, "theirs 2", None)])
+    worker.deliver()
+    assert (len(worker.timers), worker.restores) == (1, [])
+    worker.submit(Request("a", "2"), Request("b", "1"))
+    worker.deliver()
+    assert [entry.aggregate_id for entry in worker.answered] == ["b"]
+    worker.fire()
+    worker.finish()
+    worker.assert_empty()
+    assert store.history("a") == ("first", "theirs 1", "theirs 2", "1", "2")
+
+
 def test_an_aggregate_that_is_used_again_and_again_stays_in_memory() -> None:
     worker = warm(HistoryStore(), "hot", options=Options(mailboxes=1, aggregates_max=8))
     for number in range(100):

@@ -37,7 +37,10 @@ Set = Mailboxes[Request, History, Change, Outcome]
 class World:
     """A store and senders around mailboxes; what a test changes, it changes here."""
 
-    def __init__(self, options: Options | None = None, publish: bool = False) -> None:
+    def __init__(
+        self, options: Options | None = None, publish: bool = False,
+        refresh: Callable[[str, History], Awaitable[History]] | None = None,
+    ) -> None:  # fmt: skip
         self.store = HistoryStore()
         self.answered: list[Entry[Request, Outcome]] = []
         self.unreachable = 0
@@ -55,6 +58,7 @@ class World:
                 restore=self._restore, persist=self._persist, answer=self._answer, clock=trio.current_time,
                 refusal=lambda error: (REFUSED, error, 0), untouched=lambda history: not history.dirty,
                 publish=self._publish if publish else None, on_error=lambda what, error: self.errors.append(what),
+                refresh=refresh, chance=lambda: 0.5,
             ),
             options,
         )  # fmt: skip
@@ -215,6 +219,44 @@ async def test_a_command_that_conflicts_for_ever_is_told_so() -> None:
         entry = await mailboxes.execute(Request("a", "1"))
     assert (entry.status, entry.outcome) == (CONFLICT, (CONFLICT, 0, 0))
     assert len(world.restored) == 4
+
+
+async def test_the_pauses_of_an_aggregate_that_conflicts_again_and_again_double_up_to_a_bound(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    def stale(request: Request, history: History) -> Change:
+        return request.aggregate_id, 7, request.command_id, None
+
+    world = World(Options(reruns_max=6, rerun_pause_first_s=1.0, rerun_pause_max_s=4.0))
+    world.handle = stale
+    started = trio.current_time()
+    async with world.running() as mailboxes:
+        await mailboxes.execute(Request("a", "1"))
+    assert trio.current_time() - started == pytest.approx(0 + 1 + 2 + 4 + 4 + 4)
+
+
+async def test_before_a_refusal_is_told_the_aggregate_is_brought_up_to_the_store() -> None:
+    def only_behind_another(request: Request, history: History) -> Change:
+        if len(history.ids) < 2:
+            raise Rejected(request.command_id)
+        return handle(request, history)  # type: ignore[return-value] # these are decided at once
+
+    refreshed: list[tuple[str, ...]] = []
+
+    async def refresh(aggregate_id: str, history: History) -> History:
+        refreshed.append(tuple(history.ids))
+        return History(aggregate_id, world.store.history(aggregate_id))
+
+    world = World(refresh=refresh)
+    async with world.running() as mailboxes:
+        await mailboxes.execute(Request("a", "1"))
+        world.handle = only_behind_another
+        refused = await mailboxes.execute(Request("a", "2"))
+        world.store.append([("a", None, "theirs", None)])
+        decided = await mailboxes.execute(Request("a", "3"))
+    assert (refused.status, decided.status) == (FAILED, COMMITTED)
+    assert refreshed == [("1",), ("1",)]
+    assert world.restored == ["a"]  # and not once more
 
 
 async def test_a_store_that_cannot_be_reached_is_tried_until_it_can(autojump_clock: trio.testing.MockClock) -> None:

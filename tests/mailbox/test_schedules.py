@@ -31,7 +31,7 @@ class Worker:
             Ports(
                 handle=handle, restore=self._restore, persist=self.send.send_nowait, answer=self.answered.extend,
                 clock=trio.current_time, refusal=lambda error: (REFUSED, error, 0), publish=self._publish,
-                untouched=lambda history: not history.dirty,
+                untouched=lambda history: not history.dirty, chance=chance.random,
             ),
             Options(mailboxes=2, aggregates_max=3, restores_max=2, batch_changes_max=8, reruns_max=10_000),
         )  # fmt: skip
