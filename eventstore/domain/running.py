@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
+from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -21,8 +22,8 @@ from eventstore.fields import shown
 from eventstore.model import Event
 from eventstore_mailbox import Unrestorable
 
-ReadEvents: TypeAlias = Callable[[str], AsyncGenerator[list[Event], None]]
-"""An aggregate's events, a page at a time; no page where there is none."""
+ReadEvents: TypeAlias = Callable[[str, int], AsyncGenerator[list[Event], None]]
+"""An aggregate's events from a version on, a page at a time; no page where there is none. A page is replayed in one go."""
 
 Change: TypeAlias = "tuple[str, int, str, None, bytes]"
 """As a commit on the wire: aggregate id, expected version, command id, no timestamp, events."""
@@ -89,25 +90,39 @@ class Running:
             Unrestorable: its events cannot be read, or not be applied.
             EventStoreError: the store cannot be reached.
         """
-        aggregate: Aggregate | None = None
-        events: list[Event] = []
+        seat = Seat(None, [])
+
+        def take(page: list[Event]) -> None:
+            if seat.aggregate is None and not seat.events:
+                kind = self._class_of_event.get(page[0].type)
+                seat.aggregate = None if kind is None else new(kind, aggregate_id)
+            if seat.aggregate is None:
+                seat.events += page
+            else:
+                replay(seat.aggregate, page)
+
+        await self._read(aggregate_id, 1, take)
+        return seat
+
+    async def refresh(self, aggregate_id: str, seat: Seat) -> Seat:
+        """The aggregate with what the store has behind its version. Raises as `restore`, and then it is of no use any more."""
+        aggregate = seat.aggregate
+        if aggregate is None or not aggregate._aggregate_version:
+            return await self.restore(aggregate_id)
+        await self._read(aggregate_id, aggregate._aggregate_version + 1, partial(replay, aggregate))
+        return seat
+
+    async def _read(self, aggregate_id: str, from_version: int, take: Callable[[list[Event]], None]) -> None:
         try:
-            async with aclosing(self._read_events(aggregate_id)) as pages:
+            async with aclosing(self._read_events(aggregate_id, from_version)) as pages:
                 async for page in pages:
-                    if aggregate is None and not events:
-                        kind = self._class_of_event.get(page[0].type)
-                        aggregate = None if kind is None else new(kind, aggregate_id)
-                    if aggregate is None:
-                        events += page
-                    else:
-                        replay(aggregate, page)
+                    take(page)
         except Corrupt as error:
             raise Unrestorable(error) from error
         except EventStoreError as error:
             if error.retriable:
                 raise
             raise Unrestorable(error) from error
-        return Seat(aggregate, events)
 
     def untouched(self, seat: Seat) -> bool:
         """Whether the aggregate is as it was before the command that was refused last."""

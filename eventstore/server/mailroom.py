@@ -14,7 +14,9 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from eventstore.domain.running import Change, Decided, Running, Seat
+import trio
+
+from eventstore.domain.running import Change, Decided, ReadEvents, Running, Seat
 from eventstore.errors import EventStoreError, ShuttingDown
 from eventstore.model import VERSION_MAX, Committed, Event
 from eventstore.store.appending import REFUSED, Outcome, RawCommit
@@ -30,6 +32,7 @@ ServerMailboxes = Mailboxes[Decided, Seat, Change, Outcome]
 
 _ENVELOPE_BYTES: Final = 40
 _RANKED: Final = 8
+_REPLAYED_AT_ONCE: Final = 256  # events, in half a millisecond: a page of thousands would hold up everybody
 
 
 Found = Callable[["Committed | EventStoreError | None"], None]
@@ -38,12 +41,15 @@ Found = Callable[["Committed | EventStoreError | None"], None]
 
 @dataclass(frozen=True, slots=True)
 class Below:
-    """What a set of mailboxes stands on: a store in this process, or a client of one elsewhere."""
+    """What a set of mailboxes stands on: a store in this process, or a client of one elsewhere, which others write to
+    (`shared`).
+    """
 
     persist: Callable[[ServerBatch], None]
     flush: Callable[[], None]
-    read_events: Callable[[str], AsyncGenerator[list[Event], None]]
+    read_events: ReadEvents
     find_command: Callable[[str, str, Found], None]
+    shared: bool
 
 
 def embedded_below(store: EmbeddedStore) -> Below:
@@ -53,13 +59,17 @@ def embedded_below(store: EmbeddedStore) -> Below:
     def persist(batch: ServerBatch) -> None:
         committer.submit(linked(batch), batch.deliver, batch.source)
 
-    async def read_events(aggregate_id: str) -> AsyncGenerator[list[Event], None]:
-        low: int | None = 1 if store.engine.version(aggregate_id) else None
+    async def read_events(aggregate_id: str, from_version: int) -> AsyncGenerator[list[Event], None]:
+        low: int | None = from_version if store.engine.version(aggregate_id) >= from_version else None
         while low is not None:
             page = await store.read_page(aggregate_id, low, VERSION_MAX, False)
             events = decode_page(page.records)
-            if events:
-                yield [event for event in events if event.version >= low] if events[0].version < low else events
+            if events and events[0].version < low:
+                events = [event for event in events if event.version >= low]
+            for start in range(0, len(events), _REPLAYED_AT_ONCE):
+                if start:
+                    await trio.lowlevel.checkpoint()
+                yield events[start : start + _REPLAYED_AT_ONCE]
             low = page.next
 
     def find_command(aggregate_id: str, command_id: str, found: Found) -> None:
@@ -70,7 +80,7 @@ def embedded_below(store: EmbeddedStore) -> Below:
         else:
             found(None if view is None else Committed(aggregate_id, view.last_version, view.last_sequence, duplicate=True))
 
-    return Below(persist, committer.kick, read_events, find_command)
+    return Below(persist, committer.kick, read_events, find_command, shared=False)
 
 
 def linked(batch: ServerBatch) -> Sequence[RawCommit]:
@@ -98,6 +108,7 @@ def mailboxes_of(
         Ports(
             handle=running.handle,
             restore=running.restore,
+            refresh=running.refresh if below.shared else None,
             persist=below.persist,
             answer=answer,
             clock=time.perf_counter,

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -23,7 +24,7 @@ from eventstore.client.store import NetworkStore, connect
 from eventstore.domain.domain import Domain
 from eventstore.domain.loading import load
 from eventstore.domain.running import Running
-from eventstore.errors import ConnectionLost, EventStoreError, InvalidArgument, VersionConflict
+from eventstore.errors import ConnectionLost, EventStoreError, InvalidArgument, UnsupportedVersion, VersionConflict
 from eventstore.model import Committed, Event
 from eventstore.protocol.requests import Send, WireCommit
 from eventstore.server.commands import Commands
@@ -45,6 +46,7 @@ from eventstore.server.metrics import registry_of
 from eventstore.server.reactions import Reactions
 from eventstore.server.settings import ServerSettings, parse_address
 from eventstore.store.appending import COMMITTED, CONFLICT, DUPLICATE, REFUSED, Outcome
+from eventstore.store.embedded import Stats
 
 _PAGE_EVENTS: Final = 500
 _PAUSE_S_MIN: Final = 0.05
@@ -54,15 +56,25 @@ Flying = Run[anyio.Event, WireCommit, Committed]
 
 @dataclass(slots=True)
 class Worker:
-    """A worker that is working. `address` is where; `stop` ends it in order."""
+    """A worker that is working. `address` is where; `stop` ends it in order. `store_lost`: why its store is none any more."""
 
     address: str
     http_address: str | None
+    gate: Gate
+    commands: Commands
     mailboxes: ServerMailboxes
     stopping: trio.Event
+    store_lost: EventStoreError | None = None
 
     def stop(self) -> None:
         self.stopping.set()
+
+    def give_up(self, error: EventStoreError) -> None:
+        """Stops with an error: no further attempt to reach the store can succeed."""
+        if self.store_lost is None:
+            self.store_lost = error
+            structlog.get_logger("eventstore.worker").error("stopping, because the store is another one", error=error.message)
+        self.stop()
 
 
 async def work(
@@ -78,24 +90,43 @@ async def work(
 
     Raises:
         DomainRefused, InvalidArgument: there is no domain, or it cannot be loaded.
-        ConnectionLost: the store cannot be reached at the start.
+        ConnectionLost: the store cannot be reached at the start; or, later, another store answers at its address.
+        UnsupportedVersion: or one that speaks another version of the protocol.
     """
     if settings.domain is None:
         raise InvalidArgument("a worker needs a domain; name it with --domain MODULE:NAME", field="domain")
-    domain, log = load(settings.domain), structlog.get_logger("eventstore.worker")
+    domain = load(settings.domain)
     raise_descriptor_limit()
-    async with connect(store_address, name="eventstore-worker") as store, trio.open_nursery() as nursery:
-        below = remote_below(store, nursery)
+    connecting = connect(store_address, name="eventstore-worker")
+    async with connecting as store, _working(settings, domain, store, checkpoint) as worker:
+        log = structlog.get_logger("eventstore.worker")
+        log.info("working", version=__version__, address=worker.address, http=worker.http_address, store=store_address)
+        calm_collector()
+        task_status.started(worker)
+        await worker.stopping.wait()
+        log.info("stopping", connections=len(worker.gate.connections))
+        await _wind_down(worker, settings.stop_timeout_s)
+    log.info("stopped")
+    if worker.store_lost is not None:
+        raise worker.store_lost
+
+
+@asynccontextmanager
+async def _working(
+    settings: ServerSettings, domain: Domain, store: NetworkStore, checkpoint: Path | None
+) -> AsyncIterator[Worker]:
+    async with trio.open_nursery() as nursery:
+        below = remote_below(store, nursery, lambda error: worker.give_up(error))
         commands, incoming = Commands(domain, below), Incoming(settings.incoming_bytes_max)
         mailboxes = mailboxes_of(Running(domain, below.read_events), below, bounds(settings), commands.answer)
         commands.deliver_to(mailboxes)
         await nursery.start(mailboxes.run)
         reactions = _reactions(domain, checkpoint, store, mailboxes, below)
 
-        def figures() -> dict[str, str | int | bool | None]:
+        def figures() -> Stats:
             return {**collect_figures(mailboxes), **dispatch.figures()}
 
-        def health() -> dict[str, str | int | bool | None]:
+        def health() -> Stats:
             failure = None if reactions is None else reactions.failure
             return {"healthy": not commands.stopping, "reactions_failure": failure, **figures()}
 
@@ -104,35 +135,32 @@ async def work(
             incoming.end_turn()
 
         dispatch = Dispatch(uuid.UUID(bytes=store.store_uuid), settings.requests_max, {Send: commands.send}, figures)
-        listener = bind(settings.listen)
-        gate = Gate(listener, gate_limits(settings), dispatch.handle, end_turn)
-        for part in (commands, incoming, dispatch):
-            part.connect(gate)
         with contextlib.ExitStack() as stack:
-            stack.enter_context(listener)
+            listener = stack.enter_context(bind(settings.listen))
+            gate = Gate(listener, gate_limits(settings), dispatch.handle, end_turn)
+            for part in (commands, incoming, dispatch):
+                part.connect(gate)
             listen(listener, settings.listen)
             http_address = None
             if settings.http is not None:
                 port = stack.enter_context(http_server(*parse_address(settings.http, "http"), registry_of(figures), health))
                 http_address = f"{parse_address(settings.http, 'http')[0]}:{port}"
+            host, port = listener.getsockname()[:2]
+            worker = Worker(f"tcp://{host}:{port}", http_address, gate, commands, mailboxes, trio.Event())
             nursery.start_soon(gate.run, _Room())
             nursery.start_soon(gate.keep_house)
             if reactions is not None:
                 nursery.start_soon(reactions.run)
-            host, port = listener.getsockname()[:2]
-            worker = Worker(f"tcp://{host}:{port}", http_address, mailboxes, trio.Event())
-            log.info("working", version=__version__, address=worker.address, http=http_address, store=store_address)
-            calm_collector()
-            task_status.started(worker)
-            await worker.stopping.wait()
-            log.info("stopping", connections=len(gate.connections))
-            commands.stopping = True
-            gate.say_goodbye()
-            with trio.move_on_after(settings.stop_timeout_s):
-                await mailboxes.stop(settings.stop_timeout_s)
-                await gate.wait_until_settled()
+            yield worker
         nursery.cancel_scope.cancel()
-    log.info("stopped")
+
+
+async def _wind_down(worker: Worker, timeout_s: float) -> None:
+    worker.commands.stopping = True
+    worker.gate.say_goodbye()
+    with trio.move_on_after(timeout_s):
+        await worker.mailboxes.stop(timeout_s if worker.store_lost is None else 0)
+        await worker.gate.wait_until_settled()
 
 
 async def run(settings: ServerSettings, store_address: str, checkpoint: Path | None) -> None:
@@ -142,36 +170,52 @@ async def run(settings: ServerSettings, store_address: str, checkpoint: Path | N
         await nursery.start(stop_on_signals, asked)
         worker: Worker = await nursery.start(work, settings, store_address, checkpoint)
         await asked.wait()
-        worker.stopping.set()
+        worker.stop()
 
 
-def remote_below(store: NetworkStore, nursery: trio.Nursery) -> Below:
-    """On a client: changes become commits of one frame, in the order they come."""
+def remote_below(store: NetworkStore, nursery: trio.Nursery, on_lost: Callable[[EventStoreError], None]) -> Below:
+    """On a client: changes become commits of one frame, in the order they come. `on_lost` hears that no further attempt to
+    reach the store can succeed.
+    """
 
     def persist(batch: ServerBatch) -> None:
-        nursery.start_soon(_deliver, batch, store.put_raw(linked(batch)))
+        try:
+            flying = store.put_raw(linked(batch))
+        except EventStoreError as error:
+            tell(error)
+            raise
+        nursery.start_soon(_deliver, batch, flying, tell)
 
-    async def read_events(aggregate_id: str) -> AsyncGenerator[list[Event], None]:
+    def tell(error: EventStoreError) -> None:
+        if isinstance(error, UnsupportedVersion) or (isinstance(error, ConnectionLost) and "actual" in error.fields):
+            on_lost(error)
+
+    async def read_events(aggregate_id: str, from_version: int) -> AsyncGenerator[list[Event], None]:
         page: list[Event] = []
-        async for event in store.read(aggregate_id):
-            page.append(event)
-            if len(page) == _PAGE_EVENTS:
-                yield page
-                page = []
+        try:
+            async for event in store.read(aggregate_id, from_version):
+                page.append(event)
+                if len(page) == _PAGE_EVENTS:
+                    yield page
+                    page = []
+        except EventStoreError as error:
+            tell(error)
+            raise
         if page:
             yield page
 
     def find_command(aggregate_id: str, command_id: str, found: Found) -> None:
-        nursery.start_soon(_find, store, aggregate_id, command_id, found)
+        nursery.start_soon(_find, store, aggregate_id, command_id, found, tell)
 
-    return Below(persist, store.flush, read_events, find_command)
+    return Below(persist, store.flush, read_events, find_command, shared=True)
 
 
-async def _deliver(batch: ServerBatch, flying: Flying) -> None:
+async def _deliver(batch: ServerBatch, flying: Flying, tell: Callable[[EventStoreError], None]) -> None:
     await flying.batch.done.wait()
     outcomes = flying.outcomes()
-    lost = next((outcome for outcome in outcomes if isinstance(outcome, ConnectionLost)), None)
+    lost = next((outcome for outcome in outcomes if isinstance(outcome, ConnectionLost | UnsupportedVersion)), None)
     if lost is not None:
+        tell(lost)
         batch.fail(lost)
     else:
         batch.deliver(list(map(_raw_outcome, outcomes)))
@@ -187,13 +231,16 @@ def _raw_outcome(outcome: Committed | EventStoreError) -> Outcome:
     return REFUSED, outcome, 0
 
 
-async def _find(store: NetworkStore, aggregate_id: str, command_id: str, found: Found) -> None:
+async def _find(
+    store: NetworkStore, aggregate_id: str, command_id: str, found: Found, tell: Callable[[EventStoreError], None]
+) -> None:
     """Asks until the store answers: a refusal that nobody could look up is no outcome."""
     pause_s = _PAUSE_S_MIN
     while True:
         try:
             stored = await store.find_command(aggregate_id, command_id)
         except EventStoreError as error:
+            tell(error)
             if not error.retriable:
                 return found(error)
             await trio.sleep(pause_s)

@@ -23,7 +23,7 @@ from tests.server.tallies import Add, Added, Break, Raise, RenameBell, Renamed, 
 def running(*pages: list[Event] | Exception, domain: d.Domain = app) -> Running:
     """On a store that has these pages of one aggregate, or fails where an error is."""
 
-    async def read(aggregate_id: str) -> AsyncGenerator[list[Event], None]:
+    async def read(aggregate_id: str, from_version: int) -> AsyncGenerator[list[Event], None]:
         for page in pages:
             await trio.lowlevel.checkpoint()
             if isinstance(page, Exception):

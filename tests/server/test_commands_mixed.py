@@ -54,6 +54,32 @@ def test_what_others_append_is_seen_by_the_next_command(place: Begin) -> None:
     assert amounts(running.events("a")) == [1, 10] * 20
 
 
+def test_what_changes_nothing_rests_on_what_others_have_appended(place: Begin) -> None:
+    domain = place()
+    with domain.connect() as store, es.blocking.connect(domain.store_address) as other:
+        store.send(Add("a", 10))
+        other.append("a", [added(-8, 10)], 1)
+        assert store.send(AddBelow("a", 1, 5)) == es.Committed("a", 3, 3)  # it would be refused at 10
+        other.append("a", [added(-3, 3)], 3)
+        assert store.send(Raise("a", 2)) == es.Committed("a", 5, 5)  # and at 3 there would be nothing to do
+        other.append("a", [added(7, 2)], 5)
+        with pytest.raises(es.Rejected, match="a is at 9"):
+            store.send(AddBelow("a", 1, 5))
+        assert store.send(Raise("a", 8)) == Unchanged("a")
+
+
+def test_commands_behind_one_that_is_refused_keep_their_order(place: Begin) -> None:
+    with place().connect() as store:
+        commands = [Add("a", 4), AddBelow("a", 2, 5), Add("a", -4), AddBelow("a", 2, 5), Raise("a", 1), Add("a", 1)]
+        outcomes = store.send_many([*commands, *commands])
+        assert [type(outcome).__name__ for outcome in outcomes[:6]] == [
+            "Committed", "Rejected", "Committed", "Committed", "Unchanged", "Committed",
+        ]  # fmt: skip
+        assert [type(outcome).__name__ for outcome in outcomes[6:]] == [
+            "Committed", "Rejected", "Committed", "Committed", "Unchanged", "Committed",
+        ]  # fmt: skip
+
+
 def test_commands_and_appends_of_many_at_once_rest_on_what_was_there(place: Begin) -> None:
     running = place()
     committed: dict[str, int] = {}

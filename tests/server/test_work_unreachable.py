@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
+import pytest
 import trio
 
 import eventstore as es
@@ -18,6 +20,7 @@ from eventstore_mailbox import Options
 from tests.server.conftest import Serve
 from tests.server.tallies import Add, AddBelow, Raise, app
 from tests.server.test_commands import amounts
+from tests.server.worker_thread import WorkerThread
 from tests.server_thread import ServerThread
 from tests.waiting import DEADLINE_SECONDS, eventually
 
@@ -27,20 +30,20 @@ class Domain:
 
     def __init__(self, mailboxes: ServerMailboxes, below: Below) -> None:
         self.mailboxes = mailboxes
-        self._below = below
+        self.below = below
 
     async def send(self, command: object, command_id: str) -> es.Committed | Unchanged | es.EventStoreError:
         raw = d.encode_command(command)
         handler, decoded = app.decode(raw.type, raw.payload, raw.aggregate_id)
         entry = ServerEntry(raw.aggregate_id, command_id, Decided(handler, decoded, command_id))
-        return await outcome_of(await self.mailboxes.execute(entry), self._below)
+        return await outcome_of(await self.mailboxes.execute(entry), self.below)
 
 
 @asynccontextmanager
 async def embedded(server: ServerThread) -> AsyncIterator[Domain]:
     with trio.fail_after(DEADLINE_SECONDS):
         async with es.connect(server.address, reconnect_timeout=0.0) as store, trio.open_nursery() as nursery:
-            below = remote_below(store, nursery)
+            below = remote_below(store, nursery, lambda error: None)
             running = Running(app, below.read_events)
             options = Options(mailboxes=2, backoff_first_s=0.001, backoff_max_s=0.02)
             mailboxes = mailboxes_of(running, below, options, lambda entries: None)
@@ -78,7 +81,7 @@ async def test_commands_wait_for_a_store_that_is_gone_and_are_finished_when_it_i
     assert [type(told[f"c-{number}"]) for number in range(5)] == [es.Committed] * 3 + [es.Rejected] * 2
 
 
-async def test_whether_a_refused_command_was_stored_before_is_asked_until_the_store_answers(serve: Serve) -> None:
+async def test_a_refusal_waits_for_the_store_which_may_have_gone_on(serve: Serve) -> None:
     server = serve()
     async with embedded(server) as domain:
         told: dict[str, object] = {}
@@ -86,8 +89,8 @@ async def test_whether_a_refused_command_was_stored_before_is_asked_until_the_st
         async def send(command: object, command_id: str) -> None:
             told[command_id] = await domain.send(command, command_id)
 
-        async def is_settled() -> bool:
-            return domain.mailboxes.depth == 0
+        async def has_failed() -> bool:
+            return domain.mailboxes.figures().restore_failures > 2
 
         first = await domain.send(AddBelow("a", 9, 10), "c-1")
         assert isinstance(first, es.Committed)
@@ -96,10 +99,42 @@ async def test_whether_a_refused_command_was_stored_before_is_asked_until_the_st
             nursery.start_soon(send, AddBelow("a", 9, 10), "c-1")
             nursery.start_soon(send, AddBelow("a", 9, 10), "c-2")
             nursery.start_soon(send, Raise("a", 5), "c-3")
-            await trio.lowlevel.checkpoint()
-            await eventually(is_settled, "they are refused in memory")
+            await eventually(has_failed, "it is asked whether the store has gone on")
             assert told == {}
             await trio.to_thread.run_sync(server.start)
     assert told["c-1"] == first._replace(duplicate=True)
     assert type(told["c-2"]) is es.Rejected
     assert told["c-3"] == Unchanged("a")
+
+
+async def test_whether_a_command_was_stored_before_is_asked_until_the_store_answers(serve: Serve) -> None:
+    server = serve()
+    async with embedded(server) as domain:
+        first = await domain.send(Add("a"), "c-1")
+        assert isinstance(first, es.Committed)
+        await trio.to_thread.run_sync(server.stop)
+        found: list[es.Committed | es.EventStoreError | None] = []
+        domain.below.find_command("a", "c-1", found.append)
+
+        async def is_found() -> bool:
+            return bool(found)
+
+        await trio.to_thread.run_sync(server.start)
+        await eventually(is_found, "the store answers")
+    assert found == [first._replace(duplicate=True)]
+
+
+def test_a_worker_ends_with_an_error_when_another_store_answers_at_its_address(serve: Serve, tmp_path: Path) -> None:
+    server = serve(tmp_path / "one")
+    worker = WorkerThread(server.address, domain="tests.server.tallies:app", stop_timeout_s=1.0)
+    worker.start()
+    with es.blocking.connect(worker.address, reconnect_timeout=0.0) as store:
+        store.send(Add("a"))
+        address = server.address.removeprefix("tcp://")
+        server.stop()
+        serve(tmp_path / "two", listen=address)
+        with pytest.raises(es.EventStoreError):
+            store.send(Add("a"))
+    with pytest.raises(BaseExceptionGroup) as ended:
+        worker.join()
+    assert ended.group_contains(es.ConnectionLost, match=r"another store answers at this address")
