@@ -37,12 +37,15 @@ class RangeFold:
     """Rows of the projection's table, one for each aggregate of a range that has a state.
 
     Takes the ranges it is to fold from the batches: each begins with a row without an aggregate id, and what follows are the
-    events of the range that are in no sorted file, by aggregate and sequence.
+    events of the range that are in no sorted file, by aggregate and sequence. Of these, a step may have any number of
+    aggregates: from `states_max` states on, finished ones become rows before the step ends.
     """
 
-    def __init__(self, place: str, folder: str, ranges: Ranges, ids: Texts, types: Texts, counts: Counts) -> None:
+    def __init__(
+        self, place: str, folder: str, ranges: Ranges, ids: Texts, types: Texts, counts: Counts, states_max: int = STATES_MAX
+    ) -> None:
         self._place, self._folder = place, folder
-        self._ranges, self._counts = ranges, counts
+        self._ranges, self._counts, self._states_max = ranges, counts, states_max
         self._wanted = Wanted(ids=ids, types=types)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -65,7 +68,7 @@ class RangeFold:
                 for run in rest.below(high):
                     events += len(run)
                     fold_runs(projection, states, run)
-                    if len(states.of) > STATES_MAX:  # what comes is larger; what is smaller is finished
+                    if len(states.of) > self._states_max:  # what comes is larger; what is smaller is finished
                         done = [key for key in states.of if key < run[-1].aggregate_id]
                         keys += len(done)
                         yield _taken(projection, states, done)

@@ -71,9 +71,11 @@ def batches_of_rest(snapshot: Snapshot, ranges: Ranges, wanted: Wanted, size: in
         yield pa.RecordBatch.from_arrays(arrays, [*EVENT_COLUMNS, RANGE_COLUMN])
 
 
-def folded(snapshot: Snapshot, ranges: Ranges, ids: Texts, types: Texts, size: int) -> tuple[dict[str, tuple[Any, ...]], Told]:
+def folded(
+    snapshot: Snapshot, ranges: Ranges, ids: Texts, types: Texts, size: int, states_max: int
+) -> tuple[dict[str, tuple[Any, ...]], Told]:
     told = Told()
-    task = RangeFold("tests.spark.balances:Balances", str(ROOT), ranges, ids, types, told)  # type: ignore[arg-type]
+    task = RangeFold("tests.spark.balances:Balances", str(ROOT), ranges, ids, types, told, states_max)  # type: ignore[arg-type]
     rows: dict[str, tuple[Any, ...]] = {}
     for batch in task(batches_of_rest(snapshot, ranges, Wanted(ids=ids, types=types), size)):
         for row in batch.to_pylist():
@@ -93,11 +95,19 @@ def one_by_one(events: list[Event]) -> tuple[dict[str, tuple[Any, ...]], int]:
     cores=st.integers(1, 40),
     step_rows=st.integers(1, 400),
     size=st.integers(1, 300),
+    states_max=st.integers(1, 90),
     beginning=st.sampled_from(["", "acc-", "acc-04", "acc-082", "b", "acc-0\u00e9"]),
     types=st.sampled_from([None, ("Opened",), ("Zażółć", "Noted"), ("Nothing",)]),
 )
 def test_rows_and_counts_are_those_of_a_fold_one_event_after_the_other(
-    store: MadeStore, snapshot: Snapshot, cores: int, step_rows: int, size: int, beginning: str, types: tuple[str, ...] | None
+    store: MadeStore,
+    snapshot: Snapshot,
+    cores: int,
+    step_rows: int,
+    size: int,
+    states_max: int,
+    beginning: str,
+    types: tuple[str, ...] | None,
 ) -> None:
     wanted = Texts() if types is None else Texts(members=frozenset(name.encode() for name in types))
     ranges = plan_ranges([snapshot], prefix(beginning.encode()), cores, step_rows)
@@ -108,7 +118,7 @@ def test_rows_and_counts_are_those_of_a_fold_one_event_after_the_other(
         low < high for steps in ranges.steps for low, high in itertools.pairwise(steps) if high is not None and low is not None
     )
     assert (borders[0], borders[-1]) == (prefix(beginning.encode()).low, prefix(beginning.encode()).high)
-    rows, told = folded(snapshot, ranges, prefix(beginning.encode()), wanted, size)
+    rows, told = folded(snapshot, ranges, prefix(beginning.encode()), wanted, size, states_max)
     events = [e for e in store.events() if e.aggregate_id.startswith(beginning) and (types is None or e.type in types)]
     expected, keys = one_by_one(events)
     assert rows == expected
