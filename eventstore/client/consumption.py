@@ -35,9 +35,10 @@ from eventstore.protocol.limits import (
 )
 from eventstore.protocol.message_answers import Messages
 
-# As large as a page of events, twice: half of it is on its way while the other is handled.
+# As large as two pages of events. More messages at once were slower: what a broker looks at before it knows how many fit grows
+# with what it is asked for.
 PULL_BYTES: Final = 1024 * 1024
-PULL_MESSAGES: Final = 4096
+PULL_MESSAGES: Final = 1024
 # A pull that waits keeps nothing busy. Silence for longer than this would look like a dead connection to some routers.
 WAIT_MS: Final = 20_000
 # Queues that were left out because much of them is held join the next pull, so that one must not wait for long.

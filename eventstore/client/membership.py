@@ -142,8 +142,7 @@ class Membership:
         try:
             answer = pull.messages()
         except _OUTDATED:
-            self._to_say.set()
-            await said.wait()
+            await said.wait()  # to ask again at once would be refused again and again
             return
         self.consumption.received(asked, answer)
         try:
