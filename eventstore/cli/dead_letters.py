@@ -14,7 +14,7 @@ from eventstore.errors import InvalidArgument
 if TYPE_CHECKING:
     from eventstore.client.blocking_broker import BlockingBroker
 
-deadletter = group_of_commands("Messages that a consumer group could not handle.")
+deadletter = group_of_commands("deadletter")
 GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.")]
 _REPLAYED_AT_ONCE: Final = 256
 _PAGE: Final = 1_000

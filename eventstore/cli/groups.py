@@ -14,7 +14,7 @@ from eventstore.errors import InvalidArgument
 if TYPE_CHECKING:
     from datetime import datetime
 
-group = group_of_commands("Consumer groups: how far they are.")
+group = group_of_commands("group")
 GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.")]
 
 

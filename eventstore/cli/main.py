@@ -18,12 +18,9 @@ import typer
 
 from eventstore.cli import (
     appending,
-    dead_letters,
     exporting,
-    groups,
     importing,
     inspecting,
-    messages,
     projecting,
     publishing,
     reading,
@@ -32,13 +29,12 @@ from eventstore.cli import (
     serving,
     statistics,
     tailing,
-    topics,
     verifying,
     watching,
     working,
 )
 from eventstore.cli.output import print_error
-from eventstore.cli.usage import Command, plain_usage
+from eventstore.cli.usage import Command, Program, plain_usage
 from eventstore.errors import Corrupt, EventStoreError, InvalidArgument
 
 _WRONG_USAGE = 2
@@ -55,6 +51,7 @@ _NEXT_STEPS = {
 
 app = typer.Typer(
     name="eventstore",
+    cls=Program,
     help="An event store: append events over TCP, replay them by aggregate id.",
     add_completion=False,
     rich_markup_mode=None,
@@ -76,11 +73,6 @@ app.command("inspect", cls=Command)(inspecting.inspect)
 app.command("verify", cls=Command)(verifying.verify)
 app.command("rebuild", cls=Command)(rebuilding.rebuild)
 app.command("top", cls=Command)(watching.top)
-app.add_typer(topics.topic, name="topic")
-app.add_typer(topics.queue, name="queue")
-app.add_typer(groups.group, name="group")
-app.add_typer(messages.message, name="message")
-app.add_typer(dead_letters.deadletter, name="deadletter")
 
 
 def _print_version(wanted: bool) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from eventstore.client.blocking_broker import BlockingBroker
     from eventstore.client.messages import SendResult
 
-message = group_of_commands("Messages: look one up, watch them come, send some.")
+message = group_of_commands("message")
 _SHOWN: Final = 10
 _BATCH: Final = 512
 _WAIT_SECONDS: Final = 10.0

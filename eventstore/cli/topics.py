@@ -10,8 +10,8 @@ from eventstore.cli.options import DEFAULT_STORE, AsJson, StoreAddress
 from eventstore.cli.output import counted, print_json, print_line, print_table
 from eventstore.cli.usage import Command, group_of_commands
 
-topic = group_of_commands("Topics of the broker.")
-queue = group_of_commands("The queues of a topic.")
+topic = group_of_commands("topic")
+queue = group_of_commands("queue")
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from typing import Any, Final
 
 import typer
 import typer.core
+import typer.main
 
 _BRACES: Final = re.compile(r"^\{(.*)\}(\.\.\.)?$")
 _TYPING: Final = (
@@ -30,10 +32,36 @@ class Command(typer.core.TyperCommand):
         return [_BRACES.sub(r"\1\2", piece) for piece in super().collect_usage_pieces(ctx)]
 
 
-def group_of_commands(what: str) -> typer.Typer:
+GROUPS: Final = {
+    "topic": ("Topics of the broker.", "topics"),
+    "queue": ("The queues of a topic.", "topics"),
+    "group": ("Consumer groups: how far they are.", "groups"),
+    "message": ("Messages: look one up, watch them come, send some.", "messages"),
+    "deadletter": ("Messages that a consumer group could not handle.", "dead_letters"),
+}
+"""Commands that are followed by another one: what they are for, and the module where an object of their name has the others."""
+
+
+class Program(typer.core.TyperGroup):
+    """All commands. A group of them is built when it is used: building them all would take a fifth of what `--help` takes."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        for name, (what, _) in GROUPS.items():
+            self.commands[name] = typer.core.TyperGroup(name=name, help=what)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] in GROUPS:
+            name = args[0]
+            module = importlib.import_module(f"eventstore.cli.{GROUPS[name][1]}")
+            self.commands[name] = typer.main.get_group(getattr(module, name))
+        return super().resolve_command(ctx, args)
+
+
+def group_of_commands(name: str) -> typer.Typer:
     """A command that is followed by another one, such as `topic` by `list`."""
     return typer.Typer(
-        help=what, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False,
+        name=name, help=GROUPS[name][0], add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )  # fmt: skip
 
