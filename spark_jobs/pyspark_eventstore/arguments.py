@@ -22,12 +22,14 @@ DEFAULT_MASTER = "local[*]"
 
 
 def session(name: str, master: str | None) -> SparkSession:
-    """A session for a command: with Spark's own progress bar, and only errors in its log."""
+    """A session for a command: with Spark's own progress bar, and without its log, which tells every failed task twice with
+    two stack traces each. What ends a job ends the command, with a line of its own.
+    """
     import os
 
     under_submit = "PYSPARK_GATEWAY_PORT" in os.environ
     spark = start_session(f"eventstore-spark {name}", master or (None if under_submit else DEFAULT_MASTER))
-    spark.sparkContext.setLogLevel("ERROR")
+    spark.sparkContext.setLogLevel("FATAL")
     return spark
 
 
