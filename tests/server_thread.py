@@ -1,104 +1,24 @@
-"""A real server in a thread of the tests' own process: whatever runs the test (trio, asyncio, no event loop) can talk to it,
-and a warning in the server fails the test.
-"""
+"""A real server in a thread of the tests' own process."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, cast
 
 import trio
 
 from eventstore.server.serve import Server, serve
 from eventstore.server.settings import ServerSettings
-from tests.waiting import DEADLINE_SECONDS
-
-Result = TypeVar("Result")
+from tests.service_thread import ServiceThread
 
 
-class ServerThread:
-    """Serves a folder on a free port of the loopback interface; after a restart on the same one."""
+class ServerThread(ServiceThread[Server]):
+    """Serves a folder."""
 
     def __init__(self, data: Path, **settings: Any) -> None:
-        self._given: dict[str, Any] = {"preallocate_bytes": 1024 * 1024, "listen": "127.0.0.1:0", **settings, "data": data}
         self.data = data
-        self._thread: threading.Thread | None = None
-        self._ready = threading.Event()
-        self._token: trio.lowlevel.TrioToken | None = None
-        self._server: Server | None = None
-        self._error: BaseException | None = None
+        super().__init__(_begin, {"preallocate_bytes": 1024 * 1024, **settings, "data": data})
 
-    @property
-    def address(self) -> str:
-        assert self._server is not None
-        return self._server.address
 
-    @property
-    def port(self) -> int:
-        return int(self.address.rpartition(":")[2])
-
-    @property
-    def http(self) -> str:
-        assert self._server is not None
-        assert self._server.http_address is not None
-        return f"http://{self._server.http_address}"
-
-    def start(self) -> None:
-        """Returns when it serves, and raises what keeps it from it."""
-        self._ready.clear()
-        self._error = None
-        self._thread = threading.Thread(target=self._run, name="server")
-        self._thread.start()
-        assert self._ready.wait(DEADLINE_SECONDS), "the server does not start"
-        if self._error is not None:
-            self.join()
-        self._given["listen"] = self.address.removeprefix("tcp://")
-
-    def stop(self) -> None:
-        """Stops in order, as on SIGTERM."""
-        if self._thread is not None:
-            self.ask(lambda server: server.stop())
-            self.join()
-
-    def join(self) -> None:
-        """Waits for its end, and raises what ended it."""
-        assert self._thread is not None
-        self._thread.join(DEADLINE_SECONDS)
-        assert not self._thread.is_alive(), "the server does not stop"
-        self._thread = None
-        if self._error is not None:
-            raise self._error
-
-    def restart(self) -> None:
-        self.stop()
-        self.start()
-
-    def ask(self, question: Callable[[Server], Result]) -> Result:
-        """What `question` says, asked in the server's own thread."""
-        assert self._server is not None
-        assert self._token is not None
-        return trio.from_thread.run_sync(question, self._server, trio_token=self._token)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.stop()
-
-    def _run(self) -> None:
-        async def main() -> None:
-            self._token = trio.lowlevel.current_trio_token()
-            async with trio.open_nursery() as nursery:
-                self._server = await nursery.start(serve, ServerSettings(**self._given))
-                self._ready.set()
-
-        try:
-            trio.run(main)
-        except BaseException as error:
-            self._error = error
-        finally:
-            self._ready.set()
+async def _begin(nursery: trio.Nursery, settings: ServerSettings) -> Server:
+    return cast("Server", await nursery.start(serve, settings))

@@ -36,17 +36,21 @@ class Place:
             self.worker = self._stack.enter_context(WorkerThread(self.store.address, checkpoint, domain=domain, **others))
 
     @property
+    def _running(self) -> ServerThread | WorkerThread:
+        return self.store if self.worker is None else self.worker
+
+    @property
     def address(self) -> str:
-        return self.store.address if self.worker is None else self.worker.address
+        return self._running.address
 
     @property
     def port(self) -> int:
-        return self.store.port if self.worker is None else self.worker.port
+        return self._running.port
 
     @property
     def http(self) -> str:
         """Where `/health` is."""
-        return self.store.http if self.worker is None else self.worker.http
+        return self._running.http
 
     @property
     def store_address(self) -> str:
@@ -58,22 +62,16 @@ class Place:
 
     def ask(self, question: Callable[[], Result]) -> Result:
         """What `question` says in the thread that runs the domain."""
-        if self.worker is None:
-            return self.store.ask(lambda _: question())
-        return self.worker.ask(question)
+        return self._running.ask(lambda _: question())
 
     def begin_to_stop(self) -> None:
         """Has what runs the domain stop, and does not wait for it."""
-        if self.worker is None:
-            self.store.ask(lambda server: server.stop())
-        else:
-            self.worker.begin_to_stop()
+        self._running.begin_to_stop()
 
     def start_again(self) -> None:
         """Once what runs the domain has ended, at the same address."""
-        part = self.store if self.worker is None else self.worker
-        part.join()
-        part.start()
+        self._running.join()
+        self._running.start()
 
     def restart(self) -> None:
         """What runs the domain forgets what it has in memory."""
