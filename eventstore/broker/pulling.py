@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Final
 
 import numpy as np
@@ -207,7 +206,7 @@ def _fitting(lengths: Sequence[int], messages_max: int, bytes_max: int, least: i
     """How many of the first messages are within the bounds, or `least`."""
     if len(lengths) <= messages_max and sum(lengths) <= bytes_max:
         return len(lengths)
-    within = sum(total <= bytes_max for total in accumulate(lengths[:messages_max]))
+    within = int(np.cumsum(lengths[:messages_max], dtype=np.int64).searchsorted(bytes_max, "right"))
     return max(within, min(least, len(lengths)))
 
 
