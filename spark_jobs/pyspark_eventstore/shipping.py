@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from eventstore.errors import FolderRefused
+from eventstore import errors
 
 
 def ship(archive: Annotated[Path, typer.Argument(metavar="FILE.zip", help="Written anew.", show_default=False)]) -> None:
@@ -30,15 +30,13 @@ def pack(archive: Path) -> int:
     Raises:
         FolderRefused: the file cannot be written.
     """
-    import eventstore
-
     count = 0
     try:
         with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as target:
-            for package in (Path(eventstore.__file__).parent, Path(__file__).parent):
+            for package in (Path(errors.__file__).parent, Path(__file__).parent):
                 for path in sorted(package.rglob("*.py")):
                     target.write(path, path.relative_to(package.parent))
                     count += 1
     except OSError as error:
-        raise FolderRefused(str(archive), f"cannot be written ({error.strerror}); choose another place") from None
+        raise errors.FolderRefused(str(archive), f"cannot be written ({error.strerror}); choose another place") from None
     return count

@@ -70,8 +70,9 @@ def test_a_run_that_was_interrupted_is_done_again(
 
     def stop_write(events: object, run: object, path: str) -> None:
         if step == "writing":
-            Path(path).mkdir(parents=True)
-            (Path(path) / "part-half.parquet").write_bytes(b"half")
+            folder = Path(path.removeprefix("file:"))
+            folder.mkdir(parents=True)
+            (folder / "part-half.parquet").write_bytes(b"half")
             raise Stopped
         if step == "planned":
             raise Stopped
