@@ -87,6 +87,8 @@ class Scan:
         end = file.sequences[last + 1] - 1 if last + 1 < commits else min(visible, file.next_sequence - 1)
         if wanted.everything:
             return data, end - after, end
+        if not wanted.may_match_in(data):
+            return b"", 0, end
         matching = [event[7] for event in decode_page(data) if event[7] > after and wanted.matches(event)]
         extents = map(file.extent, sorted(set(map(file.ordinal_at, matching))))
         return b"".join([data[first - start : last - start] for first, last in extents]), len(matching), end
