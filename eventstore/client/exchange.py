@@ -32,8 +32,11 @@ G = TypeVar("G")
 
 _RECEIVE_BYTES: Final = 64 * 1024
 _RECEIVE_BYTES_MAX: Final = 1024 * 1024
-_LOOK_OUT_SECONDS: Final = 0.0002
+_LOOK_OUT_SECONDS: Final = 0.0005  # an append, with its sync, is answered within that
+_INTERRUPTED_SECONDS: Final = 0.00005
+_SHY_RECEIVES: Final = 32
 _CAN_LOOK_OUT: Final = (os.cpu_count() or 1) > 1
+_receiving: Final[set[Exchange]] = set()  # of this process; adding and discarding are safe in any thread
 
 
 class Exchange:
@@ -48,6 +51,7 @@ class Exchange:
         self._lock = threading.RLock()
         self._socket: socket.socket | None = None
         self._receive_bytes = _RECEIVE_BYTES
+        self._shy = 0  # for so many receives nobody is looked out for
         self._closed = False
         self._unusable: EventStoreError | None = Closed(f"the client of {address} is not open; use `with`")
 
@@ -212,11 +216,15 @@ class Exchange:
     def _receive(self) -> None:
         sock = self._socket
         assert sock is not None
-        data = self._look_out(sock)
-        while data is None:
-            self._wait(sock, select.POLLIN)
-            with contextlib.suppress(BlockingIOError):
-                data = sock.recv(self._receive_bytes)
+        _receiving.add(self)
+        try:
+            data = self._look_out(sock)
+            while data is None:
+                self._wait(sock, select.POLLIN)
+                with contextlib.suppress(BlockingIOError):
+                    data = sock.recv(self._receive_bytes)
+        finally:
+            _receiving.discard(self)
         if not data:
             raise ConnectionError("the server closed the connection")
         full = len(data) == self._receive_bytes
@@ -239,16 +247,22 @@ class Exchange:
     def _look_out(self, sock: socket.socket) -> bytes | None:
         """What arrives within a moment, without going to sleep: being woken takes 60 µs, a good part of a round trip.
 
-        Only where this thread is alone in its process and not on the only processor: others would have to wait for it.
+        Not on the only processor, nor where other threads of this process wait for answers as well; and not for a while after
+        it was in vain, or one look took long: somebody else wanted the processor or the interpreter then.
         """
-        if not _CAN_LOOK_OUT or threading.active_count() != 1:
+        if not _CAN_LOOK_OUT or self._shy or len(_receiving) > 1:
+            self._shy = max(0, self._shy - 1)
             return None
-        until = time.perf_counter() + _LOOK_OUT_SECONDS
-        while time.perf_counter() < until:
+        now = time.perf_counter()
+        until = now + _LOOK_OUT_SECONDS
+        while now < until:
             try:
                 return sock.recv(self._receive_bytes)
             except BlockingIOError:
-                continue
+                before, now = now, time.perf_counter()
+                if now - before > _INTERRUPTED_SECONDS:
+                    break
+        self._shy = _SHY_RECEIVES
         return None
 
     # ---- connecting
