@@ -13,7 +13,9 @@ Ended: TypeAlias = Callable[["Batch[X, O]", "Sequence[O] | BaseException"], None
 
 class Batch(Generic[X, O]):
     """changes    in order; not to be changed
-    followers  ascending places of changes that rest on an earlier one of the same aggregate in this batch
+    followers  ascending places of changes that rest on an earlier one of the same aggregate in this batch: to be committed only
+               where the change before it, by its command id, is the aggregate's latest; else CONFLICT. What the store has
+               already is DUPLICATE, follower or not
     source     whose change it is, if there is only one sender; else the batch itself
     """
 

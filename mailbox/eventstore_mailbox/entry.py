@@ -18,9 +18,11 @@ knows. OVERLOADED: it was not accepted."""
 WAITING: Final = -1
 """Not handled yet, or to be handled again."""
 IN_FLIGHT: Final = -2
-"""Handled; its change is on its way to the store, or its events on their way to be published."""
+"""Handled; its change is on its way to the store."""
 SURE: Final = -3
 """To be handled on an aggregate that was brought up to the store for this command."""
+STORED: Final = -4
+"""The store has its change; its events are on their way to be published."""
 
 
 class Entry(Generic[Command, Outcome]):

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from eventstore_mailbox.entry import WAITING, AnyEntry
+from eventstore_mailbox.entry import COMMITTED, DUPLICATE, STORED, WAITING, AnyEntry
 
 if TYPE_CHECKING:
     from eventstore_mailbox.command_mailbox import CommandMailbox
@@ -33,6 +33,9 @@ HANDLING: Final = 3
 
 NOWHERE: Final = -1
 """In no batch."""
+
+TAKEN: Final = frozenset((STORED, COMMITTED, DUPLICATE))
+"""By the store, for good: whatever is set back, such an entry is not handled again, and the cursor passes over it."""
 
 
 class Lane:
@@ -69,14 +72,15 @@ class Lane:
         self.backlog: list[tuple[AnyEntry, int, Publication[object, object]]] | None = None
 
     def set_back(self, to: AnyEntry | None) -> int:
-        """Everything from `to` on is to be handled again, on an aggregate restored from the store; returns how many had been.
+        """Everything from `to` on that the store has not taken is to be handled again, on an aggregate restored from it;
+        returns how many had been.
 
         Precondition: what lies before `to` is durable.
         """
         entry, count = to, 0
         while entry is not self.cursor:
             assert entry is not None
-            if entry.status != WAITING:
+            if entry.status != WAITING and entry.status not in TAKEN:
                 entry.status = WAITING
                 count += 1
             entry = entry.next

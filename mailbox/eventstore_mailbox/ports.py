@@ -55,7 +55,7 @@ class Ports(Generic[C, A, X, O]):
                   `batch.fail` if it does not know; at once or later, on the event loop's thread. Raising is failing. Batches
                   take effect in the order of the calls; where one fails, so do the later ones that are on their way.
                   `batch.followers` are the places of changes that rest on an earlier one of the same aggregate in the same
-                  batch: where that was anything but COMMITTED, the follower's outcome must be CONFLICT
+                  batch: where that is not the aggregate's latest, the follower's outcome must be CONFLICT
     answer        entries that are settled, many at once. Must not raise for the sake of one of them
     clock         seconds, monotonic
     refusal       an outcome with status REFUSED for a plain append that is given up

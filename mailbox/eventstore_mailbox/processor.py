@@ -15,7 +15,7 @@ from eventstore_mailbox.command_mailbox import CommandMailbox
 from eventstore_mailbox.driver import Driver
 from eventstore_mailbox.entry import FAILED, SURE, UNCHANGED, AnyEntry
 from eventstore_mailbox.hottest import Hottest
-from eventstore_mailbox.lane import DRAINING, FREE, HANDLING, RESTORING, Lane
+from eventstore_mailbox.lane import DRAINING, FREE, HANDLING, RESTORING, TAKEN, Lane
 from eventstore_mailbox.lanes import Lanes
 from eventstore_mailbox.options import Options
 from eventstore_mailbox.plain import PLAIN, PlainEntry
@@ -74,6 +74,9 @@ class Processor:
         while resumed:
             lane = resumed[0]
             while lane.hold == FREE and (entry := lane.cursor) is not None:
+                if entry.status in TAKEN:
+                    lane.cursor = entry.next
+                    continue
                 now = step(lane, entry, now)
                 if now >= until:
                     return now

@@ -6,6 +6,9 @@ tell of a state that is not durable.
 A conflict (row M5): the aggregate is paused, its later changes are taken out of the batch (they come back as conflicts, being
 followers) and out of the event mailbox, the aggregate in memory is forgotten, and its lane's cursor is set back to the command
 that conflicted; the processor restores the aggregate when it gets there. Lanes of other aggregates are not touched.
+
+What the store has taken is never handled again, wherever it stands: where a batch was done and its answer was lost, all of it
+comes back as duplicates, and to handle the second once more would be to decide it on its own result.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from functools import partial
 
 from eventstore_mailbox.command_mailbox import CommandMailbox
 from eventstore_mailbox.driver import Driver
-from eventstore_mailbox.entry import COMMITTED, CONFLICT, DUPLICATE, AnyEntry
+from eventstore_mailbox.entry import COMMITTED, CONFLICT, DUPLICATE, STORED, AnyEntry
 from eventstore_mailbox.event_mailbox import Draft
 from eventstore_mailbox.hottest import Hottest
 from eventstore_mailbox.lane import DRAINING, FREE, HANDLING, PAUSED, Lane
@@ -61,6 +64,8 @@ class Settlement:
         while entry is not None and entry.status >= 0:
             following = entry.next
             entry.next = None
+            if lane.cursor is entry:
+                lane.cursor = following
             self._leave(lane, entry)
             entry = following
         lane.first = entry
@@ -105,6 +110,7 @@ class Settlement:
     def _durable(self, entry: AnyEntry, change: object, outcome: object, status: int) -> None:
         entry.result = outcome
         if self._publisher is not None:
+            entry.status = STORED
             self._publisher.add((entry, status, Publication(entry.aggregate_id, change, outcome)))
         else:
             self._end(entry, status, outcome)
@@ -119,11 +125,16 @@ class Settlement:
 
     def _settle_mixed(self, mailbox: CommandMailbox, draft: Draft, outcomes: Sequence[object], statuses: Sequence[int]) -> None:
         broken: dict[Lane, None] = {}
+        for entry, status in zip(draft.entries, statuses, strict=True):
+            if status in (COMMITTED, DUPLICATE):
+                entry.status = STORED
         rows = zip(draft.entries, draft.changes, outcomes, statuses, strict=True)
         for entry, change, outcome, status in rows:
             lane = entry.lane
             if lane in broken:
-                continue  # it rests on what did not happen: it comes again, and so does whatever is after it
+                if entry.status == STORED:
+                    self._durable(entry, change, outcome, status)
+                continue  # else it rests on what did not happen: it comes again, and so does whatever is after it
             lane.flying -= 1
             plain = entry.command is PLAIN
             again = status == CONFLICT and not plain and self._may_run_again(mailbox, entry)

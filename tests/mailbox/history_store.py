@@ -31,22 +31,21 @@ class HistoryStore:
 
     def append(self, changes: Sequence[Change], followers: Sequence[int] = ()) -> list[Outcome]:
         outcomes: list[Outcome] = []
-        failed: set[str] = set()
+        before: dict[str, str] = {}
         for place, change in enumerate(changes):
-            if place in followers and change[0] in failed:
-                outcomes.append((CONFLICT, len(self.history(change[0])), 0))
-            else:
-                outcomes.append(self._one(change))
-            if outcomes[-1][0] != COMMITTED:
-                failed.add(change[0])
+            outcomes.append(self._one(change, before.get(change[0]) if place in followers else None))
+            before[change[0]] = change[2]
         return outcomes
 
-    def _one(self, change: Change) -> Outcome:
+    def _one(self, change: Change, leader: str | None) -> Outcome:
+        """`leader`: the command that has to be the latest."""
         aggregate_id, expected, command_id, basis = change
         commits = self.commits.setdefault(aggregate_id, [])
         for version, commit in enumerate(commits, 1):
             if commit.command_id == command_id:
                 return DUPLICATE, version, 0
+        if leader is not None and (not commits or commits[-1].command_id != leader):
+            return CONFLICT, len(commits), 0
         if expected is not None and expected != len(commits):
             return CONFLICT, len(commits), 0
         commits.append(Commit(command_id, basis))

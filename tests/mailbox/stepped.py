@@ -52,6 +52,8 @@ def decide(request: Request, history: History) -> Change | None:
         return None
     if request.kind.endswith("reject"):
         raise Rejected(request.command_id)
+    if request.kind.endswith("once") and request.command_id in history.ids:
+        raise Rejected(request.command_id)
     history.ids.append(request.command_id)
     if request.kind.endswith("spoil"):
         history.dirty = True
@@ -194,12 +196,14 @@ class Stepped:
         batch = self.pending.popleft()
         batch.deliver(self.store.append(batch.changes, batch.followers))
 
-    def fail(self, done: int) -> None:
-        """The store cannot be reached: it did the oldest few batches, and nobody hears of any."""
+    def fail(self, done: int, part: int = 0) -> None:
+        """The store cannot be reached: it did the oldest few batches and `part` of the next one, and nobody hears of any."""
         batches = list(self.pending)
         self.pending.clear()
         for batch in batches[:done]:
             self.store.append(batch.changes, batch.followers)
+        for batch in batches[done : done + 1]:
+            self.store.append(batch.changes[:part], batch.followers)
         for batch in batches:
             batch.fail(ConnectionError("unreachable"))
 

@@ -308,6 +308,54 @@ def test_a_store_that_answers_with_something_else_than_outcomes_is_asked_again()
     assert command.outcome == (COMMITTED, 2, 2)
 
 
+@pytest.mark.parametrize("publishes", [False, True])
+@pytest.mark.parametrize("done", [1, 2, 3])
+def test_what_a_store_did_unheard_is_never_decided_again(done: int, publishes: bool) -> None:
+    """Handled again, a command would find its own result: these would reject themselves."""
+    store = HistoryStore()
+    worker = warm(store, "a", publishes=publishes)
+    requests = [Request("a", command_id, "once") for command_id in ("1", "2", "3")]
+    worker.submit(*requests)
+    handled = worker.handled
+    worker.fail(0, part=done)
+    behind = Request("a", "4")
+    worker.submit(behind)
+    worker.fire()
+    worker.deliver()
+    worker.finish()
+    assert [request.status for request in requests] == [DUPLICATE] * done + [COMMITTED] * (3 - done)
+    assert [request.outcome[1] for request in requests if request.outcome] == [2, 3, 4]
+    assert behind.seen == store.history("a")[:-1] == ("first", "1", "2", "3")
+    assert worker.handled == handled + 2  # the one behind, and that once more on what is in the store
+    worker.assert_empty()
+
+
+@pytest.mark.parametrize("publishes", [False, True])
+@pytest.mark.parametrize("kind", ["nothing", "reject"])
+def test_what_a_store_did_unheard_does_not_fail_where_its_aggregate_cannot_be_restored(kind: str, publishes: bool) -> None:
+    store = HistoryStore()
+    worker = warm(store, "a", publishes=publishes)
+    before, between, done, last = Request("a", "1"), Request("a", "2", kind), Request("a", "3"), Request("a", "4", kind)
+    worker.submit(before, between, done, last)
+    worker.fail(1)
+    worker.fire()
+    worker.deliver()
+    assert done.answers == 0
+    worker.unrestorable()
+    worker.unrestorable()
+    worker.finish()
+    assert [request.status for request in worker.answered] == [DUPLICATE, FAILED, DUPLICATE, FAILED]
+    assert done.outcome == (DUPLICATE, 3, 0)
+    assert store.history("a") == ("first", "1", "3")
+    if publishes:
+        assert worker.published["a"] == [1, 2, 3]
+    after = Request("a", "5")
+    worker.submit(after)
+    worker.finish()
+    assert after.seen == ("first", "1", "3")
+    worker.assert_empty()
+
+
 def test_the_busiest_aggregates_are_named() -> None:
     worker = warm(HistoryStore(), "a", "b")
     for number in range(400):

@@ -16,7 +16,7 @@ from tests.mailbox.history_store import Change, HistoryStore, Outcome
 from tests.mailbox.stepped import Request, Stepped
 
 NAMES = ["a", "b", "c", "d"]
-KINDS = ["add", "add", "add", "nothing", "reject", "spoil", "slow_add", "slow_spoil", "slow_nothing"]
+KINDS = ["add", "add", "once", "nothing", "reject", "spoil", "slow_add", "slow_once", "slow_spoil", "slow_nothing"]
 
 
 class Mailboxes(RuleBasedStateMachine):
@@ -95,11 +95,11 @@ class Mailboxes(RuleBasedStateMachine):
         self.store.append([(name, None, command_id := self._new_id(), None)])
         self._count(-1, name, command_id)
 
-    @rule(number=st.integers(0, 2), fails=st.booleans(), done=st.integers(0, 3))
-    def store_answers(self, number: int, fails: bool, done: int) -> None:
+    @rule(number=st.integers(0, 2), fails=st.booleans(), done=st.integers(0, 3), part=st.integers(0, 3))
+    def store_answers(self, number: int, fails: bool, done: int, part: int) -> None:
         worker = self._worker(number)
         if worker.pending and fails:
-            worker.fail(done)
+            worker.fail(done, part)
         elif worker.pending:
             worker.deliver()
 
