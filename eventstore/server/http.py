@@ -14,7 +14,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
-from eventstore.server.settings import cannot_listen
+from eventstore.server.settings import cannot_listen, parse_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,12 +49,16 @@ class _Quiet(WSGIRequestHandler):
 
 
 @contextmanager
-def http_server(host: str, port: int, registry: CollectorRegistry, health: Health) -> Iterator[int]:
-    """Serves until the block ends; gives the port it listens on.
+def http_server(address: str | None, registry: CollectorRegistry, health: Health) -> Iterator[str | None]:
+    """Serves until the block ends; gives HOST:PORT where it listens. None: serves nothing.
 
     Raises:
         FolderRefused: it cannot listen there.
     """
+    if address is None:
+        yield None
+        return
+    host, port = parse_address(address, "http")
     metrics = make_wsgi_app(registry)
 
     def application(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -77,7 +81,7 @@ def http_server(host: str, port: int, registry: CollectorRegistry, health: Healt
     thread = threading.Thread(target=server.serve_forever, args=(_POLL_SECONDS,), name="eventstore-http", daemon=True)
     thread.start()
     try:
-        yield int(server.server_address[1])
+        yield f"{host}:{server.server_address[1]}"
     finally:
         server.shutdown()
         server.server_close()

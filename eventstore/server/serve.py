@@ -7,7 +7,6 @@ has to be judged by a new start. A poisoned broker does not (see `broker_service
 
 from __future__ import annotations
 
-import contextlib
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -55,7 +54,7 @@ from eventstore.server.metrics import registry_of
 from eventstore.server.publishing import Publishing, check_publish
 from eventstore.server.reactions import Reactions
 from eventstore.server.reads import Reads
-from eventstore.server.settings import ServerSettings, parse_address
+from eventstore.server.settings import ServerSettings
 from eventstore.server.subscriptions import Subscriptions
 from eventstore.store.committer import Committer
 from eventstore.store.embedded import EmbeddedStore, Stats, collect_stats, open_store
@@ -185,14 +184,8 @@ async def _listening(
                 found["attention"] = found["attention"] or service.attention or publishing.attention
             return found
 
-        routes: dict[type[Request], Route] = {
-            Append: intake.append, Send: commands.send, Read: reads.read, ReadAll: reads.read_all, Version: reads.version,
-            FindCommand: reads.find_command, Subscribe: subscriptions.begin, Credit: subscriptions.credit,
-            Unsubscribe: subscriptions.end,
-        }  # fmt: skip
+        routes = _routes(intake, commands, reads, subscriptions, service)
         node = None if broker is None else broker.opened.node
-        if service is not None:
-            routes |= service.routes
         dispatch = Dispatch(store.opened.uuid, settings.requests_max, routes, figures, node)
         gate = Gate(listener, gate_limits(settings), dispatch.handle, end_turn)
         for part in (commands, intake, incoming, reads, subscriptions, dispatch):
@@ -204,15 +197,10 @@ async def _listening(
             healthy = store.engine.failed is None and not intake.stopping
             return {"healthy": healthy, "reactions_failure": reactions.failure, **figures()}
 
-        with contextlib.ExitStack() as stack:
-            http_address = None
-            if settings.http is not None:
-                host, port = parse_address(settings.http, "http")
-                registry = registry_of(figures)
-                if broker is not None:
-                    registry.register(BrokerCollector(broker))
-                http_port = stack.enter_context(http_server(host, port, registry, health))
-                http_address = f"{host}:{http_port}"
+        registry = registry_of(figures)
+        if broker is not None:
+            registry.register(BrokerCollector(broker))
+        with http_server(settings.http, registry, health) as http_address:
             listen(listener, settings.listen)
             nursery.start_soon(gate.run, _Room(store.committer, mailboxes))
             nursery.start_soon(gate.keep_house)
@@ -222,6 +210,17 @@ async def _listening(
             address = f"tcp://{host}:{port}"
             yield Server(address, http_address, store, service, gate, intake, commands, mailboxes, trio.Event())
             nursery.cancel_scope.cancel()
+
+
+def _routes(
+    intake: Intake, commands: Commands, reads: Reads, subscriptions: Subscriptions, service: BrokerService | None
+) -> dict[type[Request], Route]:
+    routes: dict[type[Request], Route] = {
+        Append: intake.append, Send: commands.send, Read: reads.read, ReadAll: reads.read_all, Version: reads.version,
+        FindCommand: reads.find_command, Subscribe: subscriptions.begin, Credit: subscriptions.credit,
+        Unsubscribe: subscriptions.end,
+    }  # fmt: skip
+    return routes if service is None else routes | service.routes
 
 
 class _Room:

@@ -44,7 +44,7 @@ from eventstore.server.listening import (
 from eventstore.server.mailroom import Below, Found, ServerBatch, ServerMailboxes, collect_figures, linked, mailboxes_of
 from eventstore.server.metrics import registry_of
 from eventstore.server.reactions import Reactions
-from eventstore.server.settings import ServerSettings, parse_address
+from eventstore.server.settings import ServerSettings
 from eventstore.store.appending import COMMITTED, CONFLICT, DUPLICATE, REFUSED, Outcome
 from eventstore.store.embedded import Stats
 
@@ -141,10 +141,7 @@ async def _working(
             for part in (commands, incoming, dispatch):
                 part.connect(gate)
             listen(listener, settings.listen)
-            http_address = None
-            if settings.http is not None:
-                port = stack.enter_context(http_server(*parse_address(settings.http, "http"), registry_of(figures), health))
-                http_address = f"{parse_address(settings.http, 'http')[0]}:{port}"
+            http_address = stack.enter_context(http_server(settings.http, registry_of(figures), health))
             host, port = listener.getsockname()[:2]
             worker = Worker(f"tcp://{host}:{port}", http_address, gate, commands, mailboxes, trio.Event())
             nursery.start_soon(gate.run, _Room())
