@@ -12,7 +12,7 @@ from eventstore.broker.message import RawMessage, decode_messages
 from eventstore.broker.names import dead_topic, retry_topic
 from eventstore.broker.retrying import DEAD_QUEUES, failed, replayed
 from eventstore.broker.sending import Outcome
-from eventstore.errors import InvalidArgument, again
+from eventstore.errors import InvalidArgument, Overloaded, again
 
 _SENT_TOGETHER_BYTES: Final = 8 * 1024 * 1024  # held in memory at once, however many messages fail
 SendOwn: TypeAlias = Callable[[str, Sequence[RawMessage]], Awaitable[list[Outcome]]]
@@ -37,7 +37,9 @@ class Failures:
         dead. Whether each is dead. Durable on return: commit the offsets behind them afterwards.
 
         Raises:
-            UnknownGroup, UnknownTopic, UnknownQueue, InvalidArgument
+            UnknownGroup, UnknownTopic, UnknownQueue
+            InvalidArgument: `field` is "offset": the queue holds no such message, it may be gone with its chunk.
+            Overloaded: there are too many topics or queues to make the one where it would wait; nothing is lost.
             Rebalanced: the member is not, or not in this generation, one of the group.
         """
         self._groups.check_reads(group, member, generation, [place[:2] for place in places])
@@ -63,7 +65,7 @@ class Failures:
         """Delivers dead letters of the group (offsets in `dead:GROUP`) to it again, as if they had never failed. How many.
 
         Raises:
-            UnknownGroup, UnknownTopic: it has none; InvalidArgument
+            UnknownGroup, UnknownTopic: it has none; InvalidArgument, Overloaded
         """
         self._groups.get(group)
         found: list[RawMessage] = []
@@ -82,7 +84,13 @@ class Failures:
     async def _send_again(self, topic: str, queues: int, messages: list[RawMessage]) -> None:
         if not messages:
             return
-        await self._administration.ensure_topic(topic, queues)
+        try:
+            await self._administration.ensure_topic(topic, queues)
+        except InvalidArgument as error:  # would be taken for a fault of what was asked, which will never be done
+            raise Overloaded(
+                f"{topic} with its {queues} queues cannot be made: {error.message}; delete topics that nobody needs",
+                topic=topic, queues=queues,
+            ) from error  # fmt: skip
         for outcome in await self._send(topic, messages):
             if isinstance(outcome, Exception):
                 raise again(outcome)

@@ -8,6 +8,7 @@ import pytest
 import trio
 import trio.testing
 
+from eventstore.broker import topics
 from eventstore.broker.broker import Broker, open_broker
 from eventstore.broker.message import decode_messages
 from eventstore.broker.pulls import Want
@@ -16,6 +17,7 @@ from eventstore.errors import (
     Closed,
     EventStoreError,
     InvalidArgument,
+    Overloaded,
     Rebalanced,
     Unconsumed,
     UnknownQueue,
@@ -229,6 +231,25 @@ async def test_a_failed_message_is_retried_with_backoff_and_dead_in_the_end(tmp_
             await broker.failures.fail("billing", "m", generation - 1, [("orders", 0, 0)])
         with pytest.raises(InvalidArgument):
             await broker.failures.replay("billing", [5])
+
+
+async def test_a_message_that_failed_is_not_taken_for_gone_where_there_is_no_room_for_its_topic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_broker(tmp_path, SMALL) as broker:
+        await broker.administration.create_topic("orders", 1)
+        await broker.send_many("orders", [raw()])
+        generation = (await broker.consumers.join("billing", "m", {"orders": None})).generation
+        with pytest.raises(InvalidArgument) as gone:
+            await broker.failures.fail("billing", "m", generation, [("orders", 0, 7)])
+        assert gone.value.field == "offset"
+        for limit in ("TOPICS_MAX", "QUEUES_TOTAL_MAX"):
+            with monkeypatch.context() as patched:
+                patched.setattr(topics, limit, 1)
+                with pytest.raises(Overloaded, match="retry:billing"):
+                    await broker.failures.fail("billing", "m", generation, [("orders", 0, 0)])
+        assert await broker.failures.fail("billing", "m", generation, [("orders", 0, 0)]) == [False]
+        assert broker.bounds("retry:billing", 0) == (0, 1)
 
 
 async def test_where_a_group_begins_survives_a_crash_and_offsets_a_clean_stop(tmp_path: Path) -> None:
