@@ -83,7 +83,7 @@ class Consumer:
         """Commits what was finished, and leaves the group; what was not finished is delivered again, to any member."""
         tasks, self._tasks = self._tasks, None
         assert tasks is not None
-        self._membership.end(Closed("the consumer was closed"))
+        self._membership.close()
         tasks.cancel_scope.cancel()
         try:
             if error is None or isinstance(error, Exception):  # kept out of the task group, which would wrap it

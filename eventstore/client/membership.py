@@ -27,6 +27,7 @@ from eventstore.client.consumption import Asked, Consumption, Reader, shares_of
 from eventstore.client.delivery import Mode
 from eventstore.client.window import Ledger, Window
 from eventstore.errors import (
+    Closed,
     ConnectionLost,
     EventStoreError,
     InvalidArgument,
@@ -60,21 +61,37 @@ class Membership:
         self._pull: tuple[Call[anyio.Event], Asked] | None = None  # on its way
         self._to_say = anyio.Event()  # there is something to say before the interval is over
         self._said = anyio.Event()
+        self._leave_by = float("inf")
+        self._saying = anyio.CancelScope()
 
     async def join(self) -> None:
         """Becomes a member. Raises what the server says, or ConnectionLost."""
         self.ledger.wake = _waking(self._wake)
         self._assigned(await self._tell(self.consumption.reader.join()))
 
+    def close(self) -> None:
+        """Nothing more is pulled or handed out. What is being said to the server has a few seconds to be answered."""
+        self.end(Closed("the consumer was closed"))
+        self._leave_by = self._saying.deadline = anyio.current_time() + LEAVE_SECONDS
+
     async def leave(self) -> None:
-        """Commits what was finished, and gives the queues to the others. Does what can be done within a few seconds."""
-        with anyio.move_on_after(LEAVE_SECONDS, shield=True), contextlib.suppress(EventStoreError):
-            if self.consumption.generation is not None:
-                with contextlib.suppress(*_OUTDATED):
-                    await self._say()
-            await self._tell(self.consumption.reader.leave())
+        """After `close`, and when nothing runs any more: commits what was finished, and gives the queues to the others, as far
+        as that can be done within those seconds.
+        """
+        with anyio.CancelScope(deadline=self._leave_by, shield=True), contextlib.suppress(EventStoreError):
+            if self.consumption.generation is not None and anyio.current_time() < self._leave_by:
+                await self._say_last()
+        with anyio.CancelScope(deadline=self._leave_by, shield=True), contextlib.suppress(EventStoreError):
+            await self._tell(self.consumption.reader.leave())  # sent even where there is no time to wait for the answer
         self.consumption.left()
         self.ledger.close()
+
+    async def _say_last(self) -> None:
+        try:
+            await self._say()
+        except _OUTDATED:
+            await self._beat()  # the queues that stayed are committed in the generation of now
+            await self._say()
 
     def end(self, error: EventStoreError) -> None:
         """Nothing more is pulled or handed out; whoever asks for more gets the error."""
@@ -174,13 +191,20 @@ class Membership:
             await self._to_say.wait()
         self._to_say = anyio.Event()
         try:
-            await self._say()
+            await self._say_to_the_end()
         except _OUTDATED:
             await self._catch_up()
             with contextlib.suppress(*_OUTDATED):  # the next time is soon enough
-                await self._say()
+                await self._say_to_the_end()
         said, self._said = self._said, anyio.Event()
         said.set()
+
+    async def _say_to_the_end(self) -> None:
+        """As `_say`, also where this task is cancelled meanwhile: a failure whose answer nobody heard would be reported again
+        by `leave`, and stored twice.
+        """
+        with anyio.CancelScope(deadline=self._leave_by, shield=True) as self._saying:
+            await self._say()
 
     async def _say(self) -> None:
         """Reports failures and commits; where there is nothing to commit, says that the member lives."""

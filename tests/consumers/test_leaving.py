@@ -1,0 +1,33 @@
+"""What a consumer that ends still says: its last commit and its failures, once, and that it goes."""
+
+from __future__ import annotations
+
+from tests.consumers.clients import World, take_done, with_each_client
+
+
+@with_each_client(kinds=("trio", "asyncio"))
+async def test_the_last_commit_is_taken_though_another_member_came_and_went(world: World) -> None:
+    topic = await world.create(queues=2)
+    await topic.send_many([b"%d" % n for n in range(100)])
+    async with world.store.consumer("billing", "orders", commit_interval=5.0) as consumer:
+        await take_done(consumer, 100)
+        async with world.store.consumer("billing", "orders"):
+            pass
+    assert (await world.store.broker.group("billing")).backlog == 0
+    assert await world.store.broker.members("billing") == []
+
+
+@with_each_client
+async def test_a_failure_reported_right_before_leaving_is_stored_once(world: World) -> None:
+    topic = await world.create(queues=1)
+    await topic.send_many([b"%d" % n for n in range(11)])
+
+    async def stored() -> int:
+        return sum(queue.end for queue in await world.store.broker.queues("retry:billing"))
+
+    for turn in range(11):  # the first makes the topic of the failed
+        async with world.store.consumer("billing", "orders") as consumer:
+            while (message := await anext(consumer)).times_failed:
+                message.done()
+            message.retry("no")
+        assert await stored() == turn + 1
