@@ -42,7 +42,7 @@ class Connection:
         self._backoff = Backoff(options.reconnect_timeout)
         self._link: Link | None = None
         self._tasks: TaskGroup | None = None
-        self._scope = anyio.CancelScope()
+        self._scope = anyio.CancelScope(shield=True)  # until `close`: who is cancelled may have something to say yet
         self._unusable: EventStoreError | None = Closed(f"the client of {address} is not open; use `async with`")
         self._rooms: dict[BatchQueue[anyio.Event, Any, Any], anyio.Event] = {}
         self._heard = 0
@@ -67,8 +67,11 @@ class Connection:
 
     def close(self) -> None:
         """Ends the connection; whoever still waits gets Closed."""
-        self._give_up(Closed(f"the client of {self._address} was closed"))
+        self._give_up(self._closed())
         self._scope.cancel()
+
+    def _closed(self) -> Closed:
+        return Closed(f"the client of {self._address} was closed")
 
     def add(self, waiting: Waiting) -> None:
         """Sends a request as soon as possible. Raises what makes that impossible."""
@@ -162,6 +165,8 @@ class Connection:
                     self._tasks.start_soon(self._watch)
             finally:
                 link.close()
+                if self.session.fatal is None:
+                    self._give_up(self._closed())  # whoever waits would wait for ever
 
     async def _keep(self, link: Link | None) -> None:
         cause: Exception | None = None

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from tests.consumers.clients import World, take_done, with_each_client
+import asyncio
+
+import anyio
+import pytest
+
+import eventstore as es
+from tests.consumers.clients import World, take, take_done, with_each_client
 
 
 @with_each_client(kinds=("trio", "asyncio"))
@@ -31,3 +37,44 @@ async def test_a_failure_reported_right_before_leaving_is_stored_once(world: Wor
                 message.done()
             message.retry("no")
         assert await stored() == turn + 1
+
+
+@with_each_client(kinds=("trio", "asyncio"))
+async def test_a_client_cancelled_with_its_consumer_commits_and_leaves(world: World) -> None:
+    topic = await world.create(queues=1)
+    await topic.send_many([b"%d" % n for n in range(10)])
+    with anyio.CancelScope() as scope:
+        async with (
+            es.connect(world.server.address) as store,
+            store.consumer("billing", "orders", commit_interval=5.0) as consumer,
+        ):
+            await take_done(consumer, 7)
+            scope.cancel()
+            await take(consumer, 4)
+    assert scope.cancelled_caught
+    assert await world.store.broker.members("billing") == []
+    assert (await world.store.broker.group("billing")).backlog == 3
+
+
+@with_each_client(kinds=("asyncio",))
+async def test_a_client_that_asyncio_cancels_with_its_consumer_commits_and_leaves(world: World) -> None:
+    topic = await world.create(queues=1)
+    await topic.send_many([b"%d" % n for n in range(10)])
+    waiting = anyio.Event()
+
+    async def consume() -> None:
+        async with (
+            es.connect(world.server.address) as store,
+            store.consumer("billing", "orders", commit_interval=5.0) as consumer,
+        ):
+            await take_done(consumer, 7)
+            waiting.set()
+            await anyio.sleep_forever()
+
+    task = asyncio.create_task(consume())
+    await waiting.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await world.store.broker.members("billing") == []
+    assert (await world.store.broker.group("billing")).backlog == 3
