@@ -18,6 +18,7 @@ record says where it belongs. The first record of each chunk is a state record (
 from __future__ import annotations
 
 import struct
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias, cast
 
@@ -36,6 +37,7 @@ VALUES: Final = 7
 POSITION_BITS: Final = 32
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 PROPERTIES_BYTES_MAX: Final = 64 * 1024
+OWN_PROPERTIES_BYTES_MAX: Final = 8 * 1024  # what a broker adds where a message failed: where it came from, how often and why
 TEXT_BYTES_MAX: Final = 255
 FIXED_BYTES: Final = HEADER_BYTES + TRAILER.size
 _HEADER_FIELDS: Final = struct.Struct("<8xI4xQ8xqQQIHH8x")
@@ -97,11 +99,18 @@ def encode_properties(properties: Mapping[str, str] | None) -> bytes | None:
 
 
 def decode_properties(raw: bytes | None) -> dict[str, str]:
-    """What `encode_properties` made bytes of."""
+    """What `encode_properties` made bytes of, with what a broker added to them. Safe on any thread.
+
+    Raises:
+        ProtocolError
+    """
     if not raw:
         return {}
-    values = _PROPERTIES.decode(raw)
-    return dict(zip(cast("list[str]", values[0::2]), cast("list[str]", values[1::2]), strict=True))
+    try:
+        values = _PROPERTIES.decoder.decode(raw)
+        return dict(zip(cast("list[str]", values[0::2]), cast("list[str]", values[1::2]), strict=True))
+    except ValueError as error:
+        raise ProtocolError(f"properties of {len(raw)} bytes are malformed: {error}", field="properties") from None
 
 
 def check_properties(raw: object) -> bytes | None:
@@ -116,7 +125,7 @@ def check_properties(raw: object) -> bytes | None:
         raise InvalidArgument(f"properties must be bytes, not {shown(raw)}", field="properties")
     _bounded(raw)
     try:
-        values = _PROPERTIES.decode(raw)
+        values = _PROPERTIES.decoder.decode(raw)
     except flat.Malformed as error:
         raise InvalidArgument(f"properties are {error}", field="properties") from None
     if len(values) % 2 or not all(isinstance(value, str) for value in values):
@@ -135,7 +144,15 @@ def _bounded(raw: bytes) -> bytes:
     return raw
 
 
-_PROPERTIES: Final = flat.Decoder(PROPERTIES_BYTES_MAX, 2 * PROPERTIES_BYTES_MAX)
+class _OfThread(threading.local):
+    """A decoder for each thread: messages are handled on any."""
+
+    def __init__(self) -> None:
+        size_bytes_max = PROPERTIES_BYTES_MAX + OWN_PROPERTIES_BYTES_MAX
+        self.decoder = flat.Decoder(size_bytes_max, size_bytes_max)
+
+
+_PROPERTIES: Final = _OfThread()
 
 
 class Message(tuple[str, int, int, str | None, str | None, int, bytes, bytes | None, int, int, int]):

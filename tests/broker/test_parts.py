@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import struct
+import sys
 from array import array
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from crc32c import crc32c
@@ -13,6 +15,8 @@ from hypothesis import strategies as st
 from eventstore import flat
 from eventstore.broker.entry import first_bad, make_entries
 from eventstore.broker.message import (
+    PROPERTIES_BYTES_MAX,
+    Message,
     check_properties,
     decode_messages,
     decode_properties,
@@ -21,6 +25,7 @@ from eventstore.broker.message import (
     parse_message_id,
 )
 from eventstore.broker.recent import Recent
+from eventstore.broker.retrying import failed, failures_of
 from eventstore.broker.statistics import Statistics
 from eventstore.broker.tag_filter import parse_tags
 from eventstore.errors import InvalidArgument, ProtocolError
@@ -98,6 +103,45 @@ def test_properties_come_back_as_they_went(properties: dict[str, str]) -> None:
 def test_properties_that_are_none_are_refused(bad: object) -> None:
     with pytest.raises(InvalidArgument):
         check_properties(bad)
+
+
+def test_properties_that_are_full_bear_what_the_broker_adds_when_the_message_fails() -> None:
+    broker = Stepped(SimulatedDisk(0))
+    broker.topic()
+    properties = {"a": "x" * (PROPERTIES_BYTES_MAX - 5)}
+    packed = encode_properties(properties)
+    assert packed is not None
+    assert len(packed) == PROPERTIES_BYTES_MAX
+    broker.send((b"", None, None, packed, 0))
+    page = broker.pull(0)
+    message = decode_messages(page.records, page.count)[0]
+    for failures in range(1, 4):
+        _, (*_, added, queue) = failed(message, "\U0001f4a5" * 4_096, [1.0] * 9)
+        assert queue == failures - 1
+        message = Message((*message[:7], added, *message[8:]))
+        assert {**message.properties, **properties} == message.properties
+        assert failures_of(message) == failures
+
+
+def test_properties_are_read_on_many_threads_at_once() -> None:
+    packed = [encode_properties({f"k{one}-{place}": f"v{one}-{place}" * 3 for place in range(20)}) for one in range(4)]
+    expected = [decode_properties(each) for each in packed]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            rounds = threads.map(
+                lambda one: all(decode_properties(packed[one]) == expected[one] for _ in range(3_000)), range(4)
+            )
+            assert all(rounds)
+    finally:
+        sys.setswitchinterval(interval)
+
+
+@pytest.mark.parametrize("bad", [flat.encode(("a",)), b"\x80", bytes(80_000)])
+def test_properties_that_cannot_be_read_are_a_typed_error(bad: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        decode_properties(bad)
 
 
 def test_a_message_id_is_node_and_position() -> None:
