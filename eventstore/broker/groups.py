@@ -253,14 +253,13 @@ class Groups:
             Rebalanced: the member is not, or not in this generation, the one who reads all of these queues.
         """
         wanted = list(offsets)
-        known = self.check_reads(group, member, generation, [(topic, queue) for topic, queue, _ in wanted])
+        self.check_reads(group, member, generation, [(topic, queue) for topic, queue, _ in wanted])
         for _, _, offset in wanted:
             check_int("offset", offset, 0, 2**63 - 1)
-        known.seen = self._clock()
         return [self._set(group, topic, queue, offset, back=False) for topic, queue, offset in wanted]
 
     def check_reads(self, group: str, member: str, generation: int, queues: Iterable[tuple[str, int]]) -> Member:
-        """The member, which reads these queues in this generation. Raises UnknownGroup, Rebalanced."""
+        """The member, which reads these queues in this generation, and lives. Raises UnknownGroup, Rebalanced."""
         found = self.get(group)
         known = self._member(found, member, generation)
         if generation != found.generation:
@@ -274,6 +273,7 @@ class Groups:
                     f"queue {shown(queue)} of {shown(topic)} is not read by {member!r} in generation {generation}",
                     group=group, member=member, generation=generation,
                 )  # fmt: skip
+        known.seen = self._clock()
         return known
 
     def reset(self, group: str, offsets: Iterable[tuple[str, int, int]]) -> list[Committed]:

@@ -252,6 +252,18 @@ async def test_a_message_that_failed_is_not_taken_for_gone_where_there_is_no_roo
         assert broker.bounds("retry:billing", 0) == (0, 1)
 
 
+async def test_a_member_that_reports_failures_is_not_taken_for_dead(tmp_path: Path) -> None:
+    async with open_broker(tmp_path, SMALL) as broker:
+        await broker.administration.create_topic("orders", 1)
+        await broker.send_many("orders", [raw()])
+        generation = (await broker.consumers.join("billing", "m", {"orders": None})).generation
+        member = broker.groups.get("billing").members["m"]
+        member.seen = before = member.seen - 1_000_000
+        await broker.failures.fail("billing", "m", generation, [("orders", 0, 0)])
+        assert member.seen > before
+        assert broker.groups.expire() == []
+
+
 async def test_where_a_group_begins_survives_a_crash_and_offsets_a_clean_stop(tmp_path: Path) -> None:
     async with open_broker(tmp_path, SMALL) as broker:
         await broker.administration.create_topic("orders", 1)
