@@ -177,16 +177,17 @@ class Groups:
         return gone
 
     def topic_changed(self, topic: str) -> None:
-        """The topic has other queues than before, or is gone: whoever reads it gets a new allocation."""
+        """The topic is new, has other queues than before, or is gone: whoever wants it gets a new allocation.
+
+        Members of a group want a topic that is gone as before: they read it again once there is one of its name.
+        """
         for group in self.by_name.values():
             offsets = self.progress.groups.get(group.name, {})
             own = topic == retry_topic(group.name)
-            if topic not in offsets and not own:
+            if topic not in offsets and not own and not any(topic in member.topics for member in group.members.values()):
                 continue
             if topic not in self._topics.by_name:
                 offsets.pop(topic, None)
-                for member in group.members.values():
-                    member.topics.pop(topic, None)
             else:
                 self._begin_topic(group, topic)
             self.progress.changed = True

@@ -264,6 +264,23 @@ async def test_a_member_that_reports_failures_is_not_taken_for_dead(tmp_path: Pa
         assert broker.groups.expire() == []
 
 
+async def test_a_topic_that_is_deleted_and_created_again_is_read_by_the_members_that_wanted_it(tmp_path: Path) -> None:
+    async with open_broker(tmp_path, SMALL) as broker:
+        administration, consumers = broker.administration, broker.consumers
+        await administration.create_topic("orders", 2)
+        await broker.send_many("orders", [raw(queue=0)] * 3)
+        first = await consumers.join("billing", "m", {"orders": "a"}, from_end=True)
+        assert [share.offset for share in first.shares] == [3, 0]
+        await administration.delete_topic("orders", ignore_unconsumed=True)
+        gone = consumers.heartbeat("billing", "m", first.generation)
+        assert gone is not None
+        assert gone.shares == ()
+        await administration.create_topic("orders", 1)
+        back = consumers.heartbeat("billing", "m", gone.generation)
+        assert back is not None
+        assert [(share.queue, share.offset, share.tags) for share in back.shares] == [(0, 0, "a")]
+
+
 async def test_where_a_group_begins_survives_a_crash_and_offsets_a_clean_stop(tmp_path: Path) -> None:
     async with open_broker(tmp_path, SMALL) as broker:
         await broker.administration.create_topic("orders", 1)
