@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import sys
 import threading
 import time
@@ -28,12 +29,9 @@ from eventstore.client.delivery import Mode
 from eventstore.client.window import Ledger, Window
 from eventstore.errors import (
     Closed,
-    ConnectionLost,
     EventStoreError,
     InvalidArgument,
-    Overloaded,
     Rebalanced,
-    ShuttingDown,
     UnknownGroup,
     UnknownQueue,
     UnknownTopic,
@@ -43,9 +41,11 @@ from eventstore.protocol.broker_requests import BrokerRequest
 
 # How long a consumer that ends waits for the server to take its last commit.
 LEAVE_SECONDS: Final = 5.0
-_PASSING: Final = (ConnectionLost, Overloaded, ShuttingDown)
+# Of these, what is left for the commit by failures that are still to be reported.
+_LAST_COMMIT_SECONDS: Final = 1.0
 # The queue, the topic or the membership went: the next heartbeat says what there is to read now.
 _OUTDATED: Final = (Rebalanced, UnknownGroup, UnknownTopic, UnknownQueue)
+_log: Final = logging.getLogger(__name__)
 
 
 class Membership:
@@ -130,14 +130,15 @@ class Membership:
             try:
                 await step()
                 backoff.recovered()
-            except _PASSING as error:
-                if self._connection.session.fatal is not None:
+            except EventStoreError as error:
+                if not error.retriable or self._connection.session.fatal is not None:
                     self.end(error)
                     return
                 backoff.lost(time.monotonic())
                 await anyio.sleep(backoff.delay_s())
-            except EventStoreError as error:
-                self.end(error)
+            except Exception as error:  # raised as it is it would end the block that consumes, as part of a group
+                _log.exception("the consumer %s ended by an error of its own", self.consumption.reader.member)
+                self.end(EventStoreError(f"the consumer failed: {type(error).__name__}: {error}; make another one"))
 
     # ---- pulling
 
@@ -207,10 +208,20 @@ class Membership:
             await self._say()
 
     async def _say(self) -> None:
-        """Reports failures and commits; where there is nothing to commit, says that the member lives."""
-        consumption = self.consumption
-        for reason, places in consumption.failures():
+        """Reports failures and commits, or says that the member lives; also between reports that take long."""
+        told = time.monotonic()
+        for reason, places in self.consumption.failures():
+            if anyio.current_time() > self._leave_by - _LAST_COMMIT_SECONDS:
+                break
             await self._report(reason, places)
+            if time.monotonic() >= told + self._interval_s:  # each reason is a request: many would silence the member
+                await self._commit()
+                told = time.monotonic()
+        await self._commit()
+
+    async def _commit(self) -> None:
+        """Commits; where there is nothing to commit, says that the member lives."""
+        consumption = self.consumption
         silent = True
         for request, moved in consumption.commits():
             await self._tell(request)
@@ -220,10 +231,15 @@ class Membership:
             await self._beat()
 
     async def _report(self, reason: str, places: list[tuple[Window, int]]) -> None:
+        places = [place for place in places if not place[0].closed]  # a beat between reports may have said so
+        if not places:
+            return
         try:
             await self._tell(self.consumption.failure(reason, places))
-        except InvalidArgument:  # a message is gone with its chunk: it cannot come again, and must not stop the others
-            if len(places) > 1:
+        except InvalidArgument as error:
+            if error.fields.get("field") != "offset":
+                raise
+            if len(places) > 1:  # one is gone with its chunk: it cannot come again, and must not stop the others
                 for place in places:
                     await self._report(reason, [place])
                 return
