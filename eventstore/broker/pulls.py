@@ -22,7 +22,7 @@ from eventstore.broker.state_record import QueueKey
 from eventstore.broker.statistics import Statistics
 from eventstore.broker.tag_filter import TagFilter, parse_tags
 from eventstore.broker.topics import Topics
-from eventstore.errors import Closed
+from eventstore.errors import Closed, InvalidArgument
 from eventstore.fields import check_int
 
 MESSAGES_MAX: Final = 10_000
@@ -103,6 +103,8 @@ class Pulls:
         check_int("messages_max", messages_max, 1, MESSAGES_MAX)
         check_int("bytes_max", bytes_max, 1, PULL_BYTES_MAX)
         check_int("wants", len(wants), 1, WANTS_MAX)
+        if len({(want.topic, want.queue) for want in wants}) < len(wants):
+            raise InvalidArgument("a queue is named twice; a pull goes on in one place of each", field="queue")
         deadline = trio.current_time() + min(max(wait_s, 0.0), WAIT_SECONDS_MAX)
         sought = [self._seek(want) for want in wants]
         while True:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from eventstore.broker.message import message_id
-from eventstore.errors import Overloaded, UnknownQueue
+from eventstore.errors import InvalidArgument, Overloaded, UnknownQueue
 from eventstore.protocol.answers import Failure
 from eventstore.protocol.broker_requests import FindKey, FindMessage, OffsetAt, Pull, ReadMessage, SendMessages
 from eventstore.protocol.requests import Ping, Unsubscribe
@@ -158,6 +158,13 @@ def test_a_pull_for_a_queue_that_is_not_there_is_refused_also_beside_good_ones(c
     assert isinstance(answer.error, UnknownQueue)
 
 
+def test_a_pull_that_names_a_queue_twice_is_refused(client: RawClient) -> None:
+    create(client, "named-twice")
+    error = refusal(client, Pull(64, 1, WAIT_MS, (("named-twice", 0, 0, None), ("named-twice", 0, 1, "a"))))
+    assert isinstance(error, InvalidArgument)
+    assert error.field == "queue"
+
+
 def test_messages_are_found_by_id_place_key_and_time(client: RawClient) -> None:
     create(client, "found", 2)
     sent = send(client, "found", [message(b"%d" % number, "k", queue=number % 2) for number in range(6)])
@@ -208,8 +215,10 @@ def test_a_pull_that_waits_holds_up_nothing_else_of_its_connection(serve: Serve)
 def test_what_all_connections_wait_for_is_bounded_and_free_again_when_they_are_gone(serve: Serve) -> None:
     server = serve()
     clients = [RawClient(server.port) for _ in range(4)]
-    create(clients[0], "crowded")
-    request = Pull(64, 1, WAIT_MS, tuple(("crowded", 0, 0, None) for _ in range(1_000)))
+    for number in range(4):
+        create(clients[0], f"crowded-{number}", 250)
+    wants = tuple((f"crowded-{number % 4}", number // 4, 0, None) for number in range(1_000))
+    request = Pull(64, 1, WAIT_MS, wants)
     refused = 0
     for client in clients:
         asked = [client.send_request(request) for _ in range(64)]
