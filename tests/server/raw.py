@@ -32,15 +32,19 @@ class RawClient:
         if receive_buffer_bytes is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
         self.socket.settimeout(DEADLINE_SECONDS)
-        self.socket.connect(("127.0.0.1", port))
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._reader = FrameReader()
         self._decode = AnswerDecoder().decode
         self._answers: deque[tuple[int, Answer, int]] = deque()
         self._last_id = 0
         self.welcome: Welcome | None = None
-        if greet:
-            self.greet()
+        try:
+            self.socket.connect(("127.0.0.1", port))
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if greet:
+                self.greet()
+        except BaseException:  # the server may be killed meanwhile
+            self.socket.close()
+            raise
 
     def greet(self) -> None:
         answer = self.ask(Hello(1, "raw"))

@@ -35,7 +35,7 @@ def test_no_acknowledged_message_is_lost_and_none_is_skipped(
         victim = server
 
         def kill(acknowledged: int, last: int = last, victim: ServerProcess = victim) -> None:
-            if acknowledged >= last:
+            if acknowledged >= last and ledger.handled:  # on a slow machine senders are far ahead of consumers
                 victim.process.kill()
 
         ledger.run(server.port, kill)
