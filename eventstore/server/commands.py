@@ -30,11 +30,11 @@ from eventstore.flat import Scalar, chain
 from eventstore.model import ID_BYTES_MAX, Committed, Unchanged
 from eventstore.protocol import encode_outcomes, outcome_values
 from eventstore.protocol.codes import OutcomeKind
-from eventstore.protocol.limits import ERROR_TEXT_BYTES_MAX, FRAME_BYTES_MAX, PAYLOAD_BYTES_MAX
+from eventstore.protocol.limits import FRAME_BYTES_MAX, PAYLOAD_BYTES_MAX
 from eventstore.protocol.requests import Request, Send, WireCommand, check_command
+from eventstore.server.askers import error_text_bytes_max
 from eventstore.server.connection import Connection
 from eventstore.server.gate import Gate
-from eventstore.server.intake import MANY_OUTCOMES, SHORT_TEXT_BYTES_MAX
 from eventstore.server.mailroom import Below, ServerEntry, ServerMailboxes
 from eventstore_mailbox import CONFLICT, DUPLICATE, FAILED, REFUSED, UNCHANGED, MailboxError, Stopping
 
@@ -55,7 +55,7 @@ class _Request:
         self.request_id = request_id
         self.missing = commands
         self.values: list[Values] = [_UNCHANGED] * commands
-        self.text_bytes_max = ERROR_TEXT_BYTES_MAX if commands < MANY_OUTCOMES else SHORT_TEXT_BYTES_MAX
+        self.text_bytes_max = error_text_bytes_max(commands)
         self.error_bytes_max = FRAME_BYTES_MAX // commands - _OUTCOME_BYTES
 
     def told(self, outcome: Committed | EventStoreError) -> Values:

@@ -16,58 +16,24 @@ from eventstore.broker.names import check_name
 from eventstore.broker.sending import Outcome
 from eventstore.errors import EventStoreError, ShuttingDown, again
 from eventstore.flat import Scalar
-from eventstore.protocol import encode_error, encode_outcomes, sent_values
+from eventstore.protocol import encode_error, sent_values
 from eventstore.protocol.broker_requests import SendMessages, WireMessage
-from eventstore.protocol.limits import ERROR_TEXT_BYTES_MAX
+from eventstore.server.askers import Askers
 from eventstore.server.connection import Connection
 from eventstore.server.gate import Gate
-from eventstore.server.intake import MANY_OUTCOMES, SHORT_TEXT_BYTES_MAX
 from eventstore.server.replies import failure_of
 
 _log = logging.getLogger(__name__)
 
 
-class _Batch:
+class _Batch(Askers):
     """Messages for one topic, and who sent which part of them."""
 
-    __slots__ = ("_gate", "messages", "requests")
+    __slots__ = ("messages",)
 
     def __init__(self, gate: Gate) -> None:
-        self._gate = gate
+        super().__init__(gate, _values)
         self.messages: list[WireMessage] = []
-        self.requests: list[tuple[Connection, int, int]] = []
-
-    @property
-    def source(self) -> object:
-        """Who is alone in it, if somebody is."""
-        lone = self.requests[0][0]
-        return lone if all(connection is lone for connection, _, _ in self.requests) else self
-
-    def deliver(self, outcomes: list[Outcome]) -> None:
-        gate, first = self._gate, 0
-        for connection, request_id, count in self.requests:
-            connection.owed -= 1
-            part = outcomes[first : first + count]
-            first += count
-            if not connection.closed:
-                try:
-                    gate.send(connection, encode_outcomes(request_id, _values(part)))
-                except Exception:  # the others of this batch get their answers
-                    _log.exception("answering a sender failed; its connection is closed")
-                    gate.drop(connection)
-        gate.flush()
-
-    def refuse(self, error: EventStoreError) -> None:
-        """None of it was taken."""
-        for connection, request_id, _ in self.requests:
-            connection.owed -= 1
-            self._gate.send(connection, encode_error(request_id, error))
-        self._gate.flush()
-
-    def give_up(self) -> None:
-        """Nobody will be answered."""
-        for connection, _, _ in self.requests:
-            self._gate.drop(connection)
 
 
 class MessageIntake:
@@ -182,9 +148,7 @@ class MessageIntake:
         self._gate.flush()
 
 
-def _values(outcomes: Sequence[Outcome]) -> list[Scalar]:
-    """The flat values of outcomes; the errors of a large frame are cut shorter, so that they fit into one."""
-    text_bytes_max = ERROR_TEXT_BYTES_MAX if len(outcomes) < MANY_OUTCOMES else SHORT_TEXT_BYTES_MAX
+def _values(outcomes: Sequence[Outcome], text_bytes_max: int) -> list[Scalar]:
     values: list[Scalar] = []
     for outcome in outcomes:
         values += sent_values(outcome, text_bytes_max) if isinstance(outcome, EventStoreError) else outcome
