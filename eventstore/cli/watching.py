@@ -10,6 +10,8 @@ import typer
 from eventstore.cli.options import DEFAULT_STORE, AsJson, StoreAddress
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from eventstore.cli.snapshot import Snapshot
     from eventstore.client.blocking import BlockingStore
 
@@ -32,42 +34,46 @@ def top(
     import sys
 
     from eventstore import blocking
-    from eventstore.cli.snapshot import take_snapshot
 
     with blocking.connect(store, name="eventstore top") as connected:
-        before = take_snapshot(connected, None)
+        looks = _looks(connected, interval)
         if as_json:
-            _print_lines(connected, before, interval, once)
+            _print_lines(looks, once)
         elif once or not sys.stdout.isatty():
             from eventstore.cli.dashboard import print_dashboard
 
-            time.sleep(interval)
-            print_dashboard(take_snapshot(connected, before), store, with_queues=queues)
+            next(looks)
+            print_dashboard(next(looks), store, with_queues=queues)
         else:
-            _watch(connected, before, interval, store, queues)
+            _watch(looks, store, queues)
 
 
-def _print_lines(store: BlockingStore, before: Snapshot, interval: float, once: bool) -> None:
-    import json
-
+def _looks(store: BlockingStore, interval: float) -> Iterator[Snapshot]:
+    """One at once, which has no rates, and one after each interval."""
     from eventstore.cli.snapshot import take_snapshot
 
+    snapshot = None
     while True:
+        snapshot = take_snapshot(store, snapshot)
+        yield snapshot
         time.sleep(interval)
-        before = take_snapshot(store, before)
-        print(json.dumps(before.tree(), ensure_ascii=False), flush=True)
+
+
+def _print_lines(looks: Iterator[Snapshot], once: bool) -> None:
+    import json
+
+    next(looks)
+    for snapshot in looks:
+        print(json.dumps(snapshot.tree(), ensure_ascii=False), flush=True)
         if once:
             return
 
 
-def _watch(store: BlockingStore, snapshot: Snapshot, interval: float, address: str, queues: bool) -> None:
+def _watch(looks: Iterator[Snapshot], address: str, queues: bool) -> None:
     from rich.live import Live
 
     from eventstore.cli.dashboard import dashboard
-    from eventstore.cli.snapshot import take_snapshot
 
-    with Live(dashboard(snapshot, address, with_queues=queues), screen=True, auto_refresh=False) as live:
-        while True:
-            time.sleep(interval)
-            snapshot = take_snapshot(store, snapshot)
+    with Live(dashboard(next(looks), address, with_queues=queues), screen=True, auto_refresh=False) as live:
+        for snapshot in looks:
             live.update(dashboard(snapshot, address, with_queues=queues), refresh=True)
