@@ -65,14 +65,18 @@ async def test_commands_wait_for_a_store_that_is_gone_and_are_finished_when_it_i
             figures = domain.mailboxes.figures()
             return figures.persist_failures > 2 and figures.restore_failures > 2
 
+        async def all_wait() -> bool:
+            return domain.mailboxes.depth == 4
+
         await send(Add("warm", 5), "c-0")
         await trio.to_thread.run_sync(server.stop)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(send, Add("warm"), "c-1")  # its events cannot be stored
             nursery.start_soon(send, Add("cold"), "c-2")  # its aggregate cannot be restored
+            await eventually(has_failed, "the store is missed")
             nursery.start_soon(send, AddBelow("warm", 9, 10), "c-3")  # refused behind what is not stored
             nursery.start_soon(send, AddBelow("warm-too", 9, 5), "c-4")
-            await eventually(has_failed, "the store is missed")
+            await eventually(all_wait, "all four wait")
             assert set(told) == {"c-0"}
             await trio.to_thread.run_sync(server.start)
     with es.blocking.connect(server.address) as store:
