@@ -1,6 +1,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Tests start hundreds of servers, and most of them wait for a disk: compiled once, and one more at a time than there are processors.
+unexport PYTHONDONTWRITEBYTECODE
+WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 .PHONY: help demo test check bench clean
 help: ## list the targets
@@ -18,8 +21,8 @@ $(VENV)/.bench: $(VENV)/.installed
 demo: $(VENV)/.installed ## a library and a bank on scratch folders: events, commands, a read model, restarts
 	$(BIN)/python -m eventstore.cli.demo
 
-test: $(VENV)/.installed ## run the whole test suite, one file of it per processor at a time
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
+test: $(VENV)/.installed ## run the whole test suite, a few files of it at a time
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
 
 check: $(VENV)/.installed ## lint, types, layers
 	$(BIN)/ruff check .
