@@ -19,6 +19,7 @@ from eventstore.broker.administration import Administration
 from eventstore.broker.committer import Committer
 from eventstore.broker.consumers import Consumers
 from eventstore.broker.engine import Written
+from eventstore.broker.failed_offsets import FailedOffsets
 from eventstore.broker.failures import Failures
 from eventstore.broker.groups import Groups
 from eventstore.broker.housekeeping import Housekeeping
@@ -58,8 +59,13 @@ class Broker:
         self.administration = Administration(engine, topics, self.groups, settings)
         self.pulls = Pulls(engine, topics, self.statistics, settings)
         self.look_ups = LookUps(engine, topics, opened.node)
-        self.consumers = Consumers(self.groups, topics, self.bounds, self.look_ups, self.administration, self.housekeeping)
-        self.failures = Failures(self.groups, self.look_ups, self.administration, self._send_own, settings.retry_delays_s)
+        failed = FailedOffsets()
+        self.consumers = Consumers(
+            self.groups, topics, self.bounds, self.look_ups, self.administration, self.housekeeping, failed
+        )
+        self.failures = Failures(
+            self.groups, topics, self.look_ups, self.administration, failed, self._send_own, settings.retry_delays_s
+        )
         self._closed = False
 
     def bounds(self, topic: str, queue: int) -> tuple[int, int]:

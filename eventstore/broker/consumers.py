@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from eventstore.broker.administration import Administration
+from eventstore.broker.failed_offsets import FailedOffsets
 from eventstore.broker.groups import Assignment, Bounds, Committed, Groups
 from eventstore.broker.housekeeping import Housekeeping
 from eventstore.broker.look_ups import LookUps
@@ -19,7 +20,7 @@ class Consumers:
 
     def __init__(
         self, groups: Groups, topics: Topics, bounds: Bounds, look_ups: LookUps, administration: Administration,
-        housekeeping: Housekeeping,
+        housekeeping: Housekeeping, failed: FailedOffsets,
     ) -> None:  # fmt: skip
         self._groups = groups
         self._topics = topics
@@ -27,6 +28,7 @@ class Consumers:
         self._look_ups = look_ups
         self._administration = administration
         self._housekeeping = housekeeping
+        self._failed = failed
 
     async def join(self, group: str, member: str, topics: Mapping[str, str | None], *, from_end: bool = False) -> Assignment:
         """As `Groups.join`. Where a group begins is durable on return: a crash must not let it skip anything."""
@@ -45,7 +47,11 @@ class Consumers:
 
     def commit(self, group: str, member: str, generation: int, offsets: Iterable[tuple[str, int, int]]) -> list[Committed]:
         """As `Groups.commit`; on disk within `offsets_interval_s`."""
-        return self._groups.commit(group, member, generation, offsets)
+        done = self._groups.commit(group, member, generation, offsets)
+        if self._failed:
+            for each in done:
+                self._failed.drop_below((group, self._topics.get(each.topic).id, each.queue), each.offset)
+        return done
 
     async def reset(self, group: str, topic: str, to: int | str, *, queue: int | None = None) -> list[Committed]:
         """Sets the group's offset of one queue of a topic, or of all: "start", "end", or an offset. Durable on return.
@@ -79,17 +85,22 @@ class Consumers:
 
     async def _reset(self, group: str, wanted: list[tuple[str, int, int]]) -> list[Committed]:
         done = self._groups.reset(group, wanted)
+        for topic, queue, _ in wanted:
+            self._failed.forget(group, self._topics.get(topic).id, queue)
         await self._housekeeping.save_progress()
         return done
 
     async def forget_topic(self, group: str, topic: str) -> None:
         """As `Groups.unsubscribe`. Durable on return."""
         self._groups.unsubscribe(group, topic)
+        if topic in self._topics.by_name:
+            self._failed.forget(group, self._topics.get(topic).id)
         await self._housekeeping.save_progress()
 
     async def delete_group(self, group: str) -> None:
         """Forgets a group without members: its offsets, what it was to retry, and its dead letters."""
         self._groups.delete(group)
+        self._failed.forget(group)
         for name in (retry_topic(group), dead_topic(group)):
             if name in self._topics.by_name:
                 await self._administration.forget_topic(self._topics.get(name))

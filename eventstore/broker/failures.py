@@ -1,34 +1,48 @@
-"""Failed messages on their way to where they are retried or dead, and dead ones on their way back."""
+"""Failed messages on their way to where they are retried or dead, and dead ones on their way back.
+
+A failure that is reported again is stored once: what is stored is remembered until the group's offset passes it
+(`FailedOffsets`), and of two reports at once the second waits for the first.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
+import trio
+
 from eventstore.broker.administration import Administration
+from eventstore.broker.failed_offsets import FailedOffsets, GroupQueue
 from eventstore.broker.groups import Groups
 from eventstore.broker.look_ups import LookUps
 from eventstore.broker.message import RawMessage, decode_messages
 from eventstore.broker.names import dead_topic, retry_topic
 from eventstore.broker.retrying import DEAD_QUEUES, failed, replayed
 from eventstore.broker.sending import Outcome
-from eventstore.errors import InvalidArgument, Overloaded, again
+from eventstore.broker.topics import Topics
+from eventstore.errors import EventStoreError, InvalidArgument, Overloaded, UnknownTopic, again
 
 _SENT_TOGETHER_BYTES: Final = 8 * 1024 * 1024  # held in memory at once, however many messages fail
 SendOwn: TypeAlias = Callable[[str, Sequence[RawMessage]], Awaitable[list[Outcome]]]
+_Place: TypeAlias = tuple[GroupQueue, int]
+_Failed: TypeAlias = tuple[_Place, RawMessage]
 
 
 class Failures:
     """What consumers could not handle."""
 
     def __init__(
-        self, groups: Groups, look_ups: LookUps, administration: Administration, send: SendOwn, delays_s: Sequence[float]
-    ) -> None:
+        self, groups: Groups, topics: Topics, look_ups: LookUps, administration: Administration, stored: FailedOffsets,
+        send: SendOwn, delays_s: Sequence[float],
+    ) -> None:  # fmt: skip
         self._groups = groups
+        self._topics = topics
         self._look_ups = look_ups
         self._administration = administration
+        self._stored = stored
         self._send = send
         self._delays_s = delays_s
+        self._underway: dict[_Place, trio.Event] = {}
 
     async def fail(
         self, group: str, member: str, generation: int, places: Sequence[tuple[str, int, int]], reason: str = ""
@@ -36,30 +50,66 @@ class Failures:
         """The member could not handle these messages (topic, queue, offset): each is delivered again after a while, or
         dead. Whether each is dead. Durable on return: commit the offsets behind them afterwards.
 
+        What the group reported before, and did not commit yet, is not stored again.
+
         Raises:
             UnknownGroup, UnknownTopic, UnknownQueue
             InvalidArgument: `field` is "offset": the queue holds no such message, it may be gone with its chunk.
             Overloaded: there are too many topics or queues to make the one where it would wait; nothing is lost.
             Rebalanced: the member is not, or not in this generation, one of the group.
         """
-        self._groups.check_reads(group, member, generation, [place[:2] for place in places])
-        retry: list[RawMessage] = []
-        dead: list[RawMessage] = []
-        verdicts: list[bool] = []
+        while True:
+            self._groups.check_reads(group, member, generation, [place[:2] for place in places])
+            keys = [((group, self._topics.get(topic).id, queue), offset) for topic, queue, offset in places]
+            busy = next((self._underway[key] for key in keys if key in self._underway), None)
+            if busy is None:
+                break
+            await busy.wait()
+        done = trio.Event()
+        self._underway.update(dict.fromkeys(keys, done))
+        try:
+            return await self._fail(group, keys, places, reason)
+        finally:
+            for key in set(keys):
+                del self._underway[key]
+            done.set()
+
+    async def _fail(
+        self, group: str, keys: Sequence[_Place], places: Sequence[tuple[str, int, int]], reason: str
+    ) -> list[bool]:
+        verdicts: dict[_Place, bool] = {}
+        retry: list[_Failed] = []
+        dead: list[_Failed] = []
         size = 0
-        for topic, queue, offset in places:
+        for key, (topic, queue, offset) in zip(keys, places, strict=True):
+            known = self._stored.verdict(*key)
+            if known is not None:
+                verdicts[key] = known
+            if key in verdicts:
+                continue
             record = await self._look_ups.message(topic, queue, offset)
             if record is None:
                 raise InvalidArgument(f"queue {queue} of {topic!r} holds no message {offset}", field="offset", value=offset)
-            is_dead, again_ = failed(decode_messages(record, 1)[0], reason, self._delays_s)
-            (dead if is_dead else retry).append(again_)
-            verdicts.append(is_dead)
+            verdicts[key], again_ = failed(decode_messages(record, 1)[0], reason, self._delays_s)
+            (dead if verdicts[key] else retry).append((key, again_))
             size += len(record)
-            if size >= _SENT_TOGETHER_BYTES or len(verdicts) == len(places):
-                await self._send_again(retry_topic(group), len(self._delays_s), retry)
-                await self._send_again(dead_topic(group), DEAD_QUEUES, dead)
+            if size >= _SENT_TOGETHER_BYTES:
+                await self._store(group, retry, dead)
                 retry, dead, size = [], [], 0
-        return verdicts
+        await self._store(group, retry, dead)
+        return [verdicts[key] for key in keys]
+
+    async def _store(self, group: str, retry: list[_Failed], dead: list[_Failed]) -> None:
+        for topic, queues, messages, is_dead in (
+            (retry_topic(group), len(self._delays_s), retry, False),
+            (dead_topic(group), DEAD_QUEUES, dead, True),
+        ):
+            forgotten = self._stored.forgotten
+            outcomes = await self._send_again(topic, queues, [message for _, message in messages])
+            for ((queue, offset), _), outcome in zip(messages, outcomes, strict=True):
+                if not isinstance(outcome, EventStoreError) and self._stored.forgotten == forgotten:
+                    self._stored.remember(queue, offset, dead=is_dead)
+            _raise_first(outcomes)
 
     async def replay(self, group: str, offsets: Sequence[int]) -> int:
         """Delivers dead letters of the group (offsets in `dead:GROUP`) to it again, as if they had never failed. How many.
@@ -77,20 +127,28 @@ class Failures:
             found.append(replayed(decode_messages(record, 1)[0]))
             size += len(record)
             if size >= _SENT_TOGETHER_BYTES or place == len(offsets):
-                await self._send_again(retry_topic(group), len(self._delays_s), found)
+                _raise_first(await self._send_again(retry_topic(group), len(self._delays_s), found))
                 found, size = [], 0
         return len(offsets)
 
-    async def _send_again(self, topic: str, queues: int, messages: list[RawMessage]) -> None:
+    async def _send_again(self, topic: str, queues: int, messages: list[RawMessage]) -> list[Outcome]:
         if not messages:
-            return
-        try:
-            await self._administration.ensure_topic(topic, queues)
-        except InvalidArgument as error:  # would be taken for a fault of what was asked, which will never be done
-            raise Overloaded(
-                f"{topic} with its {queues} queues cannot be made: {error.message}; delete topics that nobody needs",
-                topic=topic, queues=queues,
-            ) from error  # fmt: skip
-        for outcome in await self._send(topic, messages):
-            if isinstance(outcome, Exception):
-                raise again(outcome)
+            return []
+        while True:
+            try:
+                await self._administration.ensure_topic(topic, queues)
+            except InvalidArgument as error:  # would be taken for a fault of what was asked, which will never be done
+                raise Overloaded(
+                    f"{topic} with its {queues} queues cannot be made: {error.message}; delete topics that nobody needs",
+                    topic=topic, queues=queues,
+                ) from error  # fmt: skip
+            try:
+                return await self._send(topic, messages)
+            except UnknownTopic:  # deleted meanwhile: the dead letters were purged
+                continue
+
+
+def _raise_first(outcomes: Sequence[Outcome]) -> None:
+    for outcome in outcomes:
+        if isinstance(outcome, EventStoreError):
+            raise again(outcome)

@@ -1,0 +1,154 @@
+"""A failure that is reported twice, because the first answer was lost, is stored once."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import pytest
+import trio
+
+from eventstore.broker.broker import Broker, open_broker
+from eventstore.broker.failed_offsets import FailedOffsets
+from eventstore.broker.settings import BrokerSettings
+from eventstore.errors import Rebalanced, StorageFull
+from tests.broker.stepped import DATA, raw
+from tests.simulated_disk import SimulatedDisk
+
+ONE_RETRY = BrokerSettings(retry_delays_s=(0.0,), chunk_size_bytes=65_536, preallocate_bytes=4096)
+
+
+@dataclass
+class Member:
+    """A member of the group `billing` that reads the topic `orders`, of ten messages in one queue."""
+
+    broker: Broker
+    disk: SimulatedDisk
+    generation: int = 0
+    name: str = "a"
+
+    async def join(self) -> None:
+        self.generation = (await self.broker.consumers.join("billing", self.name, {"orders": None})).generation
+
+    def beat(self) -> None:
+        news = self.broker.consumers.heartbeat("billing", self.name, self.generation)
+        self.generation = news.generation if news is not None else self.generation
+
+    async def fail(self, *offsets: int, topic: str = "orders") -> list[bool]:
+        """Reports failures in the generation the group is in now."""
+        self.beat()
+        places = [(topic, 0, offset) for offset in offsets]
+        return await self.broker.failures.fail("billing", self.name, self.generation, places)
+
+    def commit(self, offset: int) -> None:
+        self.beat()
+        self.broker.consumers.commit("billing", self.name, self.generation, [("orders", 0, offset)])
+
+    @property
+    def retried(self) -> int:
+        return self.broker.bounds("retry:billing", 0)[1]
+
+
+@asynccontextmanager
+async def member(settings: BrokerSettings = ONE_RETRY) -> AsyncIterator[Member]:
+    disk = SimulatedDisk(0)
+    async with open_broker(DATA, settings, files=disk) as broker:
+        await broker.administration.create_topic("orders", 1)
+        await broker.send_many("orders", [raw()] * 10)
+        found = Member(broker, disk)
+        await found.join()
+        yield found
+
+
+async def test_a_failure_is_stored_once_however_often_it_is_reported_in_whatever_generation() -> None:
+    async with member() as mine:
+        assert await mine.fail(0, 1) == [False, False]
+        assert await mine.fail(1, 0, 2, 2) == [False] * 4
+        assert mine.retried == 3
+        mine.broker.consumers.leave("billing", "a")
+        mine.name = "b"
+        await mine.join()
+        assert await mine.fail(0, 1, 2) == [False] * 3
+        assert mine.retried == 3
+        assert await mine.fail(0, topic="retry:billing") == await mine.fail(0, topic="retry:billing") == [True]
+        assert mine.broker.bounds("dead:billing", 0) == (0, 1)
+
+
+async def test_of_two_reports_at_once_one_is_stored_and_both_are_answered() -> None:
+    async with member() as mine:
+        await mine.fail(9)  # the topic for retries is there: nothing else begins a generation
+        answers = []
+        async with trio.open_nursery() as nursery:
+            for offsets in ((0, 1), (1, 2), (2, 0), (0, 1, 2)):
+
+                async def report(offsets: tuple[int, ...] = offsets) -> None:
+                    answers.append(await mine.fail(*offsets))
+
+                nursery.start_soon(report)
+        assert sorted(map(len, answers)) == [2, 2, 2, 3]
+        assert mine.retried == 1 + 3
+
+
+async def test_a_commit_forgets_what_it_passes_and_a_reset_what_is_delivered_anew() -> None:
+    async with member() as mine:
+        await mine.fail(0, 1, 2)
+        mine.commit(2)
+        assert len(mine.broker.failures._stored) == 1
+        await mine.broker.consumers.reset("billing", "orders", "start")
+        assert len(mine.broker.failures._stored) == 0
+        await mine.fail(0)
+        assert mine.retried == 4, "it failed once more, and has to come again"
+
+
+async def test_what_could_not_be_stored_is_not_taken_for_stored() -> None:
+    async with member() as mine:
+        await mine.fail(9)
+        mine.disk.capacity_bytes = mine.disk.allocated_bytes
+        await mine.broker.send_many("orders", [raw(bytes(600), queue=0)] * 6)
+        with pytest.raises(StorageFull):
+            await mine.fail(*range(9), 10, 11, 12)
+        mine.disk.capacity_bytes = None
+        before = mine.retried
+        assert before == 1
+        assert await mine.fail(*range(9)) == [False] * 9
+        assert mine.retried == before + 9
+
+
+async def test_a_member_that_was_rebalanced_away_while_it_waited_for_another_report_stores_nothing() -> None:
+    async with member() as mine:
+        await mine.fail(9)
+        administration, refused = mine.broker.administration, []
+
+        async def late() -> None:
+            with pytest.raises(Rebalanced):
+                await mine.fail(0)
+            refused.append(True)
+
+        async with trio.open_nursery() as nursery:
+            async with administration._one_at_a_time:  # the first report cannot be stored yet
+                nursery.start_soon(mine.fail, 0)
+                while not mine.broker.failures._underway:
+                    await trio.lowlevel.checkpoint()
+                nursery.start_soon(late)
+                while not next(iter(mine.broker.failures._underway.values())).statistics().tasks_waiting:
+                    await trio.lowlevel.checkpoint()
+                await mine.broker.consumers.join("billing", "b", {"orders": None})
+        assert refused
+        assert mine.retried == 2
+
+
+def test_memory_of_failures_is_bounded_and_what_failed_first_goes_first() -> None:
+    failed = FailedOffsets(3)
+    first, second = ("g", 1, 0), ("g", 2, 0)
+    for offset in (5, 3):
+        failed.remember(first, offset, dead=False)
+    failed.remember(first, 3, dead=True)
+    for offset in (7, 8):
+        failed.remember(second, offset, dead=False)
+    assert len(failed) == 3
+    assert (failed.verdict(first, 5), failed.verdict(first, 3)) == (None, True)
+    failed.forget("g", 2)
+    assert (len(failed), failed.verdict(second, 7)) == (1, None)
+    failed.drop_below(first, 4)
+    assert (len(failed), failed.verdict(first, 3)) == (0, None)
