@@ -6,7 +6,8 @@ Whoever drives it sends the requests it makes and tells it the answers. The rule
 - The window is begun anew where the group's offset was set by somebody else meanwhile: the server's offset then lies outside
   of what this member has committed and finished.
 - What is held, in messages and in bytes, is bounded; so is the part of one queue, that one message which is never finished
-  does not stop the others.
+  does not stop the others. While half of all room is free, a queue may have more than its part: one that has all the messages
+  would otherwise stand still between its pages.
 - A failed message is finished when the server has stored that it failed, not before.
 """
 
@@ -45,6 +46,8 @@ WAIT_MS: Final = 20_000
 WAIT_MS_OTHERS: Final = 1_000
 QUEUE_MESSAGES_MIN: Final = 64
 QUEUE_BYTES_MIN: Final = 64 * 1024
+# While one is handled, the next travels.
+QUEUE_PAGES: Final = 2
 _SHARE_VALUES: Final = 4
 HOLD_MAX: Final = 10_000_000
 HOLD_BYTES_MAX: Final = 64 * 1024 * 1024 * 1024
@@ -124,10 +127,11 @@ def subscriptions(topics: str | Iterable[str] | Mapping[str, str | None]) -> dic
 
 
 class Asked(NamedTuple):
-    """A pull, and the windows it is for."""
+    """A pull, and the windows it is for. `left_out`: those of which too much is held."""
 
     request: Pull
     windows: tuple[Window, ...]
+    left_out: tuple[Window, ...]
 
 
 class Consumption:
@@ -185,21 +189,41 @@ class Consumption:
     def ask(self) -> Asked | None:
         """What to pull next; None while there is nothing to pull, or no room. Each queue is the first in turn."""
         windows = self.windows
-        reader, count = self.reader, len(windows)
-        room = reader.hold_messages - sum(window.messages for window in windows)
-        room_bytes = reader.hold_bytes - sum(window.size_bytes for window in windows)
+        reader, ledger, count = self.reader, self._ledger, len(windows)
+        room, room_bytes = reader.hold_messages - ledger.messages, reader.hold_bytes - ledger.size_bytes
         if self.generation is None or not count or room <= 0 or room_bytes <= 0:
             return None
-        most = max(QUEUE_MESSAGES_MIN, reader.hold_messages // count)
-        most_bytes = max(QUEUE_BYTES_MIN, reader.hold_bytes // count)
-        wanted = [window for window in windows if window.messages < most and window.size_bytes < most_bytes]
+        most, most_bytes = self._most()
+        wanted: list[Window] = []
+        left_out: list[Window] = []
+        for window in windows:
+            (wanted if window.messages < most and window.size_bytes < most_bytes else left_out).append(window)
         if not wanted:
             return None
         self._turn = (self._turn + 1) % len(wanted)
         asked = tuple((wanted[self._turn :] + wanted[: self._turn])[:PULL_QUEUES_MAX])
         wait_ms = WAIT_MS if len(asked) == count else WAIT_MS_OTHERS
         wants = tuple((window.topic, window.queue, window.next_offset, window.tags) for window in asked)
-        return Asked(Pull(min(room, PULL_MESSAGES), min(room_bytes, PULL_BYTES), wait_ms, wants), asked)
+        request = Pull(min(room, PULL_MESSAGES), min(room_bytes, PULL_BYTES), wait_ms, wants)
+        return Asked(request, asked, tuple(left_out))
+
+    def has_room_again(self, asked: Asked) -> bool:
+        """Whether a queue that the pull leaves out has much room by now. Safe where the ledger is locked.
+
+        (Half of what it may have, since a pull that is dropped for each page has the server look at all queues twice.)
+        """
+        most, most_bytes = self._most()
+        return any(window.messages <= most // 2 and window.size_bytes <= most_bytes // 2 for window in asked.left_out)
+
+    def _most(self) -> tuple[int, int]:
+        """Below how many messages and bytes that are held of a queue more of it is pulled."""
+        reader, ledger, count = self.reader, self._ledger, max(1, len(self._windows))
+        most = max(QUEUE_MESSAGES_MIN, reader.hold_messages // count)
+        most_bytes = max(QUEUE_BYTES_MIN, reader.hold_bytes // count)
+        if ledger.messages <= reader.hold_messages // 2 and ledger.size_bytes <= reader.hold_bytes // 2:
+            most = max(most, min(QUEUE_PAGES * PULL_MESSAGES, reader.hold_messages // 2))
+            most_bytes = max(most_bytes, min(QUEUE_PAGES * PULL_BYTES, reader.hold_bytes // 2))
+        return most, most_bytes
 
     def received(self, asked: Asked, answer: Messages) -> None:
         """Takes what a pull brought. The next one may be asked for; `open` then decodes this one, while that one travels.

@@ -101,6 +101,11 @@ class Membership:
         self._wake()
 
     def _wake(self) -> None:
+        """The ledger may be locked."""
+        if self._pull is not None:
+            pull, asked = self._pull
+            if asked.left_out and not pull.done.is_set() and self.consumption.has_room_again(asked):
+                self._drop_pull()
         changed, self.changed = self.changed, anyio.Event()
         changed.set()
         if self.ledger.failures:
@@ -175,7 +180,7 @@ class Membership:
         asked = self.consumption.ask()
         if asked is None:
             return False
-        self.ledger.room_awaited = False
+        self.ledger.room_awaited = bool(asked.left_out)
         pull = Call(asked.request, anyio.Event())
         self._connection.add(pull)
         self._pull = pull, asked

@@ -23,7 +23,8 @@ class Ledger:
     """What handlers say, on any thread, to the loop that pulls and commits: shared by the windows of a member.
 
     `room_awaited`, `turn_awaited`: the loop waits until a page is finished, or any message; `wake` is called then, on the
-    thread that finished it. `failures`: messages to be reported as failed, and why.
+    thread that finished it, and with the lock held. `failures`: messages to be reported as failed, and why. `messages`,
+    `size_bytes`: what all windows hold together.
     """
 
     def __init__(self, wake: Callable[[], object]) -> None:
@@ -32,6 +33,8 @@ class Ledger:
         self.room_awaited = False
         self.turn_awaited = False
         self.failures: dict[tuple[Window, int], str] = {}
+        self.messages = 0
+        self.size_bytes = 0
 
     def close(self) -> None:
         """Nobody is woken any more."""
@@ -99,8 +102,7 @@ class Window:
             if messages:
                 self._unopened.append(start)
                 self._pages.append(_Held(next_offset, messages, size_bytes))
-                self.messages += messages
-                self.size_bytes += size_bytes
+                self._hold(messages, size_bytes)
             self.next_offset = next_offset
 
     def open(self, offsets: Iterable[int]) -> None:
@@ -147,8 +149,7 @@ class Window:
         before = len(pages)
         while pages and pages[0].end <= at:
             page = pages.popleft()
-            self.messages -= page.messages
-            self.size_bytes -= page.size_bytes
+            self._hold(-page.messages, -page.size_bytes)
         return len(pages) < before
 
     def close(self) -> None:
@@ -159,4 +160,10 @@ class Window:
             self._unopened.clear()
             self._finished.clear()
             self._pages.clear()
-            self.messages = self.size_bytes = 0
+            self._hold(-self.messages, -self.size_bytes)
+
+    def _hold(self, messages: int, size_bytes: int) -> None:
+        self.messages += messages
+        self.size_bytes += size_bytes
+        self._ledger.messages += messages
+        self._ledger.size_bytes += size_bytes

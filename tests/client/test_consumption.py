@@ -289,6 +289,35 @@ def test_one_queue_does_not_take_the_room_of_the_others() -> None:
     assert (asked.request.wait_ms, asked.request.messages_max) == (WAIT_MS, min(1000, PULL_MESSAGES))
 
 
+def test_a_queue_beside_hundreds_may_hold_two_pages_while_half_of_the_room_is_free() -> None:
+    consumption = new()
+    assign(consumption, 5, *((queue, 0) for queue in range(255)))
+    for start in range(0, 2 * PULL_MESSAGES, PULL_MESSAGES):
+        asked = ask(consumption)
+        assert ("orders", 7, start, None) in asked.request.wants
+        page = range(start, start + PULL_MESSAGES)
+        receive(consumption, asked, answer(asked, *(page if want[1] == 7 else () for want in asked.request.wants)))
+    asked = ask(consumption)
+    assert len(asked.request.wants) == 254
+    assert not consumption.has_room_again(asked)
+    for message in taken(consumption, PULL_MESSAGES):
+        message.done()
+    assert consumption.has_room_again(asked)
+    assert ("orders", 7, 2 * PULL_MESSAGES, None) in ask(consumption).request.wants
+
+
+def test_queues_that_stand_still_leave_half_of_the_room_to_the_others() -> None:
+    consumption = new(hold_messages=4000, hold_bytes=1_000_000_000)
+    assign(consumption, 5, *((queue, 0) for queue in range(100)))
+    for _ in range(10):
+        asked = ask(consumption)
+        stuck = next((want[1] for want in asked.request.wants if want[1] < 2), None)
+        pages = (range(want[2], want[2] + 500) if want[1] == stuck else () for want in asked.request.wants)
+        receive(consumption, asked, answer(asked, *pages))
+    assert 2000 < sum(window.messages for window in consumption.windows) <= 2500
+    assert {want[1] for want in ask(consumption).request.wants} == set(range(2, 100))
+
+
 def test_each_queue_is_the_first_in_turn() -> None:
     consumption = new()
     assign(consumption, 5, *((queue, 0) for queue in range(4)))

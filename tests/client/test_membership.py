@@ -18,21 +18,22 @@ from eventstore.client.membership import Membership
 from eventstore.client.window import Window
 from eventstore.errors import EventStoreError, InvalidArgument, StorageFull
 from eventstore.protocol.answers import encode_error, encode_ok
-from eventstore.protocol.broker_requests import CommitOffsets, FailMessages, Heartbeat, Join
+from eventstore.protocol.broker_requests import CommitOffsets, FailMessages, Heartbeat, Join, Pull
 from eventstore.protocol.frames import FrameReader
 from eventstore.protocol.handshake import Welcome
 from eventstore.protocol.request_codec import RequestDecoder
-from eventstore.protocol.requests import Hello, Request
+from eventstore.protocol.requests import Hello, Request, Unsubscribe
 
 Says = Callable[[Request], EventStoreError | None]
 
 
 class Scripted:
-    """Takes every request, unless `says` has an error for it. `requests`: what a member has said."""
+    """Takes every request, unless `says` has an error for it, and lets pulls wait. `requests`: what a member has said."""
 
-    def __init__(self, says: Says) -> None:
+    def __init__(self, says: Says, queues: int = 1) -> None:
         self.requests: list[Request] = []
         self._says = says
+        self._shares = [value for queue in range(queues) for value in ("orders", queue, 0, None)]
 
     async def serve(self, stream: SocketStream) -> None:
         reader, decode = FrameReader(), RequestDecoder().decode
@@ -50,7 +51,9 @@ class Scripted:
         self.requests.append(request)
         if (error := self._says(request)) is not None:
             return encode_error(request_id, error)
-        return encode_ok(request_id, *((1, "orders", 0, 0, None) if isinstance(request, Join) else ()))
+        if isinstance(request, Pull | Unsubscribe):
+            return b""
+        return encode_ok(request_id, *((1, *self._shares) if isinstance(request, Join) else ()))
 
     def failed(self) -> list[tuple[str, list[int]]]:
         """Reasons and offsets, as they were reported."""
@@ -60,7 +63,7 @@ class Scripted:
 
 @asynccontextmanager
 async def member(server: Scripted, interval_s: float = 0.01) -> AsyncIterator[tuple[Membership, Window]]:
-    """A member that holds the messages 0 to 9 of one queue, and whose task that speaks runs."""
+    """A member that holds the messages 0 to 9 of the first queue."""
     async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as tasks:
         tasks.start_soon(listener.serve, server.serve)
         port = listener.extra(SocketAttribute.local_port)
@@ -68,7 +71,7 @@ async def member(server: Scripted, interval_s: float = 0.01) -> AsyncIterator[tu
             async with es.connect(f"tcp://127.0.0.1:{port}") as store:
                 membership = Membership(store._connection, Reader("billing", "m-1", {"orders": None}), "parallel", interval_s)
                 await membership.join()
-                (window,) = membership.consumption.windows
+                window = membership.consumption.windows[0]
                 window.arrived(0, 10, 10, 1000)
                 window.open(range(10))
                 yield membership, window
@@ -78,6 +81,11 @@ async def member(server: Scripted, interval_s: float = 0.01) -> AsyncIterator[tu
 async def until(membership: Membership, condition: Callable[[], bool]) -> None:
     while not condition():
         await membership.changed.wait()
+
+
+async def until_said(server: Scripted, count: int) -> None:
+    while len(server.requests) < count:
+        await anyio.lowlevel.checkpoint()
 
 
 def test_a_message_that_is_gone_is_finished_and_the_others_are_reported() -> None:
@@ -144,6 +152,28 @@ def test_many_reasons_do_not_silence_the_member() -> None:
         spoken = [isinstance(request, FailMessages) for request in server.requests]
         assert (True, True) not in pairwise(spoken), "between two reports it says that it lives"
         assert any(isinstance(request, Heartbeat) for request in server.requests)
+
+    trio.run(main)
+
+
+def test_a_pull_that_waits_for_other_queues_is_dropped_when_one_has_room_again() -> None:
+    async def main() -> None:
+        async with member(server := Scripted(lambda request: None, queues=2)) as (membership, window):
+            window.arrived(10, 6000, 5990, 1000)
+            window.open(range(10, 6000))
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(membership.fetch)
+                await until_said(server, 2)
+                for offset in range(6000):
+                    window.finish(offset)
+                await until_said(server, 4)
+                tasks.cancel_scope.cancel()
+        _, first, dropped, second = server.requests[:4]
+        assert isinstance(first, Pull)
+        assert [want[1] for want in first.wants] == [1]
+        assert isinstance(dropped, Unsubscribe)
+        assert isinstance(second, Pull)
+        assert sorted(want[1:3] for want in second.wants) == [(0, 6000), (1, 0)]
 
     trio.run(main)
 
