@@ -1,13 +1,16 @@
 """Pulls of many queues at once that wait for messages without asking again and again: a waiting pull costs nothing until a
-message comes, or until what it waits for in a retry queue is due.
+message comes, or until what it waits for in a retry queue is due; then only the queues that have news are looked at.
+
+A pull is a `Search` that goes on from one look to the next. The first look may be taken on the spot, without a task: what was
+written last is in memory, and so is that a queue has nothing new.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import trio
 
@@ -35,12 +38,13 @@ _TURN_ENTRIES: Final = 16_384  # looked at, likewise
 _ENTRIES_OF_A_QUEUE: Final = 16  # what finding nothing in a queue costs, in entries
 _READERS_MAX: Final = 16
 
+_NOTHING: Final = Pulled(b"", 0, 0, 0, 0)
+
 Making: TypeAlias = Callable[[], AbstractAsyncContextManager[None]]
 """What has to be entered while messages are looked for, and left once they are found or there are none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Want:
+class Want(NamedTuple):
     """One queue of a pull: where to go on, and which tags."""
 
     topic: str
@@ -49,14 +53,71 @@ class Want:
     tags: str | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Sought:
-    """A want, checked; `offset` moves on."""
+    """A want, checked. `offset` moves on. `page`: what the last look found. `delay_s`: in a retry queue, its delay."""
 
-    want: Want
     log: QueueLog
     tags: TagFilter | None
+    asked: int
     offset: int
+    delay_s: float | None
+    page: Pulled = _NOTHING
+    due_at: float | None = None
+
+
+class Search:
+    """A pull on its way. `left`: what is to be looked at in this round, the last first; `again`: in the next one.
+
+    `found`: there is something to answer. Made by `Pulls.search`.
+    """
+
+    def __init__(self, sought: list[_Sought], messages_max: int, bytes_max: int, deadline: float) -> None:
+        self.sought = sought
+        self.deadline = deadline
+        self._bounds = messages_max, bytes_max
+        self.restart()
+
+    def restart(self) -> None:
+        """What was found is thrown away."""
+        self.messages_max, self.bytes_max = self._bounds
+        self.found = False
+        self.seen = -1  # up to which position of the log the first round has looked, where it was one
+        self.left = self.sought[::-1]
+        self.again: list[_Sought] = []
+        for each in self.sought:
+            each.offset, each.page, each.due_at = each.asked, _NOTHING, None
+
+    def take(self, each: _Sought, page: Pulled) -> None:
+        """Everything up to `page.next_offset` was looked at."""
+        each.page, each.offset, each.due_at = page, page.next_offset, None
+        self.messages_max -= page.count
+        self.bytes_max = max(0, self.bytes_max - len(page.records))
+        self.found = self.found or page.count > 0 or page.clamped is not None
+        if page.due_s is not None:
+            each.due_at = trio.current_time() + page.due_s
+        elif page.next_offset < page.end:
+            self.again.append(each)
+
+    def pages(self) -> list[Pulled]:
+        return [each.page for each in self.sought]
+
+
+class _Waiter:
+    """A search that waits. `woken`: its queues that have news since it was asked last."""
+
+    def __init__(self, search: Search) -> None:
+        self.by_key = {each.log.key: each for each in search.sought}
+        self.woken: set[QueueKey] = set()
+        self.event = trio.Event()
+
+    def wake(self, key: QueueKey) -> None:
+        self.woken.add(key)
+        self.event.set()
+
+    def take(self) -> list[_Sought]:
+        woken, self.woken, self.event = self.woken, set(), trio.Event()
+        return [self.by_key[key] for key in woken]
 
 
 class Pulls:
@@ -68,108 +129,200 @@ class Pulls:
         self._statistics = statistics
         self._delays_s = settings.retry_delays_s
         self._readers = trio.CapacityLimiter(_READERS_MAX)
-        self._listeners: dict[QueueKey, set[trio.Event]] = {}
+        self._waiters: dict[QueueKey, set[_Waiter]] = {}
         self._closed = False
 
     @property
     def waiting(self) -> int:
         """How many queues somebody waits for."""
-        return len(self._listeners)
+        return len(self._waiters)
 
     def wake(self, queues: set[QueueKey]) -> None:
         """These queues have new messages."""
-        for key in queues & self._listeners.keys():
-            for event in self._listeners[key]:
-                event.set()
+        for key in queues & self._waiters.keys():
+            for waiter in self._waiters[key]:
+                waiter.wake(key)
 
     def close(self) -> None:
         """Whoever waits is told that the broker is closed."""
         self._closed = True
-        self.wake(set(self._listeners))
+        self.wake(set(self._waiters))
 
     async def pull(
         self, wants: Sequence[Want], *, messages_max: int = 64, bytes_max: int = 1024 * 1024, wait_s: float = 0.0,
-        making: Making = nullcontext,
     ) -> list[Pulled]:  # fmt: skip
         """The next messages of some queues, one `Pulled` for each, together about so many messages and bytes.
 
         Where none of them has any, waits up to `wait_s` for one. What did not match a filter is passed over: go on at
         `next_offset` even where `count` is 0. An offset outside of its queue is brought into it, and that is said at once.
-        `making` is not entered while nothing is there: a pull that waits holds nothing.
 
         Raises:
             UnknownTopic, UnknownQueue, InvalidArgument, Corrupt, ReadFailed, Closed
         """
+        await trio.lowlevel.checkpoint()
+        return await self.finish(self.search(wants, messages_max=messages_max, bytes_max=bytes_max, wait_s=wait_s))
+
+    def search(
+        self, wants: Sequence[tuple[str, int, int, str | None]], *, messages_max: int, bytes_max: int, wait_s: float
+    ) -> Search:
+        """A pull that has not looked anywhere yet: to be given to `answer_now`, or to `finish`, or to one after the other.
+
+        Raises:
+            UnknownTopic, UnknownQueue, InvalidArgument, Closed
+        """
         check_int("messages_max", messages_max, 1, MESSAGES_MAX)
         check_int("bytes_max", bytes_max, 1, PULL_BYTES_MAX)
         check_int("wants", len(wants), 1, WANTS_MAX)
-        if len({(want.topic, want.queue) for want in wants}) < len(wants):
-            raise InvalidArgument("a queue is named twice; a pull goes on in one place of each", field="queue")
+        self._check_open()
         deadline = trio.current_time() + min(max(wait_s, 0.0), WAIT_SECONDS_MAX)
-        sought = [self._seek(want) for want in wants]
+        sought = list(self._seek(wants))
+        if len({each.log.key for each in sought}) < len(sought):
+            raise InvalidArgument("a queue is named twice; a pull goes on in one place of each", field="queue")
+        return Search(sought, messages_max, bytes_max, deadline)
+
+    def _seek(self, wants: Sequence[tuple[str, int, int, str | None]]) -> Iterator[_Sought]:
+        filters: dict[str | None, TagFilter | None] = {None: None}
+        for topic, queue, offset, tags in wants:
+            log = queue_log(self._engine, self._topics, topic, queue)
+            if tags not in filters:
+                filters[tags] = parse_tags(tags)
+            check_int("offset", offset, -(2**63), 2**63 - 1)
+            delay = delay_s(queue, self._delays_s) if topic.startswith(RETRY) else None
+            yield _Sought(log, filters[tags], offset, offset, delay)
+
+    def answer_now(self, search: Search) -> list[Pulled] | None:
+        """The answer, if memory has it; None: `finish` has to wait for it. Raises Corrupt, ReadFailed."""
+        try:
+            done = self._look(search)
+        except NotCached:
+            done = False
+        if done and (search.found or trio.current_time() >= search.deadline):
+            return search.pages()
+        if search.found:  # not all of it is in memory: what is found is held only once there is room for it
+            search.restart()
+        return None
+
+    async def finish(self, search: Search, making: Making = nullcontext) -> list[Pulled]:
+        """The answer. `making` is not entered while nothing is there: a pull that waits holds nothing.
+
+        Raises:
+            Corrupt, ReadFailed, Closed
+        """
+        waiter: _Waiter | None = None
+        try:
+            while True:
+                self._check_open()
+                if search.left:
+                    async with making():
+                        await self._look_everywhere(search)
+                        if search.found:
+                            return search.pages()
+                if trio.current_time() >= search.deadline:
+                    return search.pages()
+                if search.again:  # a filter has passed over much
+                    search.left, search.again = search.again, []
+                    await trio.lowlevel.checkpoint()
+                elif waiter is None:
+                    waiter = self._listen(search)
+                    search.left = self._changed(search)
+                else:
+                    search.left = await self._news(search, waiter)
+        finally:
+            if waiter is not None:
+                self._forget(waiter)
+
+    async def _look_everywhere(self, search: Search) -> None:
         while True:
-            await trio.lowlevel.checkpoint()
-            event = self._listen(sought)  # before looking: what comes meanwhile sets it
             try:
-                async with making():
-                    pulled = await self._pull_each(sought, messages_max, bytes_max)
-                    if any(page.count or page.clamped is not None for page in pulled) or trio.current_time() >= deadline:
-                        return pulled
-                for each, page in zip(sought, pulled, strict=True):
-                    each.offset = page.next_offset
-                if all(page.next_offset >= page.end or page.due_s is not None for page in pulled):
-                    due_s = min((page.due_s for page in pulled if page.due_s is not None), default=WAIT_SECONDS_MAX)
-                    with trio.move_on_at(min(deadline, trio.current_time() + due_s)):
-                        await event.wait()
-            finally:
-                self._forget(sought, event)
+                if self._look(search):
+                    return
+            except NotCached:
+                await self._read(search)
+            else:
+                await trio.lowlevel.checkpoint()
 
-    def _seek(self, want: Want) -> _Sought:
-        log = queue_log(self._engine, self._topics, want.topic, want.queue)
-        return _Sought(want, log, parse_tags(want.tags), check_int("offset", want.offset, -(2**63), 2**63 - 1))
+    def _look(self, search: Search) -> bool:
+        """Looks into memory for as long as others on the loop may wait for it. Whether nothing is left to look at.
 
-    async def _pull_each(self, sought: Sequence[_Sought], messages_max: int, bytes_max: int) -> list[Pulled]:
+        Raises:
+            NotCached: the next queue has to be read from disk.
+            Corrupt, ReadFailed
+        """
+        pull, visible, left = self._engine.puller.pull, self._engine.visible_position, search.left
+        if search.seen < 0:
+            search.seen = visible
+        entries = size = 0
+        while left:
+            if entries > _TURN_ENTRIES or size > _TURN_BYTES:
+                return False
+            each = left[-1]
+            log, offset = each.log, each.offset
+            end = log.visible_end(visible)
+            if offset == end >= log.first:  # as in most queues of most pulls
+                page = Pulled(b"", 0, end, log.first, end)
+            else:
+                page = pull(
+                    log, offset, visible, search.messages_max, min(search.bytes_max, _IN_PLACE_BYTES_MAX), each.tags,
+                    cached_only=True, not_after=self._not_after(each),
+                )  # fmt: skip
+                entries += max(0, page.next_offset - offset)
+                size += len(page.records)
+            entries += _ENTRIES_OF_A_QUEUE
+            self._take(search, page)
+        return True
+
+    async def _read(self, search: Search) -> None:
+        each, visible, not_after = search.left[-1], self._engine.visible_position, self._not_after(search.left[-1])
+        page = await trio.to_thread.run_sync(
+            lambda: self._engine.puller.pull(
+                each.log, each.offset, visible, search.messages_max, search.bytes_max, each.tags, not_after=not_after
+            ),
+            limiter=self._readers,
+        )
+        self._take(search, page)
+
+    def _take(self, search: Search, page: Pulled) -> None:
+        each = search.left.pop()
+        search.take(each, page)
+        if page.count:
+            self._statistics.pulled(each.log.key, page.count, len(page.records))
+
+    def _not_after(self, each: _Sought) -> int | None:
+        return None if each.delay_s is None else int((self._engine.clock() - each.delay_s) * 1_000_000)
+
+    def _check_open(self) -> None:
         if self._closed:
             raise Closed("the broker is closed")
-        found: list[Pulled] = []
-        entries = size = 0
-        for each in sought:
-            if entries > _TURN_ENTRIES or size > _TURN_BYTES:
-                entries = size = 0
-                await trio.lowlevel.checkpoint()
-            page = await self._pull_one(each, messages_max, bytes_max)
-            found.append(page)
-            entries += _ENTRIES_OF_A_QUEUE + max(0, page.next_offset - each.offset)
-            size += len(page.records)
-            messages_max, bytes_max = messages_max - page.count, max(0, bytes_max - len(page.records))
-        return found
 
-    async def _pull_one(self, sought: _Sought, messages_max: int, bytes_max: int) -> Pulled:
-        engine, log, offset, tags = self._engine, sought.log, sought.offset, sought.tags
-        pull, visible, not_after = engine.puller.pull, engine.visible_position, None
-        if sought.want.topic.startswith(RETRY):
-            not_after = int((engine.clock() - delay_s(sought.want.queue, self._delays_s)) * 1_000_000)
-        try:
-            in_place = min(bytes_max, _IN_PLACE_BYTES_MAX)
-            page = pull(log, offset, visible, messages_max, in_place, tags, cached_only=True, not_after=not_after)
-        except NotCached:
-            page = await trio.to_thread.run_sync(
-                lambda: pull(log, offset, visible, messages_max, bytes_max, tags, not_after=not_after), limiter=self._readers
-            )
-        self._statistics.pulled(log.key, page.count, len(page.records))
-        return page
+    # -- waiting ------------------------------------------------------------------------------------------------------
 
-    def _listen(self, sought: Sequence[_Sought]) -> trio.Event:
-        event = trio.Event()
-        for each in sought:
-            self._listeners.setdefault(each.log.key, set()).add(event)
-        return event
+    def _listen(self, search: Search) -> _Waiter:
+        waiter = _Waiter(search)
+        for key in waiter.by_key:
+            self._waiters.setdefault(key, set()).add(waiter)
+        return waiter
 
-    def _forget(self, sought: Sequence[_Sought], event: trio.Event) -> None:
-        for key in {each.log.key for each in sought}:
-            self._listeners[key].discard(event)
-            if not self._listeners[key]:
-                del self._listeners[key]
+    def _forget(self, waiter: _Waiter) -> None:
+        for key in waiter.by_key:
+            self._waiters[key].discard(waiter)
+            if not self._waiters[key]:
+                del self._waiters[key]
+
+    def _changed(self, search: Search) -> list[_Sought]:
+        """What has come since the search looked, before it began to listen."""
+        visible = self._engine.visible_position
+        if visible == search.seen:
+            return []
+        return [each for each in search.sought if each.due_at is None and each.log.visible_end(visible) > each.offset]
+
+    async def _news(self, search: Search, waiter: _Waiter) -> list[_Sought]:
+        """Returns when there is something to look at, or the time is over: what that is."""
+        due = [each for each in search.sought if each.due_at is not None]
+        until = min([search.deadline, *(each.due_at for each in due if each.due_at is not None)])
+        with trio.move_on_at(until):
+            await waiter.event.wait()
+        found, now = waiter.take(), trio.current_time()
+        return found + [each for each in due if each.due_at is not None and each.due_at <= now and each not in found]
 
 
 def queue_log(engine: Engine, topics: Topics, topic: str, queue: int) -> QueueLog:

@@ -1,4 +1,7 @@
-"""PULL: pages of messages, at once or when some come. A pull that waits is a task that sleeps, and reserves nothing."""
+"""PULL: pages of messages, at once or when some come.
+
+What is in memory is answered on the spot, without a task. A pull that waits is a task that sleeps, and reserves nothing.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ import trio
 
 from eventstore.broker.broker import Broker
 from eventstore.broker.pulling import Pulled
-from eventstore.broker.pulls import Want
+from eventstore.broker.pulls import Search
 from eventstore.errors import EventStoreError, Overloaded, ReadFailed, ShuttingDown
 from eventstore.protocol import encode_error, encode_messages
 from eventstore.protocol.broker_requests import Pull
@@ -65,7 +68,7 @@ class MessagePulls:
         """The answer follows.
 
         Raises:
-            ShuttingDown, Overloaded
+            ShuttingDown, Overloaded, UnknownTopic, UnknownQueue, InvalidArgument
         """
         if self._stopping:
             raise ShuttingDown("the server is stopping; connect again later")
@@ -79,12 +82,37 @@ class MessagePulls:
         weight = _QUEUES_A_PULL + len(request.wants)
         if self._weight + weight > _QUEUES_MAX:
             raise Overloaded(f"the pulls of all connections wait for {_QUEUES_MAX} queues, the limit", limit=_QUEUES_MAX)
+        search = self._broker.pulls.search(
+            request.wants, messages_max=request.messages_max, bytes_max=request.bytes_max, wait_s=request.wait_ms / 1000
+        )
+        if self._answered_now(connection, request_id, search):
+            return
         self._weight += weight
         waiting = _Waiting(connection, request_id, weight)
         connection.endings[request_id] = waiting
         connection.owed += 1
         self._waiting.add(waiting)
-        self._nursery.start_soon(self._serve, waiting, request)
+        if not search.left:
+            self._looked(waiting)
+        self._nursery.start_soon(self._serve, waiting, search, request.bytes_max)
+
+    def _answered_now(self, connection: Connection, request_id: int, search: Search) -> bool:
+        """Answers out of memory, if the answer is there, and room for it."""
+        assert self._gate is not None
+        outgoing = self._gate.outgoing
+        if not outgoing.has_room(connection) or outgoing.full:
+            return False
+        try:
+            pulled = self._broker.pulls.answer_now(search)
+            if pulled is None:
+                return False
+            pieces: Sequence[bytes] = _pieces(request_id, pulled)
+        except Exception as error:
+            pieces = (encode_error(request_id, _failure(error)),)
+        for piece in pieces:
+            self._gate.send(connection, piece)
+        outgoing.count(connection)
+        return True
 
     def stop(self) -> None:
         """Whoever waits is told to ask elsewhere, and whoever comes."""
@@ -97,18 +125,14 @@ class MessagePulls:
         while self._waiting:
             await self._ended.park()
 
-    async def _serve(self, waiting: _Waiting, request: Pull) -> None:
+    async def _serve(self, waiting: _Waiting, search: Search, bytes_max: int) -> None:
         assert self._gate is not None
         pieces: Sequence[bytes] = ()
         try:
             with waiting.scope:
-                pieces = await self._answer(waiting, request)
-        except EventStoreError as error:
-            pieces = (encode_error(waiting.request_id, error),)
+                pieces = await self._answer(waiting, search, bytes_max)
         except Exception as error:
-            _log.exception("a pull failed")
-            failed = ReadFailed(f"the pull failed inside the server: {type(error).__name__}")
-            pieces = (encode_error(waiting.request_id, failed),)
+            pieces = (encode_error(waiting.request_id, _failure(error)),)
         self._looked(waiting)
         self._waiting.discard(waiting)
         self._weight -= waiting.weight
@@ -122,21 +146,15 @@ class MessagePulls:
             self._gate.send(waiting.connection, piece)
         self._gate.flush()
 
-    async def _answer(self, waiting: _Waiting, request: Pull) -> list[bytes]:
+    async def _answer(self, waiting: _Waiting, search: Search, size: int) -> list[bytes]:
         assert self._gate is not None
-        wants = [Want(*want) for want in request.wants]
-        deadline, size = trio.current_time() + request.wait_ms / 1000, request.bytes_max
         while True:
-            pulled = await self._broker.pulls.pull(
-                wants, messages_max=request.messages_max, bytes_max=request.bytes_max, wait_s=deadline - trio.current_time(),
-                making=lambda: self._reserved(waiting, size),  # noqa: B023 # called before the next round
-            )  # fmt: skip
+            pulled = await self._broker.pulls.finish(search, lambda: self._reserved(waiting, size))  # noqa: B023 # not later
             made = sum(len(page.records) for page in pulled)
             if self._gate.outgoing.fits(waiting.connection, made, size):
-                break
+                return _pieces(waiting.request_id, pulled)
             size = made
-        pages = [_page_of(page) for page in pulled]
-        return encode_messages(waiting.request_id, [page.records for page in pulled], sum(page.count for page in pulled), pages)
+            search.restart()
 
     @asynccontextmanager
     async def _reserved(self, waiting: _Waiting, size: int) -> AsyncIterator[None]:
@@ -159,6 +177,18 @@ class MessagePulls:
             waiting.connection.owed -= 1
             self._gate.look_again(waiting.connection)
         return was_owed
+
+
+def _failure(error: Exception) -> EventStoreError:
+    if isinstance(error, EventStoreError):
+        return error
+    _log.error("a pull failed", exc_info=error)
+    return ReadFailed(f"the pull failed inside the server: {type(error).__name__}")
+
+
+def _pieces(request_id: int, pulled: Sequence[Pulled]) -> list[bytes]:
+    pages = [_page_of(page) for page in pulled]
+    return encode_messages(request_id, [page.records for page in pulled], sum(page.count for page in pulled), pages)
 
 
 def _page_of(pulled: Pulled) -> QueuePage:

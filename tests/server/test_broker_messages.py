@@ -90,6 +90,14 @@ def test_a_pull_takes_as_much_as_it_was_told_and_goes_on(client: RawClient) -> N
     assert bodies(found) == [bytes([5]) * 1000]
 
 
+def test_a_pull_of_what_is_in_memory_is_answered_in_its_turn(client: RawClient) -> None:
+    create(client, "in-turn")
+    send(client, "in-turn", [message(b"x")])
+    pulled = client.send_request(Pull(64, 1 << 19, WAIT_MS, (("in-turn", 0, 0, None),)))
+    ping = client.send_request(Ping())
+    assert [client.answer()[0], client.answer()[0]] == [pulled, ping]
+
+
 def test_a_filter_moves_on_past_what_it_leaves_out(client: RawClient) -> None:
     create(client, "tagged")
     send(client, "tagged", [message(b"%d" % number, tag=("paid", "sent", None)[number % 3]) for number in range(9)])

@@ -1,0 +1,94 @@
+"""Pulls that wait: what they look at, and what they cannot miss."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+import trio.testing
+
+from eventstore.broker.broker import Broker, open_broker
+from eventstore.broker.message import decode_messages
+from eventstore.broker.pulls import Search, Want
+from eventstore.broker.settings import BrokerSettings
+from tests.broker.stepped import DATA, raw
+from tests.simulated_disk import SimulatedDisk
+
+SMALL = BrokerSettings(chunk_size_bytes=65_536, preallocate_bytes=4096, recent_messages_max=10)
+
+
+@asynccontextmanager
+async def broker_with(messages: int = 0, queues: int = 1) -> AsyncIterator[Broker]:
+    async with open_broker(DATA, SMALL, files=SimulatedDisk(0)) as broker:
+        await broker.administration.create_topic("orders", queues)
+        await broker.send_many("orders", [raw(b"%d" % number, queue=0, tag="old") for number in range(messages)])
+        yield broker
+
+
+def search_for(broker: Broker, *offsets: int, tags: str | None = None, wait_s: float = 60) -> Search:
+    wants = [Want("orders", queue, offset, tags) for queue, offset in enumerate(offsets)]
+    return broker.pulls.search(wants, messages_max=64, bytes_max=1 << 20, wait_s=wait_s)
+
+
+async def test_a_pull_that_is_woken_looks_only_at_the_queues_that_have_news() -> None:
+    async with broker_with(queues=3) as broker:
+        search = search_for(broker, 0, 0, 0)
+        assert broker.pulls.answer_now(search) is None
+        before, after = search.pages(), []
+
+        async def wait() -> None:
+            after.extend(await broker.pulls.finish(search))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            while broker.pulls.waiting < 3:
+                await trio.lowlevel.checkpoint()
+            await broker.send_many("orders", [raw(queue=1)])
+        assert [new is old for new, old in zip(after, before, strict=True)] == [True, False, True]
+        assert [page.count for page in after] == [0, 1, 0]
+        assert broker.pulls.waiting == 0
+
+
+async def test_what_comes_between_the_look_and_the_wait_is_not_missed() -> None:
+    async with broker_with(3, queues=2) as broker:
+        search = search_for(broker, 3, 0)
+        assert broker.pulls.answer_now(search) is None
+        await broker.send_many("orders", [raw(b"meanwhile", queue=0)])
+        with trio.fail_after(10):
+            pages = await broker.pulls.finish(search)
+        assert [page.count for page in pages] == [1, 0]
+
+
+async def test_what_is_in_memory_is_answered_on_the_spot_and_what_is_on_disk_is_not() -> None:
+    async with broker_with(30) as broker:
+        found = broker.pulls.answer_now(search_for(broker, 25))
+        assert found is not None
+        assert (found[0].count, found[0].next_offset) == (5, 30)
+        nothing = broker.pulls.answer_now(search_for(broker, 30, wait_s=0))
+        assert nothing is not None
+        assert (nothing[0].count, nothing[0].end) == (0, 30)
+        search = search_for(broker, 5)
+        if broker.pulls.answer_now(search) is None:  # else the disk had it at hand
+            assert not search.found
+            assert [page.count for page in await broker.pulls.finish(search)] == [25]
+
+
+async def test_a_search_that_is_begun_again_finds_the_same() -> None:
+    async with broker_with(30, queues=2) as broker:
+        search = search_for(broker, 22, 9)
+        first = await broker.pulls.finish(search)
+        search.restart()
+        assert await broker.pulls.finish(search) == first
+        assert [page.clamped for page in first] == [None, 9]
+
+
+async def test_a_retry_that_is_due_is_found_by_a_pull_that_waits_for_it(autojump_clock: trio.testing.MockClock) -> None:
+    async with open_broker(DATA, SMALL, files=SimulatedDisk(0), clock=autojump_clock.current_time) as broker:
+        await broker.administration.create_topic("orders", 1)
+        await broker.send_many("orders", [raw(b"late")])
+        generation = (await broker.consumers.join("g", "m", {"orders": None})).generation
+        await broker.failures.fail("g", "m", generation, [("orders", 0, 0)])
+        other, page = await broker.pulls.pull([Want("orders", 0, 1), Want("retry:g", 0, 0)], wait_s=60)
+        assert (other.count, page.count) == (0, 1)
+        assert decode_messages(page.records, 1)[0].body == b"late"
