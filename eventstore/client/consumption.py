@@ -144,13 +144,13 @@ class Consumption:
         self.raw = False
         self._ledger = ledger
         self._windows: dict[tuple[str, int], Window] = {}
-        self._turn = 0
+        self._last: tuple[str, int] = ("", 0)  # where the last pull ended
         self._unopened: deque[tuple[list[Part], Messages]] = deque()
 
     # ---- what it reads
 
     @property
-    def windows(self) -> Sequence[Window]:
+    def windows(self) -> list[Window]:
         """One for each queue it reads."""
         return list(self._windows.values())
 
@@ -187,8 +187,12 @@ class Consumption:
     # ---- what is asked for
 
     def ask(self) -> Asked | None:
-        """What to pull next; None while there is nothing to pull, or no room. Each queue is the first in turn."""
-        windows = self.windows
+        """What to pull next; None while there is nothing to pull, or no room.
+
+        Queues take turns: a pull begins behind the last one that it is known was looked at. With more queues than go into a
+        pull, it does not wait while there is something in the others.
+        """
+        windows = self._in_turn()
         reader, ledger, count = self.reader, self._ledger, len(windows)
         room, room_bytes = reader.hold_messages - ledger.messages, reader.hold_bytes - ledger.size_bytes
         if self.generation is None or not count or room <= 0 or room_bytes <= 0:
@@ -200,12 +204,20 @@ class Consumption:
             (wanted if window.messages < most and window.size_bytes < most_bytes else left_out).append(window)
         if not wanted:
             return None
-        self._turn = (self._turn + 1) % len(wanted)
-        asked = tuple((wanted[self._turn :] + wanted[: self._turn])[:PULL_QUEUES_MAX])
+        asked, others = tuple(wanted[:PULL_QUEUES_MAX]), wanted[PULL_QUEUES_MAX:]
         wait_ms = WAIT_MS if len(asked) == count else WAIT_MS_OTHERS
+        if any(window.has_more for window in others):
+            wait_ms = 0
         wants = tuple((window.topic, window.queue, window.next_offset, window.tags) for window in asked)
         request = Pull(min(room, PULL_MESSAGES), min(room_bytes, PULL_BYTES), wait_ms, wants)
         return Asked(request, asked, tuple(left_out))
+
+    def _in_turn(self) -> list[Window]:
+        places, windows = list(self._windows), self.windows
+        if self._last not in self._windows:
+            return windows
+        first = places.index(self._last) + 1
+        return windows[first:] + windows[:first]
 
     def has_room_again(self, asked: Asked) -> bool:
         """Whether a queue that the pull leaves out has much room by now. Safe where the ledger is locked.
@@ -234,6 +246,9 @@ class Consumption:
         pages = answer.pages
         if len(pages) != len(asked.windows) or sum(page.messages for page in pages) != answer.count:
             raise ProtocolError(f"a pull of {len(asked.windows)} queues was answered by {len(pages)} pages", field="pages")
+        brought = [window for window, page in zip(asked.windows, pages, strict=True) if page.messages]
+        last = (brought or asked.windows)[-1]  # those behind the last one that brought something may not have been looked at
+        self._last = last.topic, last.queue
         each_bytes = len(answer.records) // answer.count if answer.count else 0
         parts = []
         for window, page in zip(asked.windows, pages, strict=True):
@@ -242,6 +257,7 @@ class Consumption:
                 parts.append(Part(window, start, page.next_offset, page.messages))
             if window.closed:
                 continue
+            window.has_more = page.next_offset < page.end and page.due_ms is None
             if page.next_offset < window.next_offset:  # the queue is shorter than it was: a broker that lost its last writes
                 self._begin_anew(window, page.next_offset)
             else:

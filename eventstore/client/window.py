@@ -59,12 +59,12 @@ class Window:
     """One queue that a member reads, from `offset` on.
 
     `next_offset`: where the next pull goes on. `committed`: what the server knows. `messages`, `size_bytes`: what is held,
-    in whole pages; a page counts until the window has passed it.
+    in whole pages; a page counts until the window has passed it. `has_more`: the last pull left something at the server.
     """
 
     __slots__ = (
-        "_finished", "_ledger", "_pages", "_unfinished", "_unopened", "closed", "committed", "messages", "next_offset", "queue",
-        "size_bytes", "tags", "topic",
+        "_finished", "_ledger", "_pages", "_unfinished", "_unopened", "closed", "committed", "has_more", "messages",
+        "next_offset", "queue", "size_bytes", "tags", "topic",
     )  # fmt: skip
 
     def __init__(self, ledger: Ledger, topic: str, queue: int, tags: str | None, offset: int) -> None:
@@ -74,6 +74,7 @@ class Window:
         self.next_offset = offset
         self.committed = offset
         self.closed = False
+        self.has_more = False
         self.messages = 0
         self.size_bytes = 0
         self._ledger = ledger

@@ -16,6 +16,7 @@ from eventstore.client.window import Ledger
 from eventstore.errors import InvalidArgument, ProtocolError
 from eventstore.flat import encode
 from eventstore.protocol.broker_requests import CommitOffsets
+from eventstore.protocol.limits import PULL_QUEUES_MAX
 from eventstore.protocol.message_answers import Messages, QueuePage
 
 
@@ -318,10 +319,65 @@ def test_queues_that_stand_still_leave_half_of_the_room_to_the_others() -> None:
     assert {want[1] for want in ask(consumption).request.wants} == set(range(2, 100))
 
 
-def test_each_queue_is_the_first_in_turn() -> None:
+def test_a_pull_begins_behind_the_last_queue_that_brought_something() -> None:
     consumption = new()
     assign(consumption, 5, *((queue, 0) for queue in range(4)))
-    assert {ask(consumption).request.wants[0][1] for _ in range(4)} == {0, 1, 2, 3}
+    order = []
+    for _ in range(4):
+        asked = ask(consumption)
+        order.append([want[1] for want in asked.request.wants])
+        receive(consumption, asked, answer(asked, range(1), range(1), (), ()))
+    assert order == [[0, 1, 2, 3], [2, 3, 0, 1], [0, 1, 2, 3], [2, 3, 0, 1]]
+
+
+@pytest.mark.parametrize("hot", [range(3000), range(1200, 1203), range(0)])
+def test_more_queues_than_go_into_a_pull_are_all_pulled_in_turn(hot: range) -> None:
+    """The server answers with one message of each of the first 300 queues that have any, there and then."""
+    consumption = new()
+    consumption.raw = True
+    assign(consumption, 5, *((queue, 0) for queue in range(3000)))
+    looked, brought = set[int](), dict.fromkeys(hot, 0)
+    for _ in range(25):
+        asked = ask(consumption)
+        wants = asked.request.wants
+        assert len(wants) == PULL_QUEUES_MAX
+        found = [want for want in wants if want[1] in brought][:300]
+        looked.update(want[1] for want in (wants[: wants.index(found[-1]) + 1] if len(found) == 300 else wants))
+        of_each = dict.fromkeys(found, 1)
+        pages = [QueuePage(want[2] + of_each.get(want, 0), 0, 9, None, None, of_each.get(want, 0)) for want in wants]
+        records = b"".join(record(*want[:3]) for want in found)
+        receive(consumption, asked, Messages(records, len(found), tuple(pages)))
+        for want in found:
+            brought[want[1]] += 1
+        while (item := consumption.turns.take()) is not None:
+            item.done()
+    assert len(looked) == 3000
+    if brought:
+        assert max(brought.values()) - min(brought.values()) <= 1
+
+
+def test_a_pull_that_cannot_name_all_queues_waits_only_while_nothing_is_in_the_others() -> None:
+    consumption = new()
+    assign(consumption, 5, *((queue, 0) for queue in range(1500)))
+    asked = ask(consumption)
+    assert asked.request.wait_ms == WAIT_MS_OTHERS
+    receive(consumption, asked, _with_more(asked, 3))
+    asked = ask(consumption)
+    assert [asked.request.wants[0][1], asked.request.wants[-1][1]] == [4, 1003]
+    assert asked.request.wait_ms == 0, "queue 3 has more"
+    receive(consumption, asked, _with_more(asked, None))
+    asked = ask(consumption)
+    assert ("orders", 3, 1, None) in asked.request.wants
+    assert asked.request.wait_ms == WAIT_MS_OTHERS
+
+
+def _with_more(asked: Asked, hot: int | None) -> Messages:
+    """One message of a queue that has more; nothing is in the others."""
+    pages = [
+        QueuePage(want[2] + (want[1] == hot), 0, 50 * (want[1] == hot), None, None, int(want[1] == hot))
+        for want in asked.request.wants
+    ]
+    return Messages(b"" if hot is None else record("orders", hot, 0), int(hot is not None), tuple(pages))
 
 
 # ---- sequential

@@ -22,7 +22,7 @@ from eventstore.protocol.broker_requests import CommitOffsets, FailMessages, Hea
 from eventstore.protocol.frames import FrameReader
 from eventstore.protocol.handshake import Welcome
 from eventstore.protocol.request_codec import RequestDecoder
-from eventstore.protocol.requests import Hello, Request, Unsubscribe
+from eventstore.protocol.requests import Hello, Ping, Request, Unsubscribe
 
 Says = Callable[[Request], EventStoreError | None]
 
@@ -48,6 +48,8 @@ class Scripted:
     def _answer(self, request_id: int, request: Request) -> bytes:
         if isinstance(request, Hello):
             return encode_ok(request_id, *Welcome(1, "scripted", bytes(16)).values())
+        if isinstance(request, Ping):
+            return encode_ok(request_id)
         self.requests.append(request)
         if (error := self._says(request)) is not None:
             return encode_error(request_id, error)
