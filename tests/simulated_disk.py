@@ -48,6 +48,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from errno import EBADF, EEXIST, EINVAL, EISDIR, ENODEV, ENOENT, ENOSPC, ENOTDIR, ENOTEMPTY
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
@@ -85,6 +86,20 @@ class SimulatedCrash(Exception):
 
 def _os_error(code: int, path: str) -> OSError:
     return OSError(code, os.strerror(code), path)
+
+
+# A crash loop asks a million times for the parts of a few dozen paths.
+_normal = lru_cache(4096)(os.path.normpath)
+_split = lru_cache(4096)(os.path.split)
+
+
+def _absolute(path: Path | str) -> str:
+    name = os.fspath(path)
+    return _normal(name) if name.startswith("/") else os.path.abspath(name)
+
+
+def _folder_of(path: str) -> str:
+    return _split(path)[0]
 
 
 class _Node:
@@ -219,14 +234,14 @@ class _Change:
     added: str | None = None
 
     def folders(self) -> set[str]:
-        return {os.path.dirname(path) for path in (self.removed, self.added) if path is not None}
+        return {_folder_of(path) for path in (self.removed, self.added) if path is not None}
 
     def apply(self, names: _Namespace) -> None:
         if self.removed is not None:
-            folder, name = os.path.split(self.removed)
+            folder, name = _split(self.removed)
             names[folder].pop(name, None)
         if self.added is not None:
-            folder, name = os.path.split(self.added)
+            folder, name = _split(self.added)
             names[folder][name] = self.node
 
 
@@ -245,7 +260,7 @@ class _Names:
             raise _os_error(ENOTDIR if self._leads_through_file(path) else ENOENT, path) from None
 
     def find(self, path: str) -> _Node | None:
-        folder, name = os.path.split(path)
+        folder, name = _split(path)
         if path in self.live:
             raise _os_error(EISDIR, path)
         return self.folder(folder).get(name)
@@ -257,7 +272,7 @@ class _Names:
         return node
 
     def exists(self, path: str) -> bool:
-        folder, name = os.path.split(path)
+        folder, name = _split(path)
         return path in self.live or name in self.live.get(folder, {})
 
     def change(self, change: _Change) -> None:
@@ -270,11 +285,11 @@ class _Names:
         missing: list[str] = []
         while path not in self.live:
             missing.append(path)
-            path = os.path.dirname(path)
+            path = _folder_of(path)
         return missing[::-1]
 
     def make_folder(self, path: str) -> None:
-        self.folder(os.path.dirname(path))
+        self.folder(_folder_of(path))
         if self._leads_through_file(path):
             raise _os_error(ENOTDIR, path)
         self.live[path] = {}
@@ -329,7 +344,7 @@ class _Names:
     def _leads_through_file(self, path: str) -> bool:
         """Whether the first part of the path that is not a folder is a file."""
         while path not in self.live:
-            folder, name = os.path.split(path)
+            folder, name = _split(path)
             if folder in self.live:
                 return name in self.live[folder]
             path = folder
@@ -352,7 +367,7 @@ def _all_durable(names: _Namespace, content: Callable[[_Node], bytearray]) -> _N
 
 
 def _listing(names: _Namespace, folder: str) -> list[str]:
-    folders = [os.path.basename(path) for path in names if path != "/" and os.path.dirname(path) == folder]
+    folders = [os.path.basename(path) for path in names if path != "/" and _folder_of(path) == folder]
     return sorted([*names[folder], *folders])
 
 
@@ -371,6 +386,19 @@ class _Failure:
             return False
         self.nth -= 1
         return -self.times < self.nth <= 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """What a `write_at` is about to write."""
+
+    node: _Node
+    offset: int
+    data: bytes
+
+
+def _line(operation: str, paths: Sequence[str], detail: str) -> str:
+    return f"{operation} {' '.join(paths)} {detail}".rstrip()
 
 
 class SimulatedFile:
@@ -399,7 +427,8 @@ class SimulatedFile:
             self._check_writable()
             if offset < 0:
                 raise _os_error(EINVAL, self._node.path)
-            error = self._strike("write_at", f"offset={offset} length={len(data)}")
+            written = _Written(self._node, offset, data)
+            error = self._strike("write_at", f"offset={offset} length={len(data)}", written)
             limit = len(data) if isinstance(error, SimulatedCrash) else len(data) - 1
             shortage = self._disk._shortage(self._node, offset + len(data))
             if shortage > 0:
@@ -470,8 +499,8 @@ class SimulatedFile:
         if error is not None:
             raise error
 
-    def _strike(self, operation: str, detail: str = "") -> Exception | None:
-        return self._disk._strike(operation, [self._node.path], detail)
+    def _strike(self, operation: str, detail: str = "", written: _Written | None = None) -> Exception | None:
+        return self._disk._strike(operation, [self._node.path], detail, written)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -516,6 +545,7 @@ class SimulatedDisk:
         self._failures: list[_Failure] = []
         self._crash_operation: int | None = None
         self._crashed = False  # a planned crash has come
+        self._look: Callable[[SimulatedDisk], None] | None = None
         self._outcomes = 0  # how often `crash` was called: from the first time on, this disk is gone
 
     def __repr__(self) -> str:
@@ -524,7 +554,7 @@ class SimulatedDisk:
     # What the store under test calls: the protocol `Files`.
 
     def open(self, path: Path, *, create: bool = False, write: bool = False) -> SimulatedFile:
-        key = os.path.abspath(path)
+        key = _absolute(path)
         with self._lock:
             self._begin("create" if create else "open", [key])
             if create:
@@ -537,20 +567,20 @@ class SimulatedDisk:
             return file
 
     def names(self, folder: Path) -> list[str]:
-        key = os.path.abspath(folder)
+        key = _absolute(folder)
         with self._lock:
             self._begin("names", [key])
             self._names.folder(key)
             return _listing(self._names.live, key)
 
     def exists(self, path: Path) -> bool:
-        key = os.path.abspath(path)
+        key = _absolute(path)
         with self._lock:
             self._begin("exists", [key])
             return self._names.exists(key)
 
     def make_folder(self, path: Path) -> None:
-        key = os.path.abspath(path)
+        key = _absolute(path)
         with self._lock:
             if self._names.exists(key):
                 return
@@ -559,7 +589,7 @@ class SimulatedDisk:
                 self._names.make_folder(folder)
 
     def rename(self, source: Path, target: Path) -> None:
-        old, new = os.path.abspath(source), os.path.abspath(target)
+        old, new = _absolute(source), _absolute(target)
         with self._lock:
             self._begin("rename", [old, new])
             if old in self._names.live:
@@ -572,20 +602,20 @@ class SimulatedDisk:
                 self._names.change(_Change(node, removed=old, added=new))
 
     def remove(self, path: Path) -> None:
-        key = os.path.abspath(path)
+        key = _absolute(path)
         with self._lock:
             self._begin("remove", [key])
             self._names.change(_Change(self._names.get(key), removed=key))
 
     def sync_folder(self, path: Path) -> None:
-        key = os.path.abspath(path)
+        key = _absolute(path)
         with self._lock:
             self._begin("sync_folder", [key])
             self._names.sync_folder(key)
 
     def lock(self, path: Path) -> SimulatedLock:
         """Creates the lock file and writes the process id to it like any file, but not as an operation of its own."""
-        key = os.path.abspath(path)
+        key = _absolute(path)
         with self._lock:
             self._begin("lock", [key])
             node = self._names.find(key)
@@ -595,7 +625,7 @@ class SimulatedDisk:
             if node.locked:
                 holder = node.live.decode("ascii", "replace").strip()
                 raise FolderRefused(
-                    os.path.dirname(key), f"in use by process {holder or 'unknown'}; stop it, or choose another folder"
+                    _folder_of(key), f"in use by process {holder or 'unknown'}; stop it, or choose another folder"
                 )
             node.locked = True
             node.resize(0)
@@ -624,6 +654,13 @@ class SimulatedDisk:
         assert nth >= 1, nth
         with self._lock:
             self._crash_operation = self.operations + nth
+
+    def at_each_operation(self, look: Callable[[SimulatedDisk], None]) -> None:
+        """Before each mutating operation from now on, `look` is given a disk that has crashed there, which `crash_at` would
+        have made of this one, and on which only `crash` is of use. This one goes on: one run in place of one for each crash.
+        """
+        with self._lock:
+            self._look = look
 
     @property
     def crashed(self) -> bool:
@@ -654,11 +691,11 @@ class SimulatedDisk:
     def content(self, path: Path) -> bytes:
         """The live content."""
         with self._lock:
-            return bytes(self._names.get(os.path.abspath(path)).live)
+            return bytes(self._names.get(_absolute(path)).live)
 
     def durable_names(self, folder: Path) -> list[str]:
         """What `names` would say after crash("lost")."""
-        key = os.path.abspath(folder)
+        key = _absolute(folder)
         with self._lock:
             self._names.folder(key)
             return _listing(self._names.durable, key)
@@ -667,12 +704,12 @@ class SimulatedDisk:
         """Flips a bit (0 to 7), live and durable. Maps taken before do not see it."""
         assert 0 <= bit <= 7, bit
         with self._lock:
-            self._names.get(os.path.abspath(path)).flip(byte_offset, bit)
+            self._names.get(_absolute(path)).flip(byte_offset, bit)
 
     def replace(self, path: Path, content: bytes) -> None:
         """Sets the content of a file, live and durable, under a durable name; creates it where there is none."""
-        key = os.path.abspath(path)
-        folder, name = os.path.split(key)
+        key = _absolute(path)
+        folder, name = _split(key)
         with self._lock:
             node = self._names.find(key) or _Node()
             node.path = key
@@ -681,25 +718,43 @@ class SimulatedDisk:
 
     # What the handles call, with the lock held.
 
-    def _strike(self, operation: str, paths: Sequence[str], detail: str = "") -> Exception | None:
+    def _strike(
+        self, operation: str, paths: Sequence[str], detail: str = "", written: _Written | None = None
+    ) -> Exception | None:
         """Counts the operation and returns the error that is planned for it; raises where the disk has stopped."""
         if self._outcomes:
             raise OSError(ENODEV, "this disk has crashed; go on with the one that crash() returned", paths[0])
         if self._crashed:
             raise SimulatedCrash(f"{operation} {paths[0]}: after the crash")
-        line = f"{operation} {' '.join(paths)} {detail}".rstrip()
         if operation in MUTATING_OPERATIONS:
             self.operations += 1
+            line = _line(operation, paths, detail)
             self.trace.append(f"{self.operations} {line}")
+            if self._look is not None:
+                self._look(self._stopped(line, written))
             if self.operations == self._crash_operation:
                 self._crashed = True
                 self.trace.append(f"SimulatedCrash in {line}")
                 return SimulatedCrash(line)
+        if not self._failures:
+            return None
         struck = [failure for failure in self._failures if failure.strikes(operation, paths)]
         if not struck:
             return None
-        self.trace.append(f"errno {struck[0].errno} from {line}")
+        self.trace.append(f"errno {struck[0].errno} from {_line(operation, paths, detail)}")
         return _os_error(struck[0].errno, paths[0])
+
+    def _stopped(self, line: str, written: _Written | None) -> SimulatedDisk:
+        """This disk as `crash_at` would have left it before the operation that begins."""
+        left = SimulatedDisk(self.seed, capacity_bytes=self.capacity_bytes)
+        left.operations, left._crashed = self.operations, True
+        left.trace = [*self.trace, f"SimulatedCrash in {line}"]
+        left._names = self._names.kept()
+        if written is not None and self._names.exists(written.node.path) and self._names.get(written.node.path) is written.node:
+            limit = len(written.data) - max(0, self._shortage(written.node, written.offset + len(written.data)))
+            part = written.data[: left._part(written.offset, limit)]
+            left._names.get(written.node.path).write(written.offset, part)
+        return left
 
     def _begin(self, operation: str, paths: Sequence[str]) -> None:
         error = self._strike(operation, paths)

@@ -7,9 +7,11 @@ it is stopped before the nth operation on the disk; then the broker is opened fr
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import islice
 
 import pytest
 
@@ -154,16 +156,25 @@ def explained(disk: SimulatedDisk, mode: CrashMode, seed: int, nth: int) -> Iter
         raise
 
 
-def crashed_at(nth: int, mode: CrashMode, seed: int) -> tuple[SimulatedDisk, Life]:
-    life = Life(SimulatedDisk(seed))
-    life.disk.crash_at(nth)
-    with suppress(SimulatedCrash):
-        life.run(life.open())
-    return life.disk.crash(mode), life
+def crashes(mode: CrashMode, seed: int) -> Iterator[tuple[int, SimulatedDisk, Life]]:
+    """For each operation of the script the disk that is left when it is stopped there, and what users were told by then."""
+    life, left = Life(SimulatedDisk(seed)), deque[tuple[SimulatedDisk, Life]]()
+
+    def look(disk: SimulatedDisk) -> None:
+        crashed = disk.crash(mode)
+        left.append((crashed, replace(
+            life, disk=crashed, acknowledged=life.acknowledged.copy(), attempted=life.attempted.copy(), saved=life.saved.copy()
+        )))  # fmt: skip
+
+    life.disk.at_each_operation(look)
+    life.run(life.open())
+    for nth in range(1, len(left) + 1):
+        yield nth, *left.popleft()
 
 
 @pytest.fixture(scope="module")
 def operations() -> int:
+    """How many there are without a crash."""
     life = Life(SimulatedDisk(0))
     broker = life.run(life.open())
     assert broker.engine.files.first > 1, "chunks were deleted"
@@ -176,22 +187,21 @@ def operations() -> int:
 def test_after_a_crash_at_any_operation_every_acknowledged_message_is_there_and_life_goes_on(
     mode: CrashMode, seed: int, operations: int
 ) -> None:
-    for nth in range(1, operations + 1):
-        disk, life = crashed_at(nth, mode, seed)
+    nth = 0
+    for nth, disk, life in crashes(mode, seed):
         with explained(disk, mode, seed, nth):
-            life.disk = disk
             broker = life.open()
             judge(broker, life)
             broker = life.run(broker)
             judge(broker, life)
             broker.close()
+    assert nth == operations
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(("mode", "seed"), RUNS)
 def test_a_crash_at_any_operation_of_a_recovery_loses_nothing_either(mode: CrashMode, seed: int, operations: int) -> None:
-    for nth in range(3 + seed, operations + 1, 17):
-        disk, life = crashed_at(nth, mode, seed)
+    for nth, disk, life in islice(crashes(mode, seed), 2 + seed, operations, 17):
         step, crashed = 0, True
         while crashed:
             step += 1

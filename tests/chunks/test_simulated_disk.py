@@ -419,6 +419,41 @@ def test_a_crash_in_a_write_leaves_any_prefix_of_it() -> None:
     assert any(length % SECTOR_BYTES for length in lengths - {len(data)})
 
 
+@pytest.mark.parametrize("mode", CRASH_MODES)
+def test_whoever_looks_at_each_operation_is_shown_what_a_crash_there_would_leave(mode: CrashMode) -> None:
+    def script(disk: SimulatedDisk) -> None:
+        file, removed = disk.open(A, create=True), disk.open(B, create=True)
+        disk.remove(B)
+        removed.write_at(0, [b"nobody sees this"])
+        for number in range(4):
+            file.write_at(700 * number, [bytes([number + 1]) * 2_000])
+            file.preallocate(4_000 + 600 * number)
+            if number % 2:
+                file.sync()
+                disk.sync_folder(FOLDER)
+        file.truncate(1_100)
+        disk.rename(A, B)
+        disk.make_folder(FOLDER / "sub")
+
+    def left(disk: SimulatedDisk) -> tuple[list[str], list[str], dict[str, bytes]]:
+        after = disk.crash(mode)
+        names = after.names(FOLDER)
+        return after.trace, names, {name: after.content(FOLDER / name) for name in names if name != "sub"}
+
+    for seed in range(20):
+        shown: list[tuple[list[str], list[str], dict[str, bytes]]] = []
+        watched = new_disk(seed)
+        watched.at_each_operation(lambda disk: shown.append(left(disk)))  # noqa: B023 # called in this round
+        script(watched)
+        for nth, found in enumerate(shown, 1):
+            disk = new_disk(seed)
+            disk.crash_at(nth)
+            with pytest.raises(SimulatedCrash):
+                script(disk)
+            assert found == left(disk), f"seed {seed}, before operation {nth}"
+        assert len(shown) == watched.operations - new_disk().operations
+
+
 def test_operations_counts_what_changes_the_disk_and_nothing_else() -> None:
     disk = SimulatedDisk(0)
     disk.make_folder(FOLDER / "sub")

@@ -9,9 +9,12 @@ store must be exactly what it would be without the crash.
 from __future__ import annotations
 
 import random
+import shutil
+from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -122,20 +125,25 @@ def explained(disk: SimulatedDisk, mode: CrashMode, seed: int, nth: int) -> Iter
         raise
 
 
-def crashed_at(nth: int, mode: CrashMode, seed: int, directory: Path) -> tuple[SimulatedDisk, Life]:
-    """The disk that is left when the script is stopped before its nth operation, and what clients were told by then."""
-    forget_directory(directory)
-    life = Life(SimulatedDisk(seed), directory)
-    life.disk.crash_at(nth)
-    with suppress(SimulatedCrash):
-        life.run(life.open())
-    if life.store is not None:
-        life.store.abandon()
-    if nth % 2:
-        forget_directory(directory)
-    else:
-        spare_the_probe(directory)
-    return life.disk.crash(mode), life
+def crashes(mode: CrashMode, seed: int, folder: Path) -> Iterator[tuple[int, SimulatedDisk, Life]]:
+    """For each operation of the script the disk that is left when it is stopped there, and what clients were told by then.
+
+    The directory is as it was then after every other crash, and gone after the others.
+    """
+    life, left = Life(SimulatedDisk(seed), folder / "lmdb"), deque[tuple[SimulatedDisk, Life]]()
+
+    def look(disk: SimulatedDisk) -> None:
+        crashed, directory = disk.crash(mode), folder / f"lmdb-{life.disk.operations}"
+        left.append((crashed, replace(life, disk=crashed, directory=directory, acknowledged=life.acknowledged.copy())))
+        if life.disk.operations % 2 == 0 and life.directory.exists():
+            shutil.copytree(life.directory, directory, ignore=shutil.ignore_patterns("in-use"))
+
+    life.disk.at_each_operation(look)
+    life.run(life.open()).abandon()
+    for nth in range(1, len(left) + 1):
+        disk, told = left.popleft()
+        yield nth, disk, told
+        forget_directory(told.directory)
 
 
 @pytest.mark.parametrize(("mode", "seed"), RUNS)
@@ -143,15 +151,15 @@ def test_after_a_crash_at_any_operation_every_acknowledged_event_is_there_and_re
     mode: CrashMode, seed: int, tmp_path: Path, reference: tuple[list[Event], int]
 ) -> None:
     expected, operations = reference
-    for nth in range(1, operations + 1):
-        disk, life = crashed_at(nth, mode, seed, tmp_path / "lmdb")
+    nth = 0
+    for nth, disk, life in crashes(mode, seed, tmp_path):
         with explained(disk, mode, seed, nth):
-            life.disk = disk
             store = life.open()
             judge(store, life, expected)
             store = life.run(store)
             assert store.state() == expected
             store.close()
+    assert nth == operations
 
 
 @pytest.mark.parametrize(("mode", "seed"), RUNS)
@@ -159,10 +167,8 @@ def test_recovering_again_gives_the_same_state_and_what_was_appended_in_between_
     mode: CrashMode, seed: int, tmp_path: Path, reference: tuple[list[Event], int]
 ) -> None:
     _, operations = reference
-    for nth in range(seed, operations + 1, 3):
-        disk, life = crashed_at(nth, mode, seed, tmp_path / "lmdb")
+    for nth, disk, life in islice(crashes(mode, seed, tmp_path), seed - 1, operations, 3):
         with explained(disk, mode, seed, nth):
-            life.disk = disk
             store = life.open()
             for second in CRASH_MODES:
                 store.append(raw("order-7", f"after the crash, {second}"))
@@ -180,8 +186,7 @@ def test_a_crash_at_any_operation_of_a_recovery_loses_nothing_either(
     mode: CrashMode, seed: int, tmp_path: Path, reference: tuple[list[Event], int]
 ) -> None:
     expected, operations = reference
-    for nth in range(3 + seed, operations + 1, 11):
-        disk, life = crashed_at(nth, mode, seed, tmp_path / "lmdb")
+    for nth, disk, life in islice(crashes(mode, seed, tmp_path), 2 + seed, operations, 11):
         step = 0
         crashed = True
         while crashed:
