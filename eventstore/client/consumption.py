@@ -44,11 +44,14 @@ PULL_MESSAGES: Final = 1024
 WAIT_MS: Final = 20_000
 # Queues that were left out because much of them is held join the next pull, so that one must not wait for long.
 WAIT_MS_OTHERS: Final = 1_000
+# What a filter leaves out is known only when a pull is answered, so that one with tags waits for no longer than about a commit.
+WAIT_MS_FILTERED_MIN: Final = 100
 QUEUE_MESSAGES_MIN: Final = 64
 QUEUE_BYTES_MIN: Final = 64 * 1024
 # While one is handled, the next travels.
 QUEUE_PAGES: Final = 2
 _SHARE_VALUES: Final = 4
+_EVERY_TAG: Final = "*"
 HOLD_MAX: Final = 10_000_000
 HOLD_BYTES_MAX: Final = 64 * 1024 * 1024 * 1024
 
@@ -135,14 +138,18 @@ class Asked(NamedTuple):
 
 
 class Consumption:
-    """`generation`: None while it is no member. `turns` has what waits to be handed out: messages, or with `raw` batches."""
+    """`generation`: None while it is no member. `turns` has what waits to be handed out: messages, or with `raw` batches.
 
-    def __init__(self, reader: Reader, ledger: Ledger, mode: Mode) -> None:
+    `interval_s`: how often is committed.
+    """
+
+    def __init__(self, reader: Reader, ledger: Ledger, mode: Mode, interval_s: float) -> None:
         self.reader = reader
         self.generation: int | None = None
         self.turns: Turns = Sequential() if mode == "sequential" else Parallel()
         self.raw = False
         self._ledger = ledger
+        self._wait_ms_filtered = max(WAIT_MS_FILTERED_MIN, int(interval_s * 1000))
         self._windows: dict[tuple[str, int], Window] = {}
         self._last: tuple[str, int] = ("", 0)  # where the last pull ended
         self._unopened: deque[tuple[list[Part], Messages]] = deque()
@@ -205,12 +212,15 @@ class Consumption:
         if not wanted:
             return None
         asked, others = tuple(wanted[:PULL_QUEUES_MAX]), wanted[PULL_QUEUES_MAX:]
-        wait_ms = WAIT_MS if len(asked) == count else WAIT_MS_OTHERS
-        if any(window.has_more for window in others):
-            wait_ms = 0
         wants = tuple((window.topic, window.queue, window.next_offset, window.tags) for window in asked)
+        wait_ms = 0 if any(window.has_more for window in others) else self._wait_ms(asked)
         request = Pull(min(room, PULL_MESSAGES), min(room_bytes, PULL_BYTES), wait_ms, wants)
         return Asked(request, asked, tuple(left_out))
+
+    def _wait_ms(self, asked: Sequence[Window]) -> int:
+        wait_ms = WAIT_MS if len(asked) == len(self._windows) else WAIT_MS_OTHERS
+        filtered = any(window.tags not in (None, _EVERY_TAG) for window in asked)
+        return min(wait_ms, self._wait_ms_filtered) if filtered else wait_ms
 
     def _in_turn(self) -> list[Window]:
         places, windows = list(self._windows), self.windows

@@ -53,7 +53,7 @@ class Membership:
 
     def __init__(self, connection: Connection, reader: Reader, mode: Mode, interval_s: float) -> None:
         self.ledger = Ledger(_nobody)
-        self.consumption = Consumption(reader, self.ledger, mode)
+        self.consumption = Consumption(reader, self.ledger, mode, interval_s)
         self.error: EventStoreError | None = None
         self.changed = anyio.Event()
         self._connection = connection

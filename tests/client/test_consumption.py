@@ -31,7 +31,7 @@ def record(topic: str, queue: int, offset: int, body: bytes = b"body", propertie
 
 def new(mode: Mode = "parallel", **settings: int) -> Consumption:
     reader = Reader("billing", "m-1", {"orders": None}, **settings)  # type: ignore[arg-type] # the two bounds
-    return Consumption(reader, Ledger(lambda: None), mode)
+    return Consumption(reader, Ledger(lambda: None), mode, 0.5)
 
 
 def assign(consumption: Consumption, generation: int, *shares: tuple[int, int], topic: str = "orders") -> bool:
@@ -328,6 +328,14 @@ def test_a_pull_begins_behind_the_last_queue_that_brought_something() -> None:
         order.append([want[1] for want in asked.request.wants])
         receive(consumption, asked, answer(asked, range(1), range(1), (), ()))
     assert order == [[0, 1, 2, 3], [2, 3, 0, 1], [0, 1, 2, 3], [2, 3, 0, 1]]
+
+
+def test_a_pull_with_a_filter_waits_for_a_commit_interval_at_most_to_learn_what_was_left_out() -> None:
+    consumption = new()
+    consumption.assigned(5, [Share("orders", 0, 0, "*"), Share("other", 0, 0, None)])
+    assert ask(consumption).request.wait_ms == WAIT_MS
+    consumption.assigned(6, [Share("orders", 0, 0, "paid"), Share("other", 0, 0, None)])
+    assert ask(consumption).request.wait_ms == 500
 
 
 @pytest.mark.parametrize("hot", [range(3000), range(1200, 1203), range(0)])
