@@ -22,8 +22,8 @@ class Committer(GroupCommit[Outcome, Written]):
         self, engine: Engine, on_written: Callable[[Written], None], *, waiting_bytes_max: int, sync: bool,
         flush_interval_s: float,
     ) -> None:  # fmt: skip
-        full_bytes = waiting_bytes_max * 4 // 5
-        super().__init__(engine, "broker", full_bytes=full_bytes, sync=sync, flush_interval_s=flush_interval_s)
+        self.full_bytes = waiting_bytes_max * 4 // 5
+        super().__init__(engine, "broker", full_bytes=self.full_bytes, sync=sync, flush_interval_s=flush_interval_s)
         self.engine = engine
         self._on_written = on_written
 

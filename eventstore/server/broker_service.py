@@ -94,7 +94,7 @@ class BrokerService:
             "broker_batches": committer.batches,
             "broker_batches_in_place": committer.batches_in_place,
             "broker_write_microseconds": round(committer.write_seconds * 1_000_000),
-            "broker_waiting_bytes": committer.waiting_bytes,
+            "broker_waiting_bytes": self._intake.waiting_bytes,
             "broker_senders_held": self._intake.held,
             "broker_pulls": self._pulls.count,
             "broker_messages_written_a_second": round(rates.written),

@@ -45,11 +45,22 @@ class MessageIntake:
         self._gate: Gate | None = None
         self._batches: dict[str, _Batch] = {}
         self._creating: dict[str, list[tuple[Connection, int, SendMessages]]] = {}
+        self._creating_bytes = 0
+        self._created = trio.lowlevel.ParkingLot()
         self._held: set[Connection] = set()
         self.stopping = False
 
     def connect(self, gate: Gate) -> None:
         self._gate = gate
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What is on its way to the disk, or waits for its topic to be created."""
+        return self._broker.committer.waiting_bytes + self._creating_bytes
+
+    @property
+    def _full(self) -> bool:
+        return self.waiting_bytes > self._broker.committer.full_bytes
 
     @property
     def held(self) -> int:
@@ -68,18 +79,17 @@ class MessageIntake:
         if broker.engine.failed is not None:
             raise again(broker.engine.failed)
         if topic in self._creating:
-            connection.owed += 1
-            self._creating[topic].append((connection, request_id, request))
+            self._wait_for_topic(connection, request_id, request)
         elif broker.settings.create_topics and topic not in broker.topics.by_name:
             check_name("topic", topic)
-            connection.owed += 1
-            self._creating[topic] = [(connection, request_id, request)]
+            self._creating[topic] = []
+            self._wait_for_topic(connection, request_id, request)
             self._nursery.start_soon(self._create, topic)
         else:
             broker.check_sendable(topic)
             connection.owed += 1
             self._take(connection, request_id, request)
-        if broker.committer.full:
+        if self._full:
             self._hold(connection)
 
     def _take(self, connection: Connection, request_id: int, request: SendMessages) -> None:
@@ -104,7 +114,7 @@ class MessageIntake:
                 _log.exception("sending failed; its connections are closed")
                 batch.give_up()
         self._broker.committer.kick()
-        if self._broker.committer.full:
+        if self._full:
             for batch in batches.values():
                 for connection, _, _ in batch.requests:
                     self._hold(connection)
@@ -121,7 +131,11 @@ class MessageIntake:
 
     async def _let_go_when_there_is_room(self) -> None:
         assert self._gate is not None
-        await self._broker.committer.wait_for_room()
+        while self._full:
+            if self._broker.committer.full:
+                await self._broker.committer.wait_for_room()
+            else:
+                await self._created.park()
         held, self._held = self._held, set()
         for connection in held:
             connection.held = False
@@ -129,6 +143,11 @@ class MessageIntake:
         self._gate.flush()
 
     # -- topics that are created by sending to them -------------------------------------------------------------------
+
+    def _wait_for_topic(self, connection: Connection, request_id: int, request: SendMessages) -> None:
+        connection.owed += 1
+        self._creating[request.topic].append((connection, request_id, request))
+        self._creating_bytes += _bytes_of(request)
 
     async def _create(self, topic: str) -> None:
         """What is sent to the topic meanwhile waits, in order."""
@@ -139,13 +158,20 @@ class MessageIntake:
         except Exception as error:
             refusal = failure_of(error)
         for connection, request_id, request in self._creating.pop(topic):
+            self._creating_bytes -= _bytes_of(request)
             if refusal is None:
                 self._take(connection, request_id, request)
             else:
                 connection.owed -= 1
                 self._gate.send(connection, encode_error(request_id, refusal))
         self.end_turn()
+        self._created.unpark_all()
         self._gate.flush()
+
+
+def _bytes_of(request: SendMessages) -> int:
+    """About what its messages take; whether they are any is checked later."""
+    return sum(len(value) for message in request.messages for value in message[:4] if isinstance(value, bytes | str))
 
 
 def _values(outcomes: Sequence[Outcome], text_bytes_max: int) -> list[Scalar]:

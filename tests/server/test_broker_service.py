@@ -29,6 +29,7 @@ from eventstore.protocol.broker_requests import (
 from eventstore.protocol.request_codec import encode_request
 from eventstore.protocol.requests import Ping, Stats
 from eventstore.server.broker_metrics import SERIES_MAX, queue_rows
+from eventstore.server.serve import Server
 from eventstore.server.settings import ServerSettings, load_settings
 from tests.server.broker_raw import bodies, create, join, message, pull, refusal, send, sent_of, values_of
 from tests.server.conftest import Launch, Serve
@@ -90,6 +91,29 @@ def message_frame(request_id: int, body: bytes) -> bytes:
 def figures(client: RawClient) -> dict[object, object]:
     values = values_of(client, Stats())
     return dict(zip(values[0::2], values[1::2], strict=True))
+
+
+def test_messages_that_wait_for_their_topic_count_against_the_limit(serve: Serve) -> None:
+    server = serve(broker_create_topics=True, broker_waiting_bytes_max=64 * KIB)
+    may_be_shown = threading.Event()
+
+    def hold_back(running: Server) -> None:
+        assert running.broker is not None
+        topics = running.broker.broker.topics
+        show = topics.before_shown
+        topics.before_shown = lambda topic: (may_be_shown.wait(60), show(topic))[1]
+
+    server.ask(hold_back)
+    count = 12
+    with RawClient(server.port) as sender, RawClient(server.port) as other:
+        sender.send(b"".join(message_frame(number, bytes(10_000)) for number in range(1, count + 1)))
+        wait_until(lambda: figures(other)["broker_senders_held"], "the sender is held back")
+        assert figures(other)["broker_waiting_bytes"] == 60_000, "the first message beyond 80 % is the last that is taken"
+        may_be_shown.set()
+        answers = [sender.answer() for _ in range(count)]
+        assert [sent_of(answer)[0][0] is not None for _, answer in answers] == [True] * count  # type: ignore[index] # places
+        wait_until(lambda: not figures(other)["broker_senders_held"], "the sender is let go")
+        assert figures(other)["broker_waiting_bytes"] == 0
 
 
 # -- failure ----------------------------------------------------------------------------------------------------------------
