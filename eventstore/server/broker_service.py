@@ -101,5 +101,6 @@ class BrokerService:
             "broker_bytes_written_a_second": round(rates.written_bytes),
             "broker_messages_read_a_second": round(rates.read),
             "broker_bytes_read_a_second": round(rates.read_bytes),
+            "broker_torn_bytes_at_start": broker.opened.report.torn_bytes,
             "broker_poisoned": engine.failed is not None,
         }

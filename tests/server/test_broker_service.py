@@ -225,6 +225,23 @@ def test_queues_and_groups_are_among_the_metrics(serve: Serve) -> None:
     assert (health["healthy"], health["attention"], health["broker_poisoned"]) == (True, None, False)
 
 
+def test_what_a_start_cut_off_is_among_the_figures(serve: Serve) -> None:
+    server = serve()
+    with RawClient(server.port) as client:
+        create(client, "t")
+        send(client, "t", [message(b"whole")])
+        assert figures(client)["broker_torn_bytes_at_start"] == 0
+    server.stop()
+    with (server.data / MESSAGES).open("r+b") as file:
+        content = file.read()
+        file.seek(content.rindex(b"whole") + len(b"whole") + 6)  # no properties, and the length once more
+        file.write(b"\xc4" * 40)
+    server.start()
+    with RawClient(server.port) as client:
+        assert figures(client)["broker_torn_bytes_at_start"] == 40
+        assert bodies(pull(client, ("t", 0, 0, None))[0]) == [b"whole"]
+
+
 @pytest.mark.parametrize(("topics", "queues"), [(SERIES_MAX, 1), (SERIES_MAX // 2, 3), (SERIES_MAX * 2, 2)])
 def test_there_is_a_bound_on_series_and_nothing_is_left_out_of_their_sum(topics: int, queues: int) -> None:
     every = [
