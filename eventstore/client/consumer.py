@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self, cast
 
 import anyio
+import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from eventstore.client.connection import Connection
@@ -23,6 +25,8 @@ COMMIT_INTERVAL_S: Final = 1.0
 COMMIT_INTERVAL_S_MAX: Final = 5.0
 HOLD_MESSAGES: Final = 10_000
 HOLD_BYTES: Final = 16 * 1024 * 1024
+# A handler that never waits keeps the event loop busy, and the member silent, unless it is made to wait now and then.
+BUSY_SECONDS_MAX: Final = 0.05
 Topics = str | Iterable[str] | Mapping[str, str | None]
 
 
@@ -42,6 +46,7 @@ class Consumer:
         self._tasks: TaskGroup | None = None
         self._waiting = 0
         self._iterated = False
+        self._pause_at = 0.0
 
     @property
     def member(self) -> str:
@@ -98,7 +103,7 @@ class Consumer:
         return self
 
     async def __anext__(self) -> Delivery:
-        item = self._membership.consumption.turns.take()
+        item = self._membership.consumption.turns.take() if time.monotonic() < self._pause_at else None
         return cast(Delivery, item if item is not None else await self._next(raw=False))
 
     def batches(self) -> Batches:
@@ -116,6 +121,9 @@ class Consumer:
 
     async def _next(self, *, raw: bool) -> Item:
         self._start(raw)
+        if time.monotonic() >= self._pause_at:
+            await anyio.lowlevel.checkpoint()  # before something is taken: it would be lost where this is cancelled
+            self._pause_at = time.monotonic() + BUSY_SECONDS_MAX
         membership = self._membership
         turns, ledger = membership.consumption.turns, membership.ledger
         self._waiting += 1

@@ -213,7 +213,18 @@ class Membership:
             await self._say()
 
     async def _say(self) -> None:
-        """Reports failures and commits, or says that the member lives; also between reports that take long."""
+        """Reports failures, and commits: also where a report was refused, since what failed holds only itself back."""
+        try:
+            await self._report_failures()
+        except _OUTDATED:
+            raise
+        except EventStoreError:
+            await self._commit()
+            raise
+        await self._commit()
+
+    async def _report_failures(self) -> None:
+        """Says between reports that the member lives, where they take long."""
         told = time.monotonic()
         for reason, places in self.consumption.failures():
             if anyio.current_time() > self._leave_by - _LAST_COMMIT_SECONDS:
@@ -222,7 +233,6 @@ class Membership:
             if time.monotonic() >= told + self._interval_s:  # each reason is a request: many would silence the member
                 await self._commit()
                 told = time.monotonic()
-        await self._commit()
 
     async def _commit(self) -> None:
         """Commits; where there is nothing to commit, says that the member lives."""

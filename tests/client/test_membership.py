@@ -123,6 +123,23 @@ def test_any_other_refusal_of_a_failure_finishes_nothing_and_ends_the_consumer()
     trio.run(main)
 
 
+@pytest.mark.parametrize("refusal", [StorageFull("the disk is full"), InvalidArgument("too many", field="queues")])
+def test_what_was_handled_is_committed_also_where_a_failure_cannot_be_reported(refusal: EventStoreError) -> None:
+    def says(request: Request) -> EventStoreError | None:
+        return refusal if isinstance(request, FailMessages) else None
+
+    async def main() -> None:
+        async with member(server := Scripted(says)) as (membership, window):
+            for offset in (0, 1, 3):
+                window.finish(offset)
+            window.fail(2, "no")
+            membership.close()
+            await membership.leave()
+        assert [request.offsets[0][2] for request in server.requests if isinstance(request, CommitOffsets)] == [2]
+
+    trio.run(main)
+
+
 def test_an_error_that_says_try_again_is_waited_for() -> None:
     refusals = iter([StorageFull("the disk is full"), StorageFull("the disk is full")])
 

@@ -50,6 +50,22 @@ class ConsumerProcess:
         return [(int(row[0]), int(row[1])) for row in rows if len(row) == 3]
 
 
+@with_each_client(kinds=("trio", "asyncio"))
+async def test_a_handler_that_never_waits_does_not_silence_its_consumer(world: World) -> None:
+    """Nothing in the block gives way to other tasks; one page is as long as the test."""
+    topic = await world.create(queues=1)
+    await topic.send_many([b""] * 300)
+    committed = 0
+    with es.blocking.connect(world.server.address) as other:
+        async with world.store.consumer("billing", "orders", commit_interval=0.01) as consumer:
+            async for message in consumer:
+                message.done()
+                committed = 300 - other.broker.group("billing").backlog
+                if committed or message.queue_offset == 299:
+                    break
+    assert committed > 0
+
+
 @with_each_client(kinds=("trio",), broker_member_timeout_s=0.5)
 async def test_a_killed_consumer_skips_nothing_and_repeats_what_it_had_not_committed(world: World) -> None:
     topic = await world.create(queues=1)
