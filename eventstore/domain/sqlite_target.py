@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime
@@ -22,6 +23,7 @@ _KINDS: Final = {
 }  # fmt: skip
 _KEYS_PER_QUERY: Final = 500  # older releases take no more than 999 parameters
 _LOCKED_SECONDS_MAX: Final = 30.0
+_LOCKED_PAUSE_SECONDS: Final = 0.01
 
 
 class SQLiteTarget:
@@ -51,7 +53,7 @@ class SQLiteTarget:
             self._connection = sqlite3.connect(
                 self._path, timeout=_LOCKED_SECONDS_MAX, isolation_level=None, check_same_thread=False
             )
-            self._connection.execute("PRAGMA journal_mode = WAL")
+            _write_ahead(self._connection)
             self._connection.execute("PRAGMA synchronous = FULL")
             with self._transaction() as connection:
                 connection.execute(
@@ -122,6 +124,22 @@ class SQLiteTarget:
             raise ProjectionFailed(
                 f"projection {self._name!r} cannot use {self._path}: {error}", projection=self._name, target=self._path
             ) from error
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Switches to the write-ahead log. Of two projectors that open a new file at the same time one would be told at once that
+    it is locked: this statement, unlike all others, does not wait for a writer.
+    """
+    until = time.monotonic() + _LOCKED_SECONDS_MAX
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                raise
+            time.sleep(_LOCKED_PAUSE_SECONDS)
+        else:
+            return
 
 
 def _upsert(table: str, columns: Iterable[str]) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from eventstore.domain.sqlite_target import SQLiteTarget
 from eventstore.domain.target import StoredRow
 from tests.domain.runner import new_events
 from tests.server_thread import ServerThread
-from tests.waiting import DEADLINE_SECONDS
+from tests.waiting import DEADLINE_SECONDS, wait_until
 
 ACCOUNTS = [f"acc-{number}" for number in range(10)]
 
@@ -197,3 +199,23 @@ async def test_the_size_of_a_batch_has_limits(tmp_path: Path, events_max: int) -
     async with es.open_store(tmp_path / "store") as store:
         with pytest.raises(es.InvalidArgument, match="events_max"):
             await d.project(store, Balances(), d.SQLiteTarget(tmp_path / "rows.db"), events_max=events_max)
+
+
+def test_opening_waits_for_another_projector_that_is_making_the_same_file(tmp_path: Path) -> None:
+    path = tmp_path / "rows.db"
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    other.execute("CREATE TABLE made (by)")  # not in the write-ahead log yet: the switch to it does not wait by itself
+    target, opened = d.SQLiteTarget(path), list[int]()
+    opening = threading.Thread(target=lambda: opened.append(target.open(Balances())))
+    opening.start()
+    wait_until(lambda: _times_open(path) > 1 or not opening.is_alive(), "the file is open twice")
+    other.execute("COMMIT")
+    opening.join()
+    target.close()
+    other.close()
+    assert opened == [0]
+
+
+def _times_open(path: Path) -> int:
+    return sum(os.path.realpath(f"/proc/self/fd/{number}") == str(path) for number in os.listdir("/proc/self/fd"))
