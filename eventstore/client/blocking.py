@@ -16,6 +16,7 @@ from eventstore.client.delivery import Mode
 from eventstore.client.exchange import Exchange
 from eventstore.client.facts import found_command, read_stats, read_version
 from eventstore.client.options import Options
+from eventstore.client.reader import COMMIT_INTERVAL_S, HOLD_BYTES, HOLD_MESSAGES, Topics, new_reader
 from eventstore.client.reading import Cursor, request_of
 from eventstore.client.sends import encode_command, encoded_or_refused
 from eventstore.client.subscription import Item, Subscription
@@ -30,7 +31,6 @@ from eventstore.store.raw_commit import Outcome, encode_commit, encode_commits
 
 if TYPE_CHECKING:
     from eventstore.client.blocking_consumer import BlockingConsumer
-    from eventstore.client.consumer import Topics
 
 
 def connect(
@@ -216,9 +216,9 @@ class BlockingStore:
         mode: Mode = "parallel",
         member: str | None = None,
         from_end: bool = False,
-        commit_interval: float = 1.0,
-        hold_messages: int = 10_000,
-        hold_bytes: int = 16 * 1024 * 1024,
+        commit_interval: float = COMMIT_INTERVAL_S,
+        hold_messages: int = HOLD_MESSAGES,
+        hold_bytes: int = HOLD_BYTES,
     ) -> BlockingConsumer:
         """A member of a consumer group, to be used in `with`; for the arguments see `NetworkStore.consumer`.
 
@@ -228,7 +228,6 @@ class BlockingStore:
             InvalidArgument: a limit is broken; entering it raises more.
         """
         from eventstore.client.blocking_consumer import BlockingConsumer  # has an event loop, which nothing else here needs
-        from eventstore.client.consumer import new_reader
 
         reader = new_reader(group, topics, member, from_end=from_end, hold_messages=hold_messages, hold_bytes=hold_bytes)
         return BlockingConsumer(self._address, self._options, reader, mode, commit_interval)

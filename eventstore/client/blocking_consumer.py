@@ -12,10 +12,10 @@ from typing import Self, TypeVar
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from eventstore.client.address import Address
-from eventstore.client.consumer import Consumer, check_interval
-from eventstore.client.consumption import Reader
+from eventstore.client.consumer import Consumer
 from eventstore.client.delivery import Delivery, Mode, RawBatch, check_mode
 from eventstore.client.options import Options
+from eventstore.client.reader import Reader, check_interval
 from eventstore.client.store import NetworkStore
 from eventstore.errors import Closed
 

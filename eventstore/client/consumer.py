@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import secrets
-import socket
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Final, Self, cast
 
@@ -15,19 +12,13 @@ import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from eventstore.client.connection import Connection
-from eventstore.client.consumption import Reader, subscriptions
 from eventstore.client.delivery import Delivery, Item, Mode, RawBatch, check_mode
 from eventstore.client.membership import Membership
+from eventstore.client.reader import Reader, check_interval
 from eventstore.errors import Closed, InvalidArgument, again
 
-COMMIT_INTERVAL_S: Final = 1.0
-# Longer, and the group would take the member for dead: servers wait for 15 seconds.
-COMMIT_INTERVAL_S_MAX: Final = 5.0
-HOLD_MESSAGES: Final = 10_000
-HOLD_BYTES: Final = 16 * 1024 * 1024
 # A handler that never waits keeps the event loop busy, and the member silent, unless it is made to wait now and then.
 BUSY_SECONDS_MAX: Final = 0.05
-Topics = str | Iterable[str] | Mapping[str, str | None]
 
 
 class Consumer:
@@ -167,26 +158,3 @@ class Batches:
 
     async def __anext__(self) -> RawBatch:
         return cast(RawBatch, await self._consumer._next(raw=True))
-
-
-def new_reader(
-    group: str, topics: Topics, member: str | None, *, from_end: bool, hold_messages: int, hold_bytes: int
-) -> Reader:
-    """Who reads what; a member without a name gets one that says where it runs.
-
-    Raises:
-        InvalidArgument
-    """
-    name = f"{socket.gethostname()[:100]}-{os.getpid()}-{secrets.token_hex(4)}" if member is None else member
-    return Reader(group, name, subscriptions(topics), from_end, hold_messages, hold_bytes)
-
-
-def check_interval(commit_interval: float) -> None:
-    """Raises InvalidArgument."""
-    if not 0.01 <= commit_interval <= COMMIT_INTERVAL_S_MAX:
-        raise InvalidArgument(
-            f"commit_interval is {commit_interval} seconds, allowed are 0.01 to {COMMIT_INTERVAL_S_MAX:g}",
-            field="commit_interval",
-            limit=str(COMMIT_INTERVAL_S_MAX),
-            value=str(commit_interval),
-        )

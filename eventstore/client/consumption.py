@@ -15,18 +15,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from typing import Final, NamedTuple
 
 from eventstore.client.delivery import Mode, Part, deliveries, raw_batches
+from eventstore.client.reader import Reader, Share
 from eventstore.client.turns import Parallel, Sequential, Turns
 from eventstore.client.window import Ledger, Window
-from eventstore.errors import InvalidArgument, ProtocolError
-from eventstore.fields import check_int, check_text, shown
-from eventstore.flat import Scalar
-from eventstore.protocol.broker_requests import CommitOffsets, FailMessages, Heartbeat, Join, Leave, Pull
+from eventstore.errors import ProtocolError
+from eventstore.protocol.broker_requests import CommitOffsets, FailMessages, Heartbeat, Pull
 from eventstore.protocol.limits import (
     FAILED_PER_FRAME_MAX,
     OFFSETS_PER_FRAME_MAX,
@@ -50,83 +48,10 @@ QUEUE_MESSAGES_MIN: Final = 64
 QUEUE_BYTES_MIN: Final = 64 * 1024
 # While one is handled, the next travels.
 QUEUE_PAGES: Final = 2
-_SHARE_VALUES: Final = 4
 _EVERY_TAG: Final = "*"
-HOLD_MAX: Final = 10_000_000
-HOLD_BYTES_MAX: Final = 64 * 1024 * 1024 * 1024
 
 assert max(WAIT_MS, WAIT_MS_OTHERS) <= PULL_WAIT_MS_MAX
 assert PULL_MESSAGES <= PULL_MESSAGES_MAX
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """A queue to read, from which offset on, and which tags of it."""
-
-    topic: str
-    queue: int
-    offset: int
-    tags: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Reader:
-    """Who reads what. `topics`: the tags that are wanted of each, None for all messages.
-
-    `hold_messages`, `hold_bytes`: how much is held at most, finished or not, about; by one page more at worst.
-    """
-
-    group: str
-    member: str
-    topics: Mapping[str, str | None]
-    from_end: bool = False
-    hold_messages: int = 10_000
-    hold_bytes: int = 16 * 1024 * 1024
-
-    def __post_init__(self) -> None:
-        check_int("hold_messages", self.hold_messages, 1, HOLD_MAX)
-        check_int("hold_bytes", self.hold_bytes, 1, HOLD_BYTES_MAX)
-        self.join()
-
-    def join(self) -> Join:
-        """The request that makes it a member. Raises InvalidArgument."""
-        return Join(self.group, self.member, self.from_end, tuple(self.topics.items()))
-
-    def leave(self) -> Leave:
-        return Leave(self.group, self.member)
-
-
-def shares_of(values: Sequence[Scalar]) -> tuple[int, list[Share]]:
-    """Generation and shares, as the answer to JOIN says them.
-
-    Raises:
-        ProtocolError: it does not.
-    """
-    generation, rest = values[0] if values else None, values[1:]
-    shares = []
-    for at in range(0, len(rest), _SHARE_VALUES):
-        match rest[at : at + _SHARE_VALUES]:
-            case (str(topic), int(queue), int(offset), str() | None as tags):
-                shares.append(Share(topic, queue, offset, tags))
-    if not isinstance(generation, int) or _SHARE_VALUES * len(shares) != len(rest):
-        raise ProtocolError(f"a member's share is a generation and rows of {_SHARE_VALUES} values, not {values!r:.100}")
-    return generation, shares
-
-
-def subscriptions(topics: str | Iterable[str] | Mapping[str, str | None]) -> dict[str, str | None]:
-    """Topics and their tags as a user gives them: a name, names, or tags by name.
-
-    Raises:
-        InvalidArgument
-    """
-    if isinstance(topics, str):
-        return {topics: None}
-    named = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics)
-    for topic in named:
-        check_text("topic", topic)
-    if not named:
-        raise InvalidArgument("topics are none; name at least one", field="topics", value=shown(topics))
-    return named
 
 
 class Asked(NamedTuple):

@@ -24,8 +24,9 @@ import anyio
 from eventstore.client.backoff import Backoff
 from eventstore.client.calls import Call
 from eventstore.client.connection import Connection
-from eventstore.client.consumption import Asked, Consumption, Reader, shares_of
+from eventstore.client.consumption import Asked, Consumption
 from eventstore.client.delivery import Mode
+from eventstore.client.reader import Reader, shares_of
 from eventstore.client.window import Ledger, Window
 from eventstore.errors import (
     Closed,

@@ -15,12 +15,13 @@ from eventstore.client.address import parse_address
 from eventstore.client.batches import Run
 from eventstore.client.calls import Call
 from eventstore.client.connection import Connection
-from eventstore.client.consumer import COMMIT_INTERVAL_S, HOLD_BYTES, HOLD_MESSAGES, Consumer, Topics, new_reader
+from eventstore.client.consumer import Consumer
 from eventstore.client.delivery import Mode
 from eventstore.client.facts import found_command, read_stats, read_version
 from eventstore.client.network_broker import NetworkBroker
 from eventstore.client.network_topic import NetworkTopic
 from eventstore.client.options import Options
+from eventstore.client.reader import COMMIT_INTERVAL_S, HOLD_BYTES, HOLD_MESSAGES, Topics, new_reader
 from eventstore.client.sends import encode_command, encoded_or_refused
 from eventstore.client.streams import EventStream, SubscriptionStream
 from eventstore.client.subscription import Subscription

@@ -13,8 +13,8 @@ import trio
 from anyio.abc import SocketAttribute, SocketStream
 
 import eventstore as es
-from eventstore.client.consumption import Reader
 from eventstore.client.membership import Membership
+from eventstore.client.reader import Reader
 from eventstore.client.window import Window
 from eventstore.errors import EventStoreError, InvalidArgument, StorageFull
 from eventstore.protocol.answers import encode_error, encode_ok
