@@ -25,8 +25,9 @@ from eventstore_mailbox import Unrestorable
 ReadEvents: TypeAlias = Callable[[str, int], AsyncGenerator[list[Event], None]]
 """An aggregate's events from a version on, a page at a time; no page where there is none. A page is replayed in one go."""
 
-Change: TypeAlias = "tuple[str, int, str, None, bytes]"
-"""As a commit on the wire: aggregate id, expected version, command id, no timestamp, events."""
+Change: TypeAlias = "tuple[str, int, str, None, tuple[bytes, int]]"
+"""As a commit on the wire: aggregate id, expected version, command id, no timestamp, events; but with their number, by which
+the store knows that they were packed here and need no further check."""
 
 _SEATED: Final[list[Event]] = []
 _FIELDS_MAX: Final = 32
@@ -74,7 +75,7 @@ class Running:
             seat.touched = True
             raise
         if handled.error is None and handled.events:  # as `_change`, for the most frequent case
-            return aggregate._aggregate_id, version, command_id, None, handled.events
+            return aggregate._aggregate_id, version, command_id, None, handled[:2]
         return _change(handled, seat, aggregate, version, decided)
 
     async def _handle_async(self, decided: Decided, seat: Seat, aggregate: Aggregate, version: int) -> Change | None:
@@ -151,7 +152,7 @@ def _change(handled: Handled, seat: Seat, aggregate: Aggregate, version: int, de
         raise _told(handled.error, decided.handler)
     if not handled.events:
         return None
-    return aggregate._aggregate_id, version, decided.command_id, None, handled.events
+    return aggregate._aggregate_id, version, decided.command_id, None, handled[:2]
 
 
 def _told(error: EventStoreError, handler: Handler) -> EventStoreError:

@@ -19,7 +19,7 @@ import trio
 from eventstore.domain.running import Change, Decided, ReadEvents, Running, Seat
 from eventstore.errors import EventStoreError, ShuttingDown
 from eventstore.model import VERSION_MAX, Committed, Event
-from eventstore.store.appending import REFUSED, Outcome, RawCommit
+from eventstore.store.appending import REFUSED, Outcome, Packed, RawCommit
 from eventstore.store.embedded import EmbeddedStore, Stats
 from eventstore.store.page import decode_page
 from eventstore_mailbox import Batch, Entry, Mailboxes, Options, Ports
@@ -128,7 +128,9 @@ def _refused(error: Exception) -> Outcome:
 
 
 def _size_bytes(change: Change) -> int:
-    return len(change[4]) + 4 * (len(change[0]) + len(change[2])) + _ENVELOPE_BYTES
+    events: bytes | Packed = change[4]  # bytes where it is a plain append
+    size = len(events[0] if type(events) is tuple else events)
+    return size + 4 * (len(change[0]) + len(change[2])) + _ENVELOPE_BYTES
 
 
 def _warn_of_slow(entry: ServerEntry, seconds: float) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +45,7 @@ from eventstore.server.mailroom import Below, Found, ServerBatch, ServerMailboxe
 from eventstore.server.metrics import registry_of
 from eventstore.server.reactions import Reactions
 from eventstore.server.settings import ServerSettings
-from eventstore.store.appending import COMMITTED, CONFLICT, DUPLICATE, REFUSED, Outcome
+from eventstore.store.appending import COMMITTED, CONFLICT, DUPLICATE, REFUSED, Outcome, RawCommit
 from eventstore.store.embedded import Stats
 
 _PAGE_EVENTS: Final = 500
@@ -177,7 +177,7 @@ def remote_below(store: NetworkStore, nursery: trio.Nursery, on_lost: Callable[[
 
     def persist(batch: ServerBatch) -> None:
         try:
-            flying = store.put_raw(linked(batch))
+            flying = store.put_raw(_bare(linked(batch)))
         except EventStoreError as error:
             tell(error)
             raise
@@ -205,6 +205,14 @@ def remote_below(store: NetworkStore, nursery: trio.Nursery, on_lost: Callable[[
         nursery.start_soon(_find, store, aggregate_id, command_id, found, tell)
 
     return Below(persist, store.flush, read_events, find_command, shared=True)
+
+
+def _bare(commits: Sequence[RawCommit]) -> list[WireCommit]:
+    """The commits as they travel: the store elsewhere counts and checks their events itself."""
+    return [
+        (aggregate_id, expected, command_id, when, events[0] if isinstance(events, tuple) else events)
+        for aggregate_id, expected, command_id, when, events in commits
+    ]
 
 
 async def _deliver(batch: ServerBatch, flying: Flying, tell: Callable[[EventStoreError], None]) -> None:

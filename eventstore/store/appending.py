@@ -37,7 +37,11 @@ Expected: TypeAlias = int | bool | str | None
 """None: any version; True: the aggregate exists; an int: exactly this version; a str "VERSION/COMMAND": exactly this
 version, and its latest commit is that of this command, which was appended a moment ago."""
 
-RawCommit: TypeAlias = tuple[str, Expected, str, int | None, bytes]
+Packed: TypeAlias = tuple[bytes, int]
+"""Events as in a commit record, and how many: checked, and in the canonical encoding, because the codec of the domain has just
+packed them. They are not looked at again. From outside come only bytes, which are."""
+
+RawCommit: TypeAlias = tuple[str, Expected, str, int | None, bytes | Packed]
 """(aggregate id, expected version, command id, time in µs or None, events as in a commit record)."""
 
 Outcome: TypeAlias = tuple[int, int, int] | tuple[int, EventStoreError, int]
@@ -95,12 +99,15 @@ class Appender:
     def _accept(self, commits: Sequence[RawCommit], now: int, outcomes: list[Outcome], rows: list[Row]) -> None:
         """The first pass: an outcome for each commit, a row for each that is good."""
         front, known, end, limit = self._front, self._known.young.get, 0, -1
-        for aggregate_id, expected, command_id, when, events in commits:
+        for aggregate_id, expected, command_id, when, given in commits:
             try:
                 ids, command = _ids(aggregate_id, command_id)
-                count = 1
-                if not is_plain_event(events):
-                    count, events = self._check_events(events)
+                if isinstance(given, tuple):
+                    events, count = given
+                elif is_plain_event(given):
+                    events, count = given, 1
+                else:
+                    count, events = self._check_events(given)
                 length = FIXED_BYTES + len(ids) + len(command) + len(events)
                 if end + length > limit:
                     self._frame(rows)

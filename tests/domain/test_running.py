@@ -47,7 +47,7 @@ async def test_a_change_is_a_commit_on_the_version_it_was_decided_on() -> None:
     domain = running(stored(Added(1, 0), Added(2, 1), aggregate_id="a"))
     seat = await domain.restore("a")
     change = handle(domain, Add("a", 5), seat)
-    assert change == ("a", 2, "c-1", None, flat.encode(event_type(Added).encode(Added(5, 3))))
+    assert change == ("a", 2, "c-1", None, (flat.encode(event_type(Added).encode(Added(5, 3))), 1))
     assert handle(domain, Add("a", 5), seat)[1] == 3  # type: ignore[index] # it is a change
     assert handle(domain, Raise("a", 0), seat) is None
 
