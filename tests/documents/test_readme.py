@@ -79,14 +79,18 @@ async def served(data: Path) -> AsyncIterator[Server]:
         server.stop()
 
 
-async def output_of(command: list[str], folder: Path, **environment: str) -> str:
-    """What the command prints, errors included."""
+async def run(command: list[str], folder: Path, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    """The command at its end; what it printed, errors included."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("EVENTSTORE_")}
     with trio.fail_after(TIMEOUT_S):
-        result = await trio.run_process(
+        return await trio.run_process(
             command, check=False, capture_stdout=True, stderr=subprocess.STDOUT, cwd=folder, env={**clean, **environment}
         )
-    return result.stdout.decode()
+
+
+async def output_of(command: list[str], folder: Path, **environment: str) -> str:
+    """What the command prints, errors included."""
+    return (await run(command, folder, **environment)).stdout.decode()
 
 
 async def run_program(source: str, expected: str, folder: Path, address: str) -> None:
@@ -139,16 +143,6 @@ async def test_the_network_program_runs_on_asyncio_as_well(tmp_path: Path) -> No
         assert await output_of([sys.executable, "-W", "error", "-c", program], tmp_path) == expected
 
 
-@pytest.mark.heavy
-async def test_the_bank_of_the_readme_does_what_the_readme_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "bank.py").write_text(file_of("bank.py"))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    path, (source, expected) = write_launcher(tmp_path), programs()[3]
-    with ServerProcess(tmp_path / "data", domain="bank:app") as server:
-        await run_program(source, expected, tmp_path, server.address)
-        await run_session("bank", tmp_path, path, server.address)
-
-
 async def test_the_tests_of_the_bank_pass(tmp_path: Path) -> None:
     for name in ("bank.py", "test_bank.py"):
         (tmp_path / name).write_text(file_of(name))
@@ -157,16 +151,8 @@ async def test_the_tests_of_the_bank_pass(tmp_path: Path) -> None:
 
 
 @pytest.mark.heavy
-async def test_the_tour_of_the_command_line_prints_what_the_readme_says(tmp_path: Path) -> None:
-    path = write_launcher(tmp_path)
-    async with served(tmp_path / "tour") as server:
-        await run_session("tour", tmp_path, path, server.address)
-    await run_session("offline", tmp_path, path, "")
-
-
-@pytest.mark.heavy
 async def test_the_page_can_be_followed_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In one folder, with the servers that it tells to start."""
+    """In one folder, with the servers that it tells to start: the programs, the bank and the tour of the command line."""
     (tmp_path / "bank.py").write_text(file_of("bank.py"))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     folders = re.findall(r"eventstore serve --data \./(\w+)", README)
@@ -188,11 +174,17 @@ async def test_the_page_can_be_followed_from_top_to_bottom(tmp_path: Path, monke
 
 
 @pytest.mark.heavy
-async def test_the_demo_prints_what_the_readme_says(tmp_path: Path) -> None:
+async def test_the_demo_runs_through_prints_what_the_readme_says_and_leaves_nothing_behind(tmp_path: Path) -> None:
     expected = re.search(r"^```text demo\n(.*?)^```", README, flags=re.M | re.S)
     assert expected is not None
-    printed = await output_of([sys.executable, "-m", "eventstore.cli.demo"], tmp_path)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    result = await run([sys.executable, "-m", "eventstore.cli.demo"], tmp_path, TMPDIR=str(scratch))
+    printed = result.stdout.decode()
+    assert result.returncode == 0, printed
     assert without_times(printed) == without_times(expected[1])
+    assert printed.count("✓") == 19
+    assert list(scratch.iterdir()) == []
 
 
 def test_there_is_one_place_for_the_tables_of_the_benchmark() -> None:
