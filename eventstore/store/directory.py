@@ -92,8 +92,9 @@ class Directory:
         try:
             self._check_size()
             self._check_layout()
-            self._aggregates = self._env.open_db(AGGREGATES)
-            self._files = self._env.open_db(FILES)
+            with self._env.begin(write=True) as txn:  # a new directory is synced once, and has both tables or none
+                self._aggregates = self._env.open_db(AGGREGATES, txn=txn)
+                self._files = self._env.open_db(FILES, txn=txn)
         except lmdb.Error as error:
             self._env.close()
             raise self._translated(error) from error

@@ -146,6 +146,11 @@ def crashes(mode: CrashMode, seed: int, folder: Path) -> Iterator[tuple[int, Sim
         forget_directory(told.directory)
 
 
+def crashed_at(nth: int, mode: CrashMode, seed: int, folder: Path) -> tuple[SimulatedDisk, Life]:
+    """One of them, to run a failure again."""
+    return next((disk, life) for each, disk, life in crashes(mode, seed, folder) if each == nth)
+
+
 @pytest.mark.parametrize(("mode", "seed"), RUNS)
 def test_after_a_crash_at_any_operation_every_acknowledged_event_is_there_and_retries_converge(
     mode: CrashMode, seed: int, tmp_path: Path, reference: tuple[list[Event], int]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import struct
 import subprocess
 import sys
@@ -29,19 +30,31 @@ PAGE = 4096
 NAMES = [f"customer-{number:04d}" for number in range(700)]
 
 
-def many(opened: Maker) -> tuple[SimulatedDisk, list[Event]]:
-    """A closed store with sorted files that hold 700 aggregates: a directory of several pages."""
-    store = opened()
+Many = tuple[SimulatedDisk, list[Event]]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[SimulatedDisk, Path, list[Event]]:
+    """What `many` is a copy of."""
+    disk, directory = SimulatedDisk(0), tmp_path_factory.mktemp("made") / "lmdb"
+    store = Stepped(disk, directory)
     for first in range(0, 700, 20):
         store.append(*(raw(name, f"first-{name}") for name in NAMES[first : first + 20]))
     for first in range(0, 700, 20):
         store.append(*(raw(name, f"second-{name}") for name in NAMES[first : first + 20]))
     store.append(raw("last", "last", NewEvent("Large", bytes(9_000))))
     store.sort()
-    state, disk = store.state(), store.disk
-    assert isinstance(disk, SimulatedDisk)
+    state = store.state()
     store.close()
-    return disk, state
+    return disk, directory, state
+
+
+@pytest.fixture
+def many(made: tuple[SimulatedDisk, Path, list[Event]], tmp_path: Path) -> Many:
+    """A closed store with sorted files that hold 700 aggregates, and what is in it: a directory of several pages."""
+    disk, directory, state = made
+    shutil.copytree(directory, tmp_path / "lmdb")
+    return disk.crash("kept"), state
 
 
 def answers_right(store: Stepped, state: list[Event]) -> None:
@@ -65,8 +78,8 @@ def data(directory: Path) -> Path:
     return directory / "data.mdb"
 
 
-def test_a_directory_that_was_left_in_good_order_is_kept(opened: Maker, tmp_path: Path) -> None:
-    disk, state = many(opened)
+def test_a_directory_that_was_left_in_good_order_is_kept(opened: Maker, many: Many, tmp_path: Path) -> None:
+    disk, state = many
     assert not (tmp_path / "lmdb" / "in-use").exists()
     store = opened(disk)
     assert store.opened.report.directory == "kept"
@@ -74,8 +87,8 @@ def test_a_directory_that_was_left_in_good_order_is_kept(opened: Maker, tmp_path
     answers_right(store, state)
 
 
-def test_a_sound_directory_survives_the_probe_after_an_unclean_stop(opened: Maker, tmp_path: Path) -> None:
-    disk, state = many(opened)
+def test_a_sound_directory_survives_the_probe_after_an_unclean_stop(opened: Maker, many: Many, tmp_path: Path) -> None:
+    disk, state = many
     unclean(tmp_path / "lmdb")
     store = opened(disk)
     assert store.opened.report.directory == "kept"
@@ -84,8 +97,8 @@ def test_a_sound_directory_survives_the_probe_after_an_unclean_stop(opened: Make
 
 @pytest.mark.parametrize("kept", [0, 1, 100, PAGE, 2 * PAGE, 3 * PAGE + 17, -PAGE, -1])
 @pytest.mark.parametrize("clean", [True, False], ids=["after a clean stop", "after an unclean stop"])
-def test_a_truncated_directory_is_built_again(opened: Maker, tmp_path: Path, kept: int, clean: bool) -> None:
-    disk, state = many(opened)
+def test_a_truncated_directory_is_built_again(opened: Maker, many: Many, tmp_path: Path, kept: int, clean: bool) -> None:
+    disk, state = many
     raw_data = data(tmp_path / "lmdb").read_bytes()
     data(tmp_path / "lmdb").write_bytes(raw_data[:kept])
     if not clean:
@@ -101,8 +114,10 @@ def used_pages(directory: Path) -> list[int]:
     return [page for page in range(2, len(raw_data) // PAGE) if any(raw_data[page * PAGE : (page + 1) * PAGE])]
 
 
-def test_a_zeroed_page_is_found_by_the_probe_and_the_directory_is_built_again(opened: Maker, tmp_path: Path) -> None:
-    disk, state = many(opened)
+def test_a_zeroed_page_is_found_by_the_probe_and_the_directory_is_built_again(
+    opened: Maker, many: Many, tmp_path: Path
+) -> None:
+    disk, state = many
     directory = tmp_path / "lmdb"
     sound = data(directory).read_bytes()
     pages = used_pages(directory)
@@ -146,8 +161,8 @@ def every_directory_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("every_directory_is_large")
-def test_a_large_directory_is_not_read_whole_before_the_store_opens(opened: Maker, tmp_path: Path) -> None:
-    disk, state = many(opened)
+def test_a_large_directory_is_not_read_whole_before_the_store_opens(opened: Maker, many: Many, tmp_path: Path) -> None:
+    disk, state = many
     unclean(tmp_path / "lmdb")
     store = opened(disk)
     assert not store.engine.directory.proven
@@ -167,8 +182,8 @@ def test_a_large_directory_is_not_read_whole_before_the_store_opens(opened: Make
 
 
 @pytest.mark.usefixtures("every_directory_is_large")
-def test_whoever_may_have_died_of_its_directory_reads_it_whole(opened: Maker, tmp_path: Path) -> None:
-    disk, state = many(opened)
+def test_whoever_may_have_died_of_its_directory_reads_it_whole(opened: Maker, many: Many, tmp_path: Path) -> None:
+    disk, state = many
     zero_leaf_of(tmp_path / "lmdb", "customer-0350")
     (tmp_path / "lmdb" / "in-use").write_bytes(b"unproven")
     store = opened(disk)
@@ -179,8 +194,10 @@ def test_whoever_may_have_died_of_its_directory_reads_it_whole(opened: Maker, tm
 
 
 @pytest.mark.usefixtures("every_directory_is_large")
-def test_a_large_directory_whose_roots_are_damaged_is_built_again_before_it_is_used(opened: Maker, tmp_path: Path) -> None:
-    disk, state = many(opened)
+def test_a_large_directory_whose_roots_are_damaged_is_built_again_before_it_is_used(
+    opened: Maker, many: Many, tmp_path: Path
+) -> None:
+    disk, state = many
     raw_data = bytearray(data(tmp_path / "lmdb").read_bytes())
     for page in used_pages(tmp_path / "lmdb"):
         raw_data[page * PAGE : (page + 1) * PAGE] = bytes(PAGE)
@@ -238,9 +255,9 @@ def flip_in_value(directory: Path, name: str, at: int) -> None:
 @pytest.mark.parametrize("at", range(0, 24, 3))
 @pytest.mark.parametrize("mark", [unclean, lambda _: None], ids=["unclean", "clean"])
 def test_a_bit_flipped_in_a_value_goes_to_the_indexes_and_the_answer_is_right(
-    opened: Maker, tmp_path: Path, at: int, mark: Callable[[Path], None]
+    opened: Maker, many: Many, tmp_path: Path, at: int, mark: Callable[[Path], None]
 ) -> None:
-    disk, state = many(opened)
+    disk, state = many
     flip_in_value(tmp_path / "lmdb", "customer-0042", at)
     mark(tmp_path / "lmdb")
     store = opened(disk)
@@ -252,8 +269,8 @@ def test_a_bit_flipped_in_a_value_goes_to_the_indexes_and_the_answer_is_right(
 
 
 @pytest.mark.parametrize("bit", [0, 1, 2, 5, 7])
-def test_a_bit_flipped_in_a_key_never_makes_an_aggregate_unknown(opened: Maker, tmp_path: Path, bit: int) -> None:
-    disk, state = many(opened)
+def test_a_bit_flipped_in_a_key_never_makes_an_aggregate_unknown(opened: Maker, many: Many, tmp_path: Path, bit: int) -> None:
+    disk, state = many
     sound = data(tmp_path / "lmdb").read_bytes()
     for number in (0, 42, 300, 699):
         data(tmp_path / "lmdb").write_bytes(sound)
@@ -283,9 +300,9 @@ def branch_keys(directory: Path) -> list[bytes]:
     return [key for key in found if key]
 
 
+@pytest.mark.usefixtures("many")
 @pytest.mark.parametrize("at", [-1, -4, 0])
-def test_a_bit_flipped_in_a_branch_never_makes_an_aggregate_unknown(opened: Maker, tmp_path: Path, at: int) -> None:
-    many(opened)
+def test_a_bit_flipped_in_a_branch_never_makes_an_aggregate_unknown(tmp_path: Path, at: int) -> None:
     sound = data(tmp_path / "lmdb").read_bytes()
     keys = branch_keys(tmp_path / "lmdb")
     assert len(keys) > 5
@@ -335,8 +352,8 @@ def test_an_aggregate_whose_key_is_damaged_is_not_added_as_a_new_one(opened: Mak
     assert [event.version for event in again.read(NAMES[7])] == [1, 2]
 
 
-def test_a_directory_of_another_layout_is_built_again(opened: Maker, tmp_path: Path) -> None:
-    disk, state = many(opened)
+def test_a_directory_of_another_layout_is_built_again(opened: Maker, many: Many, tmp_path: Path) -> None:
+    disk, state = many
     with lmdb.open(str(tmp_path / "lmdb"), max_dbs=3) as environment:
         environment.open_db(b"aggregates")
     store = opened(disk)
@@ -344,8 +361,8 @@ def test_a_directory_of_another_layout_is_built_again(opened: Maker, tmp_path: P
     answers_right(store, state)
 
 
-def test_many_aggregates_are_found_although_the_value_of_one_is_damaged(opened: Maker, tmp_path: Path) -> None:
-    disk, _ = many(opened)
+def test_many_aggregates_are_found_although_the_value_of_one_is_damaged(opened: Maker, many: Many, tmp_path: Path) -> None:
+    disk, _ = many
     flip_in_value(tmp_path / "lmdb", "customer-0003", 6)
     store = opened(disk)
     store.engine.known.clear()
@@ -354,8 +371,8 @@ def test_many_aggregates_are_found_although_the_value_of_one_is_damaged(opened: 
     assert all(store.engine.version(name) == 2 for name in NAMES[:20])
 
 
-def test_a_directory_that_covers_other_files_is_built_again(opened: Maker, tmp_path: Path) -> None:
-    disk, state = many(opened)
+def test_a_directory_that_covers_other_files_is_built_again(opened: Maker, many: Many, tmp_path: Path) -> None:
+    disk, state = many
     other = fill(opened(SimulatedDisk(9), "other"))
     other.close()
     (tmp_path / "lmdb" / "data.mdb").write_bytes((tmp_path / "other" / "data.mdb").read_bytes())
@@ -378,8 +395,8 @@ def test_a_directory_that_lags_behind_catches_up(opened: Maker, tmp_path: Path) 
     assert all(store.append(order(number))[0][0] == DUPLICATE for number in range(100))
 
 
-def test_a_damaged_index_the_directory_is_built_from_is_built_first(opened: Maker, tmp_path: Path) -> None:
-    disk, state = many(opened)
+def test_a_damaged_index_the_directory_is_built_from_is_built_first(opened: Maker, many: Many, tmp_path: Path) -> None:
+    disk, state = many
     offset, _, _ = open_index(disk, EVENTS / "0000000001.index").header.columns["first_row"]
     disk.flip(EVENTS / "0000000001.index", offset + 8, 1)
     data(tmp_path / "lmdb").unlink()
@@ -388,8 +405,8 @@ def test_a_damaged_index_the_directory_is_built_from_is_built_first(opened: Make
     answers_right(store, state)
 
 
-def test_adding_a_file_twice_changes_nothing(opened: Maker, tmp_path: Path) -> None:
-    disk, _ = many(opened)
+def test_adding_a_file_twice_changes_nothing(many: Many, tmp_path: Path) -> None:
+    disk, _ = many
     directory = Directory(tmp_path / "lmdb")
     before = directory.get(b"customer-0042")
     assert before is not None
@@ -403,9 +420,9 @@ def test_adding_a_file_twice_changes_nothing(opened: Maker, tmp_path: Path) -> N
     directory.close()
 
 
-def test_another_process_adds_a_file_while_this_one_reads(opened: Maker, tmp_path: Path) -> None:
+def test_another_process_adds_a_file_while_this_one_reads(many: Many, tmp_path: Path) -> None:
     """As the child that sorts does; on a real disk, because a process does not see a simulated one."""
-    disk, _ = many(opened)
+    disk, _ = many
     store = tmp_path / "files"
     store.mkdir()
     for name in disk.names(EVENTS):
