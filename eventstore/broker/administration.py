@@ -11,7 +11,7 @@ import trio
 
 from eventstore.broker.engine import Engine
 from eventstore.broker.groups import Groups
-from eventstore.broker.names import check_name, is_own
+from eventstore.broker.names import DEAD, check_name, is_own
 from eventstore.broker.settings import BrokerSettings
 from eventstore.broker.topics import Topic, Topics
 from eventstore.errors import InvalidArgument, Unconsumed
@@ -66,12 +66,14 @@ class Administration:
     async def delete_topic(self, name: str, *, ignore_unconsumed: bool = False) -> None:
         """Deletes a topic; its messages go with the chunks they are in.
 
+        `dead:GROUP` may be deleted as well: the next message that dies makes it anew.
+
         Raises:
             UnknownTopic, InvalidArgument
             Unconsumed: a group still has messages to consume in it.
         """
         topic = self._topics.get(name)
-        if is_own(name):
+        if is_own(name) and not name.startswith(DEAD):
             raise InvalidArgument(f"{name!r} goes with its group; delete that", field="topic", value=name)
         if not ignore_unconsumed:
             self._check_consumed(name, topic.queues)

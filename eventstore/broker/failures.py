@@ -144,7 +144,7 @@ class Failures:
                 ) from error  # fmt: skip
             try:
                 return await self._send(topic, messages)
-            except UnknownTopic:  # deleted meanwhile: the dead letters were purged
+            except UnknownTopic:  # the dead letters were purged while this waited for room
                 continue
 
 

@@ -9,7 +9,7 @@ import typer
 from eventstore.cli.options import DEFAULT_STORE, AsJson, StoreAddress
 from eventstore.cli.output import counted, print_json, print_line, print_note, print_table
 from eventstore.cli.usage import Command, group_of_commands
-from eventstore.errors import InvalidArgument
+from eventstore.errors import InvalidArgument, UnknownTopic
 
 if TYPE_CHECKING:
     from eventstore.client.blocking_broker import BlockingBroker
@@ -89,6 +89,30 @@ def replay(
         print_json({"group": name, "replayed": count})
     else:
         print_line(f"{counted(count, 'dead letter')} on the way to group {name} again")
+
+
+@deadletter.command("purge", cls=Command)
+def purge(name: GroupName, as_json: AsJson = False, store: StoreAddress = DEFAULT_STORE) -> None:
+    """Delete all dead letters of a group, also those that come in this moment. They cannot be replayed any more.
+
+    \b
+    Example:
+      eventstore deadletter purge billing
+    """
+    from eventstore import blocking
+
+    with blocking.connect(store, name="eventstore deadletter purge") as connected:
+        connected.broker.members(name)
+        topic, count = f"dead:{name}", 0
+        try:
+            count = sum(queue.end - queue.begin for queue in connected.broker.queues(topic))
+            connected.broker.delete_topic(topic)
+        except UnknownTopic:  # none has died yet, or another purge was faster
+            pass
+    if as_json:
+        print_json({"group": name, "purged": count})
+    else:
+        print_line(f"deleted {counted(count, 'dead letter')} of group {name}")
 
 
 def _offsets(broker: BlockingBroker, name: str) -> list[int]:

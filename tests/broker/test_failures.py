@@ -12,7 +12,7 @@ import trio
 from eventstore.broker.broker import Broker, open_broker
 from eventstore.broker.failed_offsets import FailedOffsets
 from eventstore.broker.settings import BrokerSettings
-from eventstore.errors import Rebalanced, StorageFull
+from eventstore.errors import InvalidArgument, Rebalanced, StorageFull
 from tests.broker.stepped import DATA, raw
 from tests.simulated_disk import SimulatedDisk
 
@@ -136,6 +136,20 @@ async def test_a_member_that_was_rebalanced_away_while_it_waited_for_another_rep
                 await mine.broker.consumers.join("billing", "b", {"orders": None})
         assert refused
         assert mine.retried == 2
+
+
+async def test_dead_letters_that_were_purged_are_gone_and_the_next_one_begins_anew() -> None:
+    async with member() as mine:
+        administration = mine.broker.administration
+        await mine.fail(0, 1)
+        await mine.fail(0, topic="retry:billing")
+        await administration.delete_topic("dead:billing")
+        assert await mine.fail(0, topic="retry:billing") == [True], "it was reported before"
+        assert "dead:billing" not in mine.broker.topics.by_name
+        assert await mine.fail(1, topic="retry:billing") == [True]
+        assert mine.broker.bounds("dead:billing", 0) == (0, 1)
+        with pytest.raises(InvalidArgument, match="goes with its group"):
+            await administration.delete_topic("retry:billing", ignore_unconsumed=True)
 
 
 def test_memory_of_failures_is_bounded_and_what_failed_first_goes_first() -> None:

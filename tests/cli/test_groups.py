@@ -150,3 +150,10 @@ def test_a_server_without_a_broker_says_so_in_one_line_and_is_watched_all_the_sa
     server = serve("--set", "broker=false")
     refused("topic", "list", store=server.store)
     assert "events/s" in output("top", "--once", "--interval", 0.1, store=server.store)
+
+
+def test_dead_letters_are_purged(server: Server) -> None:
+    assert parsed(server, "deadletter", "purge", "workers") == {"group": "workers", "purged": 2}
+    assert output("deadletter", "purge", "workers", store=server.store) == "deleted 0 dead letters of group workers\n"
+    assert "has no dead letters" in output("deadletter", "list", "workers", store=server.store)
+    assert "there is no consumer group" in refused("deadletter", "purge", "x", store=server.store)

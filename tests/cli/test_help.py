@@ -30,7 +30,7 @@ GROUPS = {
     "queue": ("add", "remove"),
     "group": ("list", "show", "reset", "delete"),
     "message": ("get", "tail", "send"),
-    "deadletter": ("list", "replay"),
+    "deadletter": ("list", "replay", "purge"),
 }
 HEAVY = ("trio", "numpy", "lmdb", "rich", "structlog", "pydantic_settings", "anyio", "msgpack")
 
