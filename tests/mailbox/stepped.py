@@ -30,15 +30,17 @@ class History:
 
 
 class Request(Entry["Request", Outcome]):
-    """A command, its own entry; what its `kind` means, `decide` says. `seen`: the state it was last decided on."""
+    """A command, its own entry; what its `kind` means, `decide` says. `seen`: the state it was last decided on, None before;
+    `stored`: how many changes of its aggregate the store had when it was submitted.
+    """
 
-    __slots__ = ("answers", "kind", "seen")
+    __slots__ = ("answers", "kind", "seen", "stored")
 
     def __init__(self, aggregate_id: str, command_id: str, kind: str = "add") -> None:
         super().__init__(aggregate_id, command_id, self)
         self.kind = kind
-        self.seen: tuple[str, ...] = ()
-        self.answers = 0
+        self.seen: tuple[str, ...] | None = None
+        self.answers = self.stored = 0
 
 
 class _Pause:
@@ -47,7 +49,7 @@ class _Pause:
 
 
 def decide(request: Request, history: History) -> Change | None:
-    request.seen = tuple(history.ids)
+    seen = request.seen = tuple(history.ids)
     if request.kind.endswith("nothing"):
         return None
     if request.kind.endswith("reject"):
@@ -58,7 +60,7 @@ def decide(request: Request, history: History) -> Change | None:
     if request.kind.endswith("spoil"):
         history.dirty = True
         raise Rejected(request.command_id)
-    return request.aggregate_id, len(request.seen), request.command_id, request.seen
+    return request.aggregate_id, len(seen), request.command_id, seen
 
 
 async def decide_slowly(request: Request, history: History) -> Change | None:
@@ -73,16 +75,26 @@ def handle(request: Request, history: History) -> Change | Coroutine[object, obj
 class _Driver:
     """Begins nothing: what the machine asks for waits in its lists."""
 
-    def __init__(self, store: HistoryStore) -> None:
+    def __init__(self, store: HistoryStore, shared: bool) -> None:
         self.store = store
-        self.restores: list[tuple[Lane, tuple[str, ...]]] = []
+        self.shared = shared
+        self.restores: list[tuple[Lane, History]] = []
         self.handlers: dict[Lane, tuple[AnyEntry, Coroutine[object, object, object], bool]] = {}
         self.publishing: list[Publications] = []
         self.timers: list[Callable[[], None]] = []
         self.woken = False
 
     def restore(self, lane: Lane) -> None:
-        self.restores.append((lane, self.store.history(lane.aggregate_id)))
+        """What is written from now on, the restored aggregate does not know of. One that is in doubt is brought up to the
+        store, which must have everything that it knows.
+        """
+        ids = self.store.history(lane.aggregate_id)
+        known, lane.doubted = lane.doubted, None
+        if known is not None and self.shared:
+            assert isinstance(known, History)
+            assert not known.dirty
+            assert tuple(known.ids) == ids[: len(known.ids)]
+        self.restores.append((lane, History(lane.aggregate_id, ids)))
 
     def handle(self, lane: Lane, entry: AnyEntry, coroutine: Coroutine[object, object, object]) -> None:
         assert lane not in self.handlers
@@ -107,12 +119,15 @@ class _Driver:
 
 
 class Stepped:
-    """One set of mailboxes on a store that others may use too. `check` is what must hold of every answer."""
+    """One set of mailboxes on a store that others may use too; `shared`: and they know that. `check` is what must hold of every
+    answer.
+    """
 
-    def __init__(self, store: HistoryStore, options: Options, publishes: bool = False) -> None:
+    def __init__(self, store: HistoryStore, options: Options, publishes: bool = False, shared: bool = False) -> None:
         self.store = store
+        self.shared = shared
         self.pending: deque[Batch[Change, Outcome]] = deque()
-        self.driver = driver = _Driver(store)
+        self.driver = driver = _Driver(store, shared)
         self.restores, self.handlers, self.publishing, self.timers = (
             driver.restores,
             driver.handlers,
@@ -127,7 +142,8 @@ class Stepped:
         self.wrong: list[AssertionError] = []
         self.ticks = count()
         ports: Ports[Request, History, Change, Outcome] = Ports(
-            handle=self._handle, restore=self._never, persist=self._persist, answer=self._answer,
+            handle=self._handle, restore=self._never, refresh=self._never if shared else None,
+            persist=self._persist, answer=self._answer,
             clock=lambda: next(self.ticks) / 10_000, refusal=lambda error: (REFUSED, error, 0),
             untouched=lambda history: not history.dirty, publish=self._publish if publishes else None, flush=self._flush,
             on_error=lambda what, error: self.errors.append(what), on_slow=lambda entry, _: self.slow.append(entry.command_id),
@@ -141,7 +157,7 @@ class Stepped:
         self.handled += 1
         return handle(request, history)
 
-    async def _never(self, aggregate_id: str) -> History:
+    async def _never(self, *_: object) -> History:
         raise AssertionError("the driver restores")
 
     async def _publish(self, publications: Sequence[Publication[Change, Outcome]]) -> None:
@@ -164,11 +180,15 @@ class Stepped:
                 self.wrong.append(error)
 
     def _check(self, request: Request) -> None:
-        """No answer tells of anything that is not durable; what is answered has been published."""
+        """No answer tells of anything that is not durable; what is answered has been published. Where others write, a refusal
+        knows of all that the store had when its command came; but one that came again has the answer of the first.
+        """
         assert request.answers == 1
-        history = self.store.history(request.aggregate_id)
-        if request.status in (COMMITTED, UNCHANGED) or isinstance(request.error, Rejected):
-            assert history[: len(request.seen)] == request.seen
+        history, seen = self.store.history(request.aggregate_id), request.seen
+        refused = request.status == UNCHANGED or isinstance(request.error, Rejected)
+        if seen is not None and (refused or request.status == COMMITTED):
+            assert history[: len(seen)] == seen
+            assert not (refused and self.shared) or len(seen) >= request.stored
         if request.status in (COMMITTED, DUPLICATE):
             assert request.outcome is not None
             version = request.outcome[1]
@@ -180,6 +200,8 @@ class Stepped:
     # -- what a test does ---------------------------------------------------------------------------------------------
 
     def submit(self, *requests: Request) -> list[Request]:
+        for request in requests:
+            request.stored = len(self.store.history(request.aggregate_id))
         refused = self.machine.submit(cast("Sequence[AnyEntry]", requests))
         assert all(entry.status == OVERLOADED for entry in refused)
         self.machine.pump()
@@ -208,8 +230,7 @@ class Stepped:
             batch.fail(ConnectionError("unreachable"))
 
     def restore(self, place: int = 0) -> None:
-        lane, ids = self.restores.pop(place)
-        self.machine.restored(lane, History(lane.aggregate_id, ids))
+        self.machine.restored(*self.restores.pop(place))
         self.machine.pump()
 
     def restore_fails(self, place: int = 0) -> None:

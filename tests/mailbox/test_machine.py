@@ -159,7 +159,7 @@ def test_a_command_behind_a_plain_append_sees_it() -> None:
     worker.append([("a", None, "plain", None)])
     command = Request("a", "1")
     worker.submit(command)
-    assert command.seen == ()
+    assert command.seen is None
     assert worker.restores == []  # not before it is durable
     worker.finish()
     assert command.seen == ("first", "plain")
@@ -170,7 +170,7 @@ def test_a_command_behind_a_plain_append_in_flight_is_not_handled_before_it_is_d
     worker.submit(Request("a", "1"))
     worker.append([("a", None, "plain", None)])
     worker.submit(command := Request("a", "2"))
-    assert command.seen == ()
+    assert command.seen is None
     worker.finish()
     assert command.seen == ("first", "1", "plain")
     assert worker.machine.mailboxes[0].conflicts == 0
