@@ -6,6 +6,7 @@ nobody, it can be deleted. Numbers of topics and of queues are never given twice
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -154,18 +155,27 @@ class Topics:
         return topic
 
     def _write(self, topics: dict[str, Topic], next_id: int, changed: Topic | None = None) -> None:
-        members: Tree = {
-            topic.name: {
-                "id": topic.id,
-                "next_queue": topic.next_queue,
-                "queues": {str(number): state for number, state in topic.queues.items()},
-            }
-            for topic in topics.values()
-        }
-        write_document(self._files, self._path, {"next_id": next_id, "topics": members})
+        try:
+            write_document(self._files, self._path, _tree(topics, next_id))
+        except OSError:  # it may be in place all the same, and a start would believe it: messages of a topic would be lost
+            with contextlib.suppress(OSError):
+                write_document(self._files, self._path, _tree(self.by_name, self._next_id))
+            raise
         if changed is not None:
             self.before_shown(changed)
         self.by_name, self._next_id = topics, next_id
+
+
+def _tree(topics: dict[str, Topic], next_id: int) -> Tree:
+    members: Tree = {
+        topic.name: {
+            "id": topic.id,
+            "next_queue": topic.next_queue,
+            "queues": {str(number): state for number, state in topic.queues.items()},
+        }
+        for topic in topics.values()
+    }
+    return {"next_id": next_id, "topics": members}
 
 
 def _topic(name: str, rest: Tree) -> Topic:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from errno import EIO
 
 import pytest
 
@@ -115,3 +116,16 @@ def test_a_damaged_document_is_refused_and_names_the_copy_before(content: bytes)
     disk.replace(DATA / TOPICS, content)
     with pytest.raises(Corrupt, match=r"topics\.json\.previous"):
         Topics(disk, DATA / TOPICS).load()
+
+
+@pytest.mark.parametrize("mode", CRASH_MODES)
+@pytest.mark.parametrize(("operation", "nth"), [("rename", 1), ("rename", 2), ("sync_folder", 1), ("sync", 2)])
+def test_a_deletion_that_failed_loses_no_message_that_was_sent_afterwards(operation: str, nth: int, mode: CrashMode) -> None:
+    disk = SimulatedDisk(0)
+    broker = Stepped(disk)
+    broker.topic("orders", 1)
+    disk.fail(operation, nth, EIO, path_contains="data")
+    with pytest.raises(OSError):
+        broker.opened.topics.delete("orders")
+    broker.send(raw(b"kept", queue=0))
+    assert Stepped(disk.crash(mode)).bodies() == [b"kept"]
