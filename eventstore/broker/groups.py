@@ -61,19 +61,23 @@ class Committed:
 
 @dataclass(slots=True)
 class Member:
-    """`queues`: by topic, those it reads."""
+    """`queues`: by topic, those it reads. `told`: the last generation it was told of."""
 
     id: str
     topics: dict[str, str | None]
     seen: float
+    told: int
     queues: dict[str, list[int]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Group:
+    """`gone`: topics that were deleted while the group wanted them, and in which generation that was."""
+
     name: str
     generation: int = 0
     members: dict[str, Member] = field(default_factory=dict)
+    gone: dict[str, int] = field(default_factory=dict)
 
 
 class Groups:
@@ -103,7 +107,8 @@ class Groups:
     def join(self, group: str, member: str, topics: Mapping[str, str | None], *, from_end: bool = False) -> Assignment:
         """Makes `member` one of the group, which is created where it is new, with the tags it wants of each topic.
 
-        A topic that is new to the group is consumed from its start, or with `from_end` from its end.
+        A topic that is new to the group is consumed from its start, or with `from_end` from its end. One that was deleted
+        while the group wanted it is waited for, as by those who are members already.
 
         Raises:
             UnknownTopic
@@ -113,12 +118,13 @@ class Groups:
         check_text("member", member)
         if not 1 <= len(topics) <= SUBSCRIPTIONS_MAX:
             raise InvalidArgument(f"a member subscribes to 1 to {SUBSCRIPTIONS_MAX} topics, not {len(topics)}", field="topics")
+        found = self.by_name.get(group) or Group(group)
         for topic, tags in topics.items():
-            self._topics.get(topic)
+            if topic not in found.gone:
+                self._topics.get(topic)
             parse_tags(tags)
             if is_own(topic):
                 raise InvalidArgument(f"{topic!r} is read by its group by itself", field="topics", value=topic)
-        found = self.by_name.get(group) or Group(group)
         self._check_alike(found, member, topics)
         if group not in self.by_name and len(self.by_name) >= GROUPS_MAX:
             raise InvalidArgument(f"there are {GROUPS_MAX} groups, no more are allowed", field="group", limit=GROUPS_MAX)
@@ -126,14 +132,15 @@ class Groups:
             raise InvalidArgument(f"group {group!r} has {MEMBERS_MAX} members", field="member", limit=MEMBERS_MAX)
         self.by_name[group] = found
         before = found.members.get(member)
-        queues = before.queues if before is not None else {}
-        found.members[member] = Member(member, dict(topics), self._clock(), queues)
-        for topic in topics:
+        queues, told = (before.queues, before.told) if before is not None else ({}, self._generations)
+        found.members[member] = Member(member, dict(topics), self._clock(), told, queues)
+        self.progress.groups.setdefault(group, {})
+        for topic in topics.keys() & self._topics.by_name.keys():
             self._begin_topic(found, topic, from_end=from_end)
         if retry_topic(group) in self._topics.by_name:
             self._begin_topic(found, retry_topic(group))
         self._rebalance(found)
-        return self._assignment(found, found.members[member])
+        return self._tell(found, found.members[member])
 
     def _check_alike(self, group: Group, member: str, topics: Mapping[str, str | None]) -> None:
         for other in group.members.values():
@@ -156,7 +163,7 @@ class Groups:
         found = self.get(group)
         known = self._member(found, member, generation)
         known.seen = self._clock()
-        return None if generation == found.generation else self._assignment(found, known)
+        return None if generation == found.generation else self._tell(found, known)
 
     def leave(self, group: str, member: str) -> None:
         """The member's queues go to the others at once."""
@@ -192,6 +199,20 @@ class Groups:
                 self._begin_topic(group, topic)
             self.progress.changed = True
             self._rebalance(group)
+            if topic not in self._topics.by_name:
+                group.gone[topic] = group.generation
+                while len(group.gone) > SUBSCRIPTIONS_MAX:
+                    del group.gone[next(iter(group.gone))]
+
+    def _tell(self, group: Group, member: Member) -> Assignment:
+        """What the member reads now. Of a topic that was deleted and created again since it was told last, only its next
+        heartbeat says: so it learns that the topic was gone, and does not go on in the new one where it was in the old.
+        """
+        before, member.told = member.told, group.generation
+        assignment = self._assignment(group, member)
+        if any(before < at and topic in member.topics and topic in self._topics.by_name for topic, at in group.gone.items()):
+            self._rebalance(group)
+        return assignment
 
     def _member(self, group: Group, member: str, generation: int) -> Member:
         known = group.members.get(member) if isinstance(member, str) else None
@@ -226,7 +247,8 @@ class Groups:
             if topic not in self._topics.by_name:
                 continue
             own = topic == retry_topic(group.name)
-            readers = [member.id for member in group.members.values() if own or topic in member.topics]
+            gone = group.gone.get(topic, 0)
+            readers = [each.id for each in group.members.values() if own or (topic in each.topics and each.told >= gone)]
             queues = self._topics.get(topic).readable
             shares = allocate(queues, readers, {name: held[name].get(topic, ()) for name in readers}, load)
             for name, share in shares.items():

@@ -175,3 +175,41 @@ def test_generations_grow_across_restarts_and_offsets_come_from_the_copy_where_t
     house.disk.remove(DATA / f"{OFFSETS}.previous")
     with pytest.raises(FolderRefused, match="is missing"):
         Progress(house.disk, DATA / OFFSETS).load()
+
+
+def test_a_topic_that_is_deleted_and_created_again_between_two_heartbeats_is_noticed() -> None:
+    house = House()
+    first = house.groups.join("billing", "a", {"orders": None})
+    for change in (house.broker.opened.topics.delete, lambda name: house.broker.opened.topics.create(name, 1)):
+        change("orders")
+        house.groups.topic_changed("orders")
+    newcomer = house.groups.join("billing", "b", {"orders": None})
+    assert [share.queue for share in newcomer.shares] == [0], "who holds nothing of the old one reads the new one at once"
+    house.groups.leave("billing", "b")
+    told = house.groups.heartbeat("billing", "a", first.generation)
+    assert told is not None
+    assert told.shares == (), "what it holds is of the topic that is gone"
+    with pytest.raises(Rebalanced):
+        house.groups.commit("billing", "a", told.generation, [("orders", 0, 5)])
+    news = house.groups.heartbeat("billing", "a", told.generation)
+    assert news is not None
+    assert [(share.queue, share.offset) for share in news.shares] == [(0, 0)]
+    assert house.groups.heartbeat("billing", "a", news.generation) is None
+
+
+def test_a_member_that_joins_again_while_its_topic_is_gone_waits_for_it_and_a_stranger_is_refused() -> None:
+    house = House()
+    house.groups.join("billing", "a", {"orders": None})
+    house.broker.opened.topics.delete("orders")
+    house.groups.topic_changed("orders")
+    house.clock.now = 15
+    house.groups.expire()
+    waiting = house.groups.join("billing", "a", {"orders": None})
+    assert waiting.shares == ()
+    with pytest.raises(UnknownTopic):
+        house.groups.join("others", "a", {"orders": None})
+    house.broker.topic("orders", 1)
+    house.groups.topic_changed("orders")
+    news = house.groups.heartbeat("billing", "a", waiting.generation)
+    assert news is not None
+    assert [(share.topic, share.queue, share.offset) for share in news.shares] == [("orders", 0, 0)]
