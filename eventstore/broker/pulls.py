@@ -37,6 +37,9 @@ _TURN_BYTES: Final = 256 * 1024  # taken from memory, before others on the loop 
 _TURN_ENTRIES: Final = 16_384  # looked at, likewise
 _ENTRIES_OF_A_QUEUE: Final = 16  # what finding nothing in a queue costs, in entries
 _READERS_MAX: Final = 16
+# Whoever waits with a filter learns so late that nothing of what came was for it: a group's backlog, and what may be deleted,
+# follow from that. An answer for each such message would cost as much as no filter.
+_LEFT_OUT_SECONDS: Final = 1.0
 
 _NOTHING: Final = Pulled(b"", 0, 0, 0, 0)
 
@@ -89,7 +92,9 @@ class Search:
             each.offset, each.page, each.due_at = each.asked, _NOTHING, None
 
     def take(self, each: _Sought, page: Pulled) -> None:
-        """Everything up to `page.next_offset` was looked at."""
+        """Everything up to `page.next_offset` was looked at. Where a filter left all of it out, that is not kept for long."""
+        if page.next_offset > each.offset and not page.count:
+            self.deadline = min(self.deadline, trio.current_time() + _LEFT_OUT_SECONDS)
         each.page, each.offset, each.due_at = page, page.next_offset, None
         self.messages_max -= page.count
         self.bytes_max = max(0, self.bytes_max - len(page.records))

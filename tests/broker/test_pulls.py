@@ -83,6 +83,18 @@ async def test_a_search_that_is_begun_again_finds_the_same() -> None:
         assert [page.clamped for page in first] == [None, 9]
 
 
+async def test_a_filter_that_left_everything_out_says_so_within_a_second_of_the_first(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with broker_with(3) as broker:
+        began = autojump_clock.current_time()
+        (page,) = await broker.pulls.finish(search_for(broker, 0, tags="new"))
+        assert (page.count, page.next_offset) == (0, 3)
+        assert autojump_clock.current_time() - began <= 1.0
+        (page,) = await broker.pulls.finish(search_for(broker, 3, tags="new"))
+        assert autojump_clock.current_time() - began >= 60.0, "nothing was left out"
+
+
 async def test_a_retry_that_is_due_is_found_by_a_pull_that_waits_for_it(autojump_clock: trio.testing.MockClock) -> None:
     async with open_broker(DATA, SMALL, files=SimulatedDisk(0), clock=autojump_clock.current_time) as broker:
         await broker.administration.create_topic("orders", 1)
