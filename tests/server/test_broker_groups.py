@@ -114,6 +114,22 @@ def test_a_failed_message_is_delivered_again_and_a_dead_one_when_it_is_replayed(
         assert isinstance(refusal(client, ReplayDead("g", (1,))), InvalidArgument)
 
 
+def test_a_failure_whose_answer_was_lost_is_reported_again_and_stored_once(client: RawClient, shared: ServerThread) -> None:
+    create(client, "unheard")
+    send(client, "unheard", [message(b"bad"), message(b"worse")])
+    generation, _ = join(client, "g8", "a", "unheard")
+    values_of(client, FailMessages("g8", "a", generation, "", (("unheard", 0, 1),)))
+    (generation,) = values_of(client, Heartbeat("g8", "a", generation))[:1]  # type: ignore[assignment] # an int
+    report = FailMessages("g8", "a", generation, "", (("unheard", 0, 0), ("unheard", 0, 1)))
+    with RawClient(shared.port) as other:
+        other.send_request(report)
+        wait_until(lambda: pull(client, ("retry:g8", 0, 0, None))[1][0].end == 2, "it is stored")
+        other.cut()
+    assert values_of(client, report) == (False, False)
+    assert pull(client, ("retry:g8", 0, 0, None))[1][0].end == 2
+    assert values_of(client, CommitOffsets("g8", "a", generation, (("unheard", 0, 2),))) == (2, False)
+
+
 def test_a_retry_that_is_not_due_says_when_it_will_be(client: RawClient) -> None:
     create(client, "later")
     send(client, "later", [message(b"x")])
