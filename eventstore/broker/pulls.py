@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 import trio
@@ -20,6 +19,7 @@ from eventstore.broker.pulling import Pulled
 from eventstore.broker.queue_chunks import NotCached
 from eventstore.broker.queue_log import QueueLog
 from eventstore.broker.retrying import delay_s
+from eventstore.broker.search import Search, Sought, Waiter
 from eventstore.broker.settings import BrokerSettings
 from eventstore.broker.state_record import QueueKey
 from eventstore.broker.statistics import Statistics
@@ -37,11 +37,6 @@ _TURN_BYTES: Final = 256 * 1024  # taken from memory, before others on the loop 
 _TURN_ENTRIES: Final = 16_384  # looked at, likewise
 _ENTRIES_OF_A_QUEUE: Final = 16  # what finding nothing in a queue costs, in entries
 _READERS_MAX: Final = 16
-# Whoever waits with a filter learns so late that nothing of what came was for it: a group's backlog, and what may be deleted,
-# follow from that. An answer for each such message would cost as much as no filter.
-_LEFT_OUT_SECONDS: Final = 1.0
-
-_NOTHING: Final = Pulled(b"", 0, 0, 0, 0)
 
 Making: TypeAlias = Callable[[], AbstractAsyncContextManager[None]]
 """What has to be entered while messages are looked for, and left once they are found or there are none."""
@@ -56,75 +51,6 @@ class Want(NamedTuple):
     tags: str | None = None
 
 
-@dataclass(slots=True, eq=False)
-class _Sought:
-    """A want, checked. `offset` moves on. `page`: what the last look found. `delay_s`: in a retry queue, its delay."""
-
-    log: QueueLog
-    tags: TagFilter | None
-    asked: int
-    offset: int
-    delay_s: float | None
-    page: Pulled = _NOTHING
-    due_at: float | None = None
-
-
-class Search:
-    """A pull on its way. `left`: what is to be looked at in this round, the last first; `again`: in the next one.
-
-    `found`: there is something to answer. Made by `Pulls.search`.
-    """
-
-    def __init__(self, sought: list[_Sought], messages_max: int, bytes_max: int, deadline: float) -> None:
-        self.sought = sought
-        self.deadline = deadline
-        self._bounds = messages_max, bytes_max
-        self.restart()
-
-    def restart(self) -> None:
-        """What was found is thrown away."""
-        self.messages_max, self.bytes_max = self._bounds
-        self.found = False
-        self.seen = -1  # up to which position of the log the first round has looked, where it was one
-        self.left = self.sought[::-1]
-        self.again: list[_Sought] = []
-        for each in self.sought:
-            each.offset, each.page, each.due_at = each.asked, _NOTHING, None
-
-    def take(self, each: _Sought, page: Pulled) -> None:
-        """Everything up to `page.next_offset` was looked at. Where a filter left all of it out, that is not kept for long."""
-        if page.next_offset > each.offset and not page.count:
-            self.deadline = min(self.deadline, trio.current_time() + _LEFT_OUT_SECONDS)
-        each.page, each.offset, each.due_at = page, page.next_offset, None
-        self.messages_max -= page.count
-        self.bytes_max = max(0, self.bytes_max - len(page.records))
-        self.found = self.found or page.count > 0 or page.clamped is not None
-        if page.due_s is not None:
-            each.due_at = trio.current_time() + page.due_s
-        elif page.next_offset < page.end:
-            self.again.append(each)
-
-    def pages(self) -> list[Pulled]:
-        return [each.page for each in self.sought]
-
-
-class _Waiter:
-    """A search that waits. `woken`: its queues that have news since it was asked last."""
-
-    def __init__(self, search: Search) -> None:
-        self.by_key = {each.log.key: each for each in search.sought}
-        self.woken: set[QueueKey] = set()
-        self.event = trio.Event()
-
-    def wake(self, key: QueueKey) -> None:
-        self.woken.add(key)
-        self.event.set()
-
-    def take(self) -> list[_Sought]:
-        woken, self.woken, self.event = self.woken, set(), trio.Event()
-        return [self.by_key[key] for key in woken]
-
-
 class Pulls:
     """Belongs to one trio run; reads that have to wait for the disk run on threads of their own number."""
 
@@ -134,7 +60,7 @@ class Pulls:
         self._statistics = statistics
         self._delays_s = settings.retry_delays_s
         self._readers = trio.CapacityLimiter(_READERS_MAX)
-        self._waiters: dict[QueueKey, set[_Waiter]] = {}
+        self._waiters: dict[QueueKey, set[Waiter]] = {}
         self._closed = False
 
     @property
@@ -185,15 +111,15 @@ class Pulls:
             raise InvalidArgument("a queue is named twice; a pull goes on in one place of each", field="queue")
         return Search(sought, messages_max, bytes_max, deadline)
 
-    def _seek(self, wants: Sequence[tuple[str, int, int, str | None]]) -> Iterator[_Sought]:
+    def _seek(self, wants: Sequence[tuple[str, int, int, str | None]]) -> Iterator[Sought]:
         filters: dict[str | None, TagFilter | None] = {None: None}
-        for topic, queue, offset, tags in wants:
+        for place, (topic, queue, offset, tags) in enumerate(wants):
             log = queue_log(self._engine, self._topics, topic, queue)
             if tags not in filters:
                 filters[tags] = parse_tags(tags)
             check_int("offset", offset, -(2**63), 2**63 - 1)
             delay = delay_s(queue, self._delays_s) if topic.startswith(RETRY) else None
-            yield _Sought(log, filters[tags], offset, offset, delay)
+            yield Sought(place, log, filters[tags], offset, offset, delay)
 
     def answer_now(self, search: Search) -> list[Pulled] | None:
         """The answer, if memory has it; None: `finish` has to wait for it. Raises Corrupt, ReadFailed."""
@@ -213,7 +139,7 @@ class Pulls:
         Raises:
             Corrupt, ReadFailed, Closed
         """
-        waiter: _Waiter | None = None
+        waiter: Waiter | None = None
         try:
             while True:
                 self._check_open()
@@ -225,13 +151,14 @@ class Pulls:
                 if trio.current_time() >= search.deadline:
                     return search.pages()
                 if search.again:  # a filter has passed over much
-                    search.left, search.again = search.again, []
+                    again, search.again = search.again, []
+                    search.go_on(again)
                     await trio.lowlevel.checkpoint()
                 elif waiter is None:
                     waiter = self._listen(search)
-                    search.left = self._changed(search)
+                    search.go_on(self._changed(search))
                 else:
-                    search.left = await self._news(search, waiter)
+                    search.go_on(await self._news(search, waiter))
         finally:
             if waiter is not None:
                 self._forget(waiter)
@@ -292,7 +219,7 @@ class Pulls:
         if page.count:
             self._statistics.pulled(each.log.key, page.count, len(page.records))
 
-    def _not_after(self, each: _Sought) -> int | None:
+    def _not_after(self, each: Sought) -> int | None:
         return None if each.delay_s is None else int((self._engine.clock() - each.delay_s) * 1_000_000)
 
     def _check_open(self) -> None:
@@ -301,26 +228,26 @@ class Pulls:
 
     # -- waiting ------------------------------------------------------------------------------------------------------
 
-    def _listen(self, search: Search) -> _Waiter:
-        waiter = _Waiter(search)
+    def _listen(self, search: Search) -> Waiter:
+        waiter = Waiter(search)
         for key in waiter.by_key:
             self._waiters.setdefault(key, set()).add(waiter)
         return waiter
 
-    def _forget(self, waiter: _Waiter) -> None:
+    def _forget(self, waiter: Waiter) -> None:
         for key in waiter.by_key:
             self._waiters[key].discard(waiter)
             if not self._waiters[key]:
                 del self._waiters[key]
 
-    def _changed(self, search: Search) -> list[_Sought]:
+    def _changed(self, search: Search) -> list[Sought]:
         """What has come since the search looked, before it began to listen."""
         visible = self._engine.visible_position
         if visible == search.seen:
             return []
         return [each for each in search.sought if each.due_at is None and each.log.visible_end(visible) > each.offset]
 
-    async def _news(self, search: Search, waiter: _Waiter) -> list[_Sought]:
+    async def _news(self, search: Search, waiter: Waiter) -> list[Sought]:
         """Returns when there is something to look at, or the time is over: what that is."""
         due = [each for each in search.sought if each.due_at is not None]
         until = min([search.deadline, *(each.due_at for each in due if each.due_at is not None)])

@@ -16,7 +16,7 @@ import trio
 
 from eventstore.broker.broker import Broker
 from eventstore.broker.pulling import Pulled
-from eventstore.broker.pulls import Search
+from eventstore.broker.search import Search
 from eventstore.errors import EventStoreError, Overloaded, ReadFailed, ShuttingDown
 from eventstore.protocol import encode_error, encode_messages
 from eventstore.protocol.broker_requests import Pull

@@ -10,7 +10,8 @@ import trio.testing
 
 from eventstore.broker.broker import Broker, open_broker
 from eventstore.broker.message import decode_messages
-from eventstore.broker.pulls import Search, Want
+from eventstore.broker.pulls import Want
+from eventstore.broker.search import Search
 from eventstore.broker.settings import BrokerSettings
 from tests.broker.stepped import DATA, raw
 from tests.simulated_disk import SimulatedDisk
@@ -48,6 +49,23 @@ async def test_a_pull_that_is_woken_looks_only_at_the_queues_that_have_news() ->
         assert [new is old for new, old in zip(after, before, strict=True)] == [True, False, True]
         assert [page.count for page in after] == [0, 1, 0]
         assert broker.pulls.waiting == 0
+
+
+async def test_queues_with_news_are_looked_at_in_the_order_they_were_asked_for() -> None:
+    async with broker_with(queues=9) as broker:
+        for order in ((7, 2, 5), (5, 7, 2)):
+            wants = [Want("orders", queue, broker.bounds("orders", queue)[1]) for queue in order]
+            after = []
+
+            async def wait(wants: list[Want] = wants) -> None:
+                after.extend(await broker.pulls.pull(wants, messages_max=1, wait_s=60))  # noqa: B023 # ends in this round
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wait)
+                while broker.pulls.waiting < len(order):
+                    await trio.lowlevel.checkpoint()
+                await broker.send_many("orders", [raw(queue=queue) for queue in (2, 5, 7)])
+            assert [page.count for page in after] == [1, 0, 0]
 
 
 async def test_what_comes_between_the_look_and_the_wait_is_not_missed() -> None:
