@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tests.cli.warm import send_request
+
+ROOT = Path(__file__).parents[2]
 DEADLINE_SECONDS = 120.0
 TICK_SECONDS = 0.02
 PROGRAM = (sys.executable, "-m", "eventstore.cli.main")
@@ -30,12 +38,67 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
         time.sleep(TICK_SECONDS)
 
 
+class _Warm:
+    """The process that forks for each command (see `tests.cli.warm`), one after the other; it ends with the tests."""
+
+    def __init__(self) -> None:
+        self._channel, theirs = socket.socketpair()
+        self._channel.settimeout(DEADLINE_SECONDS)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.cli.warm", str(theirs.fileno())], pass_fds=[theirs.fileno()], cwd=ROOT,
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment(),
+            )  # fmt: skip
+        atexit.register(self._close)
+
+    def run(self, arguments: list[str], text: str | None) -> subprocess.CompletedProcess[str]:
+        (printed, stdout), (complained, stderr) = os.pipe(), os.pipe()
+        stdin, typed = os.pipe() if text is not None else (os.dup(0), -1)
+        request: dict[str, object] = {"arguments": arguments, "environment": environment(), "folder": os.getcwd()}
+        send_request(self._channel, request, [stdin, stdout, stderr])
+        for stream in (stdin, stdout, stderr):
+            os.close(stream)
+        pid = self._number()
+        with ThreadPoolExecutor(3) as threads:
+            streams = [threads.submit(_read, each) for each in (printed, complained)]
+            if text is not None:
+                threads.submit(_write, typed, text)
+            try:
+                code = self._number()
+            except TimeoutError:
+                os.kill(pid, signal.SIGKILL)
+                self._number()  # or the next command would take it for its own
+                raise
+        return subprocess.CompletedProcess(arguments, code, *(each.result() for each in streams))
+
+    def _number(self) -> int:
+        received = b""
+        while len(received) < 4:
+            received += (more := self._channel.recv(4 - len(received)))
+            assert more, "the process that forks has ended"
+        return int.from_bytes(received, "little", signed=True)
+
+    def _close(self) -> None:
+        self._channel.close()
+        self._process.wait()
+
+
+def _read(stream: int) -> str:
+    with open(stream) as opened:
+        return opened.read()
+
+
+def _write(stream: int, text: str) -> None:
+    with suppress(BrokenPipeError), open(stream, "w") as opened:
+        opened.write(text)
+
+
+_warm = cache(_Warm)
+
+
 def run(*arguments: object, store: str | None = None, text: str | None = None) -> subprocess.CompletedProcess[str]:
     """Runs a command to its end."""
-    command = [*PROGRAM, *map(str, arguments), *(["--store", store] if store else [])]
-    return subprocess.run(
-        command, check=False, capture_output=True, text=True, input=text, timeout=DEADLINE_SECONDS, env=environment()
-    )
+    return _warm().run([*map(str, arguments), *(["--store", store] if store else [])], text)
 
 
 def start(*arguments: object, **options: Any) -> subprocess.Popen[bytes]:

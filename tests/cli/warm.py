@@ -1,0 +1,86 @@
+"""Commands without the half second that Python takes to import libraries: one process imports them, and forks for each command.
+
+Whatever is this project's own is imported by the command itself, as in a process that begins from nothing. Each has its own
+arguments, environment, folder and standard streams, and ends as Python ends. What is not proven so is that `python -m` starts
+and that hashes differ between commands; servers, workers and whatever is started to be signalled are processes of that kind.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import runpy
+import socket
+import sys
+
+MODULE = "eventstore.cli.main"
+_LIBRARIES = (
+    "typer", "typer._adapters", "typer._completion_shared", "pydantic", "pydantic_settings", "trio", "anyio",
+    "anyio._backends._trio", "numpy", "lmdb", "rich.console", "rich.live", "rich.table", "rich.progress", "structlog",
+    "prometheus_client", "msgpack", "sortedcontainers", "crc32c", "sqlite3", "asyncio", "tomllib", "uuid", "gzip",
+    "importlib.metadata",
+)  # fmt: skip
+_REQUEST_BYTES_MAX = 1024 * 1024
+
+
+def send_request(channel: socket.socket, request: dict[str, object], streams: list[int]) -> None:
+    """`streams`: what becomes standard input, output and error."""
+    body = json.dumps(request).encode()
+    assert len(body) < _REQUEST_BYTES_MAX
+    socket.send_fds(channel, [len(body).to_bytes(4, "little")], streams)
+    channel.sendall(body)
+
+
+def _receive_request(channel: socket.socket) -> tuple[dict[str, object], list[int]] | None:
+    head, streams, _, _ = socket.recv_fds(channel, 4, 3)
+    if not head:
+        return None
+    assert len(head) == 4
+    size, body = int.from_bytes(head, "little"), b""
+    while len(body) < size:
+        body += channel.recv(size - len(body))
+    request: dict[str, object] = json.loads(body)
+    return request, streams
+
+
+def _become(request: dict[str, object], streams: list[int]) -> None:
+    """From here on this process is the command."""
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    environment, folder = request["environment"], request["folder"]
+    assert isinstance(environment, dict)
+    assert isinstance(folder, str)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
+    sys.path[:] = [folder, *paths, *sys.path[1:]]
+    arguments = request["arguments"]
+    assert isinstance(arguments, list)
+    sys.argv[:] = [MODULE, *arguments]
+
+
+def main() -> None:
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    for name in _LIBRARIES:
+        importlib.import_module(name)
+    gc.freeze()  # or every child looks at, and so copies, all of it
+    while (received := _receive_request(channel)) is not None:
+        pid = os.fork()
+        if pid == 0:
+            channel.close()
+            _become(*received)
+            runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
+            return
+        for stream in received[1]:
+            os.close(stream)
+        channel.sendall(pid.to_bytes(4, "little"))
+        _, status = os.waitpid(pid, 0)
+        channel.sendall(os.waitstatus_to_exitcode(status).to_bytes(4, "little", signed=True))
+
+
+if __name__ == "__main__":
+    main()
