@@ -44,8 +44,9 @@ class ConsumerProcess:
     def kill(self) -> list[tuple[int, int]]:
         """SIGKILL; what it has handled, as (queue, offset)."""
         self.process.kill()
-        rest, _ = self.process.communicate()
-        self.lines += rest.splitlines()
+        assert self.process.stdout is not None
+        with self.process:  # not `communicate`, which leaves out what was read ahead
+            self.lines += self.process.stdout.read().splitlines()
         rows = [line.split() for line in self.lines]
         return [(int(row[0]), int(row[1])) for row in rows if len(row) == 3]
 
