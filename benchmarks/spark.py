@@ -8,7 +8,7 @@ growth    the scan over 1, 4 and 16 shards of a quarter of the events each
 
 All subjects read the same events with the same columns, on `local[2]`, in turns, in partitions of the same size. Ratios are
 taken turn by turn: this machine drifts, its neighbours less so within a few seconds. `--quick` has so few events that fixed
-costs show; it says that everything works, not how fast it is. A full run takes about 6 minutes, and 10 GB in TMPDIR.
+costs show; it says that everything works, not how fast it is.
 """
 
 from __future__ import annotations
@@ -281,7 +281,7 @@ def say(text: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.spark", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="few events and rounds; less than a minute")
+    parser.add_argument("--quick", action="store_true", help="few events and rounds: that it works")
     parser.add_argument("--events", type=int, help=f"default {EVENTS:,}; with --quick {EVENTS_QUICK:,}")
     parser.add_argument("--rounds", type=int, help=f"default {ROUNDS}; with --quick {ROUNDS_QUICK}")
     parser.add_argument("--only", default=",".join(BENCHMARKS), help="some of " + ", ".join(BENCHMARKS))
