@@ -67,7 +67,7 @@ def export(
     if by not in ("date", "bucket", "nothing"):
         raise InvalidArgument(f"--by is {by!r}, allowed are date, bucket and nothing", field="by", value=by)
     started = time.monotonic()
-    spark = session("export", master)
+    spark = session("export", master, data)
     try:
         run = export_once(spark, data, folder, cast(By, by), buckets)
     finally:

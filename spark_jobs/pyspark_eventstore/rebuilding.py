@@ -50,7 +50,7 @@ def rebuild(
       eventstore-spark rebuild ./data --projection bank:Balances --to parquet:out/
     """
     started = time.monotonic()
-    spark = session("rebuild", master)
+    spark = session("rebuild", master, data)
     try:
         result = rebuild_once(spark, data, Place(projection, os.getcwd()), to, replace=replace)
     finally:

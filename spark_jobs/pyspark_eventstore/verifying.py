@@ -47,7 +47,7 @@ def verify(
     Example:
       eventstore-spark verify /data/shard-*
     """
-    spark = session("verify", master)
+    spark = session("verify", master, data)
     try:
         events, found = verify_shards(spark, data, findings)
     finally:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,8 +16,12 @@ from pyspark.sql import SparkSession
 from eventstore.chunks import record
 from eventstore.chunks.header import RECORDS_FROM
 from eventstore.store.commit import HEADER, HEADER_BYTES
+from pyspark_eventstore.main import run
 from pyspark_eventstore.verifying import Finding, verify_shards
 from tests.spark.made import three_states
+from tests.spark.settings import settings_folder
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -139,17 +145,42 @@ def test_a_record_that_was_taken_out(spark: SparkSession, shard: Path) -> None:
     assert any(each.file == path.name and each.offset == end - length for each in found)
 
 
+BOTH = """
+import sys
+from pyspark_eventstore.main import run
+
+shard, sound, out = sys.argv[1:]
+local = ["--master", "local[1]"]
+code = run(["verify", shard, *local])
+failed = run(["rebuild", sound, "--projection", "tests.spark.balances:RaisesByAggregate", "--to", "parquet:" + out, *local])
+print("codes", code, failed)
+"""
+
+
 @pytest.mark.heavy
-def test_the_command_prints_what_it_found_and_ends_with_1(shard: Path) -> None:
+def test_the_command_prints_what_it_found_and_ends_with_1(
+    shard: Path, sound: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """And of an error in a worker it prints one line. Both in one process, which starts Java once."""
     path = event_file(shard, 1)
     offset = records(path)[3][0]
     forge(path, offset, version=9_999)
-    command = [sys.executable, "-m", "pyspark_eventstore.main", "verify", str(shard), "--master", "local[1]"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 1, done.stderr
+    environment = {**os.environ, "SPARK_CONF_DIR": str(settings_folder(tmp_path_factory.mktemp("spark")))}
+    command = [sys.executable, "-c", BOTH, str(shard), str(sound), str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
     assert f"{path}: at byte {offset}: version 9999 of aggregate" in done.stdout
-    missing = subprocess.run([*command[:4], str(shard / "nothing")], capture_output=True, text=True, check=False)
-    assert missing.returncode == 1
-    assert (
-        missing.stderr.splitlines()[-1] == f"error: {shard}/nothing: there is no such folder; name the data folder of a shard"
-    )
+    assert done.stdout.splitlines()[-1] == "codes 1 1"
+    said = r"error: projection 'raises_by_aggregate' failed at sequence \d+, aggregate 'acc-003', version 5, type '.*': .*"
+    assert re.fullmatch(said, done.stderr.splitlines()[-1]), done.stderr
+
+
+@pytest.mark.parametrize("command", ["verify", "export --to parquet:out", "rebuild --projection x:Y --to parquet:out"])
+def test_a_path_that_is_not_there_is_told_before_spark_starts(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))  # where no Java is: it is not looked for
+    name, *options = command.split()
+    assert run([name, str(tmp_path / "nothing"), *options]) == 1
+    told = f"error: {tmp_path}/nothing: there is no such folder; name the data folder of a shard\n"
+    assert capsys.readouterr().err == told
