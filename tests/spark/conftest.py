@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.spark.settings import spark_settings
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -33,20 +35,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from pyspark_eventstore.session import start_session
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    scratch = tmp_path_factory.mktemp("spark")
-    session = start_session(
-        "tests",
-        "local[2]",
-        {
-            "spark.ui.enabled": "false",
-            "spark.ui.showConsoleProgress": "false",
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.sql.shuffle.partitions": "2",
-            "spark.sql.warehouse.dir": str(scratch / "warehouse"),
-            "spark.local.dir": str(scratch),
-            "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={scratch} -Dderby.system.home={scratch}",
-        },
-    )
+    session = start_session("tests", "local[2]", spark_settings(tmp_path_factory.mktemp("spark")))
     yield session
     session.stop()

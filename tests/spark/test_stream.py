@@ -69,7 +69,7 @@ def of(*stores: MadeStore) -> list[tuple[object, ...]]:
 
 @pytest.mark.heavy
 def test_a_query_that_is_run_again_reads_on_where_it_ended(spark: SparkSession, tmp_path: Path) -> None:
-    store, sink = three_states(tmp_path / "shard"), Sink(tmp_path / "sink")
+    store, sink = three_states(tmp_path / "shard", count=200), Sink(tmp_path / "sink")
     frame = follow(spark, store.path, maxEventsPerTrigger=100)
     sink.run(frame)
     assert sink.rows() == of(store)
@@ -88,7 +88,7 @@ def test_a_query_that_is_run_again_reads_on_where_it_ended(spark: SparkSession, 
 
 @pytest.mark.heavy
 def test_a_batch_that_failed_comes_again_with_the_same_events(spark: SparkSession, tmp_path: Path) -> None:
-    store, sink = three_states(tmp_path / "shard"), Sink(tmp_path / "sink")
+    store, sink = three_states(tmp_path / "shard", count=200), Sink(tmp_path / "sink")
     frame = follow(spark, store.path, maxEventsPerTrigger=150)
 
     def crash(number: int) -> None:
