@@ -10,6 +10,8 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from tests.spark.settings import settings_folder
+
 ROOT = Path(__file__).parents[2]
 BLOCKED = (
     "lmdb",
@@ -117,7 +119,9 @@ def job() -> str:
 
 
 @pytest.mark.heavy
-def test_a_cluster_of_two_workers_gets_the_package_by_py_files(tmp_path: Path) -> None:
+def test_a_cluster_of_two_workers_gets_the_package_by_py_files(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """Workers are processes of their own, start elsewhere, and know our code only by the archive that was shipped."""
     from pyspark_eventstore.session import why_no_java
 
@@ -125,7 +129,7 @@ def test_a_cluster_of_two_workers_gets_the_package_by_py_files(tmp_path: Path) -
         pytest.skip(reason)
     from tests.spark.made import three_states
 
-    store = three_states(tmp_path / "shard", count=3_000)
+    store = three_states(tmp_path / "shard", count=1_000)
     expected = store.sequence
     store.close()
     (tmp_path / "job.py").write_text(job())
@@ -138,10 +142,10 @@ def test_a_cluster_of_two_workers_gets_the_package_by_py_files(tmp_path: Path) -
         "PYSPARK_PYTHON": str(interpreter),
         "PYSPARK_DRIVER_PYTHON": str(interpreter),
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_CONF_DIR": str(settings_folder(tmp_path_factory.mktemp("spark"))),
     }
-    here = f"--conf spark.ui.enabled=false --conf spark.local.dir={tmp_path} --conf spark.executor.memory=512m"
     ship, submit = cluster_commands()
-    submit = submit.replace("spark://…", f"'local-cluster[2,1,1024]' {here}")
+    submit = submit.replace("spark://…", "'local-cluster[2,1,1024]' --conf spark.executor.memory=512m")
     submit = f"{submit} {store.path} {tmp_path}/out {tmp_path}/modules"
     for command in (ship, submit):
         command = command.replace("/tmp/es.zip", f"{tmp_path}/es.zip")
