@@ -342,7 +342,7 @@ def collect_stats(store: EmbeddedStore) -> Stats:
         "sort_failures": store.maintenance.failures,
         "sort_stopped_at_file": store.maintenance.stopped_at,
         "directory_damaged": engine.directory.distrusted is not None,
-        "attention": store.maintenance.attention or engine.directory.attention,
+        "attention": store.maintenance.attention or store.maintenance.index_attention or engine.directory.attention,
         "torn_bytes_at_start": store.report.torn_bytes,
         "poisoned": engine.failed is not None,
     }

@@ -37,6 +37,8 @@ class EventFiles:
         self._indexes: OrderedDict[int, EventIndex] = OrderedDict()
         self._maps: OrderedDict[int, memoryview] = OrderedDict()
         self._lock = threading.Lock()
+        self._updates = 0
+        self.on_damage: Callable[[int], None] = lambda number: None
 
     def add(self, header: ChunkHeader) -> None:
         """The next file. For a sorted one, its index header is read.
@@ -54,6 +56,7 @@ class EventFiles:
         """The file was completed, or replaced by its sorted self."""
         if header.sorted:
             with self._lock:
+                self._updates += 1
                 self._files.pop(header.number, None)
                 self._indexes.pop(header.number, None)
                 self._maps.pop(header.number, None)
@@ -116,12 +119,19 @@ class EventFiles:
             file.close()
 
     def index(self, number: int) -> EventIndex:
-        """The mapped index of a sorted file.
+        """The mapped index of a sorted file. `on_damage` is told its number where it turns out to be damaged, then or later.
 
         Raises:
             Corrupt, ReadFailed
         """
-        return self._pooled(self._indexes, number, lambda: open_index(self.folder.files, self.folder.beside(number, INDEX)))
+        return self._pooled(self._indexes, number, lambda: self._open_index(number))
+
+    def _open_index(self, number: int) -> EventIndex:
+        try:
+            return open_index(self.folder.files, self.folder.beside(number, INDEX), lambda: self.on_damage(number))
+        except Corrupt:
+            self.on_damage(number)
+            raise
 
     def at_sequence(self, sequence: int) -> ChunkHeader | None:
         """The file that holds `sequence`, or would if it existed."""
@@ -140,6 +150,7 @@ class EventFiles:
             if opened is not None:
                 pool.move_to_end(number)
                 return opened
+            updates = self._updates
         try:
             fresh = open_it()  # without the lock: a slow disk holds up only those who need this file
         except OSError as error:
@@ -147,6 +158,8 @@ class EventFiles:
                 f"{self.name(number)}: opening it or its index failed: {error.strerror}", file=self.name(number)
             ) from error
         with self._lock:
+            if self._updates != updates:  # it may be what was replaced meanwhile: good for whoever asked, and for nobody else
+                return fresh
             opened = pool.setdefault(number, fresh)
             if len(pool) > self._open_max:
                 pool.popitem(last=False)

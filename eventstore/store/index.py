@@ -23,6 +23,7 @@ import struct
 import uuid
 import zlib
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -172,11 +173,15 @@ def read_header(file: File, name: str) -> IndexHeader:
 
 
 class EventIndex:
-    """A mapped index. Columns are numpy arrays over the mapped file, read in place."""
+    """A mapped index. Columns are numpy arrays over the mapped file, read in place.
 
-    def __init__(self, file: File, name: str) -> None:
+    `on_damage` is told, on whatever thread that is, before an operation raises Corrupt for what the index holds.
+    """
+
+    def __init__(self, file: File, name: str, on_damage: Callable[[], None] = lambda: None) -> None:
         self.header = read_header(file, name)
         self.name = name
+        self._on_damage = on_damage
         self._map = np.frombuffer(file.map(), np.uint8)
         self.columns: Columns = {column: self._column(column) for column in COLUMNS}
         self._record = self.columns["record"]
@@ -208,7 +213,7 @@ class EventIndex:
         if name not in self._sound_columns:
             offset, _, crc = self.header.columns[name]
             if crc32c(np.ascontiguousarray(column).view(np.uint8).data) != crc:
-                raise Corrupt(self.name, offset, f"the checksum of column {name} does not match; rebuild the index")
+                raise self._damaged(offset, f"the checksum of column {name} does not match")
             self._sound_columns.add(name)
         return column
 
@@ -283,7 +288,7 @@ class EventIndex:
             if row_crc(self.columns, group) != int(self.columns["row_crc"][group]):
                 offset = self.header.columns["ordinal"][0]
                 rows = f"rows {group * ROWS_PER_CRC} to {(group + 1) * ROWS_PER_CRC}"
-                raise Corrupt(self.name, offset, f"the checksum of {rows} does not match; rebuild the index")
+                raise self._damaged(offset, f"the checksum of {rows} does not match")
             sound[group] = 1
             group = sound.find(0, group + 1, end)
 
@@ -356,13 +361,17 @@ class EventIndex:
         first, last = self._blocks[block], self._blocks[block + 1]
         if block_crc(self.columns, first, last) != int(self.columns["block_crc"][block]):
             offset = self.header.columns["id_ends"][0]
-            raise Corrupt(self.name, offset, f"block {block} of the aggregate table is damaged; rebuild the index")
+            raise self._damaged(offset, f"block {block} of the aggregate table is damaged")
         self._sound_blocks[block] = 1
 
+    def _damaged(self, offset: int, what: str) -> Corrupt:
+        self._on_damage()
+        return Corrupt(self.name, offset, f"{what}; a server builds the index again, `eventstore rebuild` does where none runs")
 
-def open_index(files: Files, path: Path) -> EventIndex:
+
+def open_index(files: Files, path: Path, on_damage: Callable[[], None] = lambda: None) -> EventIndex:
     file = files.open(path)
     try:
-        return EventIndex(file, str(path))
+        return EventIndex(file, str(path), on_damage)
     finally:
         file.close()

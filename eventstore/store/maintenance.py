@@ -1,6 +1,7 @@
 """Sorting in the background: completed files, one at a time, in a child process; then the switch, then the directory.
 
-In between each step leaves a store that answers everything: memory covers the file until the directory does.
+In between each step leaves a store that answers everything: memory covers the file until the directory does. An index
+that turns out to be damaged is built again from its file beside that.
 
 Files are sorted strictly in their order, and one that is corrupt stops those behind it. It cannot be passed over: memory
 answers for unsorted files and is asked first, so a later file that only the directory knew would be hidden behind what
@@ -10,6 +11,7 @@ further file stays in memory; so `attention` says which file it is and what to d
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import signal
@@ -123,7 +125,7 @@ class Maintenance:
     """Sorts what is completed. A failure is logged and tried again later; the store goes on unsorted meanwhile.
 
     `stopped_at`: the file that is corrupt and holds up those behind it, 0 where there is none. `attention`: that in words,
-    with what to do about it.
+    with what to do about it; or which index is damaged and cannot be built again.
     """
 
     def __init__(self, engine: Engine, sorter: Sorter) -> None:
@@ -131,19 +133,27 @@ class Maintenance:
         self._sorter = sorter
         self._wake = trio.Event()
         self._quiet = trio.Event()
+        self._damage = trio.Event()
+        self._damaged: set[int] = set()
+        self._token: trio.lowlevel.TrioToken | None = None
+        engine.files.on_damage = self._note_damage
+        self._writing = trio.Lock()  # of a sorted file or its index: the temporary files of a number have one name
         self._pause = _RETRY_SECONDS
         self.failures = 0
         self.sorted_files = 0
         self.stopped_at = 0
         self.attention: str | None = None
+        self.index_attention: str | None = None
 
     def wake(self) -> None:
         """Something was completed."""
         self._wake.set()
 
     async def run(self) -> None:
+        self._token = trio.lowlevel.current_trio_token()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._prove)
+            nursery.start_soon(self._mend_indexes)
             await self._sort_completed()
 
     async def _prove(self) -> None:
@@ -160,6 +170,43 @@ class Maintenance:
         else:
             mark_proven(directory)
             _log.info("the directory was read whole after the unclean stop, and is sound")
+
+    def _note_damage(self, number: int) -> None:
+        """Readers call it on their threads."""
+        self._damaged.add(number)
+        if self._token is not None:
+            with contextlib.suppress(trio.RunFinishedError):
+                self._token.run_sync_soon(self._wake_mender)
+
+    def _wake_mender(self) -> None:
+        self._damage.set()
+
+    async def _mend_indexes(self) -> None:
+        """Builds indexes again that readers found to be damaged. All they say is in the event files."""
+        pause = _RETRY_SECONDS
+        while True:
+            if not self._damaged:
+                await self._damage.wait()
+            self._damage = trio.Event()
+            for number in sorted(self._damaged):
+                name = self._engine.files.index_name(number)
+                try:
+                    await self._write_index(number)
+                except Exception as error:
+                    self.failures += 1
+                    self.index_attention = f"{name} is damaged and could not be built again: {error}"
+                    _log.error("%s. Tried again in %g s", self.index_attention, pause)
+                    await trio.sleep(pause)
+                    pause = min(2 * pause, _DAMAGED_RETRY_SECONDS_MAX)
+                else:
+                    self._damaged.discard(number)
+                    self.index_attention, pause = None, _RETRY_SECONDS
+                    _log.warning("%s was damaged, and was built again", name)
+
+    async def _write_index(self, number: int) -> None:
+        await self._write(number)
+        files = self._engine.files
+        files.update(files.headers[number - 1])
 
     async def _sort_completed(self) -> None:
         while True:
@@ -220,9 +267,13 @@ class Maintenance:
         await self._release(file)
 
     async def _write_sorted(self, number: int) -> None:
-        await self._sorter.sort(number)
-        await trio.to_thread.run_sync(switch, self._engine.files.folder, number, self._sorter.token)
+        await self._write(number)
         self._engine.use_sorted(number)
+
+    async def _write(self, number: int) -> None:
+        async with self._writing:
+            await self._sorter.sort(number)
+            await trio.to_thread.run_sync(switch, self._engine.files.folder, number, self._sorter.token)
 
     async def _release(self, file: TailFile) -> None:
         engine = self._engine

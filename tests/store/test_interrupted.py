@@ -144,6 +144,50 @@ async def test_an_index_that_is_damaged_before_it_is_listed_is_built_again(tmp_p
         nursery.cancel_scope.cancel()
 
 
+async def test_an_index_that_is_damaged_at_rest_is_built_again_once_somebody_needs_it(tmp_path: Path) -> None:
+    settings = StoreSettings(file_size_bytes=64 * 1024, preallocate_bytes=64 * 1024)
+    async with es.open_store(tmp_path / "data", settings) as store:
+        await fill_files(store)
+        await store.maintenance.wait_until_sorted()
+        folder = store.engine.files.folder
+    path = folder.beside(1, "index")
+    sound = path.read_bytes()
+    offset, _, _ = open_index(folder.files, path).header.columns["version"]
+    path.write_bytes(sound[:offset] + bytes((sound[offset] ^ 1,)) + sound[offset + 1 :])
+    async with es.open_store(tmp_path / "data", settings) as store:
+        with pytest.raises(es.Corrupt, match="builds the index again"):
+            await store.append("order-0", [es.NewEvent("T")], 15, "new")
+
+        async def is_sound() -> bool:
+            return path.read_bytes() == sound
+
+        await eventually(is_sound, "the index is built again")
+        assert [event.version async for event in store.read("order-0")] == list(range(1, 16))
+        assert (await store.stats())["attention"] is None
+
+
+async def test_a_damaged_index_of_a_damaged_file_calls_for_attention(tmp_path: Path) -> None:
+    settings = StoreSettings(file_size_bytes=64 * 1024, preallocate_bytes=64 * 1024)
+    async with es.open_store(tmp_path / "data", settings) as store:
+        await fill_files(store)
+        await store.maintenance.wait_until_sorted()
+        folder = store.engine.files.folder
+    offset, _, _ = open_index(folder.files, folder.beside(1, "index")).header.columns["version"]
+    for path, place in (folder.beside(1, "index"), offset), (folder.chunk_path(1), 5000):
+        raw = bytearray(path.read_bytes())
+        raw[place] ^= 1
+        path.write_bytes(raw)
+    async with es.open_store(tmp_path / "data", settings) as store:
+        with pytest.raises(es.Corrupt):
+            store.engine.files.index(1).verify()
+
+        async def is_told() -> bool:
+            attention = (await store.stats())["attention"]
+            return attention is not None and "could not be built again" in str(attention)
+
+        await eventually(is_told, "somebody has to put the event file back")
+
+
 async def test_the_background_sorting_of_a_store_is_done_in_a_child_process(tmp_path: Path) -> None:
     settings = StoreSettings(file_size_bytes=64 * 1024, preallocate_bytes=64 * 1024)
     async with es.open_store(tmp_path / "data", settings) as store:
