@@ -12,7 +12,7 @@ import errno
 import fcntl
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -78,6 +78,17 @@ class Files(Protocol):
         Raises:
             FolderRefused: another process (or another store of this process) holds it.
         """
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """What the operating system refuses by descriptor is said of `path`."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 class Lock(Protocol):

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eventstore.chunks.documents import PREVIOUS, Document, read_document, write_document
-from eventstore.chunks.files import File, Files
+from eventstore.chunks.files import File, Files, naming
 from eventstore.chunks.header import (
     FOOTER_BYTES,
     HEADER_BYTES,
@@ -89,7 +89,8 @@ class ChunkFolder:
         try:
             document = read_document(self.files, path)
         except FileNotFoundError:
-            raise FolderRefused(str(path), "is missing; restore it. Nothing was changed") from None
+            how = f"restore it: {path.name}{PREVIOUS} is the copy before"
+            raise FolderRefused(str(path), f"is missing; {how}. Nothing was changed") from None
         last, end = document.get("last_chunk"), document.get("last_chunk_end")
         if not isinstance(last, int) or not isinstance(end, int):
             raise Corrupt(str(path), 0, f"no chunk number or byte offset; the copy before is {path.name}{PREVIOUS}")
@@ -106,7 +107,8 @@ class ChunkFolder:
         path = self.chunk_path(number)
         file = self.files.open(path)
         try:
-            size, header = file.size(), _read_header(file, str(path), self.kind)
+            with naming(path):
+                size, header = file.size(), _read_header(file, str(path), self.kind)
         finally:
             file.close()
         if header.number != number:

@@ -119,6 +119,8 @@ def find_valid(data: bytes | memoryview, start: int, header_bytes: int) -> list[
         _, _, crc, _, length, known, *_ = PREFIX.unpack_from(raw, position)
         end = position + length
         plausible = header_bytes + TRAILER.size <= length <= RECORD_BYTES_MAX and end <= len(raw)
+        # the cheap check first: data that only looks like the start of a record costs no checksum over all behind it
+        plausible = plausible and TRAILER.unpack_from(raw, end - TRAILER.size) == (TRAILER_MARK, length)
         if plausible and crc32c(view[position + CRC_FROM : end]) == crc:
             found.append((position, known))
             position = raw.find(pattern, end)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 
-from eventstore.chunks.documents import PREVIOUS, read_document
+from eventstore.chunks.documents import read_document
 from eventstore.chunks.files import Files
 from eventstore.chunks.folder import ChunkFolder
 from eventstore.chunks.header import EVENTS
@@ -45,4 +45,4 @@ def read_identity(files: Files, path: Path) -> uuid.UUID:
     try:
         return uuid.UUID(str(document.get("store")))
     except ValueError:
-        raise Corrupt(str(path / STORE), 0, f"no uuid of a store; the copy before is {STORE}{PREVIOUS}") from None
+        raise Corrupt(str(path / STORE), 0, "no uuid of a store; `eventstore inspect` shows it for any event file") from None

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TypeVar
 
-from eventstore.chunks.files import File
+from eventstore.chunks.files import File, naming
 from eventstore.chunks.folder import ChunkFolder
 from eventstore.chunks.header import ChunkHeader
 from eventstore.errors import Corrupt, ReadFailed
@@ -87,7 +87,8 @@ class EventFiles:
         except FileNotFoundError:
             raise Corrupt(str(path), 0, "the index of a sorted event file is missing") from None
         try:
-            index = read_header(file, str(path))
+            with naming(path):
+                index = read_header(file, str(path))
         finally:
             file.close()
         if not index.belongs_to(header):

@@ -79,7 +79,9 @@ class ChildSorter:
             sys.executable, "-m", "eventstore.store.sorting_process", step, str(self._data), str(number),
             str(self._directory), self.token,
         ]  # fmt: skip
-        process = await trio.lowlevel.open_process(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+        process = await trio.lowlevel.open_process(
+            command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        )
         assert process.stdin is not None
         assert process.stderr is not None
         said = b""

@@ -122,8 +122,9 @@ def _refusing(path: Path) -> Iterator[None]:
     """Turns what the operating system says about the folder into one line that names it."""
     try:
         yield
-    except (NotADirectoryError, FileExistsError):
-        raise FolderRefused(str(path), "is a file, not a folder; choose another path") from None
+    except (NotADirectoryError, FileExistsError) as error:
+        where = path if path.is_file() else error.filename or path
+        raise FolderRefused(str(where), "is a file, not a folder; choose another path") from None
     except PermissionError as error:
         raise FolderRefused(str(path), f"cannot be written ({error.strerror}); check owner and mode") from None
     except OSError as error:

@@ -3,13 +3,14 @@
 `sort` writes the temporary files of one event file (the parent puts them in place); `list` adds a file that is in
 place to the directory; `prove` reads the directory whole. All may be killed at any time and done again. Runs at the
 lowest priority, and ends when its standard input does, which its parent holds open: an orphan must not go on writing what
-another process will sort anew.
+another process will sort anew. A signal that asks a whole group of processes to stop is its parent's to answer.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import threading
 from pathlib import Path
@@ -53,6 +54,8 @@ def main(arguments: list[str]) -> int:
 
 def _yield_to_others() -> None:
     os.nice(19)
+    for number in signal.SIGTERM, signal.SIGINT:
+        signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
