@@ -102,7 +102,7 @@ def test_a_flipped_bit_is_noticed_by_a_look_up_and_by_filtered_rows(spark: Spark
 def test_a_flipped_bit_in_an_index_names_it(spark: SparkSession, shard: Path) -> None:
     path = shard / "events" / "0000000001.index"
     flip(path, path.stat().st_size // 2)
-    assert re.search(r"0000000001\.index: corrupt at byte offset \d+: .* rebuild the index", complaint(spark, shard))
+    assert re.search(r"0000000001\.index: corrupt at byte offset \d+: .* `eventstore rebuild` does", complaint(spark, shard))
 
 
 def test_a_missing_index_and_one_of_another_file(spark: SparkSession, shard: Path) -> None:
