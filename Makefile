@@ -1,9 +1,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Tests start hundreds of servers, and most of them wait for a disk: compiled once, and two more at a time than there are processors.
+# Tests start hundreds of servers, and most of them wait for a disk: compiled once, and one more at a time than there are processors.
 unexport PYTHONDONTWRITEBYTECODE
-WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
+WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 .PHONY: help demo test check bench clean
 help: ## list the targets
