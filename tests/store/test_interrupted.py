@@ -10,6 +10,7 @@ import pytest
 import trio
 
 import eventstore as es
+from eventstore.chunks.folder import ChunkFolder
 from eventstore.config import StoreSettings
 from eventstore.store.embedded import EmbeddedStore
 from eventstore.store.index import open_index
@@ -144,12 +145,17 @@ async def test_an_index_that_is_damaged_before_it_is_listed_is_built_again(tmp_p
         nursery.cancel_scope.cancel()
 
 
-async def test_an_index_that_is_damaged_at_rest_is_built_again_once_somebody_needs_it(tmp_path: Path) -> None:
-    settings = StoreSettings(file_size_bytes=64 * 1024, preallocate_bytes=64 * 1024)
-    async with es.open_store(tmp_path / "data", settings) as store:
+async def sorted_files(path: Path, settings: StoreSettings) -> ChunkFolder:
+    """The event files of a store that was filled, sorted and closed."""
+    async with es.open_store(path, settings) as store:
         await fill_files(store)
         await store.maintenance.wait_until_sorted()
-        folder = store.engine.files.folder
+        return store.engine.files.folder
+
+
+async def test_an_index_that_is_damaged_at_rest_is_built_again_once_somebody_needs_it(tmp_path: Path) -> None:
+    settings = StoreSettings(file_size_bytes=64 * 1024, preallocate_bytes=64 * 1024)
+    folder = await sorted_files(tmp_path / "data", settings)
     path = folder.beside(1, "index")
     sound = path.read_bytes()
     offset, _, _ = open_index(folder.files, path).header.columns["version"]
@@ -168,10 +174,7 @@ async def test_an_index_that_is_damaged_at_rest_is_built_again_once_somebody_nee
 
 async def test_a_damaged_index_of_a_damaged_file_calls_for_attention(tmp_path: Path) -> None:
     settings = StoreSettings(file_size_bytes=64 * 1024, preallocate_bytes=64 * 1024)
-    async with es.open_store(tmp_path / "data", settings) as store:
-        await fill_files(store)
-        await store.maintenance.wait_until_sorted()
-        folder = store.engine.files.folder
+    folder = await sorted_files(tmp_path / "data", settings)
     offset, _, _ = open_index(folder.files, folder.beside(1, "index")).header.columns["version"]
     for path, place in (folder.beside(1, "index"), offset), (folder.chunk_path(1), 5000):
         raw = bytearray(path.read_bytes())
