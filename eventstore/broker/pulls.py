@@ -37,6 +37,8 @@ _TURN_BYTES: Final = 256 * 1024  # taken from memory, before others on the loop 
 _TURN_ENTRIES: Final = 16_384  # looked at, likewise
 _ENTRIES_OF_A_QUEUE: Final = 16  # what finding nothing in a queue costs, in entries
 _READERS_MAX: Final = 16
+_LONG_WAIT_SECONDS: Final = 10.0
+_LONG_WAITS_END_SECONDS: Final = 0.5  # apart: one wake-up for all of them costs little more than for one
 
 Making: TypeAlias = Callable[[], AbstractAsyncContextManager[None]]
 """What has to be entered while messages are looked for, and left once they are found or there are none."""
@@ -84,8 +86,9 @@ class Pulls:
     ) -> list[Pulled]:  # fmt: skip
         """The next messages of some queues, one `Pulled` for each, together about so many messages and bytes.
 
-        Where none of them has any, waits up to `wait_s` for one. What did not match a filter is passed over: go on at
-        `next_offset` even where `count` is 0. An offset outside of its queue is brought into it, and that is said at once.
+        Where none of them has any, waits up to `wait_s` for one; of 10 seconds and more up to half a second less. What did
+        not match a filter is passed over: go on at `next_offset` even where `count` is 0. An offset outside of its queue is
+        brought into it, and that is said at once.
 
         Raises:
             UnknownTopic, UnknownQueue, InvalidArgument, Corrupt, ReadFailed, Closed
@@ -105,7 +108,7 @@ class Pulls:
         check_int("bytes_max", bytes_max, 1, PULL_BYTES_MAX)
         check_int("wants", len(wants), 1, WANTS_MAX)
         self._check_open()
-        deadline = trio.current_time() + min(max(wait_s, 0.0), WAIT_SECONDS_MAX)
+        deadline = _deadline(trio.current_time(), min(max(wait_s, 0.0), WAIT_SECONDS_MAX))
         sought = list(self._seek(wants))
         if len({each.log.key for each in sought}) < len(sought):
             raise InvalidArgument("a queue is named twice; a pull goes on in one place of each", field="queue")
@@ -255,6 +258,13 @@ class Pulls:
             await waiter.event.wait()
         found, now = waiter.take(), trio.current_time()
         return found + [each for each in due if each.due_at is not None and each.due_at <= now and each not in found]
+
+
+def _deadline(now: float, wait_s: float) -> float:
+    """Never later than asked for; long waits end together with others."""
+    if wait_s < _LONG_WAIT_SECONDS:
+        return now + wait_s
+    return (now + wait_s) // _LONG_WAITS_END_SECONDS * _LONG_WAITS_END_SECONDS
 
 
 def queue_log(engine: Engine, topics: Topics, topic: str, queue: int) -> QueueLog:

@@ -36,6 +36,7 @@ _SERVED_BYTES_A_TURN: Final = 1024 * 1024  # of answers to one connection, befor
 _GATHERED_TURNS_MAX: Final = 3
 _COMPLAINT_SECONDS: Final = 60.0  # so often at most is it logged that somebody sends rubbish
 _HOUSEKEEPING_SECONDS: Final = 0.25
+_EAGER_SECONDS: Final = 0.002  # who asks again within this time may do so again; in it is a write in place
 _LINGER_QUIET_SECONDS: Final = 0.0002
 _LINGER_SECONDS_MAX: Final = 0.001
 _CAN_LINGER: Final = (os.cpu_count() or 1) > 1  # on a single processor it would be in its client's way
@@ -56,7 +57,10 @@ class Room(Protocol):
 
 
 class Gate:
-    """Accepts, receives and sends. `handle` is given each payload; `end_turn` is called after the last of a turn."""
+    """Accepts, receives and sends. `handle` is given each payload; `end_turn` is called after the last of a turn.
+
+    `holding`: the connections of whose requests something is kept: the others cost nothing to whoever bounds that.
+    """
 
     def __init__(
         self,
@@ -76,6 +80,7 @@ class Gate:
         self._settled: trio.Event | None = None
         self.outgoing = Outgoing(limits.unsent_bytes_max, limits.outgoing_bytes_max)
         self.connections: set[Connection] = set()
+        self.holding: set[Connection] = set()
         self._entrance = Entrance(listener, self._selector, self.connections, limits.connections_max)
         self._housekeeping = Housekeeping(limits, self.connections, self.outgoing, self.drop)
 
@@ -90,7 +95,9 @@ class Gate:
                 await trio.lowlevel.wait_readable(descriptor)
                 if room.full:
                     await self._stall(room)
-                if self.turn(self._selector.select(0)) == 1 and _CAN_LINGER:
+                ready = self._selector.select(0)
+                eager = _CAN_LINGER and _is_eager(ready)
+                if self.turn(ready) == 1 and eager:
                     while self._linger(room):
                         await trio.lowlevel.checkpoint()  # the other tasks' turn
         finally:
@@ -121,18 +128,23 @@ class Gate:
         be waiting to give. Returns whether to go on: true when requests still come, but other tasks must have their turn.
         """
         started = quiet_since = time.perf_counter()
-        while not room.writing and not any(connection.owed for connection in self.connections):
+        owing = self._owes()
+        while not room.writing and not owing:
             ready = self._selector.select(0)
             now = time.perf_counter()
             if ready:
                 if self.turn(ready) != 1:
                     return False
+                owing = self._owes()
                 quiet_since = time.perf_counter()
             elif now - quiet_since > _LINGER_QUIET_SECONDS:
                 return False
             if now - started > _LINGER_SECONDS_MAX:
                 return True
         return False
+
+    def _owes(self) -> bool:
+        return any(connection.owed for connection in self.connections)
 
     def turn(self, events: list[tuple[selectors.SelectorKey, int]]) -> int:
         """Serves everything that is ready now; returns how many connections that were.
@@ -200,6 +212,10 @@ class Gate:
             self.drop(connection)
         else:
             self._touched.add(connection)  # `flush` tells the selector, when what can be sent was sent
+            if connection.held_bytes:
+                self.holding.add(connection)
+            else:
+                self.holding.discard(connection)
 
     def send(self, connection: Connection, frame: bytes) -> None:
         """Queues a frame; it goes out at the end of the turn, or at the next `flush`."""
@@ -263,6 +279,7 @@ class Gate:
             self._selector.unregister(connection.socket)
             connection.watched = 0
         self.connections.discard(connection)
+        self.holding.discard(connection)
         self.outgoing.forget(connection)
 
     # -- coming and going ---------------------------------------------------------------------------------------------
@@ -303,3 +320,9 @@ class Gate:
         owing = (client.owed or client.unsent or client.pending for client in self.connections)
         if self._settled is not None and not any(owing):
             self._settled.set()
+
+
+def _is_eager(ready: list[tuple[selectors.SelectorKey, int]]) -> bool:
+    """Whether only one client asks, and has asked just before: for one that asks now and then nobody need look out."""
+    connection: Connection | None = ready[0][0].data if len(ready) == 1 else None
+    return connection is not None and trio.current_time() - connection.heard < _EAGER_SECONDS

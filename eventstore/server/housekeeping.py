@@ -30,7 +30,7 @@ class Housekeeping:
 
     def look(self, now: float) -> None:
         """To be called a few times a second, but not while it is the server that does not serve."""
-        for connection in list(self._connections):
+        for connection in self._suspects(now):
             why = self._overdue(connection, now)
             if why is not None:
                 _log.info("closing a connection (%s): %s", connection.name or "no hello", why)
@@ -41,6 +41,15 @@ class Housekeeping:
                 connection.name or "no hello", connection.unsent_bytes,
             )  # fmt: skip
             self._drop(connection)
+
+    def _suspects(self, now: float) -> list[Connection]:
+        """All whose time can be over: one look at each of thousands, four times a second."""
+        idle_since = now - self._limits.idle_timeout_s
+        return [
+            each
+            for each in self._connections
+            if each.frame_since is not None or each.blocked_since is not None or not each.greeted or each.heard < idle_since
+        ]
 
     def _overdue(self, connection: Connection, now: float) -> str | None:
         limits = self._limits

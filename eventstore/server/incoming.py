@@ -16,12 +16,12 @@ from eventstore.protocol import encode_error
 from eventstore.server.connection import Connection
 from eventstore.server.gate import Gate
 
-_LOOK_SECONDS: Final = 0.01  # adding up thousands of connections takes long enough not to be done every turn
+_LOOK_SECONDS: Final = 0.01  # adding up thousands of frames takes long enough not to be done every turn
 _log = logging.getLogger(__name__)
 
 
 class Incoming:
-    """Looks at what all connections hold, once in a while; between two looks they may go beyond the bound."""
+    """Looks at what is held of all connections, once in a while; between two looks they may go beyond the bound."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -42,7 +42,7 @@ class Incoming:
         """Closes connections until what is held is within the bound."""
         gate = self._gate
         assert gate is not None
-        held = {connection: size for connection in gate.connections if (size := connection.held_bytes)}
+        held = {connection: size for connection in gate.holding if (size := connection.held_bytes)}
         total = sum(held.values())
         if total <= self._bytes_max:
             return

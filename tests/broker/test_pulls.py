@@ -110,7 +110,27 @@ async def test_a_filter_that_left_everything_out_says_so_within_a_second_of_the_
         assert (page.count, page.next_offset) == (0, 3)
         assert autojump_clock.current_time() - began <= 1.0
         (page,) = await broker.pulls.finish(search_for(broker, 3, tags="new"))
-        assert autojump_clock.current_time() - began >= 60.0, "nothing was left out"
+        assert autojump_clock.current_time() - began >= 59.5, "nothing was left out"
+
+
+async def test_long_waits_end_together_and_short_ones_at_their_time(autojump_clock: trio.testing.MockClock) -> None:
+    async with broker_with() as broker:
+        ended: list[tuple[float, float]] = []
+
+        async def wait(delay_s: float, wait_s: float) -> None:
+            await trio.sleep(delay_s)
+            began = trio.current_time()
+            await broker.pulls.pull([Want("orders", 0, 0)], wait_s=wait_s)
+            ended.append((trio.current_time(), trio.current_time() - began))
+
+        async with trio.open_nursery() as nursery:
+            for number in range(10):
+                nursery.start_soon(wait, number / 100, 60.0)
+        assert len({at for at, _ in ended}) <= 2
+        assert all(59.5 <= seconds <= 60.0 for _, seconds in ended)
+        ended.clear()
+        await wait(0.0, 1.25)
+        assert ended[0][1] >= 1.25
 
 
 async def test_a_retry_that_is_due_is_found_by_a_pull_that_waits_for_it(autojump_clock: trio.testing.MockClock) -> None:

@@ -69,6 +69,26 @@ async def test_a_handler_that_fails_closes_only_its_own_connection(caplog: pytes
     assert "ZeroDivisionError: a bug" in caplog.text
 
 
+async def test_a_gate_knows_whose_requests_it_keeps_a_part_of() -> None:
+    async with echoing() as (gate, port):
+        whole, part, gone = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(3)]
+        assert await ask(whole, b"abc") == encode_ok(3)
+        for stream in (part, gone):
+            await stream.send_all(LENGTH.pack(4) + b"ab")
+        while len(gate.holding) < 2:
+            await trio.lowlevel.checkpoint()
+        assert [connection.held_bytes for connection in gate.holding] == [LENGTH.size + 2] * 2
+        await gone.aclose()
+        while len(gate.connections) > 2:
+            await trio.lowlevel.checkpoint()
+        assert len(gate.holding) == 1
+        await part.send_all(b"cd")
+        assert bytes(await part.receive_some()) == encode_ok(4)
+        assert not gate.holding
+        for stream in (whole, part):
+            await stream.aclose()
+
+
 @asynccontextmanager
 async def owing() -> AsyncIterator[tuple[Gate, int]]:
     """A gate that owes the answer to each b"later", and keeps house; a connection may be owed one."""
