@@ -88,6 +88,8 @@ def _written(path: Path | None, force: bool) -> Iterator[BinaryIO]:
     if path.exists() and not (force and path.is_file()):
         hint = "--force overwrites it" if path.is_file() else "name a file"
         raise FileExistsError(errno.EEXIST, f"is there already; {hint}", str(path))
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "is no folder; create it first", str(path.parent))
     temporary = path.with_name(path.name + ".part")
     try:
         with open(temporary, "wb") as raw:

@@ -44,10 +44,12 @@ def serve(
     Example:
       eventstore serve --data ./data --listen 127.0.0.1:7701 --http 127.0.0.1:7702
     """
+    import structlog
+
     from eventstore.server.listening import run_to_end
     from eventstore.server.logs import configure_logs
     from eventstore.server.serve import run
-    from eventstore.server.settings import load_settings
+    from eventstore.server.settings import load_settings, misspelled_variables
 
     given = _parse(settings or [])
     named = {
@@ -59,6 +61,10 @@ def serve(
     given.update({name: value for name, value in named.items() if value is not None})
     loaded = load_settings(config, **given)
     configure_logs(loaded.log_format, loaded.log_level)
+    for name, meant in misspelled_variables().items():
+        structlog.get_logger("eventstore.server").warning(
+            "a variable of the environment is no setting", variable=name, did_you_mean=meant
+        )
     run_to_end(partial(run, loaded))
 
 

@@ -15,7 +15,7 @@ class Silent(OSError):
 
 def lost(address: Address, cause: Exception | None) -> ConnectionLost:
     """The error for whoever waited."""
-    why = str(cause) if cause is not None and str(cause) else "the connection was closed"
+    why = getattr(cause, "strerror", None) or str(cause or "") or "the connection was closed"
     question = (
         "is this the port of an event store, and not its --http?" if isinstance(cause, Silent) else "is the server running?"
     )

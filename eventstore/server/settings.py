@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -170,6 +171,17 @@ def load_settings(toml: Path | None, **given: object) -> ServerSettings:
         raise InvalidArgument(message, field="config", value=str(toml)) from None
 
 
+def misspelled_variables() -> dict[str, str]:
+    """Variables of the environment that look as if they were meant for a setting, and the name of that one. Only what is close
+    is: others may begin with the same word and be meant for somebody else.
+    """
+    names = [f"EVENTSTORE_{name}".upper() for name in (*ServerSettings.model_fields, "store")]
+    unknown = {name for name in map(str.upper, os.environ) if name.startswith("EVENTSTORE_")}.difference(names)
+    close = {name: difflib.get_close_matches(name, names, 1, _CLOSE) for name in sorted(unknown)}
+    return {name: found[0] for name, found in close.items() if found}
+
+
+_CLOSE: Final = 0.85
 _EXPECTED: Final = {
     "int_parsing": "a whole number",
     "int_type": "a whole number",

@@ -136,26 +136,32 @@ def _refusing(path: Path) -> Iterator[None]:
 
 def _take_lock(files: Files, path: Path) -> Lock:
     files.make_folder(path)
+    names = files.names(path)
+    if STORE not in names and LOCK not in names:  # perhaps somebody else's folder: nothing is left behind in it
+        _refuse_foreign(files, path, uuid.uuid4())
     return files.lock(path / LOCK)
 
 
 def _identity(files: Files, path: Path, clock: Callable[[], float]) -> uuid.UUID:
     """The uuid of the store in `path`, which is created where there is none."""
-    names = files.names(path)
-    if STORE in names:
+    if STORE in files.names(path):
         files.sync_folder(path)  # the process that wrote it may have died before it did
         return read_identity(files, path)
     identity = uuid.uuid4()
-    folder = event_folder(files, path, identity)
-    for name in names:
-        begun = name == EVENTS_FOLDER and folder.is_unused()
+    _refuse_foreign(files, path, identity)
+    event_folder(files, path, identity).create()
+    write_document(files, path / STORE, {"format": FORMAT, "store": str(identity), "created": int(clock() * 1_000_000)})
+    return identity
+
+
+def _refuse_foreign(files: Files, path: Path, identity: uuid.UUID) -> None:
+    """Raises FolderRefused where a folder without a store holds more than a store that was just begun leaves behind."""
+    for name in files.names(path):
+        begun = name == EVENTS_FOLDER and event_folder(files, path, identity).is_unused()
         if not (begun or name == LOCK or name.endswith(TEMPORARY)):
             raise FolderRefused(
                 str(path / STORE), f"is missing, though the folder holds {name}; restore it, or choose an empty folder"
             )
-    folder.create()
-    write_document(files, path / STORE, {"format": FORMAT, "store": str(identity), "created": int(clock() * 1_000_000)})
-    return identity
 
 
 def _open_engine(

@@ -58,7 +58,8 @@ def test_filters_choose_what_is_exported(serve: Serve) -> None:
 
 def test_a_file_that_cannot_be_written_is_named(serve: Serve, tmp_path: Path) -> None:
     server = serve()
-    assert "missing" in refused("export", "-o", tmp_path / "missing" / "all.jsonl", store=server.store)
+    missing = tmp_path / "missing"
+    assert refused("export", "-o", missing / "all.jsonl", store=server.store) == f"{missing}: is no folder; create it first"
 
 
 def test_a_file_that_is_there_is_overwritten_only_on_request(serve: Serve, tmp_path: Path) -> None:

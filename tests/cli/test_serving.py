@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from eventstore.errors import InvalidArgument
-from eventstore.server.settings import load_settings
+from eventstore.server.settings import load_settings, misspelled_variables
 from tests.cli.processes import DEADLINE_SECONDS, Server, output, refused, run, start
 
 Serve = Callable[..., Server]
@@ -77,6 +77,12 @@ def test_settings_come_from_options_before_the_file(serve: Serve, tmp_path: Path
 def test_a_wrong_setting_is_refused_by_name(tmp_path: Path, options: list[str], words: str) -> None:
     assert words in refused("serve", "--data", tmp_path / "data", *options, code=2)
     assert not (tmp_path / "data").exists()
+
+
+def test_a_misspelled_variable_of_the_environment_is_found_and_a_foreign_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("EVENTSTORE_DURABLITY", "EVENTSTORE_DATA", "EVENTSTORE_STORE", "EVENTSTORE_PORT_7701_TCP_ADDR"):
+        monkeypatch.setenv(name, "x")
+    assert misspelled_variables() == {"EVENTSTORE_DURABLITY": "EVENTSTORE_DURABILITY"}
 
 
 def test_a_broken_settings_file_is_refused(tmp_path: Path) -> None:

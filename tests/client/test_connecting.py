@@ -85,7 +85,7 @@ def enter_blocking(address: str, timeout: float = 5.0) -> None:
 def test_a_server_that_is_not_there_is_a_lost_connection_at_once(run: Callable[..., None]) -> None:
     address = nobody()
     for attempt in (lambda: run(enter, address), lambda: enter_blocking(address)):
-        with pytest.raises(ConnectionLost, match="is the server running") as caught:
+        with pytest.raises(ConnectionLost, match=": Connection refused; is the server running") as caught:
             attempt()
         assert caught.value.fields["address"] == address
 

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from eventstore.config import StoreSettings
 from eventstore.errors import Corrupt, EventStoreError, FolderRefused
+from eventstore.store.opening import open_folder
 from tests.simulated_disk import CRASH_MODES, SimulatedCrash, SimulatedDisk
 from tests.store.conftest import Maker, fill
 from tests.store.stepped import DATA, EVENTS, Stepped, contents, document, order_of_files
@@ -56,6 +58,13 @@ def test_an_extra_event_file_is_refused(opened: Maker, closed: SimulatedDisk) ->
 def test_a_foreign_file_among_the_event_files_is_refused(opened: Maker, closed: SimulatedDisk) -> None:
     closed.replace(EVENTS / "0000000003.events.copy", b"")
     refuses(opened, closed, "0000000003.events.copy")
+
+
+def test_nothing_is_left_behind_in_the_folder_of_somebody_else(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(FolderRefused, match=r"holds notes\.txt"):
+        open_folder(tmp_path, StoreSettings())
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
 @pytest.mark.parametrize("number", [1, 4, 5])
