@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -26,8 +26,7 @@ _TIME_AT: Final = 32
 _OFFSET_AT: Final = 40
 
 
-@dataclass(frozen=True, slots=True)
-class Pulled:
+class Pulled(NamedTuple):
     """Whole message records, how many, and where to go on. `begin` and `end`: what the queue holds, [begin, end).
 
     `clamped`: the offset that was asked for, where it was outside of that and another one was taken.

@@ -187,10 +187,10 @@ def _failure(error: Exception) -> EventStoreError:
 
 
 def _pieces(request_id: int, pulled: Sequence[Pulled]) -> list[bytes]:
-    pages = [_page_of(page) for page in pulled]
-    return encode_messages(request_id, [page.records for page in pulled], sum(page.count for page in pulled), pages)
+    records = [page.records for page in pulled if page.count]
+    return encode_messages(request_id, records, sum(page.count for page in pulled), map(_page_of, pulled))
 
 
 def _page_of(pulled: Pulled) -> QueuePage:
-    due_ms = None if pulled.due_s is None else math.ceil(pulled.due_s * 1000)
-    return QueuePage(pulled.next_offset, pulled.begin, pulled.end, pulled.clamped, due_ms, pulled.count)
+    _, count, next_offset, begin, end, clamped, due_s = pulled
+    return QueuePage(next_offset, begin, end, clamped, None if due_s is None else math.ceil(due_s * 1000), count)
