@@ -15,6 +15,7 @@ from eventstore.fields import check_int, check_text
 from eventstore.model import COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX, EVENT_BYTES_MAX, TYPE_BYTES_MAX
 
 FORMAT_MAX: Final = 3
+_FORMATS: Final = frozenset(range(FORMAT_MAX + 1))
 _FIXSTR, _FIXSTR_END, _BIN8, _BIN16, _NIL = 0xA1, 0xC0, 0xC4, 0xC5, 0xC0
 
 
@@ -94,16 +95,15 @@ def _check_events(values: Sequence[flat.Scalar]) -> None:
         raise InvalidArgument(f"a commit needs events of 4 values each, this one has {len(values)}", field="events")
     if count > COMMIT_EVENTS_MAX:
         raise _over("events", COMMIT_EVENTS_MAX, count)
-    formats, types, data, metadata = values[0::4], values[1::4], values[2::4], values[3::4]
+    formats, types, data, metadata = values[0::4], set(values[1::4]), values[2::4], values[3::4]
     fine = (
         set(map(type, formats)) == {int}
+        and set(formats) <= _FORMATS
         and set(map(type, types)) == {str}
         and set(map(type, data)) == {bytes}
         and set(map(type, metadata)) <= {bytes, type(None)}
-        and min(formats) >= 0  # type: ignore[type-var, operator] # all ints, as found above
-        and max(formats) <= FORMAT_MAX  # type: ignore[type-var, operator]
-        and all(name.isascii() and 0 < len(name) <= TYPE_BYTES_MAX for name in set(types))  # type: ignore[union-attr, arg-type]
-        and max(map(len, data)) + max(len(value or b"") for value in metadata) <= EVENT_BYTES_MAX  # type: ignore[arg-type]
+        and all(name.isascii() and 0 < len(name) <= TYPE_BYTES_MAX for name in types)  # type: ignore[union-attr, arg-type]
+        and max(map(len, data)) + max(map(len, filter(None, metadata)), default=0) <= EVENT_BYTES_MAX  # type: ignore[arg-type]
     )
     if not fine:
         for at in range(0, 4 * count, 4):
