@@ -192,5 +192,5 @@ def _pieces(request_id: int, pulled: Sequence[Pulled]) -> list[bytes]:
 
 
 def _page_of(pulled: Pulled) -> QueuePage:
-    _, count, next_offset, begin, end, clamped, due_s = pulled
-    return QueuePage(next_offset, begin, end, clamped, None if due_s is None else math.ceil(due_s * 1000), count)
+    due_ms = None if pulled.due_s is None else math.ceil(pulled.due_s * 1000)
+    return QueuePage(pulled.next_offset, pulled.begin, pulled.end, pulled.clamped, due_ms, pulled.count)
