@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple, NewType, TypeAlias
 
@@ -34,7 +34,8 @@ METADATA_IS_JSON: Final = 2
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_raw_decode = json.JSONDecoder().raw_decode
+# what raw_decode calls; the hints of the library leave it out
+_scan: Callable[[str, int], tuple[Json, int]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
 
 class Expected(enum.Enum):
@@ -67,10 +68,10 @@ def _parsed(data: bytes) -> Json:
     parsed: Json
     try:
         text = str(data, "utf-8")
-        parsed, end = _raw_decode(text)
+        parsed, end = _scan(text, 0)
         if end == len(text):
             return parsed
-    except ValueError:
+    except (ValueError, StopIteration):
         pass  # white space in front, a byte order mark, UTF-16: or no JSON, and json.loads says why
     parsed = json.loads(data)
     return parsed

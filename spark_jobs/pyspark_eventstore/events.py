@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import repeat
 from typing import Final, cast
 
 import numpy as np
@@ -23,44 +22,45 @@ from pyspark_eventstore.rows import Rows
 EVENT_COLUMNS: Final = ("aggregate_id", "version", "type", "data", "metadata", "command_id", "timestamp", "sequence", "_format")
 """In the order of `Event`."""
 
+_OBJECTS_MAX: Final = 50_000  # several batches of events
+
 
 def events_of_rows(rows: Rows) -> list[Event]:
     """The rows as events, in their order; `rows` has all columns that `EVENT_COLUMNS` are made of."""
     columns = rows.columns
-    with _without_collecting():
-        return _made(
-            _texts(rows.ids, columns["ordinal"]),
-            columns["version"].tolist(),
-            _texts(rows.types, columns["type"]),
-            _values(data(rows)),
-            _values(metadata(rows)),
-            _values(command_ids(rows)),
-            columns["time"].tolist(),
-            columns["sequence"].tolist(),
-            columns["format"].tolist(),
-        )
+    return _made(
+        _texts(rows.ids, columns["ordinal"]),
+        columns["version"].tolist(),
+        _texts(rows.types, columns["type"]),
+        _values(data(rows)),
+        _values(metadata(rows)),
+        _values(command_ids(rows)),
+        columns["time"].tolist(),
+        columns["sequence"].tolist(),
+        columns["format"].tolist(),
+    )
 
 
 def events_of_batch(batch: pa.RecordBatch) -> list[Event]:
     """The same for a record batch that has the columns `EVENT_COLUMNS`."""
-    with _without_collecting():
-        return _made(*(_values(batch.column(name)) for name in EVENT_COLUMNS))
-
-
-def _made(*columns: Iterable[object]) -> list[Event]:
-    return list(map(cast("type[Event]", tuple.__new__), repeat(Event), zip(*columns, strict=True)))
+    return _made(*(_values(batch.column(name)) for name in EVENT_COLUMNS))
 
 
 @contextmanager
-def _without_collecting() -> Iterator[None]:
-    """Nothing cyclic is made here; looking for cycles among new events takes half as long as making them."""
-    collecting = gc.isenabled()
-    gc.disable()
+def seldom_collecting() -> Iterator[None]:
+    """For as long as events are folded: with Python's own threshold it would look for cycles among the events of every batch,
+    where there are none, which takes half as long as making them. What a projection leaves behind is still collected.
+    """
+    before = gc.get_threshold()
+    gc.set_threshold(_OBJECTS_MAX, *before[1:])
     try:
         yield
     finally:
-        if collecting:
-            gc.enable()
+        gc.set_threshold(*before)
+
+
+def _made(*columns: Iterable[object]) -> list[Event]:
+    return list(map(Event, zip(*columns, strict=True)))
 
 
 def _values(column: pa.Array) -> list[object]:

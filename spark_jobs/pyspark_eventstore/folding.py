@@ -15,7 +15,7 @@ from eventstore.domain.loading import load_projection
 from eventstore.domain.projection import KEY_COLUMN, STATE_COLUMN, Projection, failed, fold, keys_of
 from eventstore.model import Event
 from pyspark_eventstore.counts import Count, Counts
-from pyspark_eventstore.events import events_of_batch
+from pyspark_eventstore.events import events_of_batch, seldom_collecting
 
 KINDS: Final[dict[type, tuple[str, pa.DataType]]] = {
     str: ("string", pa.string()),
@@ -44,9 +44,10 @@ class Keys:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         projection = load_projection(self._place, self._folder)
-        for batch in batches:
-            keys = keys_of(projection, events_of_batch(batch))
-            yield pa.RecordBatch.from_arrays([*batch.columns, pa.array(keys, pa.string())], [*batch.schema.names, KEY_COLUMN])
+        with seldom_collecting():
+            for batch in batches:
+                keys = pa.array(keys_of(projection, events_of_batch(batch)), pa.string())
+                yield pa.RecordBatch.from_arrays([*batch.columns, keys], [*batch.schema.names, KEY_COLUMN])
 
 
 class Fold:
@@ -62,7 +63,10 @@ class Fold:
         Raises:
             ProjectionFailed: names the aggregate, the version and the sequence.
         """
-        projection = load_projection(self._place, self._folder)
+        with seldom_collecting():
+            yield from self._rows(load_projection(self._place, self._folder), batches)
+
+    def _rows(self, projection: Projection[Any], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         states: dict[str, Any] = {}
         last: dict[str, Event] = {}
         read = folded = 0

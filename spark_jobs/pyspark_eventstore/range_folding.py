@@ -14,7 +14,7 @@ from eventstore.domain.loading import load_projection
 from eventstore.domain.projection import Projection, failed
 from eventstore.model import Event
 from pyspark_eventstore.counts import Count, Counts
-from pyspark_eventstore.events import EVENT_COLUMNS, events_of_batch, events_of_rows
+from pyspark_eventstore.events import EVENT_COLUMNS, events_of_batch, events_of_rows, seldom_collecting
 from pyspark_eventstore.folding import rows_of_states
 from pyspark_eventstore.predicates import Texts, Wanted
 from pyspark_eventstore.ranges import Ranges
@@ -54,7 +54,10 @@ class RangeFold:
             ProjectionFailed: names the aggregate, the version and the sequence.
             Corrupt, FolderRefused
         """
-        projection = load_projection(self._place, self._folder)
+        with seldom_collecting():
+            yield from self._rows(load_projection(self._place, self._folder), batches)
+
+    def _rows(self, projection: Projection[Any], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rest = Rest(batches)
         while (number := rest.next_range()) is not None:
             events = keys = 0
