@@ -19,7 +19,7 @@ from eventstore.broker.pulling import Pulled
 from eventstore.broker.queue_chunks import NotCached
 from eventstore.broker.queue_log import QueueLog
 from eventstore.broker.retrying import delay_s
-from eventstore.broker.search import Search, Sought, Waiter
+from eventstore.broker.search import NOTHING, Search, Sought, Waiter
 from eventstore.broker.settings import BrokerSettings
 from eventstore.broker.state_record import QueueKey
 from eventstore.broker.statistics import Statistics
@@ -124,7 +124,7 @@ class Pulls:
                 filters[tags] = parse_tags(tags)
             check_int("offset", offset, -(2**63), 2**63 - 1)
             delay = delay_s(queue, self._delays_s) if topic.startswith(RETRY) else None
-            yield Sought(place, _log(self._engine, topics[topic], queue), filters[tags], offset, offset, delay)
+            yield Sought(place, _log(self._engine, topics[topic], queue), filters[tags], offset, offset, delay, NOTHING)
 
     def answer_now(self, search: Search) -> list[Pulled] | None:
         """The answer, if memory has it; None: `finish` has to wait for it. Raises Corrupt, ReadFailed."""

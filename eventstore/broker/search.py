@@ -13,7 +13,7 @@ from eventstore.broker.queue_log import QueueLog
 from eventstore.broker.state_record import QueueKey
 from eventstore.broker.tag_filter import TagFilter
 
-_NOTHING: Final = Pulled(b"", 0, 0, 0, 0)
+NOTHING: Final = Pulled(b"", 0, 0, 0, 0)
 # Whoever waits with a filter learns so late that nothing of what came was for it: a group's backlog, and what may be deleted,
 # follow from that. An answer for each such message would cost as much as no filter.
 _LEFT_OUT_SECONDS: Final = 1.0
@@ -32,7 +32,7 @@ class Sought:
     asked: int
     offset: int
     delay_s: float | None
-    page: Pulled = _NOTHING
+    page: Pulled
     due_at: float | None = None
 
 
@@ -56,7 +56,7 @@ class Search:
         self.left = self.sought[::-1]
         self.again: list[Sought] = []
         for each in self.sought:
-            each.offset, each.page, each.due_at = each.asked, _NOTHING, None
+            each.offset, each.page, each.due_at = each.asked, NOTHING, None
 
     def go_on(self, news: Iterable[Sought]) -> None:
         """The next round looks at these, in the order they were asked for."""
