@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from eventstore.chunks import record
+from eventstore.chunks import record, slab
 from eventstore.chunks.files import File
 from eventstore.chunks.header import FOOTER_BYTES, FOOTER_MAGIC, RECORDS_FROM
 from eventstore.errors import Corrupt, ReadFailed
@@ -51,10 +51,10 @@ def read_records(
     slab_bytes, fault = _SLAB_BYTES, None
     while position < stop:
         wanted = min(slab_bytes, stop - position)
-        data = memoryview(_read(file, name, position, wanted))
-        found = record.walk(data, position, sequence, header_bytes)
+        data = _read(file, name, position, wanted)
+        found = slab.walk(data, position, sequence, header_bytes)
         if found.offsets:
-            on_records(data, position, found)
+            on_records(memoryview(data), position, found)
             durable = max(durable, found.durable)
         count += len(found.offsets)
         checksum += found.checksum

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from array import array
+
 import numpy as np
+import numpy.typing as npt
 
 from eventstore.chunks.record import Walk
+from eventstore.chunks.slab import gather
 from eventstore.errors import Corrupt
 from eventstore.store.commit import HEADER_BYTES
-from eventstore.store.tail import NO_COMMIT, Tail, TailFile, command_key
+from eventstore.store.tail import NO_COMMIT, Tail, TailFile
 
 _HEADER = np.dtype(
     {
@@ -29,27 +33,38 @@ class TailLoader:
 
     def __call__(self, data: memoryview, base: int, found: Walk) -> None:
         """Raises Corrupt where an aggregate's versions have a gap."""
-        raw = data.tobytes()
-        starts = [offset - base for offset in found.offsets]
-        headers = np.frombuffer(b"".join([raw[start : start + HEADER_BYTES] for start in starts]), _HEADER)
-        ids = np.array(starts) + HEADER_BYTES + 2
+        file, raw = self._file, data.tobytes()
+        starts = np.array(found.offsets) - base
+        headers = gather(raw, starts, _HEADER)
+        ids = starts + HEADER_BYTES + 2
         id_ends = ids + headers["id_len"]
         commands = id_ends + 2
         command_ends = commands + headers["command_len"]
         names = [raw[start:stop].decode() for start, stop in zip(ids.tolist(), id_ends.tolist(), strict=True)]
-        pairs = zip(names, commands.tolist(), command_ends.tolist(), strict=True)
-        keys = [command_key(name, raw[start:stop].decode()) for name, start, stop in pairs]
-        file, heads, versions = self._file, self._file.heads, self._file.versions
-        lasts = headers["first_version"] + headers["count"] - np.uint64(1)
-        for place, (name, key, first, last) in enumerate(
-            zip(names, keys, headers["first_version"].tolist(), lasts.tolist(), strict=True)
-        ):
-            ordinal = heads.get(name, NO_COMMIT)
-            version = self._version_before(name) if ordinal == NO_COMMIT else versions[ordinal]
-            if version is not None and version != first - 1:
-                raise Corrupt(self._name, found.offsets[place], f"{name!r} goes from version {version} to {first}")
-            file.add_head(name, key, ordinal, last)
+        command_ids = [raw[start:stop].decode() for start, stop in zip(commands.tolist(), command_ends.tolist(), strict=True)]
+        before = headers["first_version"] - np.uint64(1)
+        keys = list(map(hash, zip(names, command_ids, strict=True)))  # as tail.command_key
+        previous = file.add_heads(names, keys, array("Q", (before + headers["count"]).tobytes()))
+        self._check_versions(names, previous, before, found.offsets)
         file.add_places(found.offsets[0], headers["length"].tolist(), found.sequences, int(headers["count"][-1]))
+
+    def _check_versions(
+        self, names: list[str], previous: list[int], before: npt.NDArray[np.uint64], offsets: list[int]
+    ) -> None:
+        """`previous` and `before`: each commit's predecessor in this file, and the version that it must have led to."""
+        versions, predecessors = before.copy(), np.array(previous)
+        here = predecessors != NO_COMMIT
+        versions[here] = np.frombuffer(self._file.versions, np.uint64)[predecessors[here]]
+        if self._earlier:
+            for place in np.flatnonzero(~here).tolist():
+                version = self._version_before(names[place])
+                if version is not None:
+                    versions[place] = version
+        wrong = versions != before
+        if wrong.any():
+            place = int(np.argmax(wrong))
+            what = f"{names[place]!r} goes from version {versions[place]} to {int(before[place]) + 1}"
+            raise Corrupt(self._name, offsets[place], what)
 
     def _version_before(self, aggregate_id: str) -> int | None:
         """The aggregate's version in the unsorted files before this one; None where it has none there."""

@@ -16,7 +16,7 @@ import threading
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from typing import Final
 
@@ -87,6 +87,24 @@ class TailFile:
         self.heads[aggregate_id] = ordinal
         if self.commands.setdefault(key, ordinal) != ordinal:
             self.collided.setdefault(key, []).append(ordinal)
+
+    def add_heads(self, aggregate_ids: Sequence[str], keys: Sequence[int], versions: Iterable[int]) -> list[int]:
+        """`add_head` for one commit after the other, at a third of the cost. Returns the `before` of each."""
+        heads = self.heads
+        previous: list[int] = []
+        before, found = heads.get, previous.append
+        ordinals = list(range(len(self.versions), len(self.versions) + len(keys)))
+        for aggregate_id, ordinal in zip(aggregate_ids, ordinals, strict=True):
+            found(before(aggregate_id, NO_COMMIT))
+            heads[aggregate_id] = ordinal
+        owners = list(map(self.commands.setdefault, keys, ordinals))
+        if owners != ordinals:
+            for key, owner, ordinal in zip(keys, owners, ordinals, strict=True):
+                if owner != ordinal:
+                    self.collided.setdefault(key, []).append(ordinal)
+        self.versions.extend(versions)
+        self.previous.extend(previous)
+        return previous
 
     def add_places(self, offset: int, lengths: Sequence[int], sequences: Sequence[int], last_count: int) -> None:
         """The other half: the records begin at `offset`, one behind the other; the last holds `last_count` events."""

@@ -70,6 +70,20 @@ def test_adding_in_two_halves_is_the_same_as_adding(added: list[Added]) -> None:
     assert state(halves) == state(whole)
 
 
+@given(st.lists(st.lists(commits, min_size=1, max_size=10), max_size=4))
+def test_adding_many_at_once_is_the_same_as_adding_one_by_one(added: list[list[Added]]) -> None:
+    single, many = TailFile(1, 1), TailFile(1, 1)
+    for batch in added:
+        offset, first, before = single.end, len(single.versions), dict(single.heads)
+        for commit in batch:
+            add(single, commit)
+        ids, keys, lengths, counts = zip(*batch, strict=True)
+        assert many.heads == before
+        assert many.add_heads(ids, keys, single.versions[first:]) == list(single.previous[first:])
+        many.add_places(offset, lengths, single.sequences[first:], counts[-1])
+        assert state(many) == state(single)
+
+
 @pytest.fixture(params=[1, 64])
 def kept_from(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also chains of a single commit are kept, in one run of the test."""

@@ -1,0 +1,82 @@
+"""A slab is walked as `record.walk` walks it, whatever it holds: the same records, the same fault in the same words."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eventstore.chunks import record, slab
+from eventstore.chunks.record import LENGTH_AT, PREFIX_BYTES, TRAILER, UNORDERED, Walk
+from tests.chunks.made import record as made
+from tests.chunks.made import sealed
+
+bodies = st.lists(st.tuples(st.integers(0, 90), st.integers(0, 3), st.integers(0, 2**32 - 1)), min_size=1, max_size=12)
+
+
+def run_of(rows: list[tuple[int, int, int]], first: int) -> list[bytes]:
+    """Records that follow each other: of this many bytes, taking this many sequences, with this known durable."""
+    records = []
+    for size, count, durable in rows:
+        records.append(made(first, bytes(range(size)), count=count, durable=durable))
+        first += count
+    return records
+
+
+def walks_alike(data: bytes, base: int, first: int) -> Walk:
+    found = slab.walk(data, base, first, PREFIX_BYTES)
+    assert found == record.walk(memoryview(data), base, first, PREFIX_BYTES)
+    assert slab.walk(data, base, UNORDERED, PREFIX_BYTES) == record.walk(memoryview(data), base, UNORDERED, PREFIX_BYTES)
+    return found
+
+
+@given(bodies, st.integers(1, 2**62), st.integers(0, 2**32 - 1))
+def test_a_slab_of_good_records_is_walked_to_its_end(rows: list[tuple[int, int, int]], first: int, base: int) -> None:
+    records = run_of(rows, first)
+    found = walks_alike(b"".join(records), base, first)
+    assert found.fault is None
+    assert len(found.offsets) == len(records)
+
+
+@given(bodies, st.data())
+def test_a_flipped_bit_is_found_where_it_is(rows: list[tuple[int, int, int]], draw: st.DataObject) -> None:
+    records = run_of(rows, 1)
+    place = draw.draw(st.integers(0, len(records) - 1))
+    damaged = bytearray(records[place])
+    damaged[draw.draw(st.integers(0, len(damaged) - 1))] ^= 1 << draw.draw(st.integers(0, 7))
+    records[place] = bytes(damaged)
+    found = walks_alike(b"".join(records), 4096, 1)
+    assert found.fault is not None
+    assert len(found.offsets) == place
+
+
+@given(bodies, st.data())
+def test_what_is_cut_off_says_how_much_it_wants(rows: list[tuple[int, int, int]], draw: st.DataObject) -> None:
+    data = b"".join(run_of(rows, 1))
+    cut = draw.draw(st.integers(0, len(data)))
+    walks_alike(data[:cut], 4096, 1)
+    walks_alike(data[:cut] + bytes(draw.draw(st.integers(0, 200))), 4096, 1)
+
+
+@given(bodies, st.data())
+def test_a_record_that_lies_under_a_good_checksum_is_found(rows: list[tuple[int, int, int]], draw: st.DataObject) -> None:
+    """Another sequence, another mark, another length in front or behind: what a checksum alone would let pass."""
+    records = run_of(rows, 1)
+    place = draw.draw(st.integers(0, len(records) - 1))
+    wrong = bytearray(records[place])
+    layout, at = draw.draw(
+        st.sampled_from([("<Q", 16), ("<B", 0), ("<B", 1), ("<I", LENGTH_AT), (">I", -4), ("<B", -TRAILER.size)])
+    )
+    value = draw.draw(st.integers(0, 256 ** struct.calcsize(layout) - 1) | st.integers(0, 200))
+    struct.pack_into(layout, wrong, at % len(wrong), value % 256 ** struct.calcsize(layout))
+    records[place] = sealed(wrong)
+    found = walks_alike(b"".join(records), 4096, 1)
+    assert (found.fault is None) == (bytes(wrong) == run_of(rows, 1)[place])
+
+
+def test_structs_are_gathered_from_wherever_they_begin() -> None:
+    layout = np.dtype({"names": ["b"], "formats": [">u2"], "offsets": [1], "itemsize": 3})
+    rows = slab.gather(bytes(range(10)), np.array([7, 0, 1]), layout)
+    assert rows["b"].tolist() == [0x0809, 0x0102, 0x0203]
