@@ -88,7 +88,7 @@ class Administration:
 
     def _check_consumed(self, name: str, queues: Iterable[int]) -> None:
         for queue in queues:
-            group = self._groups.unconsumed(name, queue, self._end(name, queue))
+            group = self._groups.offsets.unconsumed(name, queue, self._end(name, queue))
             if group is not None:
                 raise Unconsumed(
                     f"group {group!r} has messages to consume in queue {queue} of {name!r}",

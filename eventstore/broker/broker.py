@@ -49,7 +49,7 @@ class Broker:
         self.topics = topics = opened.topics
         self.settings = settings = opened.settings
         self.groups = Groups(opened.progress, topics, self.bounds, member_timeout_s=settings.member_timeout_s)
-        self.clamped = self.groups.clamp()
+        self.clamped = self.groups.offsets.clamp()
         self.statistics = Statistics(engine, topics)
         self.committer = Committer(
             engine, self._on_written, waiting_bytes_max=settings.waiting_bytes_max, sync=settings.durability == "sync",

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from eventstore.broker.administration import Administration
 from eventstore.broker.failed_offsets import FailedOffsets
-from eventstore.broker.groups import Assignment, Bounds, Committed, Groups
+from eventstore.broker.group_offsets import Bounds, Committed
+from eventstore.broker.groups import Assignment, Groups
 from eventstore.broker.housekeeping import Housekeeping
 from eventstore.broker.look_ups import LookUps
 from eventstore.broker.names import dead_topic, retry_topic
@@ -33,7 +34,7 @@ class Consumers:
     async def join(self, group: str, member: str, topics: Mapping[str, str | None], *, from_end: bool = False) -> Assignment:
         """As `Groups.join`. Where a group begins is durable on return: a crash must not let it skip anything."""
         assignment = self._groups.join(group, member, topics, from_end=from_end)
-        if self._groups.progress.changed:
+        if self._groups.offsets.progress.changed:
             await self._housekeeping.save_progress()
         return assignment
 

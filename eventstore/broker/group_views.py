@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from eventstore.broker.groups import Bounds, Groups
+from eventstore.broker.group_offsets import Bounds
+from eventstore.broker.groups import Groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ def queues_of(groups: Groups, name: str, bounds: Bounds, skip: int, limit: int) 
         for topic, queues in member.queues.items()
         for queue in queues
     }
-    offsets = groups.progress.groups.get(name, {})
+    offsets = groups.offsets.of(name)
     places = [(topic, queue) for topic in sorted(offsets) for queue in sorted(offsets[topic])]
     return len(places), [
         QueueView(topic, queue, offsets[topic][queue], *bounds(topic, queue), readers.get((topic, queue)))

@@ -1,11 +1,10 @@
-"""Consumer groups: members, their heartbeats, which queues each of them reads, and commits of how far they are.
+"""Consumer groups: members, their heartbeats, which queues each of them reads, and who may commit how far it is.
 
 Whenever that allocation changes the group's *generation* does, and a commit of an older generation is refused: a member that
 was taken for dead, or whose queue moved, cannot overwrite what its successor does. A member learns of it by its next heartbeat
 or commit, and goes on with the queues it kept.
 
-An offset never goes back but by `reset`, which begins a new generation as well, and never lies outside of its queue.
-Belongs to one thread. Nothing here touches the disk: `progress` is written by whoever owns this.
+A reset of offsets begins a new generation as well. The offsets themselves are in `group_offsets`. Belongs to one thread.
 """
 
 from __future__ import annotations
@@ -13,9 +12,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Final
 
 from eventstore.broker.allocation import allocate
+from eventstore.broker.group_offsets import Bounds, Committed, GroupOffsets
 from eventstore.broker.names import check_name, is_own, retry_topic
 from eventstore.broker.progress import GENERATIONS_PER_START, Progress
 from eventstore.broker.tag_filter import parse_tags
@@ -26,9 +26,6 @@ from eventstore.fields import check_int, check_text, shown
 MEMBERS_MAX: Final = 1_000
 GROUPS_MAX: Final = 10_000
 SUBSCRIPTIONS_MAX: Final = 1_000
-
-Bounds: TypeAlias = Callable[[str, int], tuple[int, int]]
-"""(topic, queue) → where the queue begins and ends: [begin, end)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +44,6 @@ class Assignment:
 
     generation: int
     shares: tuple[Share, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """What an offset is after a commit: the one that was given, unless it was behind, or beyond the log."""
-
-    topic: str
-    queue: int
-    offset: int
-    clamped: bool
 
 
 @dataclass(slots=True)
@@ -81,16 +68,15 @@ class Group:
 
 
 class Groups:
-    """All consumer groups."""
+    """All consumer groups. `offsets`: how far each of them is."""
 
     def __init__(
         self, progress: Progress, topics: Topics, bounds: Bounds, *, member_timeout_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        self.progress = progress
+        self.offsets = GroupOffsets(progress, topics, bounds)
         self.by_name: dict[str, Group] = {name: Group(name) for name in progress.groups}
         self._topics = topics
-        self._bounds = bounds
         self._timeout_s = member_timeout_s
         self._clock = clock
         self._generations = progress.starts * GENERATIONS_PER_START
@@ -134,11 +120,10 @@ class Groups:
         before = found.members.get(member)
         queues, told = (before.queues, before.told) if before is not None else ({}, self._generations)
         found.members[member] = Member(member, dict(topics), self._clock(), told, queues)
-        self.progress.groups.setdefault(group, {})
         for topic in topics.keys() & self._topics.by_name.keys():
-            self._begin_topic(found, topic, from_end=from_end)
+            self.offsets.begin(group, topic, from_end=from_end)
         if retry_topic(group) in self._topics.by_name:
-            self._begin_topic(found, retry_topic(group))
+            self.offsets.begin(group, retry_topic(group))
         self._rebalance(found)
         return self._tell(found, found.members[member])
 
@@ -189,15 +174,17 @@ class Groups:
         Members of a group want a topic that is gone as before: they read it again once there is one of its name.
         """
         for group in self.by_name.values():
-            offsets = self.progress.groups.get(group.name, {})
             own = topic == retry_topic(group.name)
-            if topic not in offsets and not own and not any(topic in member.topics for member in group.members.values()):
+            if (
+                topic not in self.offsets.of(group.name)
+                and not own
+                and not any(topic in member.topics for member in group.members.values())
+            ):
                 continue
             if topic not in self._topics.by_name:
-                offsets.pop(topic, None)
+                self.offsets.forget_topic(group.name, topic)
             else:
-                self._begin_topic(group, topic)
-            self.progress.changed = True
+                self.offsets.begin(group.name, topic)
             self._rebalance(group)
             if topic not in self._topics.by_name:
                 group.gone[topic] = group.generation
@@ -223,19 +210,6 @@ class Groups:
             )  # fmt: skip
         return known
 
-    def _begin_topic(self, group: Group, topic: str, *, from_end: bool = False) -> None:
-        """Gives every queue that is new to the group an offset. One that was added later is consumed from its start."""
-        offsets = self.progress.groups.setdefault(group.name, {})
-        is_new = topic not in offsets
-        queues = offsets.setdefault(topic, {})
-        for queue in self._topics.get(topic).readable:
-            if queue not in queues:
-                begin, end = self._bounds(topic, queue)
-                queues[queue] = end if from_end and is_new else begin
-                self.progress.changed = True
-        for queue in queues.keys() - self._topics.get(topic).queues.keys():
-            del queues[queue]
-
     def _rebalance(self, group: Group) -> None:
         self._generations += 1
         group.generation = self._generations
@@ -243,7 +217,7 @@ class Groups:
         held = {member.id: member.queues for member in group.members.values()}
         for member in group.members.values():
             member.queues = {}
-        for topic in sorted(self.progress.groups.get(group.name, {})):
+        for topic in sorted(self.offsets.of(group.name)):
             if topic not in self._topics.by_name:
                 continue
             own = topic == retry_topic(group.name)
@@ -256,7 +230,7 @@ class Groups:
                 load[name] += len(share)
 
     def _assignment(self, group: Group, member: Member) -> Assignment:
-        offsets = self.progress.groups[group.name]
+        offsets = self.offsets.of(group.name)
         return Assignment(
             group.generation,
             tuple(
@@ -279,7 +253,7 @@ class Groups:
         self.check_reads(group, member, generation, [(topic, queue) for topic, queue, _ in wanted])
         for _, _, offset in wanted:
             check_int("offset", offset, 0, 2**63 - 1)
-        return [self._set(group, topic, queue, offset, back=False) for topic, queue, offset in wanted]
+        return [self.offsets.advance(group, *each) for each in wanted]
 
     def check_reads(self, group: str, member: str, generation: int, queues: Iterable[tuple[str, int]]) -> Member:
         """The member, which reads these queues in this generation, and lives. Raises UnknownGroup, Rebalanced."""
@@ -310,48 +284,9 @@ class Groups:
         for topic, queue, offset in wanted:
             self._topics.get(topic).queue(queue)
             check_int("offset", offset, 0, 2**63 - 1)
-        done = [self._set(group, topic, queue, offset, back=True) for topic, queue, offset in wanted]
+        done = [self.offsets.reset(group, *each) for each in wanted]
         self._rebalance(found)
         return done
-
-    def _set(self, group: str, topic: str, queue: int, offset: int, *, back: bool) -> Committed:
-        queues = self.progress.groups.setdefault(group, {}).setdefault(topic, {})
-        begin, end = self._bounds(topic, queue)
-        low = begin if back else max(begin, queues.get(queue, 0))
-        now = min(max(offset, low), max(end, low))
-        if queues.get(queue) != now:
-            queues[queue] = now
-            self.progress.changed = True
-        return Committed(topic, queue, now, now != offset)
-
-    def clamp(self) -> list[tuple[str, str, int, int, int]]:
-        """Brings every offset into its queue: (group, topic, queue, before, now) of those that were outside.
-
-        After a crash a log with durability `async` may be shorter than what was consumed of it.
-        """
-        moved = []
-        for group, topics in self.progress.groups.items():
-            for topic in [topic for topic in topics if topic not in self._topics.by_name]:
-                del topics[topic]
-            for topic, queues in topics.items():
-                for queue in queues.keys() - self._topics.get(topic).queues.keys():
-                    del queues[queue]
-                for queue, offset in list(queues.items()):
-                    begin, end = self._bounds(topic, queue)
-                    now = min(max(offset, begin), max(end, begin))
-                    if now != offset:
-                        queues[queue] = now
-                        moved.append((group, topic, queue, offset, now))
-        self.progress.changed = self.progress.changed or bool(moved)
-        return moved
-
-    def unconsumed(self, topic: str, queue: int, below: int) -> str | None:
-        """A group that has not consumed everything of a queue below this offset."""
-        for group, topics in self.progress.groups.items():
-            offset = topics.get(topic, {}).get(queue)
-            if offset is not None and offset < below:
-                return group
-        return None
 
     def unsubscribe(self, group: str, topic: str) -> None:
         """Forgets how far the group is in a topic that it no longer reads: it would hold back its deletion for ever.
@@ -366,8 +301,7 @@ class Groups:
             raise InvalidArgument(
                 f"member {reader!r} of group {group!r} reads {shown(topic)}", field="topic", value=shown(topic)
             )
-        if self.progress.groups.get(group, {}).pop(topic, None) is not None:
-            self.progress.changed = True
+        if self.offsets.forget_topic(group, topic):
             self._rebalance(found)
 
     def delete(self, group: str) -> None:
@@ -383,5 +317,4 @@ class Groups:
                 f"group {group!r} has {len(found.members)} members; stop them first", field="group", value=group
             )
         del self.by_name[group]
-        self.progress.groups.pop(group, None)
-        self.progress.changed = True
+        self.offsets.forget(group)

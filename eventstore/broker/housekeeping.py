@@ -92,7 +92,7 @@ class Housekeeping:
     async def _delete(self, through: int, begins: dict[QueueKey, int]) -> int:
         count = through - self._engine.files.first + 1
         self._engine.forget_chunks(through, begins)
-        self._groups.clamp()
+        self._groups.offsets.clamp()
         await trio.to_thread.run_sync(self._engine.delete_chunks, through)
         _log.info("deleted %d message chunks, up to %d", count, through)
         return count

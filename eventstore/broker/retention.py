@@ -52,7 +52,7 @@ def held_back(chunk: int, begins: Mapping[QueueKey, int], topics: Topics, groups
     for topic in topics.by_name.values():
         for queue in topic.queues:
             below = begins.get((topic.id, queue), 0)
-            group = groups.unconsumed(topic.name, queue, below) if below else None
+            group = groups.offsets.unconsumed(topic.name, queue, below) if below else None
             if group is not None:
                 return Held(chunk, group, topic.name, queue)
     return None

@@ -208,7 +208,7 @@ class Membership:
 
     async def _say_to_the_end(self) -> None:
         """As `_say`, also where this task is cancelled meanwhile: a failure whose answer nobody heard would be reported again
-        by `leave`, and stored twice.
+        by `leave`, which has only so much time.
         """
         with anyio.CancelScope(deadline=self._leave_by, shield=True) as self._saying:
             await self._say()

@@ -52,7 +52,7 @@ class BrokerCollector(Collector):
     def _backlogs(self, queues: Sequence[QueueFigures]) -> dict[tuple[str, str], int]:
         ends = {(each.topic, each.queue): (each.begin, each.end) for each in queues}
         found: dict[tuple[str, str], int] = {}
-        for group, topics in list(self._broker.groups.progress.groups.items()):
+        for group, topics in list(self._broker.groups.offsets.progress.groups.items()):
             for topic, offsets in list(topics.items()):
                 behind = 0
                 for queue, offset in list(offsets.items()):

@@ -298,4 +298,4 @@ async def test_where_a_group_begins_survives_a_crash_and_offsets_a_clean_stop(tm
         with pytest.raises(Rebalanced):
             broker.consumers.commit("billing", "m", assignment.generation, [("orders", 0, 3)])
         await broker.consumers.reset_to_time("billing", "orders", 2**62)
-        assert broker.groups.progress.groups["billing"]["orders"] == {0: 10}
+        assert broker.groups.offsets.progress.groups["billing"]["orders"] == {0: 10}

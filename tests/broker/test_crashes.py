@@ -90,7 +90,7 @@ class Life:
 
     def save(self, broker: Stepped, groups: Groups) -> None:
         """The group consumes two thirds of everything."""
-        progress = groups.progress
+        progress = groups.offsets.progress
         offsets = [(topic, queue, 2 * bounds(broker, topic, queue)[1] // 3) for topic, queue in QUEUES]
         generation = groups.get("billing").generation
         now = groups.commit("billing", "m", generation, offsets)
@@ -117,7 +117,7 @@ def joined(broker: Stepped) -> Groups:
     """The group with its one member, which has just joined."""
     progress: Progress = broker.opened.progress
     groups = Groups(progress, broker.opened.topics, lambda *queue: bounds(broker, *queue), member_timeout_s=10)
-    groups.clamp()
+    groups.offsets.clamp()
     groups.join("billing", "m", dict.fromkeys(TOPICS))
     return groups
 

@@ -101,13 +101,13 @@ def test_a_commit_of_an_old_generation_is_refused_and_changes_nothing() -> None:
     first = house.groups.join("billing", "a", {"orders": None})
     house.groups.commit("billing", "a", first.generation, [("orders", 0, 4), ("orders", 3, 2)])
     second = house.groups.join("billing", "b", {"orders": None})
-    before = {topic: dict(queues) for topic, queues in house.groups.progress.groups["billing"].items()}
+    before = {topic: dict(queues) for topic, queues in house.groups.offsets.progress.groups["billing"].items()}
     for member, generation, queue in (
         ("a", first.generation, 0), ("a", second.generation, 3), ("b", second.generation, 0), ("c", second.generation, 0),
     ):  # fmt: skip
         with pytest.raises(Rebalanced):
             house.groups.commit("billing", member, generation, [("orders", queue, 9)])
-    assert house.groups.progress.groups["billing"] == before
+    assert house.groups.offsets.progress.groups["billing"] == before
     moved = next(share for share in second.shares if share.queue == 3)
     assert moved.offset == 2, "the successor goes on where the last commit was"
     with pytest.raises(UnknownGroup):
@@ -131,13 +131,13 @@ def test_an_offset_never_goes_back_but_by_a_reset_and_never_beyond_the_log() -> 
 def test_a_topic_that_a_group_no_longer_reads_can_be_forgotten_and_holds_nothing_back() -> None:
     house = House()
     house.groups.join("billing", "a", {"orders": None})
-    assert house.groups.unconsumed("orders", 0, 5) == "billing"
+    assert house.groups.offsets.unconsumed("orders", 0, 5) == "billing"
     with pytest.raises(InvalidArgument, match="reads"):
         house.groups.unsubscribe("billing", "orders")
     house.groups.leave("billing", "a")
     house.groups.unsubscribe("billing", "orders")
-    assert house.groups.unconsumed("orders", 0, 5) is None
-    assert house.groups.progress.groups["billing"] == {}
+    assert house.groups.offsets.unconsumed("orders", 0, 5) is None
+    assert house.groups.offsets.progress.groups["billing"] == {}
 
 
 def test_members_that_want_other_tags_of_the_same_topic_are_refused() -> None:
@@ -157,7 +157,7 @@ def test_generations_grow_across_restarts_and_offsets_come_from_the_copy_where_t
     house = House()
     first = house.groups.join("billing", "a", {"orders": None})
     house.groups.commit("billing", "a", first.generation, [("orders", 1, 5)])
-    progress = house.groups.progress
+    progress = house.groups.offsets.progress
     progress.write(progress.tree())
     house.broker = house.broker.reopen()
     again = house.made().join("billing", "a", {"orders": None})

@@ -53,7 +53,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
     def _groups(self) -> None:
         opened = self.broker.opened
         self.groups = Groups(opened.progress, opened.topics, self._bounds, member_timeout_s=10, clock=lambda: 0.0)
-        self.groups.clamp()
+        self.groups.offsets.clamp()
         self.generations = {}
 
     def _bounds(self, topic: str, queue: int) -> tuple[int, int]:
@@ -122,7 +122,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         if not regardless and held_back(through, state, opened.topics, self.groups) is not None:
             return
         engine.forget_chunks(through, state)
-        moved = self.groups.clamp()
+        moved = self.groups.offsets.clamp()
         assert regardless or not moved, "what a group has not consumed stays"
         for _, topic, queue, _, now in moved:
             self.offsets[topic, queue] = now
@@ -132,7 +132,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
 
     @rule(member=st.sampled_from(MEMBERS))
     def join(self, member: str) -> None:
-        known = bool(self.groups.progress.groups.get("billing"))
+        known = bool(self.groups.offsets.progress.groups.get("billing"))
         assignment = self.groups.join("billing", member, dict.fromkeys(TOPICS))
         assert assignment.generation > self.last_generation
         self.last_generation = self.generations[member] = assignment.generation
@@ -186,7 +186,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         self._save()
 
     def _save(self) -> None:
-        progress = self.groups.progress
+        progress = self.groups.offsets.progress
         progress.write(progress.tree())
         self.saved = dict(self.offsets)
 
@@ -220,7 +220,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         self.broker = Stepped(self.disk)
         self._groups()
         self._take_what_survived(topic, {message[0]: message[2] for message in made})
-        found = self.groups.progress.groups.get("billing", {})
+        found = self.groups.offsets.progress.groups.get("billing", {})
         for key in QUEUES:
             offset = found.get(key[0], {}).get(key[1])
             if offset is None:
@@ -248,7 +248,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
             begin, end = self._bounds(*key)
             assert end == len(self.queues[key])
             assert self.broker.bodies(key[1], begin, topic=key[0]) == [body for body, _ in self.queues[key][begin:]]
-        found = self.groups.progress.groups.get("billing", {})
+        found = self.groups.offsets.progress.groups.get("billing", {})
         assert {(topic, queue): offset for topic, queues in found.items() for queue, offset in queues.items()} == self.offsets
 
 

@@ -114,7 +114,7 @@ async def test_the_slowest_group_holds_back_what_it_has_not_consumed(open_small:
         assert await broker.housekeeping.delete_outdated() > 0
         begin, _ = broker.bounds("orders", 0)
         assert begin > 60
-        assert broker.groups.progress.groups["slow"]["orders"][0] == begin, "a group is where there are messages"
+        assert broker.groups.offsets.progress.groups["slow"]["orders"][0] == begin, "a group is where there are messages"
 
 
 def test_a_reader_of_a_chunk_that_is_deleted_meanwhile_reads_it_to_its_end() -> None:
