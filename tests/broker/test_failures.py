@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import trio
@@ -150,6 +150,29 @@ async def test_dead_letters_that_were_purged_are_gone_and_the_next_one_begins_an
         assert mine.broker.bounds("dead:billing", 0) == (0, 1)
         with pytest.raises(InvalidArgument, match="goes with its group"):
             await administration.delete_topic("retry:billing", ignore_unconsumed=True)
+
+
+async def test_dead_letters_that_are_purged_while_the_next_one_waits_for_room_begin_anew_with_it() -> None:
+    async with member(replace(ONE_RETRY, waiting_bytes_max=64 * 1024)) as mine:
+        broker, verdicts = mine.broker, []
+        await mine.fail(0, 1)
+        await mine.fail(0, topic="retry:billing")
+        purged = broker.topics.get("dead:billing").id
+
+        async def die() -> None:
+            verdicts.extend(await mine.fail(1, topic="retry:billing"))
+
+        async with trio.open_nursery() as nursery:
+            broker.submit("orders", [raw(bytes(60_000))], lambda _: None, mine)  # is not written before somebody kicks
+            assert broker.committer.full
+            nursery.start_soon(die)
+            while not broker.committer._room.statistics().tasks_waiting:
+                await trio.lowlevel.checkpoint()
+            await broker.administration.delete_topic("dead:billing")
+            broker.committer.kick()
+        assert verdicts == [True]
+        assert broker.topics.get("dead:billing").id > purged
+        assert broker.bounds("dead:billing", 0) == (0, 1)
 
 
 def test_memory_of_failures_is_bounded_and_what_failed_first_goes_first() -> None:

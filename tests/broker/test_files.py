@@ -61,28 +61,45 @@ def test_memory_of_the_machine_is_a_share() -> None:
     assert 0 < memory_used() < 1
 
 
-def test_a_mapped_chunk_is_in_this_process_and_gone_after_its_release(tmp_path: Path) -> None:
-    def mapped() -> bool:
-        return "/messages/0000000001.messages" in Path("/proc/self/maps").read_text()
-
-    if not os.path.exists("/proc/self/maps"):
-        pytest.skip("no /proc")
-    settings = BrokerSettings(
-        chunk_size_bytes=65_536, preallocate_bytes=4096, recent_messages_max=0, idle_release_s=0, release_above=0, map_below=1.0
+def mapped_kib(path: Path) -> int:
+    """How much of a file is in this process's real memory, by the kernel; -1 where the file is not mapped at all."""
+    lines = Path("/proc/self/smaps").read_text().splitlines()
+    found = [place for place, line in enumerate(lines) if line.endswith(str(path))]
+    return (
+        sum(int(next(line for line in lines[place:] if line.startswith("Rss:")).split()[1]) for place in found) if found else -1
     )
-    opened = open_broker_folder(tmp_path, settings)
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/smaps"), reason="no /proc/self/smaps")
+@pytest.mark.parametrize(
+    ("release_above", "map_below"), [(0.0, 1.0), (1.0, 1.0), (0.0, 0.0)], ids=["short", "plenty", "far too short"]
+)
+def test_chunks_are_in_real_memory_between_the_watermarks(release_above: float, map_below: float, tmp_path: Path) -> None:
+    """The machine's own memory decides: watermarks of 0 and 1 are ones that it surely is above, or below."""
+    opened = open_broker_folder(
+        tmp_path,
+        BrokerSettings(
+            chunk_size_bytes=262_144, preallocate_bytes=4096, recent_messages_max=0, idle_release_s=0,
+            release_above=release_above, map_below=map_below,
+        ),
+    )  # fmt: skip
     opened.topics.create("orders", 1)
     engine: Engine = opened.engine
-    engine.send(opened.topics.get("orders"), numbered(300, size=500))
+    engine.send(opened.topics.get("orders"), numbered(600, size=500))
     while (segment := engine.take()) is not None:
         engine.write(segment)
         engine.mark_written(segment, durable=True)
-    page: Pulled = engine.puller.pull(engine.queues[1, 0], 0, engine.visible_position, 10, 1 << 20)
-    assert page.count == 10
-    assert mapped()
-    assert engine.files.release_idle() == [1]
-    assert not mapped()
+    chunk = tmp_path / "messages" / "0000000001.messages"
+    page: Pulled = engine.puller.pull(engine.queues[1, 0], 0, engine.visible_position, 400, 1 << 20)
+    assert (page.count, len(page.records) > 200_000) == (400, True)
+    if not map_below:
+        assert mapped_kib(chunk) == -1
+    else:
+        assert mapped_kib(chunk) >= 195, "as much as was read"
+        assert engine.files.release_idle() == ([] if release_above else [1])
+        assert (mapped_kib(chunk) == -1) == (not release_above)
     opened.close()
+    assert mapped_kib(chunk) == -1
 
 
 def test_rot_in_a_message_is_said_with_file_and_offset_and_its_neighbours_are_readable() -> None:

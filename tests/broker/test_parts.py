@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import sys
+import tracemalloc
 from array import array
 from concurrent.futures import ThreadPoolExecutor
 
@@ -48,6 +49,19 @@ def test_the_last_records_are_kept_by_count_and_within_the_bytes(batches: list[i
         assert sum(len(sent[number]) for number in kept) <= bytes_max
         if sum(map(len, sent)) <= bytes_max:
             assert len(kept) == min(records_max, position)
+
+
+def test_records_in_memory_take_little_more_than_their_bytes_however_many_went_by() -> None:
+    recent, count, size = Recent(500, 1 << 30), 50, 2_000
+    tracemalloc.start()
+    try:
+        for position in range(0, 10_000, count):
+            recent.add(list(range(position, position + count)), [bytes(size) for _ in range(count)], count * size)
+        taken = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert len(recent) == 500
+    assert 500 * size < taken < 600 * size
 
 
 @given(st.lists(st.tuples(*[st.integers(0, 2**32 - 1)] * 4), min_size=1, max_size=50), st.integers(0, 2**40))
