@@ -12,6 +12,7 @@ from pathlib import Path
 from pyspark_eventstore.session import start_session
 
 PAGE = Path(__file__).parents[1] / "SPARK.md"
+TITLE = "Days from submission to payment, median, by quarter of submission"
 WIDTH, HEIGHT, MARGIN = 720, 320, 48
 BAR, INK, PALE = "#3b6ea5", "#333", "#ddd"
 
@@ -57,7 +58,7 @@ def main(data: str, out: str) -> None:
         rows = [(row.quarter, row.declarations, float(row.days)) for row in spark.sql(query()).collect()]
     finally:
         spark.stop()
-    Path(out).write_text(chart("Days from submission to payment, median, by quarter of submission", rows), encoding="utf-8")
+    Path(out).write_text(chart(TITLE, rows), encoding="utf-8")
 
 
 if __name__ == "__main__":
