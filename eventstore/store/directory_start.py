@@ -51,6 +51,8 @@ def open_directory(path: Path, files: EventFiles, report: Report) -> Directory:
     if (path / DAMAGED_MARK).exists():
         report.directory = "rebuilt: it was found damaged"
         _wipe(path)
+    elif (path / OPEN_MARK).exists() and not any(header.sorted for header in files.headers):
+        _wipe(path)  # there is nothing for it to hold: a new one is made in less time than a process starts
     elif (path / OPEN_MARK).exists():
         proven = (path / OPEN_MARK).read_bytes() == UNPROVEN or _size(path) <= _READ_AT_ONCE_BYTES_MAX
         if not _survives(path, "probe" if proven else "touch"):
