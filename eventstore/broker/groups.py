@@ -59,12 +59,15 @@ class Member:
 
 @dataclass(slots=True)
 class Group:
-    """`gone`: topics that were deleted while the group wanted them, and in which generation that was."""
+    """`gone`: topics that were deleted while the group wanted them, and in which generation that was. `expelled`: members that
+    were taken for dead, and the last generation each was told of: who comes back may hold messages of a topic that is gone.
+    """
 
     name: str
     generation: int = 0
     members: dict[str, Member] = field(default_factory=dict)
     gone: dict[str, int] = field(default_factory=dict)
+    expelled: dict[str, int] = field(default_factory=dict)
 
 
 class Groups:
@@ -118,7 +121,8 @@ class Groups:
             raise InvalidArgument(f"group {group!r} has {MEMBERS_MAX} members", field="member", limit=MEMBERS_MAX)
         self.by_name[group] = found
         before = found.members.get(member)
-        queues, told = (before.queues, before.told) if before is not None else ({}, self._generations)
+        told = found.expelled.pop(member, self._generations) if before is None else before.told
+        queues = {} if before is None else before.queues
         found.members[member] = Member(member, dict(topics), self._clock(), told, queues)
         for topic in topics.keys() & self._topics.by_name.keys():
             self.offsets.begin(group, topic, from_end=from_end)
@@ -162,8 +166,9 @@ class Groups:
         for group in self.by_name.values():
             silent = [member.id for member in group.members.values() if member.seen <= before]
             for member in silent:
-                del group.members[member]
+                group.expelled[member] = group.members.pop(member).told
                 gone.append((group.name, member))
+            _forget_oldest(group.expelled, MEMBERS_MAX)
             if silent:
                 self._rebalance(group)
         return gone
@@ -188,8 +193,7 @@ class Groups:
             self._rebalance(group)
             if topic not in self._topics.by_name:
                 group.gone[topic] = group.generation
-                while len(group.gone) > SUBSCRIPTIONS_MAX:
-                    del group.gone[next(iter(group.gone))]
+                _forget_oldest(group.gone, SUBSCRIPTIONS_MAX)
 
     def _tell(self, group: Group, member: Member) -> Assignment:
         """What the member reads now. Of a topic that was deleted and created again since it was told last, only its next
@@ -318,3 +322,8 @@ class Groups:
             )
         del self.by_name[group]
         self.offsets.forget(group)
+
+
+def _forget_oldest(remembered: dict[str, int], count_max: int) -> None:
+    while len(remembered) > count_max:
+        del remembered[next(iter(remembered))]

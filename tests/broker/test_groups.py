@@ -197,6 +197,25 @@ def test_a_topic_that_is_deleted_and_created_again_between_two_heartbeats_is_not
     assert house.groups.heartbeat("billing", "a", news.generation) is None
 
 
+def test_a_topic_that_is_replaced_while_a_member_is_taken_for_dead_is_noticed_when_it_comes_back() -> None:
+    house = House()
+    house.groups.join("billing", "a", {"orders": None})
+    house.clock.now = 15
+    assert house.groups.expire() == [("billing", "a")]
+    for change in (house.broker.opened.topics.delete, lambda name: house.broker.opened.topics.create(name, 1)):
+        change("orders")
+        house.groups.topic_changed("orders")
+    back = house.groups.join("billing", "a", {"orders": None})
+    assert back.shares == (), "what it holds is of the topic that is gone"
+    news = house.groups.heartbeat("billing", "a", back.generation)
+    assert news is not None
+    assert [(share.queue, share.offset) for share in news.shares] == [(0, 0)]
+    house.clock.now = 30
+    house.groups.expire()
+    again = house.groups.join("billing", "a", {"orders": None})
+    assert [share.queue for share in again.shares] == [0], "it was told of this one"
+
+
 def test_a_member_that_joins_again_while_its_topic_is_gone_waits_for_it_and_a_stranger_is_refused() -> None:
     house = House()
     house.groups.join("billing", "a", {"orders": None})
