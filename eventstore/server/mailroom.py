@@ -90,13 +90,15 @@ def linked(batch: ServerBatch) -> Sequence[RawCommit]:
     commits: list[Any] = batch.changes
     if not batch.followers:
         return commits
-    followers, latest, named = set(batch.followers), dict[str, str](), list[RawCommit]()
+    followers, named = set(batch.followers), list[RawCommit](commits)
+    followed = {commits[place][0] for place in followers}
+    latest: dict[str, str] = {}
     for place, commit in enumerate(commits):
-        aggregate_id, expected, command_id, when, events = commit
-        if place in followers:
-            expected = f"{expected}/{latest[aggregate_id]}"
-        latest[aggregate_id] = command_id
-        named.append((aggregate_id, expected, command_id, when, events))
+        aggregate_id = commit[0]
+        if aggregate_id in followed:  # few are, and for all others there is nothing to do
+            if place in followers:
+                named[place] = (aggregate_id, f"{commit[1]}/{latest[aggregate_id]}", *commit[2:])
+            latest[aggregate_id] = commit[2]
     return named
 
 
