@@ -14,8 +14,9 @@ import numpy.typing as npt
 
 from eventstore import flat
 from eventstore.chunks.record import Walk
+from eventstore.chunks.slab import gather
 from eventstore.store.commit import HEADER_BYTES
-from eventstore.store.index import command_hash
+from eventstore.store.index import hash_commands
 
 _HEADER = np.dtype(
     {
@@ -42,13 +43,12 @@ class FileColumns:
 
     def __call__(self, data: memoryview, base: int, found: Walk) -> None:
         offsets = np.array(found.offsets, np.int64) - base
-        raw = np.frombuffer(data, np.uint8)
-        headers = raw[offsets[:, None] + np.arange(HEADER_BYTES)].view(_HEADER)[:, 0]
+        headers = gather(data, offsets, _HEADER)
         counts = headers["count"].astype(np.int64)
         events = int(counts.sum())
         values = flat.decode_trusted(bytes(data[: found.end - base]), 4 * len(counts) + 4 * events)
         starts = np.cumsum(4 * counts + 4) - (4 * counts + 4)
-        ids = [str(value).encode() for value in _pick(values, starts + 1)]
+        ids = _encoded(_pick(values, starts + 1))
         ordinals = self.ordinals
         commit = {
             "commit_ordinal": np.array([ordinals.setdefault(name, len(ordinals)) for name in ids], np.int64),
@@ -60,8 +60,7 @@ class FileColumns:
             "commit_time": headers["time"],
         }
         if self._commands:
-            hashes = [command_hash(str(value).encode()) for value in _pick(values, starts + 2)]
-            commit["commit_command"] = np.array(hashes, np.uint64)
+            commit["commit_command"] = hash_commands(_encoded(_pick(values, starts + 2)))
         payload_at = offsets + HEADER_BYTES + 4 + headers["id_len"] + headers["command_len"] + base
         self._parts.append({**commit, **self._events(values, starts, counts, payload_at)})
 
@@ -70,13 +69,16 @@ class FileColumns:
     ) -> dict[str, npt.NDArray[np.generic]]:
         within = within_group(counts)
         at = np.repeat(starts + 3, counts) + 4 * within
-        types = self.types
-        type_ordinals = np.array([types.setdefault(str(name), len(types)) for name in _pick(values, at + 1)], np.int64)
+        types, names = self.types, _pick(values, at + 1)
+        for name in dict.fromkeys(names):
+            types.setdefault(str(name), len(types))
+        type_ordinals = np.array([types[name] for name in names], np.int64)  # type: ignore[index] # the column is all text
         type_bytes = np.array([len(name.encode()) for name in types], np.int64)[type_ordinals]
         data_bytes = _lengths(_pick(values, at + 2))
         metadata = _pick(values, at + 3)
-        has_meta = np.fromiter((value is not None for value in metadata), bool, len(at))
-        meta_bytes = _lengths(tuple(value or b"" for value in metadata))
+        has_meta = np.array([value is not None for value in metadata], bool)
+        meta_bytes = np.zeros(len(at), np.int64)
+        meta_bytes[has_meta] = _lengths(tuple(value for value in metadata if value is not None))
         before_data = 1 + _text_head(type_bytes) + type_bytes + _bytes_head(data_bytes)
         meta_head = np.where(has_meta, _bytes_head(meta_bytes), 1)
         sizes = before_data + data_bytes + meta_head + meta_bytes
@@ -109,6 +111,10 @@ def _pick(values: tuple[flat.Scalar, ...], places: Ints) -> tuple[flat.Scalar, .
         return (values[int(places[0])],)
     picked: tuple[flat.Scalar, ...] = itemgetter(*places.tolist())(values)
     return picked
+
+
+def _encoded(values: tuple[flat.Scalar, ...]) -> list[bytes]:
+    return list(map(str.encode, values))  # type: ignore[arg-type] # the column is all text
 
 
 def _lengths(values: tuple[flat.Scalar, ...]) -> Ints:

@@ -67,6 +67,12 @@ def command_hash(command_id: bytes) -> int:
     return int(crc32c(command_id)) << 32 | zlib.crc32(command_id)
 
 
+def hash_commands(command_ids: list[bytes]) -> npt.NDArray[np.uint64]:
+    """`command_hash` of each, at half the cost."""
+    upper, lower = (np.array(list(map(crc, command_ids)), np.uint64) for crc in (crc32c, zlib.crc32))
+    return upper << np.uint64(32) | lower
+
+
 @dataclass(frozen=True, slots=True)
 class IndexHeader:
     """The first 4096 bytes of an index: enough to know whether an aggregate may be in its file."""

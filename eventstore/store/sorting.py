@@ -136,16 +136,20 @@ def _write_sorted(source: File, target: File | None, header: ChunkHeader, order:
     starts, stops = order.offsets.tolist(), (order.offsets + order.lengths).tolist()
     bounds = np.searchsorted(np.cumsum(order.lengths), np.arange(_SLAB_BYTES, int(order.lengths.sum()), _SLAB_BYTES))
     crcs = [0] * len(order.ids)
-    ordinals, position = order.ordinals.tolist(), RECORDS_FROM
+    position = RECORDS_FROM
     edges = sorted({0, *bounds.tolist(), len(starts)})
     for first, last in itertools.pairwise(edges):
-        slab = [data[start:stop] for start, stop in zip(starts[first:last], stops[first:last], strict=True)]
-        for ordinal, piece in zip(ordinals[first:last], slab, strict=True):
-            crcs[ordinal] = crc32c(piece, crcs[ordinal])
+        joined = b"".join([data[start:stop] for start, stop in zip(starts[first:last], stops[first:last], strict=True)])
+        ordinals, size = order.ordinals[first:last], order.lengths[first:last]
+        heads = np.flatnonzero(np.diff(ordinals, prepend=-1))
+        ends = np.append((np.cumsum(size) - size)[heads[1:]], len(joined)).tolist()
+        start = 0
+        for ordinal, end in zip(ordinals[heads].tolist(), ends, strict=True):
+            crcs[ordinal] = crc32c(joined[start:end], crcs[ordinal])
+            start = end
         if target is not None:
-            joined = b"".join(slab)
             target.write_at(position, [joined])
-            position += len(joined)
+        position += len(joined)
     if target is not None:
         target.write_at(header.end, [header.footer()])
         target.sync()
