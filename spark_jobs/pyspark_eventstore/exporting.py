@@ -49,6 +49,10 @@ class Run:
     def events(self) -> int:
         return sum(sequence - self.after.get(store, 0) for store, sequence in self.upto.items())
 
+    def told(self, folder: str, seconds: float) -> str:
+        """What the command prints."""
+        return f"run {self.number}: {self.events:,} events to {folder}/run={self.name} in {seconds:,.1f} s"
+
 
 def export(
     data: Paths,
@@ -75,8 +79,7 @@ def export(
     if run is None:
         print("nothing new")
     else:
-        seconds = time.monotonic() - started
-        print(f"run {run.number}: {run.events:,} events to {folder}/run={run.name} in {seconds:,.1f} s")
+        print(run.told(folder, time.monotonic() - started))
 
 
 def export_once(spark: SparkSession, paths: list[str], folder: str, by: By = "date", buckets: int = 16) -> Run | None:

@@ -35,6 +35,12 @@ class Rebuilt:
     rows: int
     upto: Offsets
 
+    def told(self, seconds: float) -> str:
+        """What the command prints."""
+        done = f"{self.events:,} events of {self.keys:,} keys, {self.rows:,} rows in {seconds:,.1f} s"
+        ends = [f"complete up to sequence {sequence} of store {store}" for store, sequence in sorted(self.upto.items())]
+        return "\n".join([done, *ends])
+
 
 def rebuild(
     data: Paths,
@@ -55,10 +61,7 @@ def rebuild(
         result = rebuild_once(spark, data, Place(projection, os.getcwd()), to, replace=replace)
     finally:
         spark.stop()
-    seconds = time.monotonic() - started
-    print(f"{result.events:,} events of {result.keys:,} keys, {result.rows:,} rows in {seconds:,.1f} s")
-    for store, sequence in sorted(result.upto.items()):
-        print(f"complete up to sequence {sequence} of store {store}")
+    print(result.told(time.monotonic() - started))
 
 
 def rebuild_once(spark: SparkSession, paths: list[str], place: Place, to: str, *, replace: bool = False) -> Rebuilt:

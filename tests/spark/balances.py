@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
@@ -24,7 +23,8 @@ class Balances(Projection[dict[str, Any]]):
     def apply(self, state: dict[str, Any], event: Event) -> dict[str, Any] | None:
         if event.type == "Closed":
             return None
-        amount = json.loads(event.data).get("amount", 0) if event.is_json else 0
+        data: Any = event.json() if event.is_json else {}
+        amount = data.get("amount", 0)
         return {
             "events": state["events"] + 1,
             "amount": state["amount"] + amount,

@@ -41,7 +41,8 @@ def test_runs_add_up_to_every_event_once(spark: SparkSession, tmp_path: Path) ->
     paths = [str(tmp_path / "shard-*")]
     run = export_once(spark, paths, str(out))
     assert run is not None
-    assert run.events == first.sequence
+    told = f"run 1: {len(first.events())} events to {out}/run=000001 in 0.5 s"
+    assert (run.events, run.told(str(out), 0.5)) == (first.sequence, told)
     assert export_once(spark, paths, str(out)) is None  # nothing new
     second = three_states(tmp_path / "shard-1", count=200)
     first.append_all(commits(30, first=1_000))
