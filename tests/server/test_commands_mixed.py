@@ -20,6 +20,7 @@ from tests.server.places import Place
 from tests.server.raw import RawClient, append_frame, outcomes_of
 from tests.server.tallies import Add, AddBelow, Added, Raise, Rename, RenameBell, Renamed, Ring, Wait, gates
 from tests.server.test_commands import amounts
+from tests.server.test_figures import figures
 from tests.waiting import wait_until
 
 
@@ -52,6 +53,28 @@ def test_what_others_append_is_seen_by_the_next_command(place: Begin) -> None:
             assert store.send(Add("a", 1)) == es.Committed("a", 2 * number + 1, 2 * number + 1)
             other.append("a", [added(10, 11 * number + 1)], 2 * number + 1)
     assert amounts(running.events("a")) == [1, 10] * 20
+
+
+def test_aggregates_that_others_write_to_are_named_with_their_conflicts(place: Begin) -> None:
+    """In a worker. The mailboxes of a server see what is appended, and have no conflicts."""
+    running = place(http="127.0.0.1:0")
+    met = {"rare": 1, "hot": 5, "warm": 3}
+    with running.connect() as store, es.blocking.connect(running.store_address) as other:
+        for name, times in met.items():
+            for number in range(times):
+                store.send(Add(name, 1))
+                other.append(name, [added(1, 2 * number + 1)], 2 * number + 1)
+            store.send_many([Add(name, 1), Add(name, 1)])
+        stats = store.stats()
+    conflicts = sum(met.values()) if running.kind == "work" else 0
+    assert stats["hottest_aggregates"] == ("hot: 5, warm: 3, rare: 1" if conflicts else "")
+    measured = figures(running.http)
+    assert measured["eventstore_command_conflicts_total"] == stats["command_conflicts"] == conflicts
+    assert measured["eventstore_command_reruns_total"] == stats["command_reruns"] >= conflicts
+    assert measured["eventstore_commands_handled_total"] == sum(met.values()) + 2 * len(met) + stats["command_reruns"]
+    assert measured["eventstore_command_wait_seconds_total"] > 0
+    assert measured["eventstore_command_handle_seconds_total"] > 0
+    assert measured["eventstore_mailbox_depth"] == 0
 
 
 def test_what_changes_nothing_rests_on_what_others_have_appended(place: Begin) -> None:
