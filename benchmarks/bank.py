@@ -5,9 +5,11 @@ are synced. Commands and their objects are made before the clock starts; encodin
 
 commands    deposits on accounts of a server, one connection, one call of `send_many` for each turn
 hot         the same, every tenth on one account
-appends     the same, and to every hundredth account a plain append from a second connection, shortly before its command
+mixed       the same, and to every hundredth account a plain append from a second connection, shortly before its command
 worker      as `commands`, to a worker beside a server
-conflicts   as `appends`, but the commands go to the worker and the appends to the server: version conflicts
+conflicts   as `mixed`, but the commands go to the worker and the appends to the server: version conflicts
+appends     plain appends without commands, one call of `append_many` for each turn: they take the mailboxes
+straight    the same past the mailboxes, in the same process (see `switched`): what the mailboxes cost plain appends
 alone       one command after the other, each waiting for its answer, in turns with one bare append after the other
 
 Rounds are interleaved, and a ratio is the median of the ratios of the rounds: a machine that others work on drifts. Beside
@@ -17,31 +19,29 @@ commands a second of wall-clock time stands the processor time that server (and 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import platform
-import queue
 import random
 import signal
 import statistics
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import eventstore as es
+from benchmarks import switched
+from benchmarks.appender import Appender, appending, check
 from benchmarks.measure import RESULTS
-from benchmarks.peers import Scratch, Server, free_port
-from eventstore.client.blocking import BlockingStore
+from benchmarks.processes import EVENTSTORE, EXAMPLES, SERVE, Process
 from eventstore.domain.event_type import event_type
 from eventstore.domain.loading import load
 
-EXAMPLES: Final = Path(__file__).parents[1] / "docs" / "examples"
 HOT: Final = "acc-0"
 HOT_EACH: Final = 10
 APPEND_EACH: Final = 100
@@ -60,54 +60,6 @@ class Pace:
 
 QUICK: Final = Pace(accounts=20_000, commands=20_000, alone=300, rounds=3)
 FULL: Final = Pace(accounts=100_000, commands=100_000, alone=2_000, rounds=7)
-
-
-class Process:
-    """`eventstore serve` or `work` with the bank where it is asked for, on a scratch folder, and a client of it."""
-
-    def __init__(self, name: str, *command: str) -> None:
-        self._scratch = Scratch(name)
-        listen = f"127.0.0.1:{free_port()}"
-        self.address = f"tcp://{listen}"
-        options = ["--data", str(self._scratch.path / "data")] if command[0] == "serve" else []
-        program = [sys.executable, "-m", "eventstore.cli.main", *command, "--listen", listen, *options]
-        os.environ["PYTHONPATH"] = str(EXAMPLES)
-        self._server = Server(program, self._scratch.path)
-        self.store: BlockingStore = es.blocking.connect(self.address, reconnect_timeout=0.5, silence_timeout=120.0)
-
-    def __enter__(self) -> Self:
-        self._server.wait_until_ready(lambda: (self.store.__enter__(), None)[1], (es.ConnectionLost,))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.store.close()
-        self._server.stop()
-        self._scratch.remove()
-
-    def processor_s(self) -> float:
-        """Processor time of all its threads."""
-        tasks = Path(f"/proc/{self._server.pid}/task")
-        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks.iterdir()) / 1e9
-
-    def figure(self, name: str) -> int:
-        return int(str(self.store.stats()[name]))
-
-
-class Appender(threading.Thread):
-    """A second connection that appends a deposit to each account it is told of."""
-
-    def __init__(self, address: str, deposited: es.NewEvent) -> None:
-        super().__init__(name="appender", daemon=True)
-        self._address = address
-        self._event = deposited
-        self.accounts: queue.Queue[list[str] | None] = queue.Queue()
-        self.failures: list[object] = []
-
-    def run(self) -> None:
-        with es.blocking.connect(self._address, name="appender") as store:
-            while (accounts := self.accounts.get()) is not None:
-                outcomes = store.append_many([es.Commit(account, [self._event], es.ANY) for account in accounts])
-                self.failures += [outcome for outcome in outcomes if not isinstance(outcome, es.Committed)]
 
 
 @dataclass(slots=True)
@@ -146,7 +98,7 @@ class Bench:
     def hot(self) -> Turn:
         return self._turn(self.server, [self.server], self.accounts(hot=True))
 
-    def appends(self) -> Turn:
+    def mixed(self) -> Turn:
         return self._turn(self.server, [self.server], self.accounts(), self.server)
 
     def on_worker(self) -> Turn:
@@ -155,12 +107,37 @@ class Bench:
     def conflicts(self) -> Turn:
         return self._turn(self.worker, [self.worker, self.below], self.accounts(), self.below)
 
+    def appends(self) -> Turn:
+        return self._appended(switched.THROUGH_MAILBOXES, self.pace.commands)
+
+    def straight(self) -> Turn:
+        try:
+            return self._appended(switched.STRAIGHT, 0)
+        finally:
+            self.server.signal(switched.THROUGH_MAILBOXES)
+
+    def _appended(self, way: signal.Signals, passed: int) -> Turn:
+        """Plain appends to other aggregates than the accounts, which stay in memory; so many are to pass the mailboxes."""
+        self.server.signal(way)
+        names = [f"ledger-{self._chance.randrange(self.pace.accounts)}" for _ in range(self.pace.commands)]
+        commits = [es.Commit(name, [self.deposited], es.ANY) for name in names]
+        before = self.server.figure("appends_passed")
+        with unwatched():
+            used, own, started = self.server.processor_s(), time.process_time(), time.perf_counter()
+            outcomes = self.server.store.append_many(commits)
+            seconds = time.perf_counter() - started
+            own, used = time.process_time() - own, self.server.processor_s() - used
+        check(outcomes)
+        if self.server.figure("appends_passed") - before != passed:
+            raise ValueError("the server has not switched the way of plain appends")
+        return Turn(len(commits) / seconds, used / len(commits) * 1e6, own / len(commits) * 1e6)
+
     def _turn(self, to: Process, measured: Sequence[Process], accounts: list[str], beside: Process | None = None) -> Turn:
         """All commands in one call; with `beside`, plain appends run ahead of some of them."""
         deposits = [self.bank.Deposit(account, 1) for account in accounts]
         counters = ("command_conflicts", "aggregates_restored")
         before = [to.figure(name) for name in counters]
-        with appending(beside, self.deposited) as appender:
+        with unwatched(), appending(beside, self.deposited) as appender:
             given = iter(deposits) if appender is None else paced(deposits, accounts, appender)
             used, own, started = sum(each.processor_s() for each in measured), time.process_time(), time.perf_counter()
             outcomes = to.store.send_many(given)
@@ -187,18 +164,14 @@ class Bench:
 
 
 @contextmanager
-def appending(beside: Process | None, deposited: es.NewEvent) -> Iterator[Appender | None]:
-    if beside is None:
-        yield None
-        return
-    appender = Appender(beside.address, deposited)
-    appender.start()
+def unwatched() -> Iterator[None]:
+    """Keeps what was made before the clock starts out of the sight of the client's garbage collector."""
+    gc.collect()
+    gc.freeze()
     try:
-        yield appender
+        yield
     finally:
-        appender.accounts.put(None)
-        appender.join()
-    check(appender.failures)
+        gc.unfreeze()
 
 
 def paced(deposits: Sequence[object], accounts: Sequence[str], appender: Appender) -> Iterator[object]:
@@ -209,23 +182,18 @@ def paced(deposits: Sequence[object], accounts: Sequence[str], appender: Appende
         yield command
 
 
-def check(outcomes: Sequence[object]) -> None:
-    """A rate with refused commands in it is not a rate."""
-    wrong = next((outcome for outcome in outcomes if not isinstance(outcome, es.Committed)), None)
-    if wrong is not None:
-        raise ValueError(f"a command was not committed: {wrong!r}")
-
-
 # -- rounds and what comes out of them --------------------------------------------------------------------------------------
 
 WORKLOADS: Final[dict[str, Callable[[Bench], Turn]]] = {
     "commands": Bench.commands,
     "hot": Bench.hot,
-    "appends": Bench.appends,
+    "mixed": Bench.mixed,
     "worker": Bench.on_worker,
     "conflicts": Bench.conflicts,
+    "straight": Bench.straight,
+    "appends": Bench.appends,
 }
-COMPARED: Final = {"hot": "commands", "appends": "commands", "conflicts": "worker"}
+COMPARED: Final = {"hot": "commands", "mixed": "commands", "conflicts": "worker", "appends": "straight"}
 
 
 def measure(bench: Bench) -> dict[str, Figures]:
@@ -234,7 +202,7 @@ def measure(bench: Bench) -> dict[str, Figures]:
     for turn in range(bench.pace.rounds + 1):
         for name, run in WORKLOADS.items():
             done = run(bench)
-            say(f"round {turn}, {name}: {done.rate:,.0f} commands/s, server {done.server_us:.1f} µs, {done.counted}")
+            say(f"round {turn}, {name}: {done.rate:,.0f}/s, server {done.server_us:.1f} µs, {done.counted}")
             turns[name].append(done)
         lone.append(bench.alone())
     for measured in (*turns.values(), lone):
@@ -252,7 +220,7 @@ def _figures(name: str, turns: dict[str, list[Turn]]) -> Figures:
     own = turns[name]
     rates = [turn.rate for turn in own]
     figures = {
-        "commands/s": statistics.median(rates),
+        "per second": statistics.median(rates),
         "spread": (max(rates) - min(rates)) / statistics.median(rates),
         "server, µs of processor": statistics.median(turn.server_us for turn in own),
         "client, µs of processor": statistics.median(turn.client_us for turn in own),
@@ -281,9 +249,10 @@ def _markdown(results: dict[str, Figures], pace: Pace, quick: bool) -> str:
 def run(pace: Pace) -> dict[str, Figures]:
     """All workloads on processes that are started for it."""
     with ExitStack() as stack:
-        server = stack.enter_context(Process("bank", "serve", "--domain", "bank:app"))
-        below = stack.enter_context(Process("bank-store", "serve"))
-        worker = stack.enter_context(Process("bank-worker", "work", "--domain", "bank:app", "--store", below.address))
+        server = stack.enter_context(Process("bank", "benchmarks.switched", "{listen}", "{data}", "bank:app"))
+        below = stack.enter_context(Process("bank-store", EVENTSTORE, *SERVE))
+        works = ("work", "--listen", "{listen}", "--domain", "bank:app", "--store", below.address)
+        worker = stack.enter_context(Process("bank-worker", EVENTSTORE, *works))
         bench = Bench(pace, server, below, worker)
         bench.open_accounts()
         return measure(bench)
