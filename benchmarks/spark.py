@@ -51,6 +51,14 @@ SLAB_BYTES = 8 * 1024 * 1024
 KEYS_PER_ROUND = 5
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
+# what compiles for speed gains less in a minute than it takes
+QUICK = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.shuffle.partitions": "2",
+}
+
 Timed = Callable[[], float]
 
 
@@ -239,8 +247,9 @@ def growth(spark: SparkSession, folder: Path, events: int, rounds: int) -> dict[
 BENCHMARKS = {"scan": scan, "key": key, "rebuild": rebuild, "shuffle": shuffle, "growth": growth}
 
 
-def settings(folder: str, events: int) -> dict[str, str]:
+def settings(folder: str, events: int, *, quick: bool = False) -> dict[str, str]:
     return {
+        **(QUICK if quick else {}),
         "spark.local.dir": folder,
         "spark.sql.warehouse.dir": f"{folder}/warehouse",
         "spark.sql.files.maxPartitionBytes": str(part_bytes(events)),
@@ -252,13 +261,13 @@ def settings(folder: str, events: int) -> dict[str, str]:
     }
 
 
-def run(names: list[str], events: int, rounds: int) -> dict[str, dict[str, float]]:
+def run(names: list[str], events: int, rounds: int, *, quick: bool) -> dict[str, dict[str, float]]:
     figures = {}
     with tempfile.TemporaryDirectory(prefix="eventstore-spark-") as name:
         folder = Path(name)
         say(f"{events:,} events …")
         make_store(folder / "shard", events)
-        spark = start_session("benchmark", "local[2]", settings(name, events))
+        spark = start_session("benchmark", "local[2]", settings(name, events, quick=quick))
         spark.sparkContext.setLogLevel("ERROR")
         try:
             plain = source(spark, folder / "shard")
@@ -293,7 +302,7 @@ def main() -> None:
     if unknown := set(names) - BENCHMARKS.keys():
         parser.error(f"there is no benchmark {min(unknown)}; there are {', '.join(BENCHMARKS)}")
     started = time.perf_counter()
-    figures = run(names, events, rounds)
+    figures = run(names, events, rounds, quick=chosen.quick)
     took = round(time.perf_counter() - started)
     document = {"benchmark": "spark", "events": events, "rounds": rounds, "seconds": took, "figures": figures}
     RESULTS.mkdir(exist_ok=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
@@ -43,6 +43,10 @@ def load(spark: SparkSession, paths: list[str], columns: str, **options: str) ->
     """The events as the source reads them; `columns` are those that are built."""
     from pyspark_eventstore.source import EventStoreSource
 
-    spark.dataSource.register(EventStoreSource)  # where the package came by --py-files, Spark does not find it by itself
+    # Where the package came by --py-files, Spark does not find it by itself. Where it did, a second one would get Python
+    # processes of its own, which take seconds to start.
+    found: Any = spark._jsparkSession.sessionState().dataSourceManager()
+    if not found.dataSourceExists(EventStoreSource.name()):
+        spark.dataSource.register(EventStoreSource)
     reader = spark.read.format("eventstore").option("paths", json.dumps(paths)).option("columns", columns)
     return reader.options(**options).load()
