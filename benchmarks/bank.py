@@ -12,8 +12,9 @@ appends     plain appends without commands, one call of `append_many` for each t
 straight    the same past the mailboxes, in the same process (see `switched`): what the mailboxes cost plain appends
 alone       one command after the other, each waiting for its answer, in turns with one bare append after the other
 
-Rounds are interleaved, and a ratio is the median of the ratios of the rounds: a machine that others work on drifts. Beside
-commands a second of wall-clock time stands the processor time that server (and worker) took for each, which drifts less.
+Rounds are interleaved, every second one backwards, and a ratio is the median of the ratios of the rounds: a machine that others
+work on drifts, and a workload may pay for the one in front of it. Beside the rate by the wall clock stands the processor time
+that server (and worker) took for each, which drifts less.
 """
 
 from __future__ import annotations
@@ -111,7 +112,10 @@ class Bench:
         return self._appended(switched.THROUGH_MAILBOXES, self.pace.commands)
 
     def straight(self) -> Turn:
-        return self._appended(switched.STRAIGHT, 0)
+        try:
+            return self._appended(switched.STRAIGHT, 0)
+        finally:
+            self.server.signal(switched.THROUGH_MAILBOXES)
 
     def _appended(self, way: signal.Signals, passed: int) -> Turn:
         """Plain appends to other aggregates than the accounts, which stay in memory; so many are to pass the mailboxes."""
@@ -188,7 +192,7 @@ WORKLOADS: Final[dict[str, Callable[[Bench], Turn]]] = {
     "worker": Bench.on_worker,
     "conflicts": Bench.conflicts,
     "straight": Bench.straight,
-    "appends": Bench.appends,  # behind `straight`: it leaves the server as it was
+    "appends": Bench.appends,
 }
 COMPARED: Final = {"hot": "commands", "mixed": "commands", "conflicts": "worker", "appends": "straight"}
 
@@ -197,7 +201,7 @@ def measure(bench: Bench) -> dict[str, Figures]:
     turns: dict[str, list[Turn]] = {name: [] for name in WORKLOADS}
     lone: list[tuple[float, float]] = []
     for turn in range(bench.pace.rounds + 1):
-        for name, run in WORKLOADS.items():
+        for name, run in list(WORKLOADS.items())[:: -1 if turn % 2 else 1]:
             done = run(bench)
             say(f"round {turn}, {name}: {done.rate:,.0f}/s, server {done.server_us:.1f} µs, {done.counted}")
             turns[name].append(done)
