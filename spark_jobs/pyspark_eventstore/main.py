@@ -53,7 +53,8 @@ def run(arguments: list[str]) -> int:
 
 
 def _told(message: str, code: int) -> int:
-    print("error:", " ".join(message.split()), file=sys.stderr)
+    over_the_bar = "\r\x1b[K" if sys.stderr.isatty() else ""  # that of the job that failed is still there
+    print(f"{over_the_bar}error:", " ".join(message.split()), file=sys.stderr)
     return code
 
 

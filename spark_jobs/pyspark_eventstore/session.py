@@ -19,7 +19,7 @@ SETTINGS: Final = {
     "spark.sql.python.filterPushdown.enabled": "true",  # off by default, and then Spark refuses the source's queries
     "spark.python.unix.domain.socket.enabled": "true",  # a fifth faster than TCP on loopback
     "spark.sql.session.timeZone": "UTC",
-    "spark.ui.showConsoleProgress": "true",
+    "spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(),  # in a log, a bar is noise
 }
 
 
