@@ -29,6 +29,7 @@ _PREFIX: Final = np.dtype(
 )
 _TRAILER: Final = np.dtype([("mark", "|u1"), ("length", ">u4")])
 _LENGTH: Final = struct.Struct("<I")
+_SEQUENCE_MAX: Final = 2**63  # from there on a slab full of the largest counts could reach beyond 64 bits
 
 assert _TRAILER.itemsize == TRAILER.size
 
@@ -36,7 +37,7 @@ assert _TRAILER.itemsize == TRAILER.size
 def walk(data: bytes, base: int, next_sequence: int, header_bytes: int) -> Walk:
     """As `record.walk`, and with the same result."""
     starts, ends = _chain(data, header_bytes + TRAILER.size)
-    if not starts:
+    if not starts or next_sequence > _SEQUENCE_MAX:
         return record.walk(memoryview(data), base, next_sequence, header_bytes)
     places = np.array(starts)
     rows = gather(data, places, _PREFIX)

@@ -70,9 +70,8 @@ class FileColumns:
         within = within_group(counts)
         at = np.repeat(starts + 3, counts) + 4 * within
         types, names = self.types, _pick(values, at + 1)
-        for name in dict.fromkeys(names):
-            types.setdefault(str(name), len(types))
-        type_ordinals = np.array([types[name] for name in names], np.int64)  # type: ignore[index] # the column is all text
+        by_name = {name: types.setdefault(str(name), len(types)) for name in dict.fromkeys(names)}
+        type_ordinals = np.array([by_name[name] for name in names], np.int64)
         type_bytes = np.array([len(name.encode()) for name in types], np.int64)[type_ordinals]
         data_bytes = _lengths(_pick(values, at + 2))
         metadata = _pick(values, at + 3)

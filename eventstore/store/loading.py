@@ -63,7 +63,7 @@ class TailLoader:
         wrong = versions != before
         if wrong.any():
             place = int(np.argmax(wrong))
-            what = f"{names[place]!r} goes from version {versions[place]} to {int(before[place]) + 1}"
+            what = f"{names[place]!r} goes from version {versions[place]} to {(int(before[place]) + 1) % 2**64}"
             raise Corrupt(self._name, offsets[place], what)
 
     def _version_before(self, aggregate_id: str) -> int | None:

@@ -18,7 +18,7 @@ import errno
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -138,25 +138,26 @@ def _take_lock(files: Files, path: Path) -> Lock:
     files.make_folder(path)
     names = files.names(path)
     if STORE not in names and LOCK not in names:  # perhaps somebody else's folder: nothing is left behind in it
-        _refuse_foreign(files, path, uuid.uuid4())
+        _refuse_foreign(files, path, names, uuid.uuid4())
     return files.lock(path / LOCK)
 
 
 def _identity(files: Files, path: Path, clock: Callable[[], float]) -> uuid.UUID:
     """The uuid of the store in `path`, which is created where there is none."""
-    if STORE in files.names(path):
+    names = files.names(path)
+    if STORE in names:
         files.sync_folder(path)  # the process that wrote it may have died before it did
         return read_identity(files, path)
     identity = uuid.uuid4()
-    _refuse_foreign(files, path, identity)
+    _refuse_foreign(files, path, names, identity)
     event_folder(files, path, identity).create()
     write_document(files, path / STORE, {"format": FORMAT, "store": str(identity), "created": int(clock() * 1_000_000)})
     return identity
 
 
-def _refuse_foreign(files: Files, path: Path, identity: uuid.UUID) -> None:
+def _refuse_foreign(files: Files, path: Path, names: Iterable[str], identity: uuid.UUID) -> None:
     """Raises FolderRefused where a folder without a store holds more than a store that was just begun leaves behind."""
-    for name in files.names(path):
+    for name in names:
         begun = name == EVENTS_FOLDER and event_folder(files, path, identity).is_unused()
         if not (begun or name == LOCK or name.endswith(TEMPORARY)):
             raise FolderRefused(

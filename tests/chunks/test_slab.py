@@ -80,3 +80,10 @@ def test_structs_are_gathered_from_wherever_they_begin() -> None:
     layout = np.dtype({"names": ["b"], "formats": [">u2"], "offsets": [1], "itemsize": 3})
     rows = slab.gather(bytes(range(10)), np.array([7, 0, 1]), layout)
     assert rows["b"].tolist() == [0x0809, 0x0102, 0x0203]
+
+
+def test_sequences_do_not_begin_again_behind_the_largest() -> None:
+    largest = 2**64 - 1
+    data = made(largest, b"", count=1) + made(0, b"", count=1)
+    assert walks_alike(data, 4096, largest).fault == f"a record of sequence 0 where {largest + 1} belongs"
+    walks_alike(data, 4096, largest + 1)

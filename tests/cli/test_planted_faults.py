@@ -311,6 +311,20 @@ def test_a_gap_in_the_versions_between_files_is_found(unsorted_folder: Path) -> 
     assert found[1].file == str(_events(unsorted_folder, 2))
 
 
+@pytest.mark.parametrize("sort", [False, True], ids=["unsorted", "sorted"])
+def test_a_type_that_is_no_text_is_found(sort: bool, unsorted_folder: Path, folder: Path) -> None:
+    chosen = folder if sort else unsorted_folder
+    path = _events(chosen, 1)
+    offset = _record_offsets(path)[5]
+
+    def change(record: bytearray) -> None:
+        at = record.index(b"\xa8Happened")
+        record[at : at + 2] = b"\xc4\x07"  # seven bytes, and no text
+
+    _rewrite_record(path, offset, change)
+    assert "canonical encoding" in " ".join(finding.what for finding in verify(chosen).findings if finding.file == str(path))
+
+
 def _same_command(path: Path, other: Path, aggregate: bytes) -> tuple[int, int]:
     """Gives a commit of the aggregate in `path` the command id of one in `other`, of the same length."""
 
