@@ -48,6 +48,8 @@ def export(
     """
     from eventstore import blocking
 
+    if output == Path("-"):
+        output = None
     with (
         _written(output, force) as file,
         blocking.connect(store, name="eventstore export") as connected,

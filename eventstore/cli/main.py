@@ -35,7 +35,7 @@ from eventstore.cli import (
 )
 from eventstore.cli.output import print_error
 from eventstore.cli.usage import Command, Program, plain_usage
-from eventstore.errors import Corrupt, EventStoreError, InvalidArgument
+from eventstore.errors import Corrupt, DomainRefused, EventStoreError, InvalidArgument
 
 _WRONG_USAGE = 2
 _INTERRUPTED = 130
@@ -131,7 +131,7 @@ def _end_of(error: Exception) -> int:
         return 1
     if isinstance(error, EventStoreError):
         print_error(error.message + _next_step(error))
-        return _WRONG_USAGE if isinstance(error, InvalidArgument) else 1
+        return _WRONG_USAGE if isinstance(error, InvalidArgument | DomainRefused) else 1
     if isinstance(error, OSError):
         said = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
         print_error(said + _next_step(error))

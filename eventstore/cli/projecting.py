@@ -9,8 +9,11 @@ import typer
 
 from eventstore.cli.options import DEFAULT_STORE, StoreAddress
 from eventstore.cli.projection_progress import ProjectionProgress
+from eventstore.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
     from eventstore.domain.projection import Projection
     from eventstore.domain.target import Target
 
@@ -45,17 +48,20 @@ def project(
     from eventstore.domain.target import target_at
 
     loaded, target = load_projection(projection), target_at(to)
-    if from_checkpoint:
-        target = _GoingOn(target)
     with ProjectionProgress(loaded.name, progress, follows=not until_caught_up) as shown:
-        stopped_by = trio.run(_project, store, loaded, target, until_caught_up, shown)
+        stopped_by = trio.run(_project, store, loaded, target, from_checkpoint, until_caught_up, shown)
     shown.conclude()
     if stopped_by == signal.SIGINT:
         raise KeyboardInterrupt
 
 
 async def _project(
-    address: str, projection: Projection[Any], target: Target, until_caught_up: bool, shown: ProjectionProgress
+    address: str,
+    projection: Projection[Any],
+    target: Target,
+    from_checkpoint: bool,
+    until_caught_up: bool,
+    shown: ProjectionProgress,
 ) -> int | None:
     """The signal that ended it, if one did."""
     import trio
@@ -78,20 +84,39 @@ async def _project(
         await nursery.start(stop_on_signals)
         nursery.start_soon(shown.redraw)
         async with connect(address, name="eventstore project") as store:
-            shown.begin(int((await store.stats())["events"] or 0))
-            await project(store, projection, target, until_caught_up=until_caught_up, on_progress=shown.advance)
+
+            async def last_sequence() -> int:
+                return int((await store.stats())["events"] or 0)
+
+            shown.begin(await last_sequence())
+            resumed = _Resumed(target, last_sequence, begins=not from_checkpoint)
+            await project(store, projection, resumed, until_caught_up=until_caught_up, on_progress=shown.advance)
         nursery.cancel_scope.cancel()
     return stopped_by
 
 
-class _GoingOn:
-    """A target that must have a checkpoint already."""
+class _Resumed:
+    """A target whose checkpoint is one of this store. `begins`: it may have none yet."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, last_sequence: Callable[[], Coroutine[None, None, int]], *, begins: bool) -> None:
         self._target = target
+        self._last_sequence = last_sequence
+        self._begins = begins
         self.read = target.read
         self.write = target.write
         self.close = target.close
 
-    def open(self, projection: Projection[Any], *, begins: bool = False) -> int:
-        return self._target.open(projection, begins=begins)
+    def open(self, projection: Projection[Any], *, begins: bool = True) -> int:
+        import anyio.from_thread
+
+        checkpoint = self._target.open(projection, begins=begins and self._begins)
+        last = anyio.from_thread.run(self._last_sequence)
+        if checkpoint > last:
+            raise InvalidArgument(
+                f"the table has come to sequence {checkpoint}, and the store ends at {last}: it is another store, or an older "
+                "copy of it; name the store that the table was made from, or another table",
+                field="checkpoint",
+                limit=last,
+                value=checkpoint,
+            )
+        return checkpoint

@@ -7,6 +7,8 @@ After an error the aggregate is as before, or `touched`: not for certain as befo
 from __future__ import annotations
 
 import inspect
+import logging
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
 
@@ -18,7 +20,9 @@ from eventstore.model import COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX
 
 HandlerFunction: TypeAlias = Callable[[Any, Any], None] | Callable[[Any, Any], Awaitable[None]]
 _TEXT_CHARACTERS_MAX: Final = 300
+_COMPLAINT_SECONDS: Final = 10.0  # so often at most is it logged that a handler raised: it may do so for every command
 _FIELD_TYPES: Final = frozenset({str, int, bool, type(None)})
+_log = logging.getLogger(__name__)
 
 
 class Handled(NamedTuple):
@@ -43,6 +47,8 @@ class Handler:
         self.function = function
         self.name = f"{function.__module__}.{function.__qualname__}"
         self.is_async = inspect.iscoroutinefunction(function)
+        self._raised = 0
+        self._complaint_due = 0.0
 
     def run(self, command: object, aggregate: Aggregate) -> Handled:
         """Runs a handler that is not async."""
@@ -103,8 +109,17 @@ class Handler:
                 if type(value) not in _FIELD_TYPES:  # the wire has no other
                     error.fields[field] = shown(value)
             return error.with_traceback(None)  # its frames would keep command and aggregate alive
+        self._complain(error)
         name = type(error).__name__
         return HandlerFailed(f"{self.name} raised {name}: {text_of(error)}", handler=self.name, error=name)
+
+    def _complain(self, error: Exception) -> None:
+        """Logs where it raised: whoever sent the command is told what, and has no use for the traceback."""
+        self._raised += 1
+        now = time.monotonic()
+        if now >= self._complaint_due:
+            self._complaint_due = now + _COMPLAINT_SECONDS
+            _log.error("handler %s raised (%d so far)", self.name, self._raised, exc_info=error)
 
 
 def text_of(error: BaseException) -> str:

@@ -18,11 +18,13 @@ from eventstore.errors import FolderRefused, InvalidArgument
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
+_PREFIX: Final = "EVENTSTORE_"
+
 
 class ServerSettings(BaseSettings):
     """Everything `eventstore serve` can be told. Unknown names are refused, so that a typo does not pass for a setting."""
 
-    model_config = SettingsConfigDict(env_prefix="EVENTSTORE_", extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(env_prefix=_PREFIX, extra="forbid", frozen=True)
 
     data: Path = Path("./data")
     listen: str = "127.0.0.1:7701"
@@ -159,7 +161,7 @@ def load_settings(toml: Path | None, **given: object) -> ServerSettings:
         raise InvalidArgument(f"there is no settings file {toml}", field="config", value=str(toml))
 
     class Sourced(ServerSettings):
-        model_config = SettingsConfigDict(env_prefix="EVENTSTORE_", extra="forbid", frozen=True, toml_file=toml)
+        model_config = SettingsConfigDict(env_prefix=_PREFIX, extra="forbid", frozen=True, toml_file=toml)
 
     try:
         return Sourced(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type] # pydantic checks
@@ -175,13 +177,13 @@ def misspelled_variables() -> dict[str, str]:
     """Variables of the environment that look as if they were meant for a setting, and the name of that one. Only what is close
     is: others may begin with the same word and be meant for somebody else.
     """
-    names = [f"EVENTSTORE_{name}".upper() for name in (*ServerSettings.model_fields, "store")]
-    unknown = {name for name in map(str.upper, os.environ) if name.startswith("EVENTSTORE_")}.difference(names)
-    close = {name: difflib.get_close_matches(name, names, 1, _CLOSE) for name in sorted(unknown)}
-    return {name: found[0] for name, found in close.items() if found}
+    names = [name.upper() for name in (*ServerSettings.model_fields, "store")]
+    given = {name.removeprefix(_PREFIX) for name in map(str.upper, os.environ) if name.startswith(_PREFIX)}
+    close = {name: difflib.get_close_matches(name, names, 1, _CLOSE) for name in sorted(given.difference(names))}
+    return {_PREFIX + name: _PREFIX + found[0] for name, found in close.items() if found}
 
 
-_CLOSE: Final = 0.85
+_CLOSE: Final = 0.8  # EVENTSTORE_PORT, which Kubernetes sets for a service called eventstore, is not to pass for SORT
 _EXPECTED: Final = {
     "int_parsing": "a whole number",
     "int_type": "a whole number",

@@ -95,6 +95,10 @@ async def work(
     """
     if settings.domain is None:
         raise InvalidArgument("a worker needs a domain; name it with --domain MODULE:NAME", field="domain")
+    if checkpoint is not None and not checkpoint.parent.is_dir():
+        raise InvalidArgument(
+            f"there is no folder {checkpoint.parent} for the checkpoint; create it", field="checkpoint", value=str(checkpoint)
+        )
     domain = load(settings.domain)
     raise_descriptor_limit()
     connecting = connect(store_address, name="eventstore-worker")

@@ -45,7 +45,7 @@ class Rebuilt:
 def rebuild(
     data: Paths,
     projection: Annotated[str, typer.Option(help="The projection, as module:Class.", metavar="MODULE:CLASS")],
-    to: Annotated[str, typer.Option(help="parquet:FOLDER or postgres://USER@HOST/DATABASE.", metavar="TARGET")],
+    to: Annotated[str, typer.Option(help="parquet:FOLDER or postgresql://USER@HOST/DATABASE.", metavar="TARGET")],
     replace: Annotated[bool, typer.Option("--replace", help="Put it in the place of what is there.")] = False,
     master: Master = "",
 ) -> None:
@@ -80,7 +80,7 @@ def rebuild_once(spark: SparkSession, paths: list[str], place: Place, to: str, *
         return _to_folder(spark, projection, source, place, rest, replace=replace)
     if kind in ("postgres", "postgresql"):
         return _to_table(spark, projection, source, place, to, replace=replace)
-    raise InvalidArgument(f"--to is {to!r}, it is parquet:FOLDER or postgres://USER@HOST/DATABASE", field="to", value=to)
+    raise InvalidArgument(f"--to is {to!r}, it is parquet:FOLDER or postgresql://USER@HOST/DATABASE", field="to", value=to)
 
 
 def _to_folder(

@@ -53,7 +53,7 @@ def test_filters_choose_what_is_exported(serve: Serve) -> None:
     assert exported("--after", 2) == [3, 4]
     assert exported("--type", "Json") == [1, 3]
     assert exported("--type", "Json", "--type", "Empty") == [1, 3, 4]
-    assert exported("--prefix", "ä") == [3]
+    assert exported("--prefix", "ä") == exported("--prefix", "ä", "-o", "-") == [3]
 
 
 def test_a_file_that_cannot_be_written_is_named(serve: Serve, tmp_path: Path) -> None:

@@ -113,9 +113,19 @@ def test_it_follows_until_a_signal_ends_it_in_order(serve: Serve, tmp_path: Path
 def test_without_a_checkpoint_there_is_nothing_to_go_on_from(serve: Serve, tmp_path: Path) -> None:
     server = serve()
     deposit(server)
-    said = refused(*PROJECT, "--to", f"sqlite:{tmp_path / 'rows.db'}", "--from-checkpoint", store=server.store)
+    said = refused(*PROJECT, "--to", f"sqlite:{tmp_path / 'rows.db'}", "--from-checkpoint", store=server.store, code=2)
     assert said.startswith("there is no checkpoint of projection 'balances' to go on from; rebuild the table first")
     assert not (tmp_path / "rows.db").exists()
+
+
+def test_a_table_that_is_ahead_of_the_store_belongs_to_another_one(serve: Serve, tmp_path: Path) -> None:
+    server, path = serve(), tmp_path / "rows.db"
+    deposit(server)
+    project = (*PROJECT, "--to", f"sqlite:{path}", "--until-caught-up")
+    output(*project, store=server.store)
+    said = refused(*project, store=serve(data=tmp_path / "other").store, code=2)
+    assert said.startswith("the table has come to sequence 6, and the store ends at 0: it is another store, or an older copy")
+    assert balances(path) == dict.fromkeys(ACCOUNTS, 1)
 
 
 def test_of_two_projectors_one_is_fenced(serve: Serve, tmp_path: Path) -> None:
@@ -142,7 +152,7 @@ def test_a_table_with_other_columns_is_refused(serve: Serve, tmp_path: Path) -> 
     path = tmp_path / "rows.db"
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE balances (key TEXT PRIMARY KEY NOT NULL, total INTEGER)")
-    assert "table 'balances' has the columns" in refused(*PROJECT, "--to", f"sqlite:{path}", store=serve().store)
+    assert "table 'balances' has the columns" in refused(*PROJECT, "--to", f"sqlite:{path}", store=serve().store, code=2)
 
 
 @pytest.mark.parametrize(
@@ -154,11 +164,15 @@ def test_a_table_with_other_columns_is_refused(serve: Serve, tmp_path: Path) -> 
         ("bank", "sqlite:rows.db", "not of the form module:attribute"),
         ("bank:Balances", "rows.db", "a target is sqlite:FILE or postgresql://USER@HOST/DATABASE, not 'rows.db'"),
         ("bank:Balances", "parquet:out", "a target is sqlite:FILE"),
-        ("bank:Balances", "sqlite:missing/folder/rows.db", "cannot use missing/folder/rows.db: unable to open"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(shared: Server, projection: str, to: str, words: str) -> None:
-    assert words in refused("project", "--projection", projection, "--to", to, store=shared.store)
+    assert words in refused("project", "--projection", projection, "--to", to, store=shared.store, code=2)
+
+
+def test_a_file_that_cannot_be_made_is_named(shared: Server) -> None:
+    said = refused(*PROJECT, "--to", "sqlite:missing/folder/rows.db", store=shared.store)
+    assert "cannot use missing/folder/rows.db: unable to open" in said
 
 
 def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -80,8 +80,8 @@ def test_a_wrong_setting_is_refused_by_name(tmp_path: Path, options: list[str], 
 
 
 def test_a_misspelled_variable_of_the_environment_is_found_and_a_foreign_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("EVENTSTORE_DURABLITY", "EVENTSTORE_DATA", "EVENTSTORE_STORE", "EVENTSTORE_PORT_7701_TCP_ADDR"):
-        monkeypatch.setenv(name, "x")
+    for name in ("DURABLITY", "DATA", "STORE", "PORT", "HOST", "HTTP_PORT", "SERVICE_HOST", "PORT_7701_TCP_ADDR"):
+        monkeypatch.setenv(f"EVENTSTORE_{name}", "x")
     assert misspelled_variables() == {"EVENTSTORE_DURABLITY": "EVENTSTORE_DURABILITY"}
 
 

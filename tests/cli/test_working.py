@@ -103,9 +103,10 @@ def test_two_workers_of_the_same_aggregates_heal_their_conflicts(serve: Serve, w
 @pytest.mark.parametrize(
     ("options", "words", "code"),
     [
-        (["--domain", "treasury:app"], "there is no module 'treasury'", 1),
+        (["--domain", "treasury:app"], "there is no module 'treasury'", 2),
         (["--domain", "bank:app", "--store", "tcp://127.0.0.1:1"], "127.0.0.1:1", 1),
         (["--domain", "bank:app", "--config", "missing.toml"], "missing.toml", 2),
+        (["--domain", "bank:app", "--checkpoint", "missing/reactions.json"], "no folder missing for the checkpoint", 2),
     ],
 )
 def test_what_keeps_a_worker_from_starting_is_said(options: list[str], words: str, code: int) -> None:

@@ -174,6 +174,19 @@ def test_any_other_exception_is_told_by_name_and_bounded() -> None:
     assert not handled.touched
 
 
+def test_where_a_handler_raised_is_logged_and_not_for_every_command(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(command: Do, thing: Thing) -> None:
+        raise KeyError("k")
+
+    handler = Handler(command_type(Do), Thing, fail)
+    for _ in range(3):
+        handler.run(Do("t-1"), new(Thing, "t-1"))
+    (told,) = caplog.records
+    assert told.getMessage() == f"handler {handler.name} raised (1 so far)"
+    assert told.exc_info is not None
+    assert told.exc_info[0] is KeyError
+
+
 def test_an_exception_whose_text_raises_is_told_as_well() -> None:
     class Odd(Exception):
         def __str__(self) -> NoReturn:
