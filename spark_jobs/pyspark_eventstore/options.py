@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -110,8 +111,16 @@ def _offsets(given: Mapping[str, str], name: str) -> Offsets | None:
         value = json.loads(text)
     except ValueError:
         value = None
-    if not isinstance(value, dict) or not all(type(sequence) is int and sequence >= 0 for sequence in value.values()):
+    if not isinstance(value, dict) or not all(map(_is_offset, value.items())):
         raise InvalidArgument(
             f"{name} is {shown(text)}, it is a JSON object of sequences by the uuid of a store", field=name, value=shown(text)
         )
     return value
+
+
+def _is_offset(item: tuple[str, object]) -> bool:
+    store, sequence = item
+    try:
+        return str(uuid.UUID(store)) == store and type(sequence) is int and sequence >= 0  # what names no store bounds nothing
+    except ValueError:
+        return False

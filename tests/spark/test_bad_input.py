@@ -139,6 +139,7 @@ def test_rot_in_the_middle_of_the_ongoing_file(spark: SparkSession, tmp_path: Pa
         ({"columns": "aggregate_id,colour"}, "there is no column 'colour'; there are aggregate_id, version"),
         ({"colour": "red"}, "there is no option 'colour'; there are after, columns"),
         ({"after": "[1]"}, "after is '[1]', it is a JSON object of sequences by the uuid of a store"),
+        ({"upto": '{"shard-0": 12}'}, "it is a JSON object of sequences by the uuid of a store"),
     ],
 )
 def test_options_that_are_none(spark: SparkSession, shard: Path, options: dict[str, str], told: str) -> None:

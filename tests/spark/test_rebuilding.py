@@ -212,7 +212,7 @@ def test_a_rebuild_that_fails_leaves_the_database_as_it_was(spark: SparkSession,
 
 
 def test_targets_that_are_none(store: MadeStore, spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match=r"--to is 'csv:x', it is parquet:FOLDER or postgres://"):
+    with pytest.raises(InvalidArgument, match=r"--to is 'csv:x', it is parquet:FOLDER or postgresql://"):
         rebuild_once(spark, [str(store.path)], place("Balances"), "csv:x")
 
 
