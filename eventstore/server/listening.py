@@ -21,7 +21,7 @@ from eventstore_mailbox import Options
 _BACKLOG: Final = 1024
 _DESCRIPTORS_PER_FILE: Final = 3  # the file, its mapping and that of its index
 _OTHER_DESCRIPTORS: Final = 64
-_COLLECTOR_THRESHOLDS: Final = (100_000, 2, 500)  # thousands of commands in flight are young objects, and no garbage
+_COLLECTOR_THRESHOLDS: Final = (10_000, 20, 500)
 
 
 def bind(address: str, field: str = "listen") -> socket.socket:
