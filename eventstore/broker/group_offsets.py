@@ -37,11 +37,11 @@ class GroupOffsets:
 
     def of(self, group: str) -> Offsets:
         """The group's offsets by topic and queue; it has none yet where it is new."""
-        return self.progress.groups.setdefault(group, {})
+        return self.progress.groups.get(group, {})
 
     def begin(self, group: str, topic: str, *, from_end: bool = False) -> None:
         """Gives every queue that is new to the group an offset. One that was added later is consumed from its start."""
-        offsets, found = self.of(group), self._topics.get(topic)
+        offsets, found = self.progress.groups.setdefault(group, {}), self._topics.get(topic)
         is_new = topic not in offsets
         queues = offsets.setdefault(topic, {})
         for queue in found.readable:
@@ -73,7 +73,7 @@ class GroupOffsets:
         return self._set(group, topic, queue, offset, least=0)
 
     def _set(self, group: str, topic: str, queue: int, offset: int, *, least: int) -> Committed:
-        queues = self.of(group).setdefault(topic, {})
+        queues = self.progress.groups.setdefault(group, {}).setdefault(topic, {})
         begin, end = self._bounds(topic, queue)
         low = max(begin, least)
         now = min(max(offset, low), max(end, low))

@@ -142,7 +142,7 @@ class Appender:
                 version += count
                 sequence += count
                 end += length
-                mine = len(versions)  # from here on as tail.add_head; the head last: readers on other threads follow it
+                mine = len(versions)  # from here on as tail.add_heads; the head last: readers on other threads follow it
                 versions.append(version)
                 previous.append(NO_COMMIT if ordinal is None else ordinal)
                 heads[aggregate_id] = mine

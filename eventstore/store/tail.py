@@ -70,26 +70,12 @@ class TailFile:
         self._chains: OrderedDict[str, array[int]] = OrderedDict()
         self._chains_lock = threading.Lock()
 
-    def add(self, aggregate_id: str, key: int, offset: int, length: int, sequence: int, version: int, count: int) -> None:
-        """Appends a commit that leads its aggregate to `version`. `key` comes from `command_key`."""
-        self.add_head(aggregate_id, key, self.heads.get(aggregate_id, NO_COMMIT), version)
-        self.add_places(offset, (length,), (sequence,), count)
-
-    def add_head(self, aggregate_id: str, key: int, before: int, version: int) -> None:
-        """The half of `add` that the next check needs; `before` is the aggregate's last commit in this file so far.
-
-        The other half may follow for many commits at once; until then they cannot be read, nor found.
-        """
-        versions = self.versions
-        ordinal = len(versions)
-        versions.append(version)
-        self.previous.append(before)
-        self.heads[aggregate_id] = ordinal
-        if self.commands.setdefault(key, ordinal) != ordinal:
-            self.collided.setdefault(key, []).append(ordinal)
-
     def add_heads(self, aggregate_ids: Sequence[str], keys: Sequence[int], versions: Iterable[int]) -> list[int]:
-        """`add_head` for one commit after the other, at a third of the cost. Returns the `before` of each."""
+        """Appends commits that lead their aggregates to these versions: the half that the next check needs. `keys` come from
+        `command_key`. Returns of each the aggregate's commit before it in this file.
+
+        The other half is `add_places`; until then they cannot be read, nor found.
+        """
         heads = self.heads
         previous: list[int] = []
         before, found = heads.get, previous.append

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from eventstore.store.tail import NO_COMMIT, Tail, TailFile, command_key
+from eventstore.store.tail import Tail, TailFile, command_key
 
 Added = tuple[str, int, int, int]  # aggregate, key, length, events
 
@@ -25,9 +25,14 @@ def state(file: TailFile) -> tuple[object, ...]:
 
 
 def add(file: TailFile, commit: Added) -> None:
+    aggregate_id, _, _, count = commit
+    add_at(file, commit, (file.version(aggregate_id) or 0) + count)
+
+
+def add_at(file: TailFile, commit: Added, version: int) -> None:
     aggregate_id, key, length, count = commit
-    version = (file.version(aggregate_id) or 0) + count
-    file.add(aggregate_id, key, file.end, length, file.next_sequence, version, count)
+    file.add_heads([aggregate_id], [key], [version])
+    file.add_places(file.end, [length], [file.next_sequence], count)
 
 
 def ordinals(file: TailFile, aggregate_id: str, visible: int) -> list[int]:
@@ -60,8 +65,7 @@ def test_adding_in_two_halves_is_the_same_as_adding(added: list[Added]) -> None:
     for commit in added:
         add(whole, commit)
         aggregate_id, key, length, count = commit
-        before = halves.heads.get(aggregate_id, NO_COMMIT)
-        halves.add_head(aggregate_id, key, before, (halves.version(aggregate_id) or 0) + count)
+        halves.add_heads([aggregate_id], [key], [(halves.version(aggregate_id) or 0) + count])
         lengths.append(length)
         sequences.append(sequence)
         sequence += count
@@ -228,7 +232,7 @@ def test_the_newest_file_knows_the_version() -> None:
     for number in (1, 2, 3):
         file = tail.begin(number, number * 10)
         if number != 3:
-            file.add("a", number, file.end, 100, file.next_sequence, number * 5, 1)
+            add_at(file, ("a", number, 100, 1), number * 5)
     assert tail.version("a") == 10
     assert tail.version("b") is None
     assert [file.number for file in tail.before(tail.files[2])] == [2, 1]
@@ -249,7 +253,7 @@ def test_a_million_aggregates_are_nothing_the_garbage_collector_looks_at() -> No
     before = len(gc.get_objects())
     rng = random.Random(1)
     for number in range(1_000_000):
-        file.add(f"aggregate-{number}", rng.getrandbits(60), file.end, 100, file.next_sequence, 1, 1)
+        add_at(file, (f"aggregate-{number}", rng.getrandbits(60), 100, 1), 1)
         if file.end > 2**31:
             file.end = 4096
     gc.collect()
