@@ -161,7 +161,7 @@ class UnknownEvent(EventStoreError):
 
 
 class PayloadInvalid(EventStoreError):
-    """A command or an event does not fit its class; `type` and `field` say where."""
+    """A command or an event does not fit its class, or what was read as JSON is none; `type` and `field` say where."""
 
     code = 19
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple, NewType, TypeAlias
 
-from eventstore.errors import InvalidArgument
+from eventstore.errors import InvalidArgument, PayloadInvalid
 
 Version = NewType("Version", int)
 Sequence_ = NewType("Sequence_", int)
@@ -161,12 +161,36 @@ class Event(tuple[str, int, str, bytes, bytes | None, str, int, int, int]):
         return _EPOCH + timedelta(microseconds=self[6])
 
     def json(self) -> Json:
-        """`data` parsed as JSON."""
-        return _parsed(self[3])
+        """`data` parsed as JSON.
+
+        Raises:
+            PayloadInvalid: it is empty, or anything else that is no JSON.
+        """
+        try:
+            return _parsed(self[3])
+        except (ValueError, RecursionError) as error:
+            raise self._no_json("data", self[3], error) from None
 
     def metadata_json(self) -> Json:
-        """`metadata` parsed as JSON; None where there is none."""
-        return None if self[4] is None else _parsed(self[4])
+        """`metadata` parsed as JSON; None where there is none. Raises as `json`."""
+        if self[4] is None:
+            return None
+        try:
+            return _parsed(self[4])
+        except (ValueError, RecursionError) as error:
+            raise self._no_json("metadata", self[4], error) from None
+
+    def _no_json(self, field: str, given: bytes, error: Exception) -> PayloadInvalid:
+        found = f"{given!r:.80} and no JSON ({error})" if given else "empty"
+        hint = "; ask `is_json` first" if field == "data" else ""
+        return PayloadInvalid(
+            f"event {self.type!r}, version {self.version} of aggregate {self.aggregate_id!r}: its {field} is {found}; "
+            f"`{field}` has the bytes as they are{hint}",
+            type=self.type,
+            field=field,
+            aggregate_id=self.aggregate_id,
+            version=self.version,
+        )
 
     def __repr__(self) -> str:
         return (

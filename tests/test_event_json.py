@@ -1,13 +1,15 @@
-"""`Event.json` is `json.loads` of the data, whoever wrote it and however."""
+"""`Event.json` is `json.loads` of the data, whoever wrote it and however; its errors say which event it was."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eventstore.errors import PayloadInvalid
 from eventstore.model import Event
 
 values = st.recursive(
@@ -23,10 +25,11 @@ def event(data: bytes, metadata: bytes | None = None) -> Event:
 
 
 def outcome(read: Callable[[], object]) -> str:
+    """What was read; or, of both kinds of error, what they have in common."""
     try:
         return repr(read())
-    except ValueError as error:
-        return f"{type(error).__name__}: {error}"
+    except (ValueError, PayloadInvalid):
+        return "refused"
 
 
 @given(values, encodings, st.sampled_from(["", " ", "\n"]), st.sampled_from(["", " ", "\t"]))
@@ -39,6 +42,22 @@ def test_every_way_of_writing_json_is_read(value: object, encoding: str, before:
 @given(st.binary(max_size=20) | st.sampled_from([b"{} {}", b"1 2", b'"\xff"', b"", b"nul"]))
 def test_what_is_no_json_is_refused_as_json_refuses_it(data: bytes) -> None:
     assert outcome(event(data).json) == outcome(lambda: json.loads(data))
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"", "its data is empty; `data` has the bytes as they are; ask `is_json` first"),
+        (b"{} {}", r"its data is b'{} {}' and no JSON \(Extra data.*\); `data` has the bytes"),
+        (b"[" * 100_000, "and no JSON"),
+    ],
+)
+def test_data_without_json_is_refused_by_the_event_it_is_of(data: bytes, why: str) -> None:
+    with pytest.raises(PayloadInvalid, match="event 'T', version 1 of aggregate 'a': .*" + why) as caught:
+        event(data).json()
+    assert caught.value.fields == {"type": "T", "field": "data", "aggregate_id": "a", "version": 1}
+    with pytest.raises(PayloadInvalid, match=r"its metadata is .*; `metadata` has the bytes as they are$"):
+        event(b"", data).metadata_json()
 
 
 def test_no_metadata_is_none() -> None:

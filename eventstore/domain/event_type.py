@@ -93,11 +93,11 @@ class EventType(Generic[E]):
     def _schema_of(self, stored: Event) -> int:
         if stored[4] is None or not stored[8] & METADATA_IS_JSON:
             return 1
+        metadata = stored.metadata_json()
         try:
-            metadata = stored.metadata_json()
             version = metadata.get(SCHEMA, 1) if isinstance(metadata, dict) else 1
             return check_int(SCHEMA, version, 1, SCHEMA_MAX)
-        except (ValueError, RecursionError, InvalidArgument) as error:
+        except InvalidArgument as error:
             raise PayloadInvalid(
                 f"event {self.name!r} has metadata {shown(stored[4])}: {error}", type=self.name, field="metadata"
             ) from None

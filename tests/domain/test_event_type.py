@@ -89,7 +89,7 @@ def test_metadata_of_others_means_version_1() -> None:
 def test_metadata_that_is_damaged_is_refused(metadata: bytes) -> None:
     with pytest.raises(es.PayloadInvalid, match="metadata") as caught:
         event_type(Current).decode(as_stored(b"{}", metadata))
-    assert caught.value.fields == {"type": "Renamed", "field": "metadata"}
+    assert caught.value.fields.items() >= {"type": "Renamed", "field": "metadata"}.items()
 
 
 def test_a_version_newer_than_the_code_is_told() -> None:
