@@ -7,6 +7,7 @@ before a command, tells in most cases that a refused command left no trace (see 
 from __future__ import annotations
 
 import enum
+import inspect
 from collections.abc import Callable
 from dataclasses import fields
 from datetime import date, datetime, timedelta
@@ -100,6 +101,18 @@ class Aggregate(metaclass=Collecting):
     def __repr__(self) -> str:
         state = ", ".join(f"{name}={shown(value)}" for name, value in vars(self).items())
         return f"<{type(self).__name__} {self._aggregate_id!r} v{self._aggregate_version} {state}>"
+
+
+def check_made_without_arguments(cls: type[Aggregate]) -> None:
+    """Raises DomainRefused where `__init__` needs an argument: nobody could restore such an aggregate."""
+    try:
+        inspect.signature(cls.__init__).bind(None)
+    except TypeError as error:
+        raise DomainRefused(
+            f"aggregate {described(cls)} cannot be made, because its __init__ takes arguments ({error}); let its state begin "
+            "with defaults, and be set by its first event",
+            name=described(cls),
+        ) from None
 
 
 def new(cls: type[A], aggregate_id: str) -> A:

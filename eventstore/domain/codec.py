@@ -121,6 +121,13 @@ def check_dataclass(cls: type) -> None:
         raise DomainRefused(f"{described(cls)} is not frozen; make it @dataclass(frozen=True)", name=described(cls))
 
 
+def without_new_types(hint: object) -> object:
+    """The type that a `NewType` is made of; any other annotation as it is."""
+    while hasattr(hint, "__supertype__"):
+        hint = hint.__supertype__
+    return hint
+
+
 def _class_codec(cls: type) -> Codec:
     """The codec of a dataclass, from the cache."""
     codec = _codecs.get(cls)
@@ -163,8 +170,7 @@ def _build(cls: type) -> Codec:
 
 def _hinted(hint: object, where: str) -> Codec:
     """The codec for a type annotation."""
-    while hasattr(hint, "__supertype__"):  # NewType
-        hint = hint.__supertype__
+    hint = without_new_types(hint)
     if hint in VALUES:
         return VALUES[hint]
     origin, arguments = get_origin(hint), get_args(hint)

@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Callable
 from functools import cached_property
 from operator import attrgetter
-from typing import Final, Generic, TypeVar, cast
+from typing import Final, Generic, TypeVar, cast, get_type_hints
 
 from eventstore.commands import RawCommand, encode_with
-from eventstore.domain.codec import PayloadCodec, check_dataclass, described
+from eventstore.domain.codec import PayloadCodec, check_dataclass, described, without_new_types
 from eventstore.errors import DomainRefused, EventStoreError, InvalidArgument
 from eventstore.fields import check_text, shown
 from eventstore.model import TYPE_BYTES_MAX
@@ -32,8 +32,16 @@ class CommandType(Generic[C]):
         return PayloadCodec(self.cls, self.name, "command")
 
     def check(self) -> None:
-        """Raises DomainRefused where a field cannot be sent."""
+        """Raises DomainRefused where a field cannot be sent, or the one with the aggregate's id holds no text."""
         _ = self.codec
+        hint = without_new_types(get_type_hints(self.cls)[self.id_field])
+        if not (isinstance(hint, type) and issubclass(hint, str)):
+            raise DomainRefused(
+                f"command {described(self.cls)} has its aggregate's id in field {self.id_field!r}, which is declared as "
+                f'{shown(hint)}; ids are text: declare it as str, or name another field with @command(id="…")',
+                name=described(self.cls),
+                field=self.id_field,
+            )
 
     def aggregate_id(self, command: C) -> str:
         """The id of the aggregate that the command is for.

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar, get_type_hints
 from weakref import WeakSet
 
-from eventstore.domain.aggregate import Aggregate, changes_by_name
+from eventstore.domain.aggregate import Aggregate, changes_by_name, check_made_without_arguments
 from eventstore.domain.codec import described
 from eventstore.domain.command_type import CommandType, command_type
 from eventstore.domain.event_type import EventType, event_type
@@ -118,11 +118,13 @@ class Domain:
         """Builds everything that is built at first use.
 
         Raises:
-            DomainRefused: a class cannot be carried by JSON, an upcast is missing, two classes have the same name.
+            DomainRefused: a class cannot be carried by JSON, an upcast is missing, two classes have the same name, an
+                aggregate cannot be made without arguments, its id in a command is no text.
         """
         found: dict[str, EventType[object]] = {}
         for handler in self._handlers.values():
             handler.command.check()
+            check_made_without_arguments(handler.aggregate)
             for each, _ in changes_by_name(handler.aggregate).values():
                 add_event_type(found, each)
         for reaction in self._reactions.values():
@@ -160,8 +162,11 @@ def _aggregate_of(function: HandlerFunction, command: type) -> type[Aggregate]:
             handler=name,
         )
     if not (isinstance(second, type) and issubclass(second, Aggregate) and second is not Aggregate):
+        parameter = parameters[1].name
+        found = f"annotated with {shown(second)}" if parameter in hints else "not annotated"
         raise DomainRefused(
-            f"handler {name}: parameter {parameters[1].name} is annotated with {shown(second)}; it takes an aggregate class",
+            f"handler {name}: parameter {parameter} is {found}; write there which class of aggregates it takes, as in "
+            f"{parameter}: {parameter.title().replace('_', '')}",
             handler=name,
         )
     return second

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import enum
+from dataclasses import dataclass, make_dataclass
+from typing import Any, NewType
+from uuid import UUID
 
 import pytest
 
@@ -97,3 +99,26 @@ def test_a_declaration_that_cannot_work_is_refused_at_once() -> None:
 @dataclass(frozen=True)
 class Deposit2:
     account: str
+
+
+Account = NewType("Account", str)
+
+
+class Till(enum.Enum):
+    FRONT = "front"
+
+
+def one_field(annotation: object) -> type:
+    return make_dataclass("Count", [("account", annotation)], frozen=True)
+
+
+@pytest.mark.parametrize("annotation", [str, Account, enum.StrEnum("Named", ["FRONT"])])
+def test_an_id_of_text_passes_the_check(annotation: object) -> None:
+    command_type(one_field(annotation)).check()
+
+
+@pytest.mark.parametrize("annotation", [int, UUID, Till, str | None])
+def test_an_id_that_is_no_text_is_found_by_the_check(annotation: object) -> None:
+    with pytest.raises(es.DomainRefused, match=r"Count has its aggregate's id in field 'account', .*; ids are text") as caught:
+        command_type(one_field(annotation)).check()
+    assert caught.value.fields["field"] == "account"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,8 +107,8 @@ def unresolved(command: Paint, thing: Absent) -> None: ...  # type: ignore[name-
 @pytest.mark.parametrize(
     ("function", "why"),
     [
-        (no_aggregate, "takes an aggregate class"), (not_annotated, "takes an aggregate class"),
-        (base_only, "takes an aggregate class"),
+        (no_aggregate, r"is annotated with <class 'str'>; write there .*, as in thing: Thing"),
+        (not_annotated, "parameter thing is not annotated; write there"), (base_only, "which class of aggregates it takes"),
         (other_command, "parameter command is annotated with"), (three, "takes 3 parameters"), (starred, "2 parameters"),
         (unresolved, "cannot be resolved"),
     ],
@@ -139,6 +140,33 @@ def test_two_classes_under_one_name_are_found_by_the_check() -> None:
 
     with pytest.raises(es.DomainRefused, match="are both stored as 'Opened'"):
         app.check()
+
+
+def test_an_aggregate_that_cannot_be_made_without_arguments_is_found_by_the_check() -> None:
+    app = d.Domain()
+
+    class Named(d.Aggregate):
+        def __init__(self, name: str, colour: str = "red") -> None:
+            self.name = name
+
+    class Coloured(Named):
+        def __init__(self, colour: str = "red") -> None:
+            super().__init__("", colour)
+
+    app.handles(Paint)(handler_for(Coloured))
+    app.check()
+    app.handles(Brush)(handler_for(Named))
+    with pytest.raises(
+        es.DomainRefused, match=r"aggregate .*Named cannot be made.*'name'.*; let its state begin with defaults"
+    ):
+        app.check()
+
+
+def handler_for(aggregate: type[d.Aggregate]) -> Callable[[Any, Any], None]:
+    def handler(command: Any, thing: Any) -> None: ...
+
+    handler.__annotations__ = {"thing": aggregate}
+    return handler
 
 
 def test_a_class_that_cannot_be_stored_is_found_by_the_check() -> None:
