@@ -19,9 +19,11 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import repeat
 from typing import Final, TypeAlias, cast
 
+import numpy as np
 from crc32c import crc32c
 
 from eventstore import flat
@@ -40,7 +42,15 @@ PROPERTIES_BYTES_MAX: Final = 64 * 1024
 OWN_PROPERTIES_BYTES_MAX: Final = 8 * 1024  # what a broker adds where a message failed: where it came from, how often and why
 TEXT_BYTES_MAX: Final = 255
 FIXED_BYTES: Final = HEADER_BYTES + TRAILER.size
-_HEADER_FIELDS: Final = struct.Struct("<8xI4xQ8xqQQIHH8x")
+_COLUMNS: Final = ("length", "number", "time", "offset", "position", "queue", "node")
+_HEADER_FIELDS: Final = np.dtype(
+    {
+        "names": list(_COLUMNS),
+        "formats": ["<u4", "<u8", "<i8", "<u8", "<u8", "<u2", "<u2"],
+        "offsets": [8, 16, 32, 40, 48, 60, 62],
+        "itemsize": HEADER_BYTES,
+    }
+)
 
 assert HEADER_BYTES == 72
 assert THROUGH_CRC.size == CRC_FROM
@@ -221,19 +231,29 @@ def decode_messages(records: bytes, count: int) -> list[Message]:
     Raises:
         ProtocolError
     """
+    make = cast("Callable[..., Message]", tuple.__new__)
+    return list(map(make, repeat(Message), zip(*decode_columns(records, count), strict=True)))
+
+
+def decode_columns(records: bytes, count: int) -> Sequence[Sequence[object]]:
+    """As `decode_messages`, value by value: the first values of all messages, the second ones, and so on.
+
+    Raises:
+        ProtocolError
+    """
     try:
         values = flat.decode_trusted(records, VALUES * count)
         headers = cast("Sequence[bytes]", values[0::VALUES])
         joined = b"\0\0" + b"\0\0".join(headers) if count else b""
         if len(joined) != HEADER_BYTES * count:
             raise ValueError("a header of another length")
-        rows = list(zip(*_HEADER_FIELDS.iter_unpack(joined), strict=True)) or [()] * 7
-        lengths, numbers, times, offsets, positions, _, queues, nodes = rows if count else [()] * 8
-        if sum(lengths) != len(records) or tuple(values[6::VALUES]) != tuple(lengths):
+        fields = np.frombuffer(joined, _HEADER_FIELDS)
+        lengths, numbers, times, offsets, positions, queues, nodes = (
+            fields[name].tolist() for name in _HEADER_FIELDS.names or ()
+        )
+        if sum(lengths) != len(records) or list(values[6::VALUES]) != lengths:
             raise ValueError("lengths that do not add up")
-    except (flat.Malformed, struct.error, TypeError, ValueError) as error:
+    except (flat.Malformed, TypeError, ValueError) as error:
         raise ProtocolError(f"a page of {len(records)} bytes is malformed: {error}", field="records") from None
     tags, keys, topics, bodies, properties = (values[place::VALUES] for place in range(1, 6))
-    columns = zip(topics, queues, offsets, keys, tags, times, bodies, properties, positions, nodes, numbers, strict=True)
-    make = tuple.__new__
-    return [make(Message, row) for row in columns]
+    return topics, queues, offsets, keys, tags, times, bodies, properties, positions, nodes, numbers

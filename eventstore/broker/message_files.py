@@ -11,9 +11,9 @@ import threading
 import time
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from crc32c import crc32c
@@ -28,6 +28,7 @@ from eventstore.chunks.files import File
 from eventstore.chunks.folder import ChunkFolder
 from eventstore.chunks.header import RECORDS_FROM, ChunkHeader
 from eventstore.chunks.record import CRC_FROM, PREFIX, PREFIX_BYTES
+from eventstore.chunks.slab import Ints, gather
 from eventstore.errors import Corrupt, ReadFailed
 
 _CHECK_TOGETHER_MIN: Final = 16
@@ -47,6 +48,18 @@ _FIELDS: Final = np.dtype(
 class _Mapped:
     view: memoryview
     used: float
+
+
+class Asked(NamedTuple):
+    """Messages of one queue: their offsets in it, and where they lie, in the order of the log."""
+
+    key: QueueKey
+    offsets: Sequence[int]
+    positions: Sequence[int]
+    lengths: Sequence[int]
+
+    def part(self, first: int, last: int) -> Asked:
+        return Asked(self.key, self.offsets[first:last], self.positions[first:last], self.lengths[first:last])
 
 
 @dataclass(slots=True)
@@ -121,42 +134,38 @@ class MessageFiles:
         while at < len(positions):
             chunk, _ = chunk_of(positions[at])
             end = bisect_left(positions, (chunk + 1) << POSITION_BITS, at)
-            base = chunk << POSITION_BITS
-            offsets = [position - base for position in positions[at:end]]
-            found += self._from_chunk(chunk, offsets, lengths[at:end], cached_only)
+            asked = Asked(key, queue_offsets[at:end], positions[at:end], lengths[at:end])
+            found += self._from_chunk(chunk, asked, cached_only)
             at = end
-        if len(found) < _CHECK_TOGETHER_MIN or not _all_good(found, key, queue_offsets, positions, lengths):
-            for raw, offset, position, length in zip(found, queue_offsets, positions, lengths, strict=True):
-                self._check(raw, key, offset, position, length)
         return found
 
-    def _from_chunk(self, chunk: int, offsets: list[int], lengths: Sequence[int], cached_only: bool) -> list[bytes]:
+    def _from_chunk(self, chunk: int, asked: Asked, cached_only: bool) -> list[bytes]:
+        """Neighbours are read together, with the messages of other queues that lie between them."""
+        starts = np.array(asked.positions, np.int64) - (chunk << POSITION_BITS)
+        ends = starts + np.array(asked.lengths, np.int64)
         view = None if cached_only else self._map(chunk)
-        if view is not None:
-            found = [bytes(view[offset : offset + length]) for offset, length in zip(offsets, lengths, strict=True)]
-        else:
-            found = self._by_position(chunk, offsets, lengths, cached_only)
+        file = self._file(chunk) if view is None else None
+        found: list[bytes] = []
+        for first, last in _runs(starts, ends):
+            low, high = int(starts[first]), int(ends[last - 1])
+            if view is not None:
+                data = bytes(view[low:high])
+            else:
+                assert file is not None
+                data = self._read_file(file, chunk, low, high - low, cached_only)
+            found += self._cut(data, starts[first:last] - low, ends[first:last] - low, asked.part(first, last))
         reads = self.reads.setdefault(chunk, ChunkReads())
         reads.records += len(found)
-        reads.bytes += sum(lengths)
+        reads.bytes += sum(asked.lengths)
         return found
 
-    def _by_position(self, chunk: int, offsets: list[int], lengths: Sequence[int], cached_only: bool) -> list[bytes]:
-        """Neighbours are read together, with the messages of other queues that lie between them."""
-        file, found, at = self._file(chunk), [], 0
-        while at < len(offsets):
-            start, stop = offsets[at], offsets[at] + lengths[at]
-            end = at + 1
-            while (
-                end < len(offsets)
-                and offsets[end] - stop <= _GAP_BYTES_MAX
-                and offsets[end] + lengths[end] - start <= _RUN_BYTES_MAX
-            ):
-                stop = offsets[end] + lengths[end]
-                end += 1
-            data = self._read_file(file, chunk, start, stop - start, cached_only)
-            found += [data[offsets[each] - start : offsets[each] - start + lengths[each]] for each in range(at, end)]
-            at = end
+    def _cut(self, data: bytes, starts: Ints, ends: Ints, asked: Asked) -> list[bytes]:
+        """The records that begin and end there, checked."""
+        places = list(zip(starts.tolist(), ends.tolist(), strict=True))
+        found = [data[start:end] for start, end in places]
+        if len(places) < _CHECK_TOGETHER_MIN or len(data) < places[-1][1] or not _all_good(data, starts, ends, asked):
+            for raw, offset, position, length in zip(found, asked.offsets, asked.positions, asked.lengths, strict=True):
+                self._check(raw, asked.key, offset, position, length)
         return found
 
     def _check(self, raw: bytes, key: QueueKey, offset: int, position: int, length: int) -> None:
@@ -276,19 +285,29 @@ class MessageFiles:
             self._maps.clear()
 
 
-def _all_good(
-    found: Sequence[bytes], key: QueueKey, offsets: Sequence[int], positions: Sequence[int], lengths: Sequence[int]
-) -> bool:
-    """Whether each is the message that was asked for, undamaged: column by column, a third of what one by one takes."""
-    if list(map(len, found)) != list(lengths) or min(lengths) < HEADER_BYTES:
+def _runs(starts: Ints, ends: Ints) -> Iterator[tuple[int, int]]:
+    """Which messages are read at once: from one of them to before another."""
+    first = 0
+    for gap in [*(np.flatnonzero(starts[1:] - ends[:-1] > _GAP_BYTES_MAX) + 1).tolist(), len(starts)]:
+        while first < gap:
+            last = int(ends.searchsorted(starts[first] + _RUN_BYTES_MAX, "right"))
+            last = min(max(last, first + 1), gap)
+            yield first, last
+            first = last
+
+
+def _all_good(data: bytes, starts: Ints, ends: Ints, asked: Asked) -> bool:
+    """Whether each is the message that was asked for, undamaged: column by column, a sixth of what one by one takes."""
+    lengths = ends - starts
+    if lengths.min() < HEADER_BYTES:
         return False
-    fields = np.frombuffer(b"".join([raw[:HEADER_BYTES] for raw in found]), _FIELDS)
-    crcs = [crc32c(memoryview(raw)[CRC_FROM:]) for raw in found]
+    fields = gather(data, starts, _FIELDS)
+    crcs = [crc32c(data[start:end]) for start, end in zip((starts + CRC_FROM).tolist(), ends.tolist(), strict=True)]
     return bool(
         (fields["crc"] == np.array(crcs, np.uint32)).all()
-        and (fields["length"] == np.array(lengths, np.uint32)).all()
-        and (fields["offset"] == np.array(offsets, np.uint64)).all()
-        and (fields["position"] == np.array(positions, np.uint64)).all()
-        and (fields["topic"] == key[0]).all()
-        and (fields["queue"] == key[1]).all()
+        and (fields["length"] == lengths).all()
+        and (fields["offset"] == np.array(asked.offsets, np.uint64)).all()
+        and (fields["position"] == np.array(asked.positions, np.uint64)).all()
+        and (fields["topic"] == asked.key[0]).all()
+        and (fields["queue"] == asked.key[1]).all()
     )

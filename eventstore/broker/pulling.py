@@ -151,9 +151,10 @@ class Puller:
     def _records(
         self, log: QueueLog, offsets: Sequence[int], positions: Sequence[int], lengths: Sequence[int], cached_only: bool
     ) -> list[bytes]:
-        recent = [record for record in map(self._recent.get, positions) if record is not None]
-        if len(recent) == len(positions):
-            return recent
+        if positions and positions[-1] >= self._recent.oldest:
+            recent = [record for record in map(self._recent.get, positions) if record is not None]
+            if len(recent) == len(positions):
+                return recent
         return self._files.read(log.key, offsets, positions, lengths, cached_only=cached_only)
 
     # -- single messages ----------------------------------------------------------------------------------------------

@@ -32,8 +32,8 @@ MESSAGES_MAX: Final = 10_000
 PULL_BYTES_MAX: Final = 16 * 1024 * 1024
 WAIT_SECONDS_MAX: Final = 60.0
 WANTS_MAX: Final = 1_000
-_IN_PLACE_BYTES_MAX: Final = 128 * 1024
-_TURN_BYTES: Final = 256 * 1024  # taken from memory, before others on the loop have their turn
+_IN_PLACE_BYTES_MAX: Final = 512 * 1024
+_TURN_BYTES: Final = 512 * 1024  # taken from memory, before others on the loop have their turn
 _TURN_ENTRIES: Final = 16_384  # looked at, likewise
 _ENTRIES_OF_A_QUEUE: Final = 16  # what finding nothing in a queue costs, in entries
 _READERS_MAX: Final = 16
@@ -132,11 +132,10 @@ class Pulls:
             done = self._look(search)
         except NotCached:
             done = False
-        if done and (search.found or trio.current_time() >= search.deadline):
-            return search.pages()
-        if search.found:  # not all of it is in memory: what is found is held only once there is room for it
-            search.restart()
-        return None
+        if search.found and not done:  # what is there now is answered now; the rest is for the next pull
+            search.close()
+            done = self._look(search)
+        return search.pages() if done and (search.found or trio.current_time() >= search.deadline) else None
 
     async def finish(self, search: Search, making: Making = nullcontext) -> list[Pulled]:
         """The answer. `making` is not entered while nothing is there: a pull that waits holds nothing.
@@ -190,7 +189,7 @@ class Pulls:
             search.seen = visible
         entries = size = 0
         while left:
-            if entries > _TURN_ENTRIES or size > _TURN_BYTES:
+            if (entries > _TURN_ENTRIES or size > _TURN_BYTES) and not search.full:
                 return False
             each = left[-1]
             log, offset = each.log, each.offset

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import Final
+
+_NONE: Final = 2**64
 
 
 class Recent:
@@ -20,6 +23,8 @@ class Recent:
         self._bytes_max = bytes_max
         self._bytes = 0
         self.get = self._records.get
+        self.oldest = _NONE
+        """No record in front of this position is here."""
 
     def __len__(self) -> int:
         return len(self._records)
@@ -31,11 +36,14 @@ class Recent:
             size_bytes -= sum(map(len, records[:excess]))
             positions, records = positions[excess:], records[excess:]
         self._records.update(zip(positions, records, strict=True))
+        if not positions:
+            return
         self._batches.append((positions, size_bytes))
         self._bytes += size_bytes
         over = len(self._records) - self._records_max
         while over > 0 or (self._bytes > self._bytes_max and self._batches):
             over = self._drop(over)
+        self.oldest = self._batches[0][0][0] if self._batches else _NONE
 
     def _drop(self, over: int) -> int:
         """Lets go of the oldest batch, or only of its first `over` records."""

@@ -58,6 +58,15 @@ class Search:
         for each in self.sought:
             each.offset, each.page, each.due_at = each.asked, NOTHING, None
 
+    @property
+    def full(self) -> bool:
+        """Nothing more is taken: of what is left to look at, only where it begins and ends is still said."""
+        return self.messages_max <= 0 or self.bytes_max <= 0
+
+    def close(self) -> None:
+        """Makes it full."""
+        self.messages_max = 0
+
     def go_on(self, news: Iterable[Sought]) -> None:
         """The next round looks at these, in the order they were asked for."""
         self.left = sorted(news, key=lambda each: each.place, reverse=True)

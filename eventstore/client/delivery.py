@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
-from operator import add, itemgetter
 from struct import Struct
-from typing import Final, Literal, NamedTuple, TypeAlias, cast
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
-from eventstore.broker.message import Message, decode_messages, parse_message_id
+from eventstore.broker.message import Message, decode_columns, decode_messages, parse_message_id
 from eventstore.broker.names import RETRY
 from eventstore.broker.retrying import FAILURES, ORIGIN
 from eventstore.client.window import Window
@@ -20,10 +19,10 @@ from eventstore.protocol.message_answers import Messages
 Mode = Literal["parallel", "sequential"]
 MODES: Final = ("parallel", "sequential")
 
-_WINDOW: Final = 11  # behind the values of a `Message`
+_OFFSET: Final = 2  # among the values of a `Message`
+_WINDOW: Final = 11  # behind them
 _PLACE: Final = 12
 _LENGTH: Final = Struct("<8xI")
-_offset_of = itemgetter(2)
 
 
 class Delivery(Message):
@@ -134,17 +133,17 @@ def deliveries(parts: Sequence[Part], answer: Messages) -> Opened:
     Raises:
         ProtocolError: the answer does not hold together.
     """
-    messages = decode_messages(cast(bytes, answer.records), answer.count)
-    make = cast("Callable[..., Item]", tuple.__new__)
+    columns = decode_columns(cast(bytes, answer.records), answer.count)
+    make = cast("Callable[..., Any]", tuple.__new__)
     at = 0
     for window, _, _, count in parts:
-        found = messages[at : at + count]
+        own: list[Sequence[object]] = [column[at : at + count] for column in columns]
         at += count
-        offsets = list(map(_offset_of, found))
+        offsets = cast("list[int]", own[_OFFSET])
         if window.topic.startswith(RETRY):
-            found = list(map(_original, found))
-        rows: Iterable[tuple[object, ...]] = map(add, found, zip(repeat(window), offsets, strict=False))
-        yield window, list(map(make, repeat(Delivery), rows)), offsets
+            again = map(make, repeat(Message), zip(*own, strict=True))
+            own = list(zip(*map(_original, again), strict=True))
+        yield window, list(map(make, repeat(Delivery), zip(*own, repeat(window), offsets, strict=False))), offsets
 
 
 def raw_batches(parts: Sequence[Part], answer: Messages) -> Opened:

@@ -124,7 +124,7 @@ class Window:
                 finished = self._finished
                 while finished and unfinished[0] in finished:  # the finished ones are all among those, so there is a first
                     finished.remove(unfinished.popleft())
-                released = self._release()
+                released = (not unfinished or unfinished[0] >= self._pages[0].end) and self._release()
             else:
                 self._finished.add(offset)
                 released = False

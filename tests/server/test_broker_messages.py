@@ -192,9 +192,14 @@ def test_the_largest_messages_travel(client: RawClient) -> None:
     create(client, "large", 3)
     body = bytes(range(256)) * (4 * 1024 * 4)
     send(client, "large", [message(body, queue=queue) for queue in range(3)])
-    found, pages = pull(client, *(("large", queue, 0, None) for queue in range(3)), bytes_max=8 * 1024 * 1024)
-    assert [each.body == body for each in found] == [True, True]
-    assert [page.messages for page in pages] == [1, 1, 0]
+    offsets, bodies_seen = [0, 0, 0], 0
+    while bodies_seen < 3:
+        wants = [("large", queue, offset, None) for queue, offset in enumerate(offsets)]
+        found, pages = pull(client, *wants, bytes_max=8 * 1024 * 1024)
+        assert 1 <= len(found) <= 2
+        assert all(each.body == body for each in found)
+        offsets, bodies_seen = [page.next_offset for page in pages], bodies_seen + len(found)
+    assert offsets == [1, 1, 1]
 
 
 def test_a_topic_is_created_by_sending_to_it_where_the_server_is_set_so(serve: Serve) -> None:
