@@ -7,13 +7,16 @@ import sys
 import traceback
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 from eventstore.domain.domain import Domain
 from eventstore.domain.handling import text_of
 from eventstore.domain.projection import Projection
 from eventstore.errors import DomainRefused
 from eventstore.fields import shown
+
+_USUAL: Final = {"domain": "app", "projection": "Balances"}
+_CHOICES_MAX: Final = 10
 
 
 def load(place: str, folder: str | Path | None = None) -> Domain:
@@ -24,7 +27,7 @@ def load(place: str, folder: str | Path | None = None) -> Domain:
     """
     found = _attribute("domain", place, folder)
     if not isinstance(found, Domain):
-        raise _refused("domain", place, f"is {shown(found)}, and no eventstore.domain.Domain")
+        raise _refused("domain", place, f"is {shown(found)}, and no eventstore.domain.Domain{_choice('domain', place)}")
     found.check()
     return found
 
@@ -38,18 +41,22 @@ def load_projection(place: str, folder: str | Path | None = None) -> Projection[
         except TypeError as error:
             raise _refused("projection", place, f"cannot be made without arguments: {error}") from None
     if not isinstance(found, Projection):
-        raise _refused("projection", place, f"is {shown(found)}, and no eventstore.domain.Projection")
+        raise _refused(
+            "projection", place, f"is {shown(found)}, and no eventstore.domain.Projection{_choice('projection', place)}"
+        )
     return found
 
 
 def _attribute(what: str, place: str, folder: str | Path | None) -> object:
     name, colon, attributes = place.partition(":")
     if not colon or not all(part.isidentifier() for part in [*name.split("."), *attributes.split(".")]):
-        raise DomainRefused(f"{what} {shown(place)} is not of the form module:attribute", place=place[:255])
+        raise DomainRefused(
+            f"{what} {shown(place)} is not of the form module:attribute{_meant(what, place)}", place=place[:255]
+        )
     found: object = _module(what, name, place, Path(folder) if folder is not None else Path.cwd())
     for attribute in attributes.split("."):
         if not hasattr(found, attribute):
-            raise _refused(what, place, f"{shown(found)} has no attribute {attribute!r}")
+            raise _refused(what, place, f"{shown(found)} has no attribute {attribute!r}{_choice(what, place)}")
         found = getattr(found, attribute)
     return found
 
@@ -65,12 +72,34 @@ def _module(what: str, name: str, place: str, folder: Path) -> ModuleType:
         raise _refused(what, place, f"module {name!r} is refused: {error.message}", **error.fields) from error
     except ModuleNotFoundError as error:
         if error.name == name:
-            raise _refused(what, place, f"there is no module {name!r} in {path} or on the path of Python") from None
+            hint = _meant(what, place) or f"; start in the folder of {name}.py, or set PYTHONPATH to it"
+            raise _refused(what, place, f"there is no module {name!r} in {path} or on the path of Python{hint}") from None
         raise _refused(what, place, f"module {name!r} imports {error.name!r}, which is not there") from error
     except (Exception, SystemExit) as error:  # importing runs the author's code
         raise _refused(
             what, place, f"importing {name!r} raised {type(error).__name__}: {text_of(error)}{_line(error)}"
         ) from error
+
+
+def _meant(what: str, place: str) -> str:
+    """The place as it should be, for who named a file, or left out what is in the module."""
+    name, _, attributes = place.partition(":")
+    file = Path(name)
+    module = name if "/" not in name and file.suffix != ".py" else file.stem
+    if (module == name and attributes) or not module.replace(".", "_").isidentifier():
+        return ""
+    folder = f", in the folder {file.parent}" if file.parent != Path() else ""
+    return f"; say {module}:{attributes or _USUAL[what]}{folder}"
+
+
+def _choice(what: str, place: str) -> str:
+    """What the module has of that which was to be in it."""
+    kind = Domain if what == "domain" else Projection
+    there = vars(sys.modules[place.partition(":")[0]]).items()
+    names = [
+        name for name, value in there if isinstance(value, kind) or (isinstance(value, type) and kind in value.__mro__[1:])
+    ]
+    return f"; the module has {', '.join(names[:_CHOICES_MAX])}" if names else f"; the module has no {what}"
 
 
 def _line(error: BaseException) -> str:

@@ -21,6 +21,13 @@ _KINDS: Final = {
     str: "TEXT", int: "INTEGER", float: "REAL", bool: "INTEGER", bytes: "BLOB",
     datetime: "TEXT", date: "TEXT", Decimal: "TEXT", UUID: "TEXT",
 }  # fmt: skip
+_NEXT_STEPS: Final = {
+    sqlite3.SQLITE_CANTOPEN: "; check owner and mode of it and its folder",
+    sqlite3.SQLITE_READONLY: "; check owner and mode of it and its folder",
+    sqlite3.SQLITE_NOTADB: "; name another file, or one that is not there yet",
+    sqlite3.SQLITE_FULL: "; free some space and start this again",
+    sqlite3.SQLITE_BUSY: "; another program holds its lock: end that, or name another file",
+}
 _KEYS_PER_QUERY: Final = 500  # older releases take no more than 999 parameters
 _LOCKED_SECONDS_MAX: Final = 30.0
 _LOCKED_PAUSE_SECONDS: Final = 0.01
@@ -122,8 +129,18 @@ class SQLiteTarget:
             yield
         except sqlite3.Error as error:
             raise ProjectionFailed(
-                f"projection {self._name!r} cannot use {self._path}: {error}", projection=self._name, target=self._path
+                f"projection {self._name!r} cannot use {self._path}: {error}{self._next_step(error)}",
+                projection=self._name,
+                target=self._path,
             ) from error
+
+    def _next_step(self, error: sqlite3.Error) -> str:
+        folder = Path(self._path).absolute().parent
+        if not folder.is_dir():
+            return f"; there is no folder {folder}: create it"
+        if Path(self._path).is_dir():
+            return "; it is a folder: name a file in it"
+        return _NEXT_STEPS.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, "")
 
 
 def _write_ahead(connection: sqlite3.Connection) -> None:

@@ -51,6 +51,8 @@ def target_at(place: str) -> Target:
         DomainRefused: it is neither, or the driver is not installed.
     """
     kind, _, rest = place.partition(":")
+    if kind == "sqlite" and rest.startswith("//") and not rest.startswith("///"):
+        raise DomainRefused(f"a file has no host: say sqlite:{rest[2:]:.80}, not {place!r:.80}", target=place[:80])
     if kind == "sqlite" and rest:
         from eventstore.domain.sqlite_target import SQLiteTarget
 

@@ -135,7 +135,10 @@ def _refusing(path: Path) -> Iterator[None]:
 
 
 def _take_lock(files: Files, path: Path) -> Lock:
-    files.make_folder(path)
+    try:
+        files.make_folder(path)
+    except FileNotFoundError as error:  # although all above it are there: a file system that takes no folders
+        raise FolderRefused(str(path), f"cannot be created there ({error.strerror}); choose another folder") from None
     names = files.names(path)
     if STORE not in names and LOCK not in names:  # perhaps somebody else's folder: nothing is left behind in it
         _refuse_foreign(files, path, names, uuid.uuid4())

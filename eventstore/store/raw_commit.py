@@ -86,6 +86,12 @@ def named_expected(expected: RawExpected) -> int | str:
 
 
 def _encoded_or_refused(commit: Commit) -> RawCommit | InvalidArgument:
+    if not isinstance(commit, Commit):
+        return InvalidArgument(
+            f"commits holds {shown(commit)}, which is no Commit; make each with Commit(aggregate_id, events, expected_version)",
+            field="commits",
+            value=shown(commit),
+        )
     try:
         return encode_commit(commit.aggregate_id, commit.events, commit.expected_version, commit.command_id, commit.timestamp)
     except InvalidArgument as error:
@@ -159,11 +165,17 @@ def _encode_events(events: Sequence[NewEvent]) -> bytes:
 
 
 def _listed(events: object) -> list[NewEvent]:
+    if isinstance(events, NewEvent):  # a tuple as well: its members would be taken for events
+        raise InvalidArgument(
+            f"events is one NewEvent; put it into a list: [NewEvent({shown(events.type)}, …)]",
+            field="events",
+            value=shown(events),
+        )
     try:
         return list(events)  # type: ignore[call-overload, no-any-return] # each member is checked by whoever asked
     except TypeError:
         raise InvalidArgument(
-            f"events is {shown(events)}; it is a sequence of NewEvent", field="events", value=shown(events)
+            f"events is {shown(events)}; it is a list of NewEvent", field="events", value=shown(events)
         ) from None
 
 
@@ -184,7 +196,11 @@ def _all_fine(events: Sequence[NewEvent]) -> bool:
 
 def _check_event(event: NewEvent) -> None:
     if event.__class__ is not NewEvent:
-        raise InvalidArgument(f"events holds {shown(event)}, which is no NewEvent", field="events", value=shown(event))
+        raise InvalidArgument(
+            f"events holds {shown(event)}, which is no NewEvent; make each with NewEvent(type, data)",
+            field="events",
+            value=shown(event),
+        )
     _, name, data, metadata = event
     if name.__class__ is not str or not name.isascii() or not 0 < len(name) <= TYPE_BYTES_MAX:
         check_text("type", name, 1, TYPE_BYTES_MAX)

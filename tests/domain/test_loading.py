@@ -44,12 +44,16 @@ def test_the_current_folder_is_the_default_and_neighbours_can_be_imported(
 @pytest.mark.parametrize(
     ("source", "place", "why"),
     [
-        ("", "absent_module:app", "there is no module 'absent_module' in"),
-        ("", "faulty", "not of the form module:attribute"),
+        ("", "absent_module:app", "there is no module 'absent_module' in .*; start in the folder of absent_module.py"),
+        ("", "faulty", "not of the form module:attribute; say faulty:app$"),
+        ("", "faulty.py", "not of the form module:attribute; say faulty:app$"),
+        ("", "faulty.py:shop", "there is no module 'faulty.py' in .*; say faulty:shop$"),
+        ("", "parts/faulty.py:shop", "not of the form module:attribute; say faulty:shop, in the folder parts$"),
         ("", "faulty:", "not of the form"),
         ("", "../faulty:app", "not of the form"),
-        ("", "faulty:app", "has no attribute 'app'"),
-        ("app = 7", "faulty:app", "is 7, and no eventstore.domain.Domain"),
+        ("", "faulty:app", "has no attribute 'app'; the module has no domain$"),
+        ("import eventstore.domain as d\nshop = d.Domain()", "faulty:app", "has no attribute 'app'; the module has shop$"),
+        ("app = 7", "faulty:app", "is 7, and no eventstore.domain.Domain; the module has no domain"),
         ("import absent_too", "faulty:app", "module 'faulty' imports 'absent_too', which is not there"),
         ("x = 1\nraise ValueError('no such luck')", "faulty:app", r"raised ValueError: no such luck \(.*faulty.py:2\)"),
         ("def", "faulty:app", "raised SyntaxError"),
@@ -74,9 +78,9 @@ def test_what_cannot_be_loaded_is_told(source: str, place: str, why: str, tmp_pa
     [
         ("bank:app", "is <.*>, and no eventstore.domain.Projection"),
         ("bank:Account", "is <.*>, and no eventstore.domain.Projection"),
-        ("bank:Nothing", "has no attribute 'Nothing'"),
+        ("bank:Nothing", "has no attribute 'Nothing'; the module has Balances$"),
         ("absent_module:Balances", "there is no module 'absent_module' in"),
-        ("bank", "is not of the form module:attribute"),
+        ("bank", "is not of the form module:attribute; say bank:Balances$"),
     ],
 )
 def test_what_is_no_projection_is_told_and_called_one(place: str, why: str) -> None:

@@ -292,6 +292,25 @@ def test_an_unknown_kind_of_target_is_refused(place: str) -> None:
         d.target_at(place)
 
 
+def test_a_file_is_not_written_as_an_address() -> None:
+    with pytest.raises(es.DomainRefused, match=r"a file has no host: say sqlite:rows.db"):
+        d.target_at("sqlite://rows.db")
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("absent/rows.db", "; there is no folder .*/absent: create it$"),
+        ("", "; it is a folder: name a file in it$"),
+        ("notes.txt", "; name another file, or one that is not there yet$"),
+    ],
+)
+def test_a_file_that_cannot_be_used_names_the_next_step(name: str, why: str, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("these are no rows " * 20)
+    with pytest.raises(es.ProjectionFailed, match="projection 'counting' cannot use .*" + why):
+        d.SQLiteTarget(tmp_path / name).open(Counting())
+
+
 def test_a_target_that_cannot_be_reached_is_named(tmp_path: Path) -> None:
     with pytest.raises(es.ProjectionFailed, match=r"projection 'counting' cannot use .*absent"):
         d.target_at(f"sqlite:{tmp_path}/absent/rows.db").open(Counting())

@@ -9,8 +9,8 @@ import pytest
 
 from eventstore import flat
 from eventstore.errors import InvalidArgument
-from eventstore.model import ANY, COMMIT_EVENTS_MAX, EVENT_BYTES_MAX, EXISTS, VERSION_MAX, ExpectedVersion, NewEvent
-from eventstore.store.raw_commit import encode_commit
+from eventstore.model import ANY, COMMIT_EVENTS_MAX, EVENT_BYTES_MAX, EXISTS, VERSION_MAX, Commit, ExpectedVersion, NewEvent
+from eventstore.store.raw_commit import encode_commit, encode_commits
 
 EVENT = NewEvent("T", b"data")
 
@@ -94,3 +94,15 @@ def test_an_event_or_a_commit_that_is_too_large_is_refused() -> None:
     largest = NewEvent("T", bytes(EVENT_BYTES_MAX))
     assert encode_commit("a", [largest], ANY, "c", None)
     assert refusal(events=[largest] * 4)["field"] == "commit"
+
+
+def test_an_event_where_a_list_of_them_is_due_is_told_so() -> None:
+    with pytest.raises(InvalidArgument, match=r"events is one NewEvent; put it into a list: \[NewEvent\('T', …\)\]"):
+        encode_commit("a", cast(Any, EVENT), ANY, None, None)
+
+
+def test_what_is_no_commit_is_refused_in_its_place() -> None:
+    fine, wrong = encode_commits([Commit("a", [EVENT], ANY), cast(Any, ("a", [EVENT]))])
+    assert isinstance(fine, tuple)
+    assert isinstance(wrong, InvalidArgument)
+    assert "which is no Commit; make each with Commit(aggregate_id, events, expected_version)" in wrong.message

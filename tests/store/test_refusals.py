@@ -43,6 +43,11 @@ def refuses(opened: Maker, disk: SimulatedDisk, names: str, error: type[EventSto
     assert contents(disk) == before
 
 
+def test_a_folder_that_cannot_be_made_names_the_next_step() -> None:
+    with pytest.raises(FolderRefused, match=r"^/proc/nothing: cannot be created there .*; choose another folder$"):
+        open_folder(Path("/proc/nothing"), StoreSettings())
+
+
 @pytest.mark.parametrize("number", [1, 3, 5], ids=["first", "middle", "last"])
 def test_a_missing_event_file_is_refused(opened: Maker, closed: SimulatedDisk, number: int) -> None:
     closed.remove(events(number))
