@@ -115,15 +115,21 @@ class Failures:
         """Delivers dead letters of the group (offsets in `dead:GROUP`) to it again, as if they had never failed. How many.
 
         Raises:
-            UnknownGroup, UnknownTopic: it has none; InvalidArgument, Overloaded
+            UnknownGroup, Overloaded
+            InvalidArgument: there is no such dead letter; those in front of it may be on their way.
         """
         self._groups.get(group)
         found: list[RawMessage] = []
         size = 0
         for place, offset in enumerate(offsets, 1):
-            record = await self._look_ups.message(dead_topic(group), 0, offset)
+            has_any = dead_topic(group) in self._topics.by_name
+            record = await self._look_ups.message(dead_topic(group), 0, offset) if has_any else None
             if record is None:
-                raise InvalidArgument(f"group {group!r} has no dead letter {offset}", field="offset", value=offset)
+                raise InvalidArgument(
+                    f"group {group!r} has no dead letter {offset}; list them to see which there are",
+                    field="offset",
+                    value=offset,
+                )
             found.append(replayed(decode_messages(record, 1)[0]))
             size += len(record)
             if size >= _SENT_TOGETHER_BYTES or place == len(offsets):

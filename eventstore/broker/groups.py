@@ -88,7 +88,7 @@ class Groups:
         """Raises UnknownGroup."""
         group = self.by_name.get(name) if isinstance(name, str) else None
         if group is None:
-            raise UnknownGroup(f"there is no consumer group {shown(name)}", group=shown(name))
+            raise UnknownGroup(f"there is no consumer group {shown(name)}; its first consumer makes it", group=str(name))
         return group
 
     # -- members ------------------------------------------------------------------------------------------------------
@@ -303,7 +303,9 @@ class Groups:
         reader = next((member.id for member in found.members.values() if topic in member.topics), None)
         if reader is not None:
             raise InvalidArgument(
-                f"member {reader!r} of group {group!r} reads {shown(topic)}", field="topic", value=shown(topic)
+                f"member {reader!r} of group {group!r} reads {shown(topic)}; stop those who do first",
+                field="topic",
+                value=shown(topic),
             )
         if self.offsets.forget_topic(group, topic):
             self._rebalance(found)
@@ -318,7 +320,10 @@ class Groups:
         found = self.get(group)
         if found.members:
             raise InvalidArgument(
-                f"group {group!r} has {len(found.members)} members; stop them first", field="group", value=group
+                f"group {group!r} has consumers that run, {len(found.members)} in number; stop them first (one that was killed "
+                f"is taken for dead after {self._timeout_s:g} seconds)",
+                field="group",
+                value=group,
             )
         del self.by_name[group]
         self.offsets.forget(group)

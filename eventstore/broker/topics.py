@@ -15,7 +15,7 @@ from typing import Final, Literal, TypeAlias, cast
 from eventstore.chunks.documents import PREVIOUS, Tree, read_tree, write_document
 from eventstore.chunks.files import Files
 from eventstore.errors import Corrupt, InvalidArgument, UnknownQueue, UnknownTopic
-from eventstore.fields import check_int
+from eventstore.fields import check_int, shown
 
 QUEUES_MAX: Final = 256
 QUEUE_NUMBER_MAX: Final = 65_535
@@ -90,7 +90,7 @@ class Topics:
         try:
             return self.by_name[name]
         except (KeyError, TypeError):
-            raise UnknownTopic(f"there is no topic {name!r}; create it first", topic=str(name)) from None
+            raise UnknownTopic(f"there is no topic {shown(name)}; create it first", topic=str(name)) from None
 
     def create(self, name: str, queues: int) -> Topic:
         """A new topic with this many open queues, numbered from 0. Its name was checked.
@@ -100,7 +100,9 @@ class Topics:
         """
         check_int("queues", queues, 1, QUEUES_MAX)
         if name in self.by_name:
-            raise InvalidArgument(f"topic {name!r} exists already", field="topic", value=name)
+            raise InvalidArgument(
+                f"topic {name!r} exists already; use it as it is, or choose another name", field="topic", value=name
+            )
         if len(self.by_name) >= TOPICS_MAX:
             raise InvalidArgument(
                 f"there are {TOPICS_MAX} topics already, no more are allowed", field="topic", limit=TOPICS_MAX
@@ -112,7 +114,12 @@ class Topics:
     def add_queues(self, name: str, count: int) -> Topic:
         """Raises UnknownTopic, InvalidArgument."""
         topic = self.get(name)
-        check_int("queues", count, 1, QUEUES_MAX - len(topic.queues))
+        check_int("count", count, 1, QUEUES_MAX)
+        if len(topic.queues) + count > QUEUES_MAX:
+            raise InvalidArgument(
+                f"topic {name!r} has {len(topic.queues)} queues, and {count} more are over the limit of {QUEUES_MAX}",
+                field="count", limit=QUEUES_MAX, value=count,
+            )  # fmt: skip
         check_int("queue", topic.next_queue + count - 1, 0, QUEUE_NUMBER_MAX)
         self._check_total(count)
         added: dict[int, QueueState] = dict.fromkeys(range(topic.next_queue, topic.next_queue + count), "open")

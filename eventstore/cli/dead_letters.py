@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from eventstore.cli.broker_connection import connect_to_broker
 from eventstore.cli.options import DEFAULT_STORE, AsJson, StoreAddress
 from eventstore.cli.output import counted, print_json, print_line, print_note, print_table
 from eventstore.cli.usage import Command, group_of_commands
-from eventstore.errors import InvalidArgument, UnknownTopic
+from eventstore.errors import EventStoreError, InvalidArgument, UnknownTopic
 
 if TYPE_CHECKING:
     from eventstore.client.blocking_broker import BlockingBroker
@@ -28,16 +29,17 @@ def list_(
     as_json: AsJson = False,
     store: StoreAddress = DEFAULT_STORE,
 ) -> None:
-    """List dead letters: where each came from, how often it failed, and why.
+    """List dead letters.
+
+    Where each came from, how often it failed, and why.
 
     \b
     Example:
       eventstore deadletter list billing
     """
-    from eventstore import blocking
     from eventstore.cli.message_lines import format_message
 
-    with blocking.connect(store, name="eventstore deadletter list") as connected:
+    with connect_to_broker(store, "deadletter list") as connected:
         connected.broker.members(name)  # a group that does not exist is worth an error
         letters = connected.broker.dead_letters(name, from_offset, limit)
     if as_json:
@@ -67,41 +69,49 @@ def replay(
     as_json: AsJson = False,
     store: StoreAddress = DEFAULT_STORE,
 ) -> None:
-    """Deliver dead letters to their group again, as if they had never failed. They stay where they are.
+    """Deliver dead letters to their group again.
+
+    As if they had never failed. They stay in the list, and nothing marks them there: replayed once more, they come once more.
 
     \b
     Example:
       eventstore deadletter replay billing 0 3 4
     """
-    from eventstore import blocking
-
     if bool(offsets) == everything:
         raise InvalidArgument(
-            "give the offsets of dead letters (`eventstore deadletter list` shows them), or --all", field="offsets"
+            f"give the offsets of dead letters (`eventstore deadletter list {name}` shows them), or --all", field="offsets"
         )
-    with blocking.connect(store, name="eventstore deadletter replay") as connected:
+    with connect_to_broker(store, "deadletter replay") as connected:
         connected.broker.members(name)
         wanted = _offsets(connected.broker, name) if everything else sorted(set(offsets or []))
         count = 0
-        for start in range(0, len(wanted), _REPLAYED_AT_ONCE):
-            count += connected.broker.replay(name, wanted[start : start + _REPLAYED_AT_ONCE])
+        try:
+            for start in range(0, len(wanted), _REPLAYED_AT_ONCE):
+                count += connected.broker.replay(name, wanted[start : start + _REPLAYED_AT_ONCE])
+        except EventStoreError as error:
+            error.message += f" ({counted(count, 'dead letter')} in front of these are on the way)" if count else ""
+            raise
     if as_json:
         print_json({"group": name, "replayed": count})
-    else:
-        print_line(f"{counted(count, 'dead letter')} on the way to group {name} again")
+        return
+    print_line(f"{counted(count, 'dead letter')} on the way to group {name} again")
+    if count:
+        print_note(
+            f"They stay in the list: replayed once more, they come once more; `eventstore deadletter purge {name}` empties it"
+        )
 
 
 @deadletter.command("purge", cls=Command)
 def purge(name: GroupName, as_json: AsJson = False, store: StoreAddress = DEFAULT_STORE) -> None:
-    """Delete all dead letters of a group, also those that come in this moment. They cannot be replayed any more.
+    """Delete all dead letters of a group.
+
+    Also those that come in this moment. They cannot be replayed any more.
 
     \b
     Example:
       eventstore deadletter purge billing
     """
-    from eventstore import blocking
-
-    with blocking.connect(store, name="eventstore deadletter purge") as connected:
+    with connect_to_broker(store, "deadletter purge") as connected:
         connected.broker.members(name)
         topic, count = f"dead:{name}", 0
         try:

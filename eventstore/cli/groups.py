@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from eventstore.cli.broker_connection import connect_to_broker
 from eventstore.cli.options import DEFAULT_STORE, AsJson, StoreAddress, parse_time
-from eventstore.cli.output import counted, print_json, print_line, print_table
+from eventstore.cli.output import counted, print_json, print_line, print_note, print_table
 from eventstore.cli.usage import Command, group_of_commands
 from eventstore.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from datetime import datetime
+
+    from eventstore.client.blocking_broker import BlockingBroker
 
 group = group_of_commands("group")
 GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.")]
@@ -26,11 +29,10 @@ def list_(as_json: AsJson = False, store: StoreAddress = DEFAULT_STORE) -> None:
     Example:
       eventstore group list
     """
-    from eventstore import blocking
     from eventstore.errors import UnknownGroup
 
     rows = []
-    with blocking.connect(store, name="eventstore group list") as connected:
+    with connect_to_broker(store, "group list") as connected:
         for each in connected.broker.groups():
             try:
                 rows.append((each.name, each.members, each.generation, connected.broker.group(each.name).backlog))
@@ -47,15 +49,13 @@ def list_(as_json: AsJson = False, store: StoreAddress = DEFAULT_STORE) -> None:
 
 @group.command("show", cls=Command)
 def show(name: GroupName, as_json: AsJson = False, store: StoreAddress = DEFAULT_STORE) -> None:
-    """Show how far a group is in each queue, who reads it, and its members.
+    """Show how far a group is, and its members.
 
     \b
     Example:
       eventstore group show billing
     """
-    from eventstore import blocking
-
-    with blocking.connect(store, name="eventstore group show") as connected:
+    with connect_to_broker(store, "group show") as connected:
         progress, members = connected.broker.group(name), connected.broker.members(name)
     if as_json:
         queues = [{**each._asdict(), "backlog": each.backlog} for each in progress.queues]
@@ -84,23 +84,34 @@ def reset(
     as_json: AsJson = False,
     store: StoreAddress = DEFAULT_STORE,
 ) -> None:
-    """Set how far a group is in a topic. Its members go on from there.
+    """Set how far a group is in a topic.
+
+    Its members go on from there.
 
     \b
     Example:
       eventstore group reset billing orders --to-time 2026-01-31T12:00:00+01:00
     """
-    from eventstore import blocking
-
     to = _target(to_start, to_end, to_offset, to_time)
-    with blocking.connect(store, name="eventstore group reset") as connected:
+    with connect_to_broker(store, "group reset") as connected:
+        known = _topics_of(connected.broker, name)
         done = connected.broker.reset(name, topic, to, queue=queue)
+    if topic not in known:
+        print_note(
+            f"{name} did not read {topic} before: what it does not consume there is kept from now on, "
+            f"until `eventstore group delete {name} --topic {topic}`"
+        )
     if as_json:
         print_json({"group": name, "topic": topic, "queues": [each._asdict() for each in done]})
         return
     for each in done:
         note = " (not where it was asked for: the queue holds no such offset)" if each.clamped else ""
         print_line(f"{name} is at offset {each.offset} of queue {each.queue} of {topic}{note}")
+
+
+def _topics_of(broker: BlockingBroker, group: str) -> set[str]:
+    """Those in which the group has offsets."""
+    return {each.topic for each in broker.group(group).queues}
 
 
 def _target(to_start: bool, to_end: bool, to_offset: int | None, to_time: str | None) -> str | int | datetime:
@@ -127,18 +138,23 @@ def delete(
     as_json: AsJson = False,
     store: StoreAddress = DEFAULT_STORE,
 ) -> None:
-    """Forget a group without members: how far it is, what it was to retry, and its dead letters.
+    """Forget a group that has no consumers.
+
+    That is how far it is, what it was to retry, and its dead letters.
 
     \b
     Example:
       eventstore group delete billing
     """
-    from eventstore import blocking
-
-    with blocking.connect(store, name="eventstore group delete") as connected:
+    with connect_to_broker(store, "group delete") as connected:
         if topic is None:
             connected.broker.delete_group(name)
         else:
+            known = _topics_of(connected.broker, name)
+            if topic not in known:
+                raise InvalidArgument(
+                    f"group {name} does not read {topic}; it reads {', '.join(sorted(known)) or 'nothing'}", field="topic"
+                )
             connected.broker.forget_topic(name, topic)
     if as_json:
         print_json({"group": name, "topic": topic, "deleted": True})

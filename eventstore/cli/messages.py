@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from eventstore.cli.broker_connection import connect_to_broker
 from eventstore.cli.options import DEFAULT_STORE, AsJson, StoreAddress
 from eventstore.cli.output import counted, print_error, print_json, print_line, print_note
 from eventstore.cli.usage import Command, group_of_commands
@@ -29,16 +30,17 @@ def get(
     as_json: AsJson = False,
     store: StoreAddress = DEFAULT_STORE,
 ) -> None:
-    """Print the message with this id: its body on standard output, the rest on standard error.
+    """Print the message with this id.
+
+    Its body goes to standard output, the rest to standard error.
 
     \b
     Example:
       eventstore message get 3f2a0000000100001a40 --json
     """
-    from eventstore import blocking
     from eventstore.cli.message_lines import format_message, print_whole_message
 
-    with blocking.connect(store, name="eventstore message get") as connected:
+    with connect_to_broker(store, "message get") as connected:
         found = connected.broker.message(message_id)
     if found is None:
         print_error(f"there is no message {message_id}; it was deleted by retention, or is one of another broker")
@@ -55,9 +57,9 @@ def tail(
     as_json: AsJson = False,
     store: StoreAddress = DEFAULT_STORE,
 ) -> None:
-    """Print the messages of a topic as they come, without being a consumer of it.
+    """Print the messages of a topic as they come.
 
-    In order within each queue, beginning with the last 10 of each.
+    No consumer group is touched. In order within each queue, beginning with the last 10 of each.
 
     \b
     Example:
@@ -65,10 +67,9 @@ def tail(
     """
     import sys
 
-    from eventstore import blocking
     from eventstore.cli.message_lines import format_message, print_message
 
-    with blocking.connect(store, name="eventstore message tail") as connected:
+    with connect_to_broker(store, "message tail") as connected:
         for item in _walk(connected.broker, topic, tags, from_start=from_start, follow=follow):
             if item is None:
                 sys.stdout.flush()
@@ -127,14 +128,13 @@ def send(
     Example:
       eventstore message send orders '{"order": 42}' --key order-42 --tag paid
     """
-    from eventstore import blocking
     from eventstore.client.messages import NewMessage
 
     if lines and body != "-":
         raise InvalidArgument("--lines reads standard input; give no BODY", field="lines")
     named = _properties(properties or [])
     sent: list[SendResult] = []
-    with blocking.connect(store, name="eventstore message send") as connected:
+    with connect_to_broker(store, "message send") as connected:
         target = connected.topic(topic)
         for group in _bodies(body, lines):
             for outcome in target.send_many([NewMessage(each, key, tag, named, queue) for each in group]):

@@ -6,9 +6,11 @@ from typing import Annotated
 
 import typer
 
+from eventstore.cli.broker_connection import connect_to_broker
 from eventstore.cli.options import DEFAULT_STORE, AsJson, StoreAddress
-from eventstore.cli.output import counted, print_json, print_line, print_table
+from eventstore.cli.output import counted, print_json, print_line, print_note, print_table
 from eventstore.cli.usage import Command, group_of_commands
+from eventstore.errors import InvalidArgument, Unconsumed
 
 topic = group_of_commands("topic")
 queue = group_of_commands("queue")
@@ -29,15 +31,15 @@ def create(
     Example:
       eventstore topic create orders --queues 8
     """
-    from eventstore import blocking
-
-    with blocking.connect(store, name="eventstore topic create") as connected:
+    with connect_to_broker(store, "topic create") as connected:
         created = connected.broker.create_topic(name, queues, if_missing=if_missing)
         count = len(connected.broker.queues(name))
     if as_json:
         print_json({"topic": name, "queues": count, "created": created})
-    else:
-        print_line(f"topic {name} {'has' if created else 'was there; it has'} {counted(count, 'queue')}")
+        return
+    print_line(f"topic {name} {'has' if created else 'was there; it has'} {counted(count, 'queue')}")
+    if queues not in (None, count):
+        print_note(f"not {queues:,}: `eventstore queue add` and `eventstore queue remove` change that")
 
 
 @topic.command("list", cls=Command)
@@ -48,9 +50,7 @@ def list_(as_json: AsJson = False, store: StoreAddress = DEFAULT_STORE) -> None:
     Example:
       eventstore topic list --json
     """
-    from eventstore import blocking
-
-    with blocking.connect(store, name="eventstore topic list") as connected:
+    with connect_to_broker(store, "topic list") as connected:
         topics = connected.broker.topics()
     if as_json:
         print_json([{"topic": each.name, "queues": each.queues, "open_queues": each.open_queues} for each in topics])
@@ -62,15 +62,15 @@ def list_(as_json: AsJson = False, store: StoreAddress = DEFAULT_STORE) -> None:
 
 @topic.command("show", cls=Command)
 def show(name: TopicName, as_json: AsJson = False, store: StoreAddress = DEFAULT_STORE) -> None:
-    """Show the queues of a topic: what they hold, and how much is written and read a second.
+    """Show the queues of a topic.
+
+    What they hold, and how much is written and read a second.
 
     \b
     Example:
       eventstore topic show orders
     """
-    from eventstore import blocking
-
-    with blocking.connect(store, name="eventstore topic show") as connected:
+    with connect_to_broker(store, "topic show") as connected:
         queues = connected.broker.queues(name)
     if as_json:
         print_json({"topic": name, "queues": [each._asdict() for each in queues]})
@@ -95,10 +95,7 @@ def delete(
     Example:
       eventstore topic delete orders
     """
-    from eventstore import blocking
-    from eventstore.errors import Unconsumed
-
-    with blocking.connect(store, name="eventstore topic delete") as connected:
+    with connect_to_broker(store, "topic delete") as connected:
         try:
             connected.broker.delete_topic(name, ignore_unconsumed=ignore_unconsumed)
         except Unconsumed as error:
@@ -110,8 +107,9 @@ def delete(
         print_line(f"topic {name} is deleted")
 
 
-@queue.command("add", cls=Command)
+@queue.command("add", cls=Command, context_settings={"allow_extra_args": True})
 def add(
+    context: typer.Context,
     name: TopicName,
     count: Annotated[int, typer.Option(metavar="N", min=1, help="How many.")] = 1,
     as_json: AsJson = False,
@@ -123,9 +121,12 @@ def add(
     Example:
       eventstore queue add orders --count 4
     """
-    from eventstore import blocking
-
-    with blocking.connect(store, name="eventstore queue add") as connected:
+    if context.args:  # a count, most likely
+        raise InvalidArgument(
+            f"{context.args[0]!r} is one word too many: new queues get the next numbers, and --count N says how many",
+            field="count",
+        )
+    with connect_to_broker(store, "queue add") as connected:
         added = connected.broker.add_queues(name, count)
     if as_json:
         print_json({"topic": name, "added": added})
@@ -140,18 +141,15 @@ def remove(
     as_json: AsJson = False,
     store: StoreAddress = DEFAULT_STORE,
 ) -> None:
-    """Close a queue for producers, and remove it when every group has consumed it.
+    """Remove a queue that every group has consumed.
 
-    Where one has not, the queue stays closed; run the command again later.
+    It is closed for producers first. Where a group has not consumed it, it stays closed; run the command again later.
 
     \b
     Example:
       eventstore queue remove orders 3
     """
-    from eventstore import blocking
-    from eventstore.errors import Unconsumed
-
-    with blocking.connect(store, name="eventstore queue remove") as connected:
+    with connect_to_broker(store, "queue remove") as connected:
         connected.broker.close_queue(name, number)
         try:
             connected.broker.remove_queue(name, number)

@@ -153,11 +153,11 @@ class NetworkBroker:
     async def replay(self, group: str, offsets: Sequence[int]) -> int:
         """Delivers dead letters (1 to 256, by their offsets) to the group again, as if they had never failed; how many.
 
-        They stay among the dead letters.
+        They stay among the dead letters, and nothing marks them there: who replays one twice has it delivered twice.
 
         Raises:
             UnknownGroup
-            UnknownTopic, InvalidArgument: there is no such dead letter.
+            InvalidArgument: there is no such dead letter.
             ConnectionLost: as of `create_topic`.
         """
         return await self._ask(questions.replay(group, offsets))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from eventstore import blocking
-from tests.cli.processes import Server, output, refused, wait_for
+from tests.cli.processes import Server, output, refused, run, wait_for
 
 Serve = Callable[..., Server]
 DELIVERIES = 4 + 2 * 2  # those that are bad come once more
@@ -51,7 +51,9 @@ def test_groups_are_listed_and_shown(server: Server) -> None:
     assert {queue["topic"] for queue in shown["queues"]} == {"jobs", "retry:workers"}
     assert shown["backlog"] == sum(queue["backlog"] for queue in shown["queues"])
     assert "jobs" in output("group", "show", "workers", store=server.store)
-    assert "there is no consumer group 'x'" in refused("group", "show", "x", store=server.store)
+    assert "`eventstore group list` shows all" in refused("group", "show", "x", store=server.store)
+    near = refused("group", "show", "wokers", store=server.store)
+    assert near == "there is no consumer group 'wokers'; did you mean 'workers'?"
 
 
 def test_a_group_is_set_to_the_start_the_end_an_offset_and_a_time(server: Server) -> None:
@@ -69,6 +71,18 @@ def test_a_group_is_set_to_the_start_the_end_an_offset_and_a_time(server: Server
     clamped = output("group", "reset", "workers", "jobs", "--to-offset", 999, store=server.store)
     assert clamped.count("not where it was asked for") == 2
     output("group", "reset", "workers", "jobs", "--to-end", store=server.store)
+
+
+def test_a_topic_that_the_group_never_read_is_said_to_be_new_to_it(server: Server) -> None:
+    output("topic", "create", "others", store=server.store)
+    for _ in range(2):
+        told = run("group", "reset", "workers", "others", "--to-end", store=server.store).stderr
+        assert told.startswith("workers did not read others before: ")
+        assert "`eventstore group delete workers --topic others`" in told
+        output("group", "delete", "workers", "--topic", "others", store=server.store)
+    told = refused("group", "delete", "workers", "--topic", "others", store=server.store, code=2)
+    assert told == "group workers does not read others; it reads jobs, retry:workers"
+    assert not run("group", "reset", "workers", "jobs", "--to-end", store=server.store).stderr
 
 
 @pytest.mark.parametrize(
@@ -92,7 +106,9 @@ def test_dead_letters_are_listed_with_their_reason_and_replayed(server: Server) 
     one = output("deadletter", "list", "workers", "--limit", 1, "--from-offset", 1, store=server.store)
     assert one.count("it is bad") == 1
     assert parsed(server, "deadletter", "replay", "workers", 1) == {"group": "workers", "replayed": 1}
-    assert output("deadletter", "replay", "workers", "--all", store=server.store).startswith("2 dead letters on the way")
+    replay = run("deadletter", "replay", "workers", "--all", store=server.store)
+    assert replay.stdout.startswith("2 dead letters on the way")
+    assert replay.stderr.startswith("They stay in the list: replayed once more, they come once more; ")
     with blocking.connect(server.store) as store, store.consumer("workers", ["jobs"], commit_interval=0.05) as consumer:
         replayed = []
         for message in consumer:
@@ -133,7 +149,9 @@ def test_what_a_group_has_not_consumed_is_not_deleted_by_accident(serve: Serve) 
     server = serve()
     output("topic", "create", "jobs", "--queues", 2, store=server.store)
     with blocking.connect(server.store) as store, store.consumer("workers", ["jobs"]):
-        assert "has 1 members; stop them first" in refused("group", "delete", "workers", store=server.store, code=2)
+        told = refused("group", "delete", "workers", store=server.store, code=2)
+        assert "stop them first (one that was killed is taken for dead after 15 seconds)" in told
+        assert "stop those who do first" in refused("group", "delete", "workers", "--topic", "jobs", store=server.store, code=2)
     output("message", "send", "jobs", "x", "--queue", 1, store=server.store)
     told = refused("topic", "delete", "jobs", store=server.store)
     assert "nothing was deleted" in told

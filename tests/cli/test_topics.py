@@ -47,6 +47,8 @@ def test_a_topic_that_is_there_is_created_again_only_where_that_is_meant(shared:
     assert "exists already" in refused("topic", "create", topic, store=shared.store, code=2)
     assert parsed("topic", "create", topic, "--if-missing", server=shared) == {"topic": topic, "queues": 2, "created": False}
     assert "was there; it has 2 queues" in output("topic", "create", topic, "--if-missing", store=shared.store)
+    other_count = run("topic", "create", topic, "--if-missing", "--queues", 9, store=shared.store)
+    assert other_count.stderr.startswith("not 9: `eventstore queue add`")
 
 
 def test_a_name_that_is_not_allowed_is_refused_in_one_line(shared: Server) -> None:
@@ -57,6 +59,7 @@ def test_queues_are_added_and_removed(shared: Server, topic: str) -> None:
     assert parsed("queue", "add", topic, "--count", 2, server=shared) == {"topic": topic, "added": [2, 3]}
     assert output("queue", "remove", topic, 3, store=shared.store) == f"queue 3 of topic {topic} is removed\n"
     assert "has no queue 3" in refused("queue", "remove", topic, 3, store=shared.store)
+    assert "--count N says how many" in refused("queue", "add", topic, 2, store=shared.store, code=2)
     shown = parsed("topic", "show", topic, server=shared)
     assert [queue["queue"] for queue in shown["queues"]] == [0, 1, 2]  # type: ignore[index]
 
@@ -122,4 +125,11 @@ def test_what_is_wrong_by_itself_is_told_in_one_line(shared: Server, arguments: 
 
 def test_a_topic_that_is_not_there_is_told_in_one_line(shared: Server) -> None:
     for command in (("message", "send", "nowhere", "x"), ("message", "tail", "nowhere"), ("topic", "delete", "nowhere")):
-        assert "there is no topic 'nowhere'" in refused(*command, store=shared.store)
+        told = refused(*command, store=shared.store)
+        assert told == "there is no topic 'nowhere'; `eventstore topic list` shows all, `eventstore topic create` makes one"
+
+
+def test_a_topic_that_is_mistyped_is_told_with_the_one_that_is_nearest(shared: Server, topic: str) -> None:
+    near = topic[:-1]
+    for command in (("message", "send", near, "x"), ("topic", "show", near), ("queue", "add", near)):
+        assert refused(*command, store=shared.store) == f"there is no topic {near!r}; did you mean {topic!r}?"

@@ -132,7 +132,7 @@ def test_names_that_differ_in_case_are_two_topics(client: RawClient) -> None:
         (CommitOffsets("nobody", "m", 1, ONE), UnknownGroup),
         (FailMessages("nobody", "m", 1, "", ONE), UnknownGroup),
         (ReplayDead("nobody", (1,)), UnknownGroup),
-        (ReplayDead("known", (1,)), UnknownTopic),
+        (ReplayDead("known", (1,)), InvalidArgument),
         (ResetGroup("nobody", "bad", None, "start"), UnknownGroup),
         (ResetGroup("nobody", "bad", None, "time", 0), UnknownGroup),
         (ResetGroup("known", "nowhere", None, "start"), UnknownTopic),
