@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from eventstore.broker.administration import Administration
 from eventstore.broker.failed_offsets import FailedOffsets
+from eventstore.broker.group import Assignment
 from eventstore.broker.group_offsets import Bounds, Committed
-from eventstore.broker.groups import Assignment, Groups
+from eventstore.broker.groups import Groups
 from eventstore.broker.housekeeping import Housekeeping
 from eventstore.broker.look_ups import LookUps
 from eventstore.broker.names import dead_topic, retry_topic

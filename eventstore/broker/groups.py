@@ -1,73 +1,26 @@
-"""Consumer groups: members, their heartbeats, which queues each of them reads, and who may commit how far it is.
+"""All consumer groups: who joins, lives and leaves, and who may commit how far a group is.
 
-Whenever that allocation changes the group's *generation* does, and a commit of an older generation is refused: a member that
-was taken for dead, or whose queue moved, cannot overwrite what its successor does. A member learns of it by its next heartbeat
-or commit, and goes on with the queues it kept.
-
-A reset of offsets begins a new generation as well. The offsets themselves are in `group_offsets`. Belongs to one thread.
+A member learns by its next heartbeat or commit that its group is in another generation, and goes on with the queues it kept. A
+reset of offsets begins a new generation as well. What one group is, is in `group`; the offsets are in `group_offsets`. Belongs
+to one thread.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
-from eventstore.broker.allocation import allocate
+from eventstore.broker.group import SUBSCRIPTIONS_MAX, Assignment, Group, Member
 from eventstore.broker.group_offsets import Bounds, Committed, GroupOffsets
 from eventstore.broker.names import check_name, is_own, retry_topic
 from eventstore.broker.progress import GENERATIONS_PER_START, Progress
 from eventstore.broker.tag_filter import parse_tags
 from eventstore.broker.topics import Topics
-from eventstore.errors import InvalidArgument, Rebalanced, UnknownGroup
+from eventstore.errors import InvalidArgument, UnknownGroup
 from eventstore.fields import check_int, check_text, shown
 
-MEMBERS_MAX: Final = 1_000
 GROUPS_MAX: Final = 10_000
-SUBSCRIPTIONS_MAX: Final = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """A queue that a member reads: from which offset on, and which tags."""
-
-    topic: str
-    queue: int
-    offset: int
-    tags: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """What a member reads in this generation."""
-
-    generation: int
-    shares: tuple[Share, ...]
-
-
-@dataclass(slots=True)
-class Member:
-    """`queues`: by topic, those it reads. `told`: the last generation it was told of."""
-
-    id: str
-    topics: dict[str, str | None]
-    seen: float
-    told: int
-    queues: dict[str, list[int]] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class Group:
-    """`gone`: topics that were deleted while the group wanted them, and in which generation that was. `expelled`: members that
-    were taken for dead, and the last generation each was told of: who comes back may hold messages of a topic that is gone.
-    """
-
-    name: str
-    generation: int = 0
-    members: dict[str, Member] = field(default_factory=dict)
-    gone: dict[str, int] = field(default_factory=dict)
-    expelled: dict[str, int] = field(default_factory=dict)
 
 
 class Groups:
@@ -113,12 +66,13 @@ class Groups:
                 self._topics.get(topic)
             parse_tags(tags)
             if is_own(topic):
-                raise InvalidArgument(f"{topic!r} is read by its group by itself", field="topics", value=topic)
-        self._check_alike(found, member, topics)
+                raise InvalidArgument(
+                    f"nobody subscribes to {topic!r}: retries come to their group by themselves, dead letters when replayed",
+                    field="topics", value=topic,
+                )  # fmt: skip
+        found.check_room_for(member, topics)
         if group not in self.by_name and len(self.by_name) >= GROUPS_MAX:
             raise InvalidArgument(f"there are {GROUPS_MAX} groups, no more are allowed", field="group", limit=GROUPS_MAX)
-        if member not in found.members and len(found.members) >= MEMBERS_MAX:
-            raise InvalidArgument(f"group {group!r} has {MEMBERS_MAX} members", field="member", limit=MEMBERS_MAX)
         self.by_name[group] = found
         before = found.members.get(member)
         told = found.expelled.pop(member, self._generations) if before is None else before.told
@@ -131,17 +85,6 @@ class Groups:
         self._rebalance(found)
         return self._tell(found, found.members[member])
 
-    def _check_alike(self, group: Group, member: str, topics: Mapping[str, str | None]) -> None:
-        for other in group.members.values():
-            for topic in topics.keys() & other.topics.keys():
-                if other.id != member and parse_tags(topics[topic]) != parse_tags(other.topics[topic]):
-                    raise InvalidArgument(
-                        f"member {other.id!r} of group {group.name!r} wants the tags {other.topics[topic]!r} of {topic!r}; "
-                        "all members must want the same",
-                        field="tags",
-                        value=topics[topic],
-                    )
-
     def heartbeat(self, group: str, member: str, generation: int) -> Assignment | None:
         """The member lives. What it reads now, if the generation is another one than it knows.
 
@@ -150,7 +93,7 @@ class Groups:
             Rebalanced: it was silent for too long, and has to join again.
         """
         found = self.get(group)
-        known = self._member(found, member, generation)
+        known = found.member(member, generation)
         known.seen = self._clock()
         return None if generation == found.generation else self._tell(found, known)
 
@@ -164,11 +107,8 @@ class Groups:
         """Takes those who were silent for too long for dead. Returns (group, member) of each."""
         before, gone = self._clock() - self._timeout_s, []
         for group in self.by_name.values():
-            silent = [member.id for member in group.members.values() if member.seen <= before]
-            for member in silent:
-                group.expelled[member] = group.members.pop(member).told
-                gone.append((group.name, member))
-            _forget_oldest(group.expelled, MEMBERS_MAX)
+            silent = group.expel(before)
+            gone += [(group.name, member) for member in silent]
             if silent:
                 self._rebalance(group)
         return gone
@@ -179,12 +119,7 @@ class Groups:
         Members of a group want a topic that is gone as before: they read it again once there is one of its name.
         """
         for group in self.by_name.values():
-            own = topic == retry_topic(group.name)
-            if (
-                topic not in self.offsets.of(group.name)
-                and not own
-                and not any(topic in member.topics for member in group.members.values())
-            ):
+            if topic not in self.offsets.of(group.name) and topic != retry_topic(group.name) and not group.subscriber(topic):
                 continue
             if topic not in self._topics.by_name:
                 self.offsets.forget_topic(group.name, topic)
@@ -192,57 +127,21 @@ class Groups:
                 self.offsets.begin(group.name, topic)
             self._rebalance(group)
             if topic not in self._topics.by_name:
-                group.gone[topic] = group.generation
-                _forget_oldest(group.gone, SUBSCRIPTIONS_MAX)
+                group.topic_gone(topic)
 
     def _tell(self, group: Group, member: Member) -> Assignment:
         """What the member reads now. Of a topic that was deleted and created again since it was told last, only its next
         heartbeat says: so it learns that the topic was gone, and does not go on in the new one where it was in the old.
         """
         before, member.told = member.told, group.generation
-        assignment = self._assignment(group, member)
-        if any(before < at and topic in member.topics and topic in self._topics.by_name for topic, at in group.gone.items()):
+        assignment = group.assignment(member, self.offsets.of(group.name))
+        if group.was_replaced(member, before, self._topics):
             self._rebalance(group)
         return assignment
 
-    def _member(self, group: Group, member: str, generation: int) -> Member:
-        known = group.members.get(member) if isinstance(member, str) else None
-        if known is None:
-            raise Rebalanced(
-                f"{shown(member)} is no member of group {group.name!r} any more; join again",
-                group=group.name, member=shown(member), generation=generation,
-            )  # fmt: skip
-        return known
-
     def _rebalance(self, group: Group) -> None:
         self._generations += 1
-        group.generation = self._generations
-        load = dict.fromkeys(group.members, 0)
-        held = {member.id: member.queues for member in group.members.values()}
-        for member in group.members.values():
-            member.queues = {}
-        for topic in sorted(self.offsets.of(group.name)):
-            if topic not in self._topics.by_name:
-                continue
-            own = topic == retry_topic(group.name)
-            gone = group.gone.get(topic, 0)
-            readers = [each.id for each in group.members.values() if own or (topic in each.topics and each.told >= gone)]
-            queues = self._topics.get(topic).readable
-            shares = allocate(queues, readers, {name: held[name].get(topic, ()) for name in readers}, load)
-            for name, share in shares.items():
-                group.members[name].queues[topic] = share
-                load[name] += len(share)
-
-    def _assignment(self, group: Group, member: Member) -> Assignment:
-        offsets = self.offsets.of(group.name)
-        return Assignment(
-            group.generation,
-            tuple(
-                Share(topic, queue, offsets[topic][queue], member.topics.get(topic))
-                for topic, queues in sorted(member.queues.items())
-                for queue in queues
-            ),
-        )
+        group.share_out(self._generations, self.offsets.of(group.name), self._topics)
 
     # -- offsets ------------------------------------------------------------------------------------------------------
 
@@ -261,19 +160,7 @@ class Groups:
 
     def check_reads(self, group: str, member: str, generation: int, queues: Iterable[tuple[str, int]]) -> Member:
         """The member, which reads these queues in this generation, and lives. Raises UnknownGroup, Rebalanced."""
-        found = self.get(group)
-        known = self._member(found, member, generation)
-        if generation != found.generation:
-            raise Rebalanced(
-                f"group {group!r} is in generation {found.generation}, not {shown(generation)}; a heartbeat says what to read",
-                group=group, member=member, generation=found.generation,
-            )  # fmt: skip
-        for topic, queue in queues:
-            if queue not in known.queues.get(topic, ()):
-                raise Rebalanced(
-                    f"queue {shown(queue)} of {shown(topic)} is not read by {member!r} in generation {generation}",
-                    group=group, member=member, generation=generation,
-                )  # fmt: skip
+        known = self.get(group).reader(member, generation, queues)
         known.seen = self._clock()
         return known
 
@@ -300,10 +187,10 @@ class Groups:
             InvalidArgument: a member reads it.
         """
         found = self.get(group)
-        reader = next((member.id for member in found.members.values() if topic in member.topics), None)
+        reader = found.subscriber(topic)
         if reader is not None:
             raise InvalidArgument(
-                f"member {reader!r} of group {group!r} reads {shown(topic)}; stop those who do first",
+                f"member {reader.id!r} of group {group!r} reads {shown(topic)}; stop those who do first",
                 field="topic",
                 value=shown(topic),
             )
@@ -320,15 +207,10 @@ class Groups:
         found = self.get(group)
         if found.members:
             raise InvalidArgument(
-                f"group {group!r} has consumers that run, {len(found.members)} in number; stop them first (one that was killed "
-                f"is taken for dead after {self._timeout_s:g} seconds)",
+                f"group {group!r} has members, such as {next(iter(found.members))!r}; stop them first "
+                f"(one that was killed is taken for dead after {self._timeout_s:g} seconds)",
                 field="group",
                 value=group,
             )
         del self.by_name[group]
         self.offsets.forget(group)
-
-
-def _forget_oldest(remembered: dict[str, int], count_max: int) -> None:
-    while len(remembered) > count_max:
-        del remembered[next(iter(remembered))]

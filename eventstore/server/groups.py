@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from eventstore import flat
 from eventstore.broker.broker import Broker
+from eventstore.broker.group import Assignment
 from eventstore.broker.group_offsets import Committed
 from eventstore.broker.group_views import all_groups, members_of, queues_of
-from eventstore.broker.groups import Assignment
 from eventstore.errors import InvalidArgument
 from eventstore.flat import Scalar
 from eventstore.protocol import encode_ok

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from eventstore.broker import groups, message, names, pulling, pulls, topics
+from eventstore.broker import group, groups, message, names, pulling, pulls, topics
 from tests.server_thread import ServerThread
 
 PAGE = (Path(__file__).parents[2] / "docs" / "BROKER.md").read_text(encoding="utf-8")
@@ -38,7 +38,7 @@ def test_the_limits_are_those_of_the_code() -> None:
         rows["queues of a topic"]
         == f"{topics.QUEUES_MAX}; topics {topics.TOPICS_MAX:,}; queues of all topics {topics.QUEUES_TOTAL_MAX:,}"
     )
-    assert rows["members of a group"] == f"{groups.MEMBERS_MAX:,}; groups {groups.GROUPS_MAX:,}"
+    assert rows["members of a group"] == f"{group.MEMBERS_MAX:,}; groups {groups.GROUPS_MAX:,}"
     assert rows["one pull"] == (
         f"{pulls.MESSAGES_MAX:,} messages, {pulls.PULL_BYTES_MAX >> 20} MiB, {pulls.WANTS_MAX:,} queues, "
         f"waits up to {pulls.WAIT_SECONDS_MAX:.0f} s"
