@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import Final, NamedTuple, cast
 
-from eventstore.broker.message import BODY_BYTES_MAX, TEXT_BYTES_MAX, encode_properties, message_id
+from eventstore.broker.message import BODY_BYTES_MAX, TEXT_BYTES_MAX, encode_properties, message_id, message_ids
 from eventstore.broker.names import check_name
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.fields import check_optional_int, check_text, shown
@@ -70,7 +70,7 @@ class TopicMessages:
         node = self._node()
         if set(map(type, queues)) == set(map(type, offsets)) == set(map(type, positions)) == _INTS:
             places = cast("Sequence[int]", positions)
-            ids = [message_id(node, place) for place in places] if node is not None else repeat("")
+            ids = message_ids(node, places) if node is not None else repeat("")
             make = cast("Callable[[type[SendResult], tuple[Scalar, ...]], SendResult]", tuple.__new__)
             return list(map(make, repeat(SendResult), zip(ids, queues, offsets, strict=False)))
         return [self._outcome(decode_sent(*triple)) for triple in zip(queues, offsets, positions, strict=True)]
@@ -108,8 +108,13 @@ def encode_message(
 
 def encoded_messages(messages: Iterable[NewMessage | bytes]) -> list[WireMessage | EventStoreError]:
     """As `encode_message`, for each of many. What is wrong with one is its outcome, and nobody else's."""
+    given = list(messages)
+    if given and set(map(type, given)) == {bytes}:
+        bodies = cast("list[bytes]", given)
+        if max(map(len, bodies)) <= BODY_BYTES_MAX:
+            return list(zip(bodies, *repeat(repeat(None), 4), strict=False))
     encoded: list[WireMessage | EventStoreError] = []
-    for each in messages:
+    for each in given:
         try:
             if isinstance(each, NewMessage):
                 encoded.append(encode_message(each.body, each.key, each.tag, each.properties, each.queue))

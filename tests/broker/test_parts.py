@@ -23,6 +23,7 @@ from eventstore.broker.message import (
     decode_properties,
     encode_properties,
     message_id,
+    message_ids,
     parse_message_id,
 )
 from eventstore.broker.recent import Recent
@@ -160,6 +161,8 @@ def test_properties_that_cannot_be_read_are_a_typed_error(bad: bytes) -> None:
 
 def test_a_message_id_is_node_and_position() -> None:
     assert parse_message_id(message_id(9, 5 << 32 | 4096)) == (9, 5 << 32 | 4096)
+    assert message_ids(9, [0, 5 << 32 | 4096]) == [message_id(9, 0), message_id(9, 5 << 32 | 4096)]
+    assert message_ids(9, []) == []
     for bad in ("", "x" * 20, "0" * 19, 7, "+" + "0" * 19):
         with pytest.raises(InvalidArgument):
             parse_message_id(bad)
