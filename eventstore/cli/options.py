@@ -17,6 +17,13 @@ DEFAULT_STORE = "tcp://127.0.0.1:7701"
 StoreAddress = Annotated[
     str, typer.Option("--store", metavar="tcp://HOST:PORT", envvar="EVENTSTORE_STORE", help="Where the server is.")
 ]
+Wait = Annotated[
+    float,
+    typer.Option(
+        "--wait", metavar="SECONDS", min=0, help="Try so long to reach a server that is not there yet; inf: for ever."
+    ),
+]
+WAIT_SECONDS = 30.0  # as a client waits for one that went away
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 After = Annotated[int, typer.Option("--after", metavar="SEQUENCE", min=0, help="Only what was appended behind this sequence.")]
 Types = Annotated[

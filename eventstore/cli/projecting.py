@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from eventstore.cli.options import DEFAULT_STORE, StoreAddress
+from eventstore.cli.options import DEFAULT_STORE, WAIT_SECONDS, StoreAddress, Wait
+from eventstore.cli.output import print_note
 from eventstore.cli.projection_progress import ProjectionProgress
-from eventstore.errors import InvalidArgument
+from eventstore.errors import EventStoreError, InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -29,6 +30,7 @@ def project(
     until_caught_up: Annotated[
         bool, typer.Option("--until-caught-up", help="End when everything there is was taken, instead of following.")
     ] = False,
+    wait: Wait = WAIT_SECONDS,
     progress: Annotated[
         bool | None, typer.Option("--progress/--no-progress", help="Show a progress bar. [on a terminal]")
     ] = None,
@@ -49,7 +51,7 @@ def project(
 
     loaded, target = load_projection(projection), target_at(to)
     with ProjectionProgress(loaded.name, progress, follows=not until_caught_up) as shown:
-        stopped_by = trio.run(_project, store, loaded, target, from_checkpoint, until_caught_up, shown)
+        stopped_by = trio.run(_project, store, wait, loaded, target, from_checkpoint, until_caught_up, shown)
     shown.conclude()
     if stopped_by == signal.SIGINT:
         raise KeyboardInterrupt
@@ -57,6 +59,7 @@ def project(
 
 async def _project(
     address: str,
+    wait_s: float,
     projection: Projection[Any],
     target: Target,
     from_checkpoint: bool,
@@ -66,7 +69,7 @@ async def _project(
     """The signal that ended it, if one did."""
     import trio
 
-    from eventstore.client.store import connect
+    from eventstore.client.reaching import reached
     from eventstore.domain.projecting import project
 
     stopped_by: int | None = None
@@ -83,7 +86,8 @@ async def _project(
     async with trio.open_nursery() as nursery:
         await nursery.start(stop_on_signals)
         nursery.start_soon(shown.redraw)
-        async with connect(address, name="eventstore project") as store:
+        reaching = reached(address, name="eventstore project", wait_s=wait_s, on_waiting=_say_waiting)
+        async with reaching as store:
 
             async def last_sequence() -> int:
                 return int((await store.stats())["events"] or 0)
@@ -93,6 +97,10 @@ async def _project(
             await project(store, projection, resumed, until_caught_up=until_caught_up, on_progress=shown.advance)
         nursery.cancel_scope.cancel()
     return stopped_by
+
+
+def _say_waiting(error: EventStoreError) -> None:
+    print_note(f"waiting for the store: {error.message}")
 
 
 class _Resumed:

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from eventstore.cli.options import DEFAULT_STORE
-from eventstore.cli.output import counted, print_line
+from eventstore.cli.options import DEFAULT_STORE, WAIT_SECONDS, Wait
+from eventstore.cli.output import counted, meter, print_line
 
 
 def publish(
@@ -27,6 +27,11 @@ def publish(
     until_caught_up: Annotated[
         bool, typer.Option("--until-caught-up", help="End when what is stored now is published.")
     ] = False,
+    wait: Wait = WAIT_SECONDS,
+    progress: Annotated[
+        bool | None,
+        typer.Option("--progress/--no-progress", help="Show a progress bar. [on a terminal, with --until-caught-up]"),
+    ] = None,
 ) -> None:
     """Send every event to a topic of the broker, as a message, in order, at least once.
 
@@ -41,11 +46,21 @@ def publish(
     from eventstore.server.logs import configure_logs
     from eventstore.server.relaying import relay
 
-    configure_logs("console", "info")
     counts: list[int] = []
 
     async def run() -> None:
-        counts.append(await relay(source, target or source, topic, checkpoint, until_caught_up=until_caught_up))
+        counts.append(
+            await relay(
+                source, target or source, topic, checkpoint,
+                until_caught_up=until_caught_up, wait_s=wait, on_progress=advance,
+            )
+        )  # fmt: skip
 
-    run_to_end(run)
+    with meter("publish", progress if until_caught_up or progress else False) as bar:
+        configure_logs("console", "info")  # in here: the bar makes room for the lines that are written to its standard error
+
+        def advance(place: int, last: int, published: int) -> None:
+            bar.update(place, max(place, last), f"{counted(published, 'event')} published")
+
+        run_to_end(run)
     print_line(f"{counted(counts[0], 'event')} published to topic {topic}")

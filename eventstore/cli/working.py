@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from eventstore.cli.options import DEFAULT_STORE, StoreAddress
+from eventstore.cli.options import DEFAULT_STORE, WAIT_SECONDS, StoreAddress, Wait
 
 
 def work(
@@ -20,6 +20,7 @@ def work(
         Path | None,
         typer.Option(metavar="FILE", help="Run the domain's reactions here, and keep in this file how far they have come."),
     ] = None,
+    wait: Wait = WAIT_SECONDS,
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="A TOML file with settings.")] = None,
     log_format: Annotated[str | None, typer.Option(metavar="console|json", help="Logs for people or programs.")] = None,
     log_level: Annotated[str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error. [info]")] = None,
@@ -40,4 +41,4 @@ def work(
     given = {"domain": domain, "listen": listen, "http": http, "log_format": log_format, "log_level": log_level}
     settings = load_settings(config, **given)
     configure_logs(settings.log_format, settings.log_level)
-    run_to_end(partial(run, settings, store, checkpoint))
+    run_to_end(partial(run, settings, store, checkpoint, wait))

@@ -7,17 +7,20 @@ broker which lost the end of its log in the meantime (durability `async`) gets t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Final
 from uuid import UUID
 
+import structlog
 import trio
 
 from eventstore.broker.message import Message, RawMessage, decode_properties, parse_message_id
 from eventstore.client.batches import ROWS_PER_TURN
 from eventstore.client.messages import NewMessage
-from eventstore.client.store import NetworkStore, connect
+from eventstore.client.reaching import reached
+from eventstore.client.store import NetworkStore
 from eventstore.errors import EventStoreError, UnknownTopic, again
 from eventstore.fields import check_text
 from eventstore.model import Event
@@ -28,35 +31,67 @@ from eventstore.server.outbox_place import TopicState
 
 _FRAME_MESSAGES: Final = ROWS_PER_TURN  # so many travel as one: the next ones wait until these are in the log
 _FRAME_BYTES: Final = 256 * 1024
+_PROGRESS_S: Final = 0.2
 _PULLED_MESSAGES: Final = 1_024
 
 
-async def relay(source: str, target: str, topic: str, checkpoint: Path | None = None, *, until_caught_up: bool = False) -> int:
+async def relay(
+    source: str,
+    target: str,
+    topic: str,
+    checkpoint: Path | None = None,
+    *,
+    until_caught_up: bool = False,
+    wait_s: float = 0.0,
+    on_progress: Callable[[int, int, int], None] | None = None,
+) -> int:
     """Publishes until it is told to stop by a signal, or until everything there was at the start is published. How many.
 
     `source`, `target`: addresses. `checkpoint`: a file that says where to go on when retention has deleted all of the topic.
+    `wait_s`: for so many seconds it tries to reach what is not there yet. `on_progress`: hears now and then up to which
+    sequence everything is published, which one was the last at the start, and how many events were published by this.
 
     Raises:
-        ConnectionLost: one of them cannot be reached at the start.
         InvalidArgument: no topic may be called so.
+        ConnectionLost: one of them cannot be reached at the start, within `wait_s`; in a group, as all that its tasks raise.
     """
     check_text("topic", topic)
-    async with connect(source, name="eventstore publish") as events, connect(target, name="eventstore publish") as broker:
-        file = None if checkpoint is None else CheckpointFile(checkpoint)
-        outbox = Outbox(RemoteEvents(events), RemoteTopic(broker, topic), file)
-        last = int((await events.stats())["events"] or 0) if until_caught_up else None
-        async with trio.open_nursery() as nursery:
-            asked = trio.Event()
-            await nursery.start(stop_on_signals, asked)
+    outbox: Outbox | None = None
+    async with trio.open_nursery() as nursery:
+        asked = trio.Event()
+        await nursery.start(stop_on_signals, asked)
 
-            async def stop() -> None:
-                await asked.wait()
-                nursery.cancel_scope.cancel()
-
-            nursery.start_soon(stop)
-            await outbox.run(last)
+        async def stop() -> None:
+            await asked.wait()
             nursery.cancel_scope.cancel()
-    return outbox.published
+
+        nursery.start_soon(stop)
+        async with _reached(source, wait_s) as events, _reached(target, wait_s) as broker:
+            file = None if checkpoint is None else CheckpointFile(checkpoint)
+            outbox = Outbox(RemoteEvents(events), RemoteTopic(broker, topic), file)
+            last = int((await events.stats())["events"] or 0)
+            if on_progress is not None:
+                nursery.start_soon(_tell_regularly, outbox, last, on_progress)
+            await outbox.run(last if until_caught_up else None)
+        nursery.cancel_scope.cancel()
+    return 0 if outbox is None else outbox.published
+
+
+def _reached(address: str, wait_s: float) -> AbstractAsyncContextManager[NetworkStore]:
+    def tell(error: EventStoreError) -> None:
+        structlog.get_logger("eventstore.relay").warning("waiting for a server", error=error.message, wait_s=wait_s)
+
+    return reached(address, name="eventstore publish", wait_s=wait_s, on_waiting=tell)
+
+
+async def _tell_regularly(outbox: Outbox, last: int, on_progress: Callable[[int, int, int], None]) -> None:
+    """Also at the end, so that what is told last is all there was."""
+    try:
+        while True:
+            on_progress(outbox.place, last, outbox.published)
+            await trio.sleep(_PROGRESS_S)
+    finally:
+        on_progress(outbox.place, last, outbox.published)
 
 
 class RemoteEvents:

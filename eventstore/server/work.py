@@ -20,7 +20,8 @@ import trio
 
 from eventstore import __version__
 from eventstore.client.batches import Run
-from eventstore.client.store import NetworkStore, connect
+from eventstore.client.reaching import reached
+from eventstore.client.store import NetworkStore
 from eventstore.domain.domain import Domain
 from eventstore.domain.loading import load
 from eventstore.domain.running import Running
@@ -81,16 +82,19 @@ async def work(
     settings: ServerSettings,
     store_address: str,
     checkpoint: Path | None,
+    wait_s: float = 0.0,
     *,
     task_status: trio.TaskStatus[Worker] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Works until it is told to stop.
 
-    `checkpoint`: where it is kept how far the domain's reactions have come; None: they are not run here.
+    `checkpoint`: where it is kept how far the domain's reactions have come; None: they are not run here. `wait_s`: for so many
+    seconds it tries to reach a store that is not there yet.
 
     Raises:
         DomainRefused, InvalidArgument: there is no domain, or it cannot be loaded.
-        ConnectionLost: the store cannot be reached at the start; or, later, another store answers at its address.
+        ConnectionLost: the store cannot be reached at the start, within `wait_s`; or, later, another store answers at
+            its address.
         UnsupportedVersion: or one that speaks another version of the protocol.
     """
     if settings.domain is None:
@@ -101,9 +105,13 @@ async def work(
         )
     domain = load(settings.domain)
     raise_descriptor_limit()
-    connecting = connect(store_address, name="eventstore-worker")
-    async with connecting as store, _working(settings, domain, store, checkpoint) as worker:
-        log = structlog.get_logger("eventstore.worker")
+    log = structlog.get_logger("eventstore.worker")
+
+    def tell(error: EventStoreError) -> None:
+        log.warning("waiting for the store", error=error.message, wait_s=wait_s)
+
+    reaching = reached(store_address, name="eventstore-worker", wait_s=wait_s, on_waiting=tell)
+    async with reaching as store, _working(settings, domain, store, checkpoint) as worker:
         log.info("working", version=__version__, address=worker.address, http=worker.http_address, store=store_address)
         calm_collector()
         task_status.started(worker)
@@ -164,14 +172,22 @@ async def _wind_down(worker: Worker, timeout_s: float) -> None:
         await worker.gate.wait_until_settled()
 
 
-async def run(settings: ServerSettings, store_address: str, checkpoint: Path | None) -> None:
+async def run(settings: ServerSettings, store_address: str, checkpoint: Path | None, wait_s: float = 0.0) -> None:
     """What `eventstore work` does: `work` until a signal."""
+    worker: Worker | None = None
+
+    async def stop() -> None:
+        await asked.wait()
+        if worker is None:  # it waits for its store still, and has nothing to finish
+            nursery.cancel_scope.cancel()
+        else:
+            worker.stop()
+
     async with trio.open_nursery() as nursery:
         asked = trio.Event()
         await nursery.start(stop_on_signals, asked)
-        worker: Worker = await nursery.start(work, settings, store_address, checkpoint)
-        await asked.wait()
-        worker.stop()
+        nursery.start_soon(stop)
+        worker = await nursery.start(work, settings, store_address, checkpoint, wait_s)
 
 
 def remote_below(store: NetworkStore, nursery: trio.Nursery, on_lost: Callable[[EventStoreError], None]) -> Below:

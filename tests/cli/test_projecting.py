@@ -176,7 +176,9 @@ def test_a_file_that_cannot_be_made_is_named(shared: Server) -> None:
 
 
 def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:
-    assert "127.0.0.1:1" in refused(*PROJECT, "--to", f"sqlite:{tmp_path / 'rows.db'}", store="tcp://127.0.0.1:1")
+    assert "127.0.0.1:1" in refused(
+        *PROJECT, "--to", f"sqlite:{tmp_path / 'rows.db'}", "--wait", "0", store="tcp://127.0.0.1:1"
+    )
 
 
 def test_a_terminal_is_shown_how_far_it_is(serve: Serve, tmp_path: Path) -> None:

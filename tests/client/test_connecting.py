@@ -13,6 +13,7 @@ import pytest
 import trio
 
 from eventstore import blocking
+from eventstore.client.reaching import reached
 from eventstore.client.store import NetworkStore, connect
 from eventstore.errors import Closed, ConnectionLost, EventStoreError, Overloaded, ProtocolError, UnsupportedVersion
 from eventstore.model import NewEvent
@@ -38,9 +39,9 @@ loops = pytest.mark.parametrize("run", [run_trio, run_asyncio], ids=["trio", "as
 
 
 @contextlib.contextmanager
-def canned_peer(*says: bytes, hangs_up: bool = False) -> Iterator[str]:
+def canned_peer(*says: bytes, hangs_up: bool = False, port: int = 0) -> Iterator[str]:
     """Accepts connections, says to each the next of its sentences without listening, and then keeps quiet."""
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = socket.create_server(("127.0.0.1", port))
     accepted: list[socket.socket] = []
 
     def serve() -> None:
@@ -88,6 +89,47 @@ def test_a_server_that_is_not_there_is_a_lost_connection_at_once(run: Callable[.
         with pytest.raises(ConnectionLost, match=": Connection refused; is the server running") as caught:
             attempt()
         assert caught.value.fields["address"] == address
+
+
+@loops
+def test_a_server_that_comes_up_is_reached_by_who_waits(run: Callable[..., None]) -> None:
+    address, told = nobody(), []
+
+    async def use() -> None:
+        with contextlib.ExitStack() as peers:
+
+            def come_up(error: EventStoreError) -> None:
+                told.append(error)
+                peers.enter_context(canned_peer(WELCOME, port=int(address.rpartition(":")[2])))
+
+            async with reached(address, name="test", wait_s=60.0, on_waiting=come_up) as store:
+                assert store.store_uuid == bytes(16)
+
+    run(use)
+    assert [type(error) for error in told] == [ConnectionLost]
+
+
+@loops
+@pytest.mark.parametrize(
+    ("wait_s", "says", "expected", "times_told"),
+    [
+        (0.0, encode_error(0, Overloaded("too many connections")), Overloaded, 0),
+        (0.15, encode_error(0, Overloaded("too many connections")), Overloaded, 1),
+        (60.0, encode_error(1, UnsupportedVersion("too old")), UnsupportedVersion, 0),
+    ],
+)
+def test_who_waits_ends_with_what_does_not_pass(
+    run: Callable[..., None], wait_s: float, says: bytes, expected: type[EventStoreError], times_told: int
+) -> None:
+    told: list[EventStoreError] = []
+
+    async def use(address: str) -> None:
+        async with reached(address, name="test", wait_s=wait_s, on_waiting=told.append):
+            pass
+
+    with canned_peer(*[says] * 9) as address, pytest.raises(expected):
+        run(use, address)
+    assert len(told) == times_told
 
 
 @loops
