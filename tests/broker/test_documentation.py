@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
 from pathlib import Path
 
 import pytest
 
 from eventstore.broker import group, groups, message, names, pulling, pulls, topics
+from eventstore.client.blocking import BlockingStore
+from eventstore.client.store import NetworkStore
 from tests.server_thread import ServerThread
 
 PAGE = (Path(__file__).parents[2] / "docs" / "BROKER.md").read_text(encoding="utf-8")
@@ -27,6 +31,18 @@ def test_the_program_of_a_client_prints_what_the_page_says(tmp_path: Path, capsy
         capsys.readouterr()  # the server's log
         exec(source.replace("tcp://127.0.0.1:7701", server.address), {"__name__": "page"})  # our own page
         assert capsys.readouterr().out == expected
+
+
+def test_the_options_of_a_consumer_are_those_of_the_code() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|([^|]*)\|", PAGE.split("### Consuming")[1].split("Entering it")[0], flags=re.M)
+    for store in (NetworkStore, BlockingStore):
+        _, *options = inspect.signature(store.consumer).parameters.values()
+        assert [name for name, _ in rows] == [option.name for option in options]
+        for (name, default), option in zip(rows, options, strict=True):
+            if "`" in default:
+                assert ast.literal_eval(default.strip(" `")) == option.default, name
+            else:
+                assert option.default in (option.empty, None), name
 
 
 def test_the_limits_are_those_of_the_code() -> None:
