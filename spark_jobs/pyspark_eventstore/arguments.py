@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 from pyspark_eventstore.session import start_session
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pyspark.sql import DataFrame, SparkSession
+
+    from pyspark_eventstore.options import Offsets
+    from pyspark_eventstore.predicates import Wanted
+    from pyspark_eventstore.snapshot import Snapshot
 
 Paths: TypeAlias = Annotated[
     list[str], typer.Argument(metavar="DATA...", help="Data folders of shards, or globs.", show_default=False)
@@ -39,14 +44,30 @@ def session(name: str, master: str | None, data: list[str]) -> SparkSession:
     return spark
 
 
-def load(spark: SparkSession, paths: list[str], columns: str, **options: str) -> DataFrame:
-    """The events as the source reads them; `columns` are those that are built."""
-    from pyspark_eventstore.source import EventStoreSource
+def load(
+    spark: SparkSession,
+    snapshots: Iterable[Snapshot],
+    columns: Iterable[str],
+    *,
+    wanted: Wanted | None = None,
+    after: Offsets | None = None,
+    upto: Offsets | None = None,
+    permissive: bool = False,
+) -> DataFrame:
+    """The events that these snapshots hold, as the source reads them; `columns` are those that are built.
 
-    # Where the package came by --py-files, Spark does not find it by itself. Where it did, a second one would get Python
-    # processes of its own, which take seconds to start.
-    found: Any = spark._jsparkSession.sessionState().dataSourceManager()
-    if not found.dataSourceExists(EventStoreSource.name()):
-        spark.dataSource.register(EventStoreSource)
-    reader = spark.read.format("eventstore").option("paths", json.dumps(paths)).option("columns", columns)
-    return reader.options(**options).load()
+    Not by way of the source itself: Spark starts Python processes of their own to find it, make it, plan it and hand filters
+    to it, which takes a command several seconds, and by then it knows all of that.
+    """
+    from pyspark_eventstore.options import PARTITION_BYTES
+    from pyspark_eventstore.predicates import Wanted
+    from pyspark_eventstore.reading import PartitionReader
+    from pyspark_eventstore.slices import partitions, plan
+    from pyspark_eventstore.table import arrow_schema, table_schema
+
+    wanted = wanted or Wanted()
+    schema = table_schema(tuple(columns), permissive=permissive)
+    found = plan(snapshots, after or {}, upto or {}, wanted, PARTITION_BYTES, by_index=not permissive)
+    parts = [part.slices for part in partitions(found, PARTITION_BYTES)]
+    numbers = spark.range(0, len(parts), 1, max(len(parts), 1))  # one for each task
+    return numbers.mapInArrow(PartitionReader(parts, arrow_schema(schema), wanted, permissive=permissive), schema)

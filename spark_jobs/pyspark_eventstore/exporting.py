@@ -23,11 +23,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from pyspark_eventstore.options import Offsets
+    from pyspark_eventstore.snapshot import Snapshot
     from pyspark_eventstore.target_folder import TargetFolder
 
 BOOK: Final = "_eventstore"
 By = Literal["date", "bucket", "nothing"]
-_COLUMNS: Final = "aggregate_id,version,sequence,timestamp,type,data,data_json,metadata,command_id,shard"
+_COLUMNS: Final = (
+    "aggregate_id", "version", "sequence", "timestamp", "type", "data", "data_json", "metadata", "command_id", "shard",
+)  # fmt: skip
 _DONE: Final = ".done"
 
 
@@ -128,15 +131,12 @@ def _interrupted(target: TargetFolder) -> Run | None:
 
 def _next(target: TargetFolder, paths: list[str], by: By, buckets: int) -> Run | None:
     """The run that covers what is new, written down before it begins."""
-    from pyspark_eventstore.shards import find_shards
-    from pyspark_eventstore.snapshot import take_snapshot
-
     runs = _runs(target)
     last = runs[-1] if runs else Run(0, {}, {}, by, buckets)
     if (last.by, last.buckets) != (by, buckets):
         what = f"is divided by {last.by} ({last.buckets} buckets), not by {by} ({buckets})"
         raise FolderRefused(str(target), f"{what}; go on as it began, or choose another folder")
-    taken = {shard.store: take_snapshot(shard).last_sequence for shard in find_shards(paths)}
+    taken = {snapshot.shard.store: snapshot.last_sequence for snapshot in _snapshots(paths)}
     upto = {**last.upto, **taken}
     for store, sequence in upto.items():
         if sequence < last.upto.get(store, 0):
@@ -150,12 +150,17 @@ def _next(target: TargetFolder, paths: list[str], by: By, buckets: int) -> Run |
     return run
 
 
-def _divided(spark: SparkSession, paths: list[str], run: Run) -> DataFrame:
-    import json
+def _snapshots(paths: list[str]) -> list[Snapshot]:
+    from pyspark_eventstore.shards import find_shards
+    from pyspark_eventstore.snapshot import take_snapshot
 
+    return [take_snapshot(shard) for shard in find_shards(paths)]
+
+
+def _divided(spark: SparkSession, paths: list[str], run: Run) -> DataFrame:
     from pyspark.sql import functions as f
 
-    events = load(spark, paths, _COLUMNS, after=json.dumps(run.after), upto=json.dumps(run.upto))
+    events = load(spark, _snapshots(paths), _COLUMNS, after=run.after, upto=run.upto)
     events = events.withColumn("data", f.when(f.col("data_json").isNull(), f.col("data")))
     if run.by == "date":
         return events.withColumn("date", f.to_date("timestamp"))

@@ -42,11 +42,11 @@ class RangeFold:
     """
 
     def __init__(
-        self, place: str, folder: str, ranges: Ranges, ids: Texts, types: Texts, counts: Counts, states_max: int = STATES_MAX
+        self, place: str, folder: str, ranges: Ranges, wanted: Wanted, counts: Counts, states_max: int = STATES_MAX
     ) -> None:
         self._place, self._folder = place, folder
         self._ranges, self._counts, self._states_max = ranges, counts, states_max
-        self._wanted = Wanted(ids=ids, types=types)
+        self._wanted = wanted
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """

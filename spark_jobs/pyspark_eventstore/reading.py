@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -39,6 +39,26 @@ def read_slices(
                     yield builder.build(rows)
     finally:
         touched.note(report)
+
+
+class PartitionReader:
+    """Reads the slices of those partitions whose numbers it is given: a task of `mapInArrow`."""
+
+    def __init__(self, partitions: Sequence[tuple[Slice, ...]], schema: pa.Schema, wanted: Wanted, *, permissive: bool) -> None:
+        self._partitions = partitions
+        self._schema = schema
+        self._wanted = wanted
+        self._permissive = permissive
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """
+        Raises:
+            Corrupt, FolderRefused
+        """
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                slices = self._partitions[number]
+                yield from read_slices(slices, self._schema, self._wanted, permissive=self._permissive, report=None)
 
 
 def _rows(piece: Slice, names: list[str], wanted: Wanted, touched: Touched) -> Iterator[Rows]:

@@ -6,7 +6,6 @@ By any other key, or where most is not sorted yet, everything does: Spark brings
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from eventstore.domain.projection import Projection
     from pyspark_eventstore.counts import Counts
     from pyspark_eventstore.options import Offsets
+    from pyspark_eventstore.predicates import Wanted
     from pyspark_eventstore.ranges import Ranges
     from pyspark_eventstore.snapshot import Snapshot
 
@@ -29,9 +29,8 @@ _SHUFFLE_MAX: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What is folded: all events of `paths` that these snapshots hold."""
+    """What is folded: all events that these snapshots hold."""
 
-    paths: list[str]
     snapshots: tuple[Snapshot, ...]
 
     @property
@@ -60,51 +59,40 @@ def source_at(paths: list[str]) -> Source:
     from pyspark_eventstore.shards import find_shards
     from pyspark_eventstore.snapshot import take_snapshot
 
-    return Source(paths, tuple(take_snapshot(shard) for shard in find_shards(paths)))
+    return Source(tuple(take_snapshot(shard) for shard in find_shards(paths)))
 
 
 def folded(spark: SparkSession, source: Source, projection: Projection[Any], place: Place, counts: Counts) -> DataFrame:
     """The table of the projection, complete up to `source.upto`."""
     from eventstore.domain.projection import Projection as Base
     from pyspark_eventstore.folding import KINDS, table_columns
-    from pyspark_eventstore.predicates import Texts, prefix
+    from pyspark_eventstore.predicates import Texts, Wanted, prefix
     from pyspark_eventstore.ranges import plan_ranges
 
     columns = ", ".join(f"`{name}` {KINDS[kind][0]}" for name, kind in table_columns(projection).items())
+    types = projection.wanted_types
+    wanted = Wanted(
+        ids=prefix((projection.aggregate_prefix or "").encode()),
+        types=Texts() if types is None else Texts(members=frozenset(name.encode() for name in types)),
+    )
     if type(projection).key is Base.key:
-        ids = prefix((projection.aggregate_prefix or "").encode())
-        ranges = plan_ranges(source.snapshots, ids, spark.sparkContext.defaultParallelism)
+        ranges = plan_ranges(source.snapshots, wanted.ids, spark.sparkContext.defaultParallelism)
         if 2 * ranges.size_bytes > source.size_bytes:
             from pyspark_eventstore.range_folding import RangeFold
 
-            types = projection.wanted_types
-            wanted = Texts() if types is None else Texts(members=frozenset(name.encode() for name in types))
-            fold = RangeFold(place.name, place.folder, ranges, ids, wanted, counts)
-            return _by_range(spark, source, projection, ranges).mapInArrow(fold, columns)
-    return _by_key(spark, source, projection, place, counts, columns)
+            fold = RangeFold(place.name, place.folder, ranges, wanted, counts)
+            return _by_range(spark, source, wanted, ranges).mapInArrow(fold, columns)
+    return _by_key(spark, source, wanted, projection, place, counts, columns)
 
 
-def _events(spark: SparkSession, source: Source, projection: Projection[Any], after: Offsets) -> DataFrame:
-    """The events that the projection is for, behind `after`."""
-    from pyspark.sql import functions as f
-
-    from pyspark_eventstore.events import EVENT_COLUMNS
-
-    events = load(spark, source.paths, ",".join(EVENT_COLUMNS), after=json.dumps(after), upto=json.dumps(source.upto))
-    if projection.wanted_types is not None:
-        events = events.where(f.col("type").isin(*projection.wanted_types))
-    if projection.aggregate_prefix:
-        events = events.where(f.col("aggregate_id").startswith(projection.aggregate_prefix))
-    return events
-
-
-def _by_range(spark: SparkSession, source: Source, projection: Projection[Any], ranges: Ranges) -> DataFrame:
+def _by_range(spark: SparkSession, source: Source, wanted: Wanted, ranges: Ranges) -> DataFrame:
     """One partition for each range: a row that names it, and the events of the range that are not in its sorted files."""
     from pyspark.sql import functions as f
 
+    from pyspark_eventstore.events import EVENT_COLUMNS
     from pyspark_eventstore.range_folding import RANGE_COLUMN
 
-    events = _events(spark, source, projection, ranges.upto)
+    events = load(spark, source.snapshots, EVENT_COLUMNS, wanted=wanted, after=ranges.upto)
     nothing = [f.lit(None).cast(each.dataType).alias(each.name) for each in events.schema]
     count = len(ranges.steps)
     rows = spark.range(count).select(*nothing, f.col("id").cast("int").alias(RANGE_COLUMN))
@@ -125,16 +113,23 @@ def _range_of(name: str, begins: Sequence[bytes]) -> Column:
 
 
 def _by_key(
-    spark: SparkSession, source: Source, projection: Projection[Any], place: Place, counts: Counts, columns: str
+    spark: SparkSession,
+    source: Source,
+    wanted: Wanted,
+    projection: Projection[Any],
+    place: Place,
+    counts: Counts,
+    columns: str,
 ) -> DataFrame:
     from pyspark.sql import functions as f
     from pyspark.sql.types import StringType, StructField, StructType
 
     from eventstore.domain.projection import KEY_COLUMN
     from eventstore.domain.projection import Projection as Base
+    from pyspark_eventstore.events import EVENT_COLUMNS
     from pyspark_eventstore.folding import Fold, Keys
 
-    events = _events(spark, source, projection, {})
+    events = load(spark, source.snapshots, EVENT_COLUMNS, wanted=wanted)
     if type(projection).key is Base.key:
         keyed = events.withColumn(KEY_COLUMN, f.col("aggregate_id"))
     else:

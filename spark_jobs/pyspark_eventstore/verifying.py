@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FINDINGS_MAX = 1_000
-_COLUMNS = "aggregate_id,version,sequence,command_id,shard,file,_offset,_corrupt"
+_COLUMNS = ("aggregate_id", "version", "sequence", "command_id", "shard", "file", "_offset", "_corrupt")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -68,7 +68,11 @@ def verify_shards(spark: SparkSession, paths: list[str], findings_max: int = FIN
     """
     from pyspark.sql import functions as f
 
-    rows = load(spark, paths, _COLUMNS, mode="permissive").persist()
+    from pyspark_eventstore.shards import find_shards
+    from pyspark_eventstore.snapshot import take_snapshot
+
+    snapshots = [take_snapshot(shard, permissive=True) for shard in find_shards(paths)]
+    rows = load(spark, snapshots, _COLUMNS, permissive=True).persist()
     try:
         events = rows.where(f.col("_corrupt").isNull())
         kinds = [_damaged(rows), _sequences(events), _versions(events), _commands(events)]

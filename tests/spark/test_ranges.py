@@ -75,7 +75,7 @@ def folded(
     snapshot: Snapshot, ranges: Ranges, ids: Texts, types: Texts, size: int, states_max: int
 ) -> tuple[dict[str, tuple[Any, ...]], Told]:
     told = Told()
-    task = RangeFold("tests.spark.balances:Balances", str(ROOT), ranges, ids, types, told, states_max)  # type: ignore[arg-type]
+    task = RangeFold("tests.spark.balances:Balances", str(ROOT), ranges, Wanted(ids=ids, types=types), told, states_max)  # type: ignore[arg-type]
     rows: dict[str, tuple[Any, ...]] = {}
     for batch in task(batches_of_rest(snapshot, ranges, Wanted(ids=ids, types=types), size)):
         for row in batch.to_pylist():
