@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
+from typing import Final
 
-from eventstore.chunks.documents import read_document, write_document
+from eventstore.chunks.documents import PREVIOUS, read_document, write_document
 from eventstore.chunks.files import Files, OsFiles
-from eventstore.errors import Corrupt
+from eventstore.errors import Corrupt, FolderRefused, ReadFailed, StorageFull
+
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class FileCheckpoint:
@@ -21,15 +25,47 @@ class FileCheckpoint:
 
         Raises:
             Corrupt: the file is not what was written.
+            ReadFailed: the operating system does not let it be read.
         """
         try:
             sequence = read_document(self._files, self._path).get("sequence")
         except FileNotFoundError:
             return 0
+        except Corrupt as error:
+            raise self._corrupt(str(error.what).partition(";")[0]) from None
+        except OSError as error:
+            raise ReadFailed(
+                f"{self._path}: the checkpoint of the reactions cannot be read ({error.strerror}); check what it is, its owner "
+                "and mode",
+                file=str(self._path),
+            ) from error
         if type(sequence) is not int or sequence < 0:
-            raise Corrupt(str(self._path), 0, f"no sequence in it; the copy before is {self._path.name}.previous")
+            raise self._corrupt("no sequence in it")
         return sequence
 
     def save(self, sequence: int) -> None:
-        """Durable on return."""
-        write_document(self._files, self._path, {"sequence": sequence})
+        """Durable on return.
+
+        Raises:
+            StorageFull, FolderRefused: it cannot be written; the checkpoint is the one before.
+        """
+        try:
+            write_document(self._files, self._path, {"sequence": sequence})
+        except OSError as error:
+            if error.errno in _FULL:
+                raise StorageFull(
+                    f"{self._path}: no space for the checkpoint of the reactions ({error.strerror}); free some",
+                    path=str(self._path),
+                ) from error
+            step = "check that its folder is there, its owner and mode, and that it is mounted writable"
+            raise FolderRefused(
+                str(self._path), f"the checkpoint of the reactions cannot be written ({error.strerror}); {step}"
+            ) from error
+
+    def _corrupt(self, what: str) -> Corrupt:
+        return Corrupt(
+            str(self._path),
+            0,
+            f"{what}; put the copy before, {self._path.name}{PREVIOUS}, in its place, or remove it to begin with the first "
+            "event: commands that are sent again take effect once",
+        )

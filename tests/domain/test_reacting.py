@@ -213,5 +213,24 @@ def test_the_checkpoint_survives_a_power_failure(tmp_path: Path) -> None:
 def test_a_checkpoint_that_is_not_what_was_written_is_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / "reactions.json"
     path.write_text(content)
-    with pytest.raises(es.Corrupt, match=r"reactions\.json"):
+    with pytest.raises(es.Corrupt, match=r"reactions\.json: .*; put the copy before, reactions\.json\.previous, in its place"):
         FileCheckpoint(path).load()
+
+
+def test_a_checkpoint_that_the_system_refuses_names_file_and_next_step(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(es.ReadFailed, match=r"/folder: the checkpoint .* cannot be read .*; check what it is"):
+        FileCheckpoint(tmp_path / "folder").load()
+    with pytest.raises(
+        es.FolderRefused, match=r"/absent/reactions\.json: .* cannot be written .*; check that its folder is there"
+    ):
+        FileCheckpoint(tmp_path / "absent" / "reactions.json").save(1)
+
+
+def test_a_full_disk_keeps_the_checkpoint_before() -> None:
+    disk, path = SimulatedDisk(seed=1), Path("/reactions.json")
+    FileCheckpoint(path, disk).save(5)
+    disk.capacity_bytes = 0
+    with pytest.raises(es.StorageFull, match=r"^/reactions\.json: no space for the checkpoint"):
+        FileCheckpoint(path, disk).save(6)
+    assert FileCheckpoint(path, disk).load() == 5
