@@ -24,6 +24,7 @@ from eventstore.fields import shown
 A = TypeVar("A", bound="Aggregate")
 E = TypeVar("E")
 Change = tuple[EventType[Any], Callable[..., object]]
+_TAKEN: Final = frozenset({"id", "version", "apply"})
 _IMMUTABLE: Final = frozenset({type(None), bool, int, float, str, bytes, datetime, date, timedelta, Decimal, UUID})
 
 
@@ -64,6 +65,11 @@ class Aggregate(metaclass=Collecting):
         super().__init_subclass__(**options)
         if cls.__dict__.get("__slots__"):
             raise DomainRefused(f"{described(cls)} has __slots__; the state of an aggregate is in its __dict__")
+        for name in _TAKEN.intersection(cls.__dict__):
+            raise DomainRefused(
+                f"aggregate {described(cls)} defines {name!r}, which every aggregate has already; call it something else",
+                name=described(cls),
+            )
         cls._changes_by_class = cls._changes_by_name = None  # not those of the base
 
     @property

@@ -30,6 +30,8 @@ S = TypeVar("S")
 COLUMN_TYPES: Final = (str, int, float, bool, bytes, datetime, date, Decimal, UUID)
 KEY_COLUMN: Final = "key"
 STATE_COLUMN: Final = "state"
+CHECKPOINTS: Final = "eventstore_checkpoints"
+"""The table beside those of the projections that says how far each of them is."""
 KEY_BYTES_MAX: Final = 1024
 _IDENTIFIER: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")  # as long as PostgreSQL takes
 
@@ -147,6 +149,8 @@ class Projection(Generic[S], metaclass=Collecting):
             raise DomainRefused(
                 f"projection {place}: its name is {shown(name)}; it is the name of a table, as {_IDENTIFIER.pattern}"
             )
+        if name == CHECKPOINTS:
+            raise DomainRefused(f"projection {place}: {name!r} is the table of the checkpoints; give it another name")
         if not isinstance(columns, Mapping) or not columns:
             raise DomainRefused(f"projection {name!r} ({place}) declares no columns, as columns = {{'cents': int}}")
         for column, kind in columns.items():

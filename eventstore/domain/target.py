@@ -8,15 +8,14 @@ projector is at work, and this one is fenced before it has changed anything.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
+from eventstore.domain.projection import CHECKPOINTS as CHECKPOINTS
 from eventstore.domain.projection import Projection
 from eventstore.errors import DomainRefused, Fenced
 
 StoredRow: TypeAlias = tuple[object, ...]
 """Key, the columns in their order, state as JSON."""
-
-CHECKPOINTS: Final = "eventstore_checkpoints"
 
 
 class Target(Protocol):

@@ -331,6 +331,12 @@ async def test_an_async_handler_may_wait() -> None:
 def test_a_class_with_slots_or_two_methods_for_an_event_is_refused() -> None:
     with pytest.raises(es.DomainRefused, match="__slots__"):
         type(d.Aggregate)("Slotted", (d.Aggregate,), {"__slots__": ("cents",)})
+
+
+@pytest.mark.parametrize("name", ["id", "version", "apply"])
+def test_names_that_every_aggregate_has_are_taken(name: str) -> None:
+    with pytest.raises(es.DomainRefused, match=f"defines '{name}', which every aggregate has already; call it something else"):
+        type(d.Aggregate)("Versioned", (d.Aggregate,), {name: ""})
     with pytest.raises(es.DomainRefused, match="two methods"):
 
         class Doubled(d.Aggregate):

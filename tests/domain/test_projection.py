@@ -138,7 +138,8 @@ def test_a_time_in_a_row_has_a_zone() -> None:
     ("changes", "why"),
     [
         ({"name": "Minimal"}, "its name is 'Minimal'"), ({"name": "x" * 64}, "its name"), ({"name": 'a"b'}, "its name"),
-        ({"name": None}, "its name"), ({"columns": {}}, "declares no columns"), ({"columns": None}, "declares no columns"),
+        ({"name": None}, "its name"), ({"name": "eventstore_checkpoints"}, "is the table of the checkpoints"),
+        ({"columns": {}}, "declares no columns"), ({"columns": None}, "declares no columns"),
         ({"columns": {"Cents": int}}, "column 'Cents'"), ({"columns": {"key": str}}, "column 'key'"),
         ({"columns": {"state": str}}, "column 'state'"), ({"columns": {"cents": list}}, "column cents has type"),
         ({"row": d.Projection.row}, "has no method row"), ({"types": "Opened"}, "a tuple of names"),
