@@ -22,7 +22,7 @@ $(VENV)/.bench: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,bench]'
 	@touch $@
 
-demo: $(VENV)/.installed ## a library and a bank on scratch folders: events, commands, a read model, restarts
+demo: $(VENV)/.installed ## a library, a bank and a shop on scratch folders: events, commands, a read model, messages, restarts
 	$(BIN)/python -m eventstore.cli.demo
 
 test: $(VENV)/.installed ## run the whole test suite, a few files of it at a time

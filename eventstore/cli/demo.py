@@ -1,4 +1,4 @@
-"""`make demo`: a library lends books, and a bank moves money. Real servers on scratch folders.
+"""`make demo`: a library lends books, a bank moves money, a shop bills its orders. Real servers on scratch folders.
 
 Everything that is shown is also checked: the exit code is 0 only if all of it is as it should be. The folders are removed.
 """
@@ -19,6 +19,7 @@ from rich.console import Console
 import eventstore as es
 from eventstore.cli.demonstration.bank import BankStory
 from eventstore.cli.demonstration.library import LibraryStory
+from eventstore.cli.demonstration.orders import OrdersStory
 from eventstore.cli.demonstration.stage import DemoFailed, Stage
 
 
@@ -39,6 +40,8 @@ def main() -> int:
             LibraryStory(scratch, Stage(console)).run()
         with _scratch_folder("bank") as scratch:
             BankStory(scratch, Stage(console)).run()
+        with _scratch_folder("orders") as scratch:
+            OrdersStory(scratch, Stage(console)).run()
     except KeyboardInterrupt:
         return 130
     except (DemoFailed, es.EventStoreError, OSError, subprocess.SubprocessError) as error:
