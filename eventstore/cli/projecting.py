@@ -10,13 +10,11 @@ import typer
 from eventstore.cli.options import DEFAULT_STORE, WAIT_SECONDS, StoreAddress, Wait
 from eventstore.cli.output import print_note
 from eventstore.cli.projection_progress import ProjectionProgress
-from eventstore.errors import EventStoreError, InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-
     from eventstore.domain.projection import Projection
     from eventstore.domain.target import Target
+    from eventstore.errors import EventStoreError
 
 
 def project(
@@ -70,6 +68,7 @@ async def _project(
     import trio
 
     from eventstore.client.reaching import reached
+    from eventstore.domain.following import last_sequence
     from eventstore.domain.projecting import project
 
     stopped_by: int | None = None
@@ -88,43 +87,14 @@ async def _project(
         nursery.start_soon(shown.redraw)
         reaching = reached(address, name="eventstore project", wait_s=wait_s, on_waiting=_say_waiting)
         async with reaching as store:
-
-            async def last_sequence() -> int:
-                return int((await store.stats())["events"] or 0)
-
-            shown.begin(await last_sequence())
-            resumed = _Resumed(target, last_sequence, begins=not from_checkpoint)
-            await project(store, projection, resumed, until_caught_up=until_caught_up, on_progress=shown.advance)
+            shown.begin(await last_sequence(store))
+            await project(
+                store, projection, target,
+                until_caught_up=until_caught_up, begins=not from_checkpoint, on_progress=shown.advance,
+            )  # fmt: skip
         nursery.cancel_scope.cancel()
     return stopped_by
 
 
 def _say_waiting(error: EventStoreError) -> None:
     print_note(f"waiting for the store: {error.message}")
-
-
-class _Resumed:
-    """A target whose checkpoint is one of this store. `begins`: it may have none yet."""
-
-    def __init__(self, target: Target, last_sequence: Callable[[], Coroutine[None, None, int]], *, begins: bool) -> None:
-        self._target = target
-        self._last_sequence = last_sequence
-        self._begins = begins
-        self.read = target.read
-        self.write = target.write
-        self.close = target.close
-
-    def open(self, projection: Projection[Any], *, begins: bool = True) -> int:
-        import anyio.from_thread
-
-        checkpoint = self._target.open(projection, begins=begins and self._begins)
-        last = anyio.from_thread.run(self._last_sequence)
-        if checkpoint > last:
-            raise InvalidArgument(
-                f"the table has come to sequence {checkpoint}, and the store ends at {last}: it is another store, or an older "
-                "copy of it; name the store that the table was made from, or another table",
-                field="checkpoint",
-                limit=last,
-                value=checkpoint,
-            )
-        return checkpoint

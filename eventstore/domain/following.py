@@ -6,13 +6,14 @@ are. One task reads, up to a bound; then the store's own flow control holds the 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import anyio
 
+from eventstore.flat import Scalar
 from eventstore.model import CaughtUp, Event
 
 
@@ -28,6 +29,13 @@ class Followable(Protocol):
     def subscribe(
         self, after: int = 0, types: Iterable[str] | None = None, aggregate_prefix: str | None = None
     ) -> Subscription: ...
+
+    async def stats(self) -> Mapping[str, Scalar]: ...
+
+
+async def last_sequence(store: Followable) -> int:
+    """That of the last event there is; 0 where there is none."""
+    return int((await store.stats())["events"] or 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,15 @@ thread, while the next batch arrives. Memory is bounded by two batches and the s
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import anyio.to_thread
 
-from eventstore.domain.following import Batch, Followable, follow
+from eventstore.domain.following import Batch, Followable, follow, last_sequence
 from eventstore.domain.projection import Projection, failed, fold, keys_of
 from eventstore.domain.target import StoredRow, Target
+from eventstore.errors import InvalidArgument
 from eventstore.fields import check_int
 from eventstore.model import Event
 
@@ -37,17 +39,20 @@ async def project(
     *,
     events_max: int = EVENTS_MAX,
     until_caught_up: bool = False,
+    begins: bool = True,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> int:
     """Brings the target up to date and follows on, from its own checkpoint, until cancelled; or until it has caught up.
 
-    Returns the checkpoint. A batch has at most `events_max` events. The target is opened and closed.
+    Returns the checkpoint. A batch has at most `events_max` events. The target is opened and closed; without `begins` it
+    must have a checkpoint.
 
     Raises:
+        InvalidArgument: the checkpoint is behind the end of the store, so it was made from another one.
         ProjectionFailed: the projection raised; names it, and aggregate, version and sequence of the event. The target is as
             after the batch before.
         Fenced: another projector moved the checkpoint.
-        DomainRefused: the target's table has other columns.
+        DomainRefused: the target's table has other columns, or no checkpoint although it does not begin.
         ConnectionLost, Closed: the store is gone.
     """
     check_int("events_max", events_max, 1, _EVENTS_MAX_MAX)
@@ -66,12 +71,25 @@ async def project(
         return not (until_caught_up and batch.caught_up)
 
     try:
-        checkpoint = await anyio.to_thread.run_sync(target.open, projection)
+        checkpoint = await anyio.to_thread.run_sync(partial(target.open, projection, begins=begins))
+        _check_reaches(checkpoint, await last_sequence(store))
         subscription = store.subscribe(checkpoint, projection.wanted_types, projection.aggregate_prefix)
         await follow(subscription, take, events_max)
     finally:
         target.close()
     return checkpoint
+
+
+def _check_reaches(checkpoint: int, last: int) -> None:
+    """A table ahead of its store would wait for events that it has already, and miss those that come in their place."""
+    if checkpoint > last:
+        raise InvalidArgument(
+            f"the table has come to sequence {checkpoint}, and the store ends at {last}: it is another store, or an older "
+            "copy of it; name the store that the table was made from, or another table",
+            field="checkpoint",
+            limit=last,
+            value=checkpoint,
+        )
 
 
 def advance(projection: Projection[Any], target: Target, events: Sequence[Event], before: int, checkpoint: int) -> int:

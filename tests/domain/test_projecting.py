@@ -71,6 +71,21 @@ async def test_it_goes_on_where_it_was(tmp_path: Path) -> None:
         assert await d.project(store, Balances(), d.SQLiteTarget(path), until_caught_up=True) == 210
 
 
+async def test_a_table_that_has_come_further_than_the_store_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rows.db"
+    async with es.open_store(tmp_path / "store") as store:
+        await store.append_many(commits(1))
+        await d.project(store, Balances(), d.SQLiteTarget(path), until_caught_up=True)
+    async with es.open_store(tmp_path / "older") as store:
+        await store.append("acc-0", new_events(Opened("acc-0")), 0)
+        with pytest.raises(
+            es.InvalidArgument, match="has come to sequence 20, and the store ends at 1: it is another"
+        ) as caught:
+            await d.project(store, Balances(), d.SQLiteTarget(path))
+    assert caught.value.fields == {"field": "checkpoint", "limit": 1, "value": 20}
+    assert rows(path) == expected(1)
+
+
 async def test_what_is_appended_while_it_runs_becomes_rows(tmp_path: Path) -> None:
     path, reached = tmp_path / "rows.db", trio.Event()
 
