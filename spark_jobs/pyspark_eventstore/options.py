@@ -1,7 +1,10 @@
-"""The options of the source, checked. Spark hands them over as text, with names whose case does not count."""
+"""The options of the source, checked. Spark hands them over as text, their names in lower case; errors spell them as the
+documentation does.
+"""
 
 from __future__ import annotations
 
+import difflib
 import json
 import uuid
 from collections.abc import Mapping
@@ -15,12 +18,11 @@ PARTITION_BYTES: Final = 128 * 1024 * 1024  # about 8 ms of every task are overh
 _PARTITION_BYTES_MIN: Final = 64 * 1024
 _PARTITION_BYTES_MAX: Final = 64 * 1024 * 1024 * 1024
 _EVENTS_MAX: Final = 2**62
-_KNOWN: Final = frozenset(
-    {
-        "path", "paths", "columns", "mode", "partitionbytes", "maxeventspertrigger", "startingoffsets", "after", "upto",
-        "pushdown", "report",
-    }
+_NAMES: Final = (
+    "path", "paths", "columns", "mode", "partitionBytes", "after", "upto", "maxEventsPerTrigger", "startingOffsets", "pushdown",
+    "report",
 )  # fmt: skip
+_SPELLED: Final = {name.lower(): name for name in _NAMES}
 Offsets = dict[str, int]
 """Sequences by the uuid of a store."""
 
@@ -48,19 +50,23 @@ def parse_options(raw: Mapping[str, str]) -> Options:
     Raises:
         InvalidArgument: names the option, what it is, and what it may be.
     """
-    given = {name.lower(): value for name, value in raw.items()}
-    for name in given:
-        if name not in _KNOWN:
-            raise InvalidArgument(f"there is no option {name!r}; there are {', '.join(sorted(_KNOWN))}", field=name)
+    given: dict[str, str] = {}
+    for name, value in raw.items():
+        spelled = _SPELLED.get(name.lower())
+        if spelled is None:
+            near = difflib.get_close_matches(name.lower(), _SPELLED, 1, cutoff=0.75)
+            meant = f", did you mean {_SPELLED[near[0]]}?" if near else ";"
+            raise InvalidArgument(f"there is no option {name!r}{meant} there are {', '.join(_NAMES)}", field=name)
+        given[spelled] = value
     columns = given.get("columns")
-    events = given.get("maxeventspertrigger")
+    events = given.get("maxEventsPerTrigger")
     return Options(
         paths=_paths(given),
         columns=tuple(name.strip() for name in columns.split(",")) if columns is not None else None,
         permissive=_one_of(given, "mode", "failfast", "permissive") == "permissive",
-        partition_bytes=_number(given, "partitionbytes", PARTITION_BYTES, _PARTITION_BYTES_MIN, _PARTITION_BYTES_MAX),
-        events_per_trigger=_number(given, "maxeventspertrigger", 1, 1, _EVENTS_MAX) if events is not None else None,
-        from_latest=_one_of(given, "startingoffsets", "earliest", "latest") == "latest",
+        partition_bytes=_number(given, "partitionBytes", PARTITION_BYTES, _PARTITION_BYTES_MIN, _PARTITION_BYTES_MAX),
+        events_per_trigger=_number(given, "maxEventsPerTrigger", 1, 1, _EVENTS_MAX) if events is not None else None,
+        from_latest=_one_of(given, "startingOffsets", "earliest", "latest") == "latest",
         after=_offsets(given, "after"),
         upto=_offsets(given, "upto"),
         pushdown=_one_of(given, "pushdown", "true", "false") == "true",
