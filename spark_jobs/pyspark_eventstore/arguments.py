@@ -26,18 +26,15 @@ Master: TypeAlias = Annotated[
 DEFAULT_MASTER = "local[*]"
 
 
-def session(name: str, master: str | None, data: list[str]) -> SparkSession:
-    """A session for a command over the shards at `data`: with Spark's own progress bar, and without its log, which tells every
-    failed task twice with two stack traces each. What ends a job ends the command, with a line of its own.
+def session(name: str, master: str | None) -> SparkSession:
+    """A session for a command: with Spark's own progress bar, and without its log, which tells every failed task twice with
+    two stack traces each. What ends a job ends the command, with a line of its own.
 
     Raises:
-        InvalidArgument, FolderRefused, Corrupt: there are no shards; Java is missing.
+        FolderRefused: Java is missing.
     """
     import os
 
-    from pyspark_eventstore.shards import find_shards
-
-    find_shards(data)  # a path that is mistyped is told at once, and not after Java has started
     under_submit = "PYSPARK_GATEWAY_PORT" in os.environ
     spark = start_session(f"eventstore-spark {name}", master or (None if under_submit else DEFAULT_MASTER))
     spark.sparkContext.setLogLevel("FATAL")

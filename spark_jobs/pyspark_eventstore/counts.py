@@ -1,4 +1,4 @@
-"""How many events and keys a rebuild folded, counted where it is done.
+"""How many events and keys a rebuild folded, and how many rows they made, counted where it is done.
 
 Spark runs a task again when its worker is lost, and a plain accumulator then counts twice. This one keeps what each part
 counted under the part's number: a part that is folded again says the same again.
@@ -19,6 +19,7 @@ class Count(NamedTuple):
 
     events: int
     keys: int
+    rows: int
 
 
 CountsByPart: TypeAlias = dict[int, Count]
@@ -41,4 +42,4 @@ def new_counts(spark: SparkSession) -> Counts:
 def total(counts: Counts) -> Count:
     """Of all parts, once they are done."""
     parts = counts.value.values()
-    return Count(sum(part.events for part in parts), sum(part.keys for part in parts))
+    return Count(*map(sum, zip(*parts, strict=True))) if parts else Count(0, 0, 0)

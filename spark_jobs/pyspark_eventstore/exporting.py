@@ -18,6 +18,7 @@ import typer
 
 from eventstore.errors import FolderRefused, InvalidArgument
 from pyspark_eventstore.arguments import Master, Paths, load, session
+from pyspark_eventstore.shards import find_shards
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -74,7 +75,8 @@ def export(
     if by not in ("date", "bucket", "nothing"):
         raise InvalidArgument(f"--by is {by!r}, allowed are date, bucket and nothing", field="by", value=by)
     started = time.monotonic()
-    spark = session("export", master, data)
+    find_shards(data)  # a path that is mistyped is told before Java has started
+    spark = session("export", master)
     try:
         run = export_once(spark, data, folder, cast(By, by), buckets)
     finally:
@@ -151,7 +153,6 @@ def _next(target: TargetFolder, paths: list[str], by: By, buckets: int) -> Run |
 
 
 def _snapshots(paths: list[str]) -> list[Snapshot]:
-    from pyspark_eventstore.shards import find_shards
     from pyspark_eventstore.snapshot import take_snapshot
 
     return [take_snapshot(shard) for shard in find_shards(paths)]

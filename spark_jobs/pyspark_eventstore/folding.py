@@ -69,7 +69,7 @@ class Fold:
     def _rows(self, projection: Projection[Any], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         states: dict[str, Any] = {}
         last: dict[str, Event] = {}
-        read = folded = 0
+        read = folded = made = 0
         for batch in batches:
             if not batch.num_rows:
                 continue
@@ -79,13 +79,17 @@ class Fold:
             read += len(events)
             folded += len(states) - 1
             current = keys[-1]
-            yield rows_of_states(projection, [key for key in states if key != current], states, last)
+            rows = rows_of_states(projection, [key for key in states if key != current], states, last)
+            made += rows.num_rows
+            yield rows
             states, last = {current: states[current]}, {current: last[current]}
         if states:
-            yield rows_of_states(projection, list(states), states, last)
+            rows = rows_of_states(projection, list(states), states, last)
+            made += rows.num_rows
+            yield rows
         task = TaskContext.get()
         assert task is not None
-        self._counts.add({task.partitionId(): Count(read, folded + len(states))})
+        self._counts.add({task.partitionId(): Count(read, folded + len(states), made)})
 
 
 def rows_of_states(

@@ -60,7 +60,7 @@ class RangeFold:
     def _rows(self, projection: Projection[Any], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rest = Rest(batches)
         while (number := rest.next_range()) is not None:
-            events = keys = 0
+            events = keys = made = 0
             files = [SortedFile(part.slice, part.header, EVENT_COLUMNS, Touched()) for part in self._ranges.files]
             for low, high in pairwise(self._ranges.steps[number]):
                 step = replace(self._wanted, ids=self._wanted.ids & Texts(low or b"", high))
@@ -74,10 +74,14 @@ class RangeFold:
                     if len(states.of) > self._states_max:  # what comes is larger; what is smaller is finished
                         done = [key for key in states.of if key < run[-1].aggregate_id]
                         keys += len(done)
-                        yield _taken(projection, states, done)
+                        rows = _taken(projection, states, done)
+                        made += rows.num_rows
+                        yield rows
                 keys += len(states.of)
-                yield _taken(projection, states, list(states.of))
-            self._counts.add({number: Count(events, keys)})
+                rows = _taken(projection, states, list(states.of))
+                made += rows.num_rows
+                yield rows
+            self._counts.add({number: Count(events, keys, made)})
 
 
 def fold_runs(projection: Projection[Any], states: States, events: Sequence[Event]) -> None:

@@ -56,9 +56,11 @@ def rebuild(
       eventstore-spark rebuild ./data --projection bank:Balances --to parquet:out/
     """
     started = time.monotonic()
-    spark = session("rebuild", master, data)
+    place = Place(projection, os.getcwd())
+    check_rebuild(data, place, to)
+    spark = session("rebuild", master)
     try:
-        result = rebuild_once(spark, data, Place(projection, os.getcwd()), to, replace=replace)
+        result = rebuild_once(spark, data, place, to, replace=replace)
     finally:
         spark.stop()
     print(result.told(time.monotonic() - started))
@@ -74,19 +76,49 @@ def rebuild_once(spark: SparkSession, paths: list[str], place: Place, to: str, *
     from eventstore.domain.loading import load_projection
 
     projection = load_projection(place.name, place.folder)
+    folder = _folder_of(to)
     source = source_at(paths)
+    if folder is not None:
+        return _to_folder(spark, projection, source, place, folder, replace=replace)
+    return _to_table(spark, projection, source, place, to, replace=replace)
+
+
+def check_rebuild(paths: list[str], place: Place, to: str) -> None:
+    """What can be told of mistakes before Java has started, which takes seconds.
+
+    Raises:
+        InvalidArgument, FolderRefused, Corrupt, DomainRefused
+    """
+    from eventstore.domain.loading import load_projection
+    from pyspark_eventstore.shards import find_shards
+
+    folder = _folder_of(to)
+    shards = find_shards(paths)
+    if folder is None:
+        _check_one_shard(len(shards))
+    load_projection(place.name, place.folder)
+
+
+def _folder_of(to: str) -> str | None:
+    """The folder of a target in Parquet; None for one in PostgreSQL."""
     kind, _, rest = to.partition(":")
     if kind == "parquet" and rest:
-        return _to_folder(spark, projection, source, place, rest, replace=replace)
-    if kind in ("postgres", "postgresql"):
-        return _to_table(spark, projection, source, place, to, replace=replace)
+        return rest
+    if kind in ("postgres", "postgresql") and rest.startswith("//"):
+        return None
     raise InvalidArgument(f"--to is {to!r}, it is parquet:FOLDER or postgresql://USER@HOST/DATABASE", field="to", value=to)
+
+
+def _check_one_shard(count: int) -> None:
+    if count != 1:
+        what = f"{count} shards into one table, whose checkpoint is one sequence; rebuild one shard, or to parquet:"
+        raise InvalidArgument(what, field="to", value=count)
 
 
 def _to_folder(
     spark: SparkSession, projection: Projection[Any], source: Source, place: Place, path: str, *, replace: bool
 ) -> Rebuilt:
-    from pyspark_eventstore.counts import new_counts, total
+    from pyspark_eventstore.counts import new_counts
     from pyspark_eventstore.rebuilt_folder import check_folder, write_folder
     from pyspark_eventstore.target_folder import TargetFolder
 
@@ -94,8 +126,7 @@ def _to_folder(
     before = check_folder(target, projection.name, replace=replace)
     counts = new_counts(spark)
     frame = folded(spark, source, projection, place, counts)
-    rows = write_folder(frame, target, projection.name, before, source.upto)
-    return Rebuilt(*total(counts), rows, source.upto)
+    return Rebuilt(*write_folder(frame, target, projection.name, before, source.upto, counts), source.upto)
 
 
 def _to_table(
@@ -104,9 +135,7 @@ def _to_table(
     from pyspark_eventstore.counts import new_counts, total
     from pyspark_eventstore.rebuilt_table import RebuiltTable
 
-    if len(source.upto) != 1:
-        what = f"{len(source.upto)} shards into one table, whose checkpoint is one sequence; rebuild one shard, or to parquet:"
-        raise InvalidArgument(what, field="to", value=len(source.upto))
+    _check_one_shard(len(source.upto))
     [sequence] = source.upto.values()
     table = RebuiltTable(projection, conninfo)
     table.check(replace=replace)
@@ -114,10 +143,10 @@ def _to_table(
     frame = _for_copy(folded(spark, source, projection, place, counts), projection).persist()
     try:
         frame.count()  # all workers fold now; rows are fetched partition by partition afterwards, by one connection
-        rows = table.write((tuple(row) for row in frame.toLocalIterator(prefetchPartitions=True)), sequence)
+        table.write((tuple(row) for row in frame.toLocalIterator(prefetchPartitions=True)), sequence)
     finally:
         frame.unpersist()
-    return Rebuilt(*total(counts), rows, source.upto)
+    return Rebuilt(*total(counts), source.upto)
 
 
 def _for_copy(frame: DataFrame, projection: Projection[Any]) -> DataFrame:

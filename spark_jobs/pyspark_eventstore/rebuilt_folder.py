@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from eventstore.errors import FolderRefused
+from pyspark_eventstore.counts import Count, Counts, total
 from pyspark_eventstore.target_folder import TargetFolder
 
 if TYPE_CHECKING:
@@ -41,17 +42,17 @@ def check_folder(target: TargetFolder, name: str, *, replace: bool) -> int:
     return int(current["generation"])
 
 
-def write_folder(frame: DataFrame, target: TargetFolder, name: str, before: int, upto: Offsets) -> int:
-    """Writes the next generation, makes it count, and removes the one before; returns how many rows it has."""
+def write_folder(frame: DataFrame, target: TargetFolder, name: str, before: int, upto: Offsets, counts: Counts) -> Count:
+    """Writes the next generation, makes it count, and removes the one before; returns what `counts`, that of `frame`, says."""
     number = before + 1
     staging, final = f"_generation-{number:06d}", f"generation-{number:06d}"
     target.remove(staging)
     frame.write.parquet(target.at(staging))
     target.remove(final)  # whole, but never pointed to
     target.rename(staging, final)
-    rows = frame.sparkSession.read.parquet(target.at(final)).count()
-    document: dict[str, Any] = {"projection": name, "generation": number, "folder": final, "rows": rows, "upto": upto}
+    done = total(counts)
+    document: dict[str, Any] = {"projection": name, "generation": number, "folder": final, "rows": done.rows, "upto": upto}
     target.write(CURRENT, document)
     if before:
         target.remove(f"generation-{before:06d}")
-    return rows
+    return done

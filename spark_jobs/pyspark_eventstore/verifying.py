@@ -8,27 +8,32 @@ checks indexes and directory as well, of a store that is not served.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 
 from pyspark_eventstore.arguments import Master, Paths, load, session
+from pyspark_eventstore.shards import find_shards
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FINDINGS_MAX = 1_000
+Kind: TypeAlias = Literal["damage", "gap", "command"]
 _COLUMNS = ("aggregate_id", "version", "sequence", "command_id", "shard", "file", "_offset", "_corrupt")
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Finding:
-    """Something that is not as it should be, and where: byte `offset` of `file` of `shard`."""
+    """Something that is not as it should be, and where: byte `offset` of `file` of `shard`. A `gap` is one of sequences or
+    versions, which damage leaves as well.
+    """
 
     shard: str
     file: str
     offset: int
     what: str
+    kind: Kind
 
     def __str__(self) -> str:
         return f"{self.shard}/events/{self.file}: at byte {self.offset}: {self.what}"
@@ -47,17 +52,33 @@ def verify(
     Example:
       eventstore-spark verify /data/shard-*
     """
-    spark = session("verify", master, data)
+    find_shards(data)  # a path that is mistyped is told before Java has started
+    spark = session("verify", master)
     try:
         events, found = verify_shards(spark, data, findings)
     finally:
         spark.stop()
     print(f"{events:,} events")
-    for finding in found:
-        print(f"  {finding}")
-    print(f"{len(found):,} faults" if found else "no faults")
+    print(told(found))
     if found:
         raise typer.Exit(1)
+
+
+def told(found: list[Finding]) -> str:
+    """What the command says of findings: the gaps of a shard with damage apart from the faults, for what cannot be read
+    leaves some.
+    """
+    damaged = {each.shard for each in found if each.kind == "damage"}
+    left = [each for each in found if each.kind == "gap" and each.shard in damaged]
+    faults = [each for each in found if each not in left]
+    if not faults:
+        return "no faults"
+    lines = [f"  {each}" for each in faults]
+    lines.append("1 fault" if len(faults) == 1 else f"{len(faults):,} faults")
+    if left:
+        lines += ["gaps, where events are not read because of that damage; look again once it is mended:"]
+        lines += [f"  {each}" for each in left]
+    return "\n".join(lines)
 
 
 def verify_shards(spark: SparkSession, paths: list[str], findings_max: int = FINDINGS_MAX) -> tuple[int, list[Finding]]:
@@ -68,18 +89,22 @@ def verify_shards(spark: SparkSession, paths: list[str], findings_max: int = FIN
     """
     from pyspark.sql import functions as f
 
-    from pyspark_eventstore.shards import find_shards
     from pyspark_eventstore.snapshot import take_snapshot
 
     snapshots = [take_snapshot(shard, permissive=True) for shard in find_shards(paths)]
     rows = load(spark, snapshots, _COLUMNS, permissive=True).persist()
     try:
         events = rows.where(f.col("_corrupt").isNull())
-        kinds = [_damaged(rows), _sequences(events), _versions(events), _commands(events)]
+        checks: list[tuple[Kind, DataFrame]] = [
+            ("damage", _damaged(rows)),
+            ("gap", _sequences(events)),
+            ("gap", _versions(events)),
+            ("command", _commands(events)),
+        ]
         found = [
-            Finding(row.shard, row.file, row["_offset"], row.what)
-            for kind in kinds
-            for row in kind.select("shard", "file", "_offset", "what").limit(findings_max).collect()
+            Finding(row.shard, row.file, row["_offset"], row.what, kind)
+            for kind, rows_found in checks
+            for row in rows_found.select("shard", "file", "_offset", "what").limit(findings_max).collect()
         ]
         return events.count(), sorted(set(found))
     finally:

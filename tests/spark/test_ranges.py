@@ -124,6 +124,7 @@ def test_rows_and_counts_are_those_of_a_fold_one_event_after_the_other(
     assert rows == expected
     assert told.keys() == set(range(len(ranges.steps)))
     assert (sum(c.events for c in told.values()), sum(c.keys for c in told.values())) == (len(events), keys)
+    assert sum(c.rows for c in told.values()) == len(rows)
 
 
 def check_events(store: MadeStore, snapshot: Snapshot, types: set[str] | None) -> int:

@@ -17,7 +17,7 @@ from eventstore.chunks import record
 from eventstore.chunks.header import RECORDS_FROM
 from eventstore.store.commit import HEADER, HEADER_BYTES
 from pyspark_eventstore.main import run
-from pyspark_eventstore.verifying import Finding, verify_shards
+from pyspark_eventstore.verifying import Finding, told, verify_shards
 from tests.spark.made import three_states
 from tests.spark.settings import settings_folder
 
@@ -99,6 +99,10 @@ def test_a_flipped_bit(spark: SparkSession, shard: Path) -> None:
     path.write_bytes(raw)
     found = found_in(spark, shard)
     assert any(each.file == path.name and each.offset == offset and "the checksum of the record" in each.what for each in found)
+    said = told(found).splitlines()
+    assert said[0].startswith(f"  {path}: at byte {offset}: the checksum of the record does not match")  # the cause first
+    assert said[1:3] == ["1 fault", "gaps, where events are not read because of that damage; look again once it is mended:"]
+    assert len(said) == len(found) + 2 > 3
 
 
 def test_a_version_that_is_missing(spark: SparkSession, shard: Path) -> None:
@@ -130,7 +134,7 @@ def test_a_command_id_that_was_used_twice(spark: SparkSession, shard: Path) -> N
     forge(path, later, command=earlier)
     found = found_in(spark, shard)
     what = f"command id {earlier.decode()} of aggregate {aggregate.decode()} was used before"
-    assert Finding(str(shard), path.name, later, what) in found
+    assert Finding(str(shard), path.name, later, what, "command") in found
 
 
 def test_a_record_that_was_taken_out(spark: SparkSession, shard: Path) -> None:
@@ -173,6 +177,17 @@ def test_the_command_prints_what_it_found_and_ends_with_1(
     assert done.stdout.splitlines()[-1] == "codes 1 1"
     said = r"error: projection 'raises_by_aggregate' failed at sequence \d+, aggregate 'acc-003', version 5, type '.*': .*"
     assert re.fullmatch(said, done.stderr.splitlines()[-1]), done.stderr
+
+
+def test_a_target_and_a_projection_that_are_none_are_told_before_spark_starts(
+    sound: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    rebuild = ["rebuild", str(sound), "--projection"]
+    assert run([*rebuild, "tests.spark.balances:Balances", "--to", "csv:out"]) == 1
+    assert capsys.readouterr().err.startswith("error: --to is 'csv:out', it is parquet:FOLDER or postgresql://")
+    assert run([*rebuild, "tests.spark.balances:Balance", "--to", "parquet:out"]) == 1
+    assert "Balance" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["verify", "export --to parquet:out", "rebuild --projection x:Y --to parquet:out"])
