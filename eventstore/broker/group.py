@@ -107,9 +107,11 @@ class Group:
         for other in self.members.values():
             for topic in topics.keys() & other.topics.keys():
                 if other.id != member and parse_tags(topics[topic]) != parse_tags(other.topics[topic]):
+                    tags = other.topics[topic]
+                    wanted = "every message" if tags is None else f"the tags {tags!r}"
                     raise InvalidArgument(
-                        f"member {other.id!r} of group {self.name!r} wants the tags {other.topics[topic]!r} of {topic!r}; "
-                        "all members must want the same",
+                        f"member {other.id!r} of group {self.name!r} wants {wanted} of {topic!r}; "
+                        "all members must want the same: stop the others first, or use another group",
                         field="tags",
                         value=topics[topic],
                     )

@@ -95,7 +95,7 @@ def parse_message_id(value: object) -> tuple[int, int]:
             return int(value[:4], 16), int(value[4:], 16)
     except ValueError:
         pass
-    raise InvalidArgument(f"message_id is {shown(value)}, it has 20 hexadecimal digits", field="message_id", value=shown(value))
+    raise InvalidArgument(f"message_id is {shown(value)}, not 20 hexadecimal digits", field="message_id", value=shown(value))
 
 
 def encode_properties(properties: Mapping[str, str] | None) -> bytes | None:

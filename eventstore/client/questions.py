@@ -25,10 +25,11 @@ from eventstore.client.broker_facts import (
 )
 from eventstore.client.calls import Call
 from eventstore.errors import InvalidArgument, ProtocolError, UnknownTopic
-from eventstore.fields import check_text, shown
+from eventstore.fields import check_int, check_text, shown
 from eventstore.flat import Scalar
 from eventstore.model import micros
 from eventstore.protocol import broker_requests as asks
+from eventstore.protocol.broker_fields import OFFSET_MAX
 from eventstore.protocol.limits import PAGE_BYTES_DEFAULT, PAGE_BYTES_MAX, PULL_WAIT_MS_MAX
 from eventstore.protocol.message_answers import Messages
 
@@ -168,7 +169,7 @@ def reset(group: str, topic: str, to: str | int | datetime, queue: int | None) -
     elif isinstance(to, str) and to in ("start", "end"):
         request = asks.ResetGroup(group, topic, queue, to)
     elif to.__class__ is int:
-        request = asks.ResetGroup(group, topic, queue, "offset", to)
+        request = asks.ResetGroup(group, topic, queue, "offset", check_int("to", to, 0, OFFSET_MAX))
     else:
         text = f'to is {shown(to)}; allowed are "start", "end", an offset (int) and a time (aware datetime)'
         raise InvalidArgument(text, field="to", value=shown(to))

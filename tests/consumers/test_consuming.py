@@ -172,6 +172,8 @@ async def test_a_reset_reaches_those_who_read(world: World) -> None:
         assert [message.queue_offset for message in await take_done(consumer, 3)] == [7, 8, 9]
         await world.backlog_is("billing", 0)
         assert await world.store.broker.reset("billing", "orders", "start") == [(0, 0, False)]
+        with pytest.raises(es.InvalidArgument, match="to is -1, allowed are 0 to"):
+            await world.store.broker.reset("billing", "orders", -1)
         assert [message.queue_offset for message in await take_done(consumer, 10)] == list(range(10))
 
 
