@@ -8,12 +8,13 @@ import resource
 import signal
 import socket
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Final
 
 import structlog
 import trio
 
-from eventstore.errors import EventStoreError
+from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.server.gate_limits import GateLimits
 from eventstore.server.settings import ServerSettings, cannot_listen, parse_address
 from eventstore_mailbox import Options
@@ -56,6 +57,16 @@ def listen(bound: socket.socket, address: str) -> None:
         bound.listen(_BACKLOG)
     except OSError as error:
         raise cannot_listen(address, error) from None
+
+
+def check_checkpoint_folder(checkpoint: Path | None) -> None:
+    """Raises InvalidArgument where a checkpoint is to be kept in a folder that is not there: found out now, not when it is
+    written.
+    """
+    if checkpoint is not None and not checkpoint.parent.is_dir():
+        raise InvalidArgument(
+            f"there is no folder {checkpoint.parent} for the checkpoint; create it", field="checkpoint", value=str(checkpoint)
+        )
 
 
 def gate_limits(settings: ServerSettings) -> GateLimits:

@@ -25,7 +25,7 @@ from eventstore.errors import EventStoreError, UnknownTopic, again
 from eventstore.fields import check_text
 from eventstore.model import Event
 from eventstore.server.event_message import Origin, origin_of_event
-from eventstore.server.listening import stop_on_signals
+from eventstore.server.listening import check_checkpoint_folder, stop_on_signals
 from eventstore.server.outbox import BATCH_EVENTS_MAX, CheckpointFile, Outbox, Place
 from eventstore.server.outbox_place import TopicState
 
@@ -52,10 +52,11 @@ async def relay(
     sequence everything is published, which one was the last at the start, and how many events were published by this.
 
     Raises:
-        InvalidArgument: no topic may be called so.
+        InvalidArgument: no topic may be called so, or there is no folder for the checkpoint.
         ConnectionLost: one of them cannot be reached at the start, within `wait_s`; in a group, as all that its tasks raise.
     """
     check_text("topic", topic)
+    check_checkpoint_folder(checkpoint)
     outbox: Outbox | None = None
     async with trio.open_nursery() as nursery:
         asked = trio.Event()

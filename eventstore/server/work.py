@@ -7,6 +7,7 @@ then their changes meet at the store as version conflicts, and the mailboxes hea
 from __future__ import annotations
 
 import contextlib
+import socket
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -37,6 +38,7 @@ from eventstore.server.listening import (
     bind,
     bounds,
     calm_collector,
+    check_checkpoint_folder,
     gate_limits,
     listen,
     raise_descriptor_limit,
@@ -99,10 +101,7 @@ async def work(
     """
     if settings.domain is None:
         raise InvalidArgument("a worker needs a domain; name it with --domain MODULE:NAME", field="domain")
-    if checkpoint is not None and not checkpoint.parent.is_dir():
-        raise InvalidArgument(
-            f"there is no folder {checkpoint.parent} for the checkpoint; create it", field="checkpoint", value=str(checkpoint)
-        )
+    check_checkpoint_folder(checkpoint)
     domain = load(settings.domain)
     raise_descriptor_limit()
     log = structlog.get_logger("eventstore.worker")
@@ -111,13 +110,14 @@ async def work(
         log.warning("waiting for the store", error=error.message, wait_s=wait_s)
 
     reaching = reached(store_address, name="eventstore-worker", wait_s=wait_s, on_waiting=tell)
-    async with reaching as store, _working(settings, domain, store, checkpoint) as worker:
-        log.info("working", version=__version__, address=worker.address, http=worker.http_address, store=store_address)
-        calm_collector()
-        task_status.started(worker)
-        await worker.stopping.wait()
-        log.info("stopping", connections=len(worker.gate.connections))
-        await _wind_down(worker, settings.stop_timeout_s)
+    with bind(settings.listen) as listener:  # before the store is waited for
+        async with reaching as store, _working(settings, domain, store, checkpoint, listener) as worker:
+            log.info("working", version=__version__, address=worker.address, http=worker.http_address, store=store_address)
+            calm_collector()
+            task_status.started(worker)
+            await worker.stopping.wait()
+            log.info("stopping", connections=len(worker.gate.connections))
+            await _wind_down(worker, settings.stop_timeout_s)
     log.info("stopped")
     if worker.store_lost is not None:
         raise worker.store_lost
@@ -125,7 +125,7 @@ async def work(
 
 @asynccontextmanager
 async def _working(
-    settings: ServerSettings, domain: Domain, store: NetworkStore, checkpoint: Path | None
+    settings: ServerSettings, domain: Domain, store: NetworkStore, checkpoint: Path | None, listener: socket.socket
 ) -> AsyncIterator[Worker]:
     async with trio.open_nursery() as nursery:
         below = remote_below(store, nursery, lambda error: worker.give_up(error))
@@ -148,7 +148,6 @@ async def _working(
 
         dispatch = Dispatch(uuid.UUID(bytes=store.store_uuid), settings.requests_max, {Send: commands.send}, figures)
         with contextlib.ExitStack() as stack:
-            listener = stack.enter_context(bind(settings.listen))
             gate = Gate(listener, gate_limits(settings), dispatch.handle, end_turn)
             for part in (commands, incoming, dispatch):
                 part.connect(gate)

@@ -105,6 +105,7 @@ def test_two_workers_of_the_same_aggregates_heal_their_conflicts(serve: Serve, w
     [
         (["--domain", "treasury:app"], "there is no module 'treasury'", 2),
         (["--domain", "bank:app", "--store", "tcp://127.0.0.1:1", "--wait", "0"], "127.0.0.1:1", 1),
+        (["--domain", "bank:app", "--store", "tcp://127.0.0.1:1", "--listen", "nowhere"], "listen is 'nowhere'", 2),
         (["--domain", "bank:app", "--config", "missing.toml"], "missing.toml", 2),
         (["--domain", "bank:app", "--checkpoint", "missing/reactions.json"], "no folder missing for the checkpoint", 2),
     ],

@@ -6,10 +6,12 @@ import math
 import signal
 from collections.abc import Awaitable, Callable
 from functools import partial
+from pathlib import Path
 
 import pytest
 import trio
 
+import eventstore as es
 from eventstore.server.relaying import relay
 from eventstore.server.settings import ServerSettings
 from eventstore.server.work import run as run_worker
@@ -38,3 +40,8 @@ async def test_a_signal_ends_the_waiting(run: Callable[[], Awaitable[object]]) -
             nursery.start_soon(run)
             await eventually(listens, "it listens to signals")
             signal.raise_signal(signal.SIGTERM)
+
+
+async def test_what_is_wrong_by_itself_is_refused_without_waiting(tmp_path: Path) -> None:
+    with pytest.raises(es.InvalidArgument, match=r"there is no folder .*/absent for the checkpoint; create it"):
+        await relay(NOBODY, NOBODY, "events", tmp_path / "absent" / "place.json", wait_s=math.inf)
