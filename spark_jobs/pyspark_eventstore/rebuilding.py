@@ -57,7 +57,7 @@ def rebuild(
     """
     started = time.monotonic()
     place = Place(projection, os.getcwd())
-    check_rebuild(data, place, to)
+    check_rebuild(data, place, to, replace=replace)
     spark = session("rebuild", master)
     try:
         result = rebuild_once(spark, data, place, to, replace=replace)
@@ -83,20 +83,22 @@ def rebuild_once(spark: SparkSession, paths: list[str], place: Place, to: str, *
     return _to_table(spark, projection, source, place, to, replace=replace)
 
 
-def check_rebuild(paths: list[str], place: Place, to: str) -> None:
+def check_rebuild(paths: list[str], place: Place, to: str, *, replace: bool) -> None:
     """What can be told of mistakes before Java has started, which takes seconds.
 
     Raises:
-        InvalidArgument, FolderRefused, Corrupt, DomainRefused
+        InvalidArgument, FolderRefused, Corrupt, DomainRefused, ProjectionFailed
     """
     from eventstore.domain.loading import load_projection
+    from pyspark_eventstore.rebuilt_table import RebuiltTable
     from pyspark_eventstore.shards import find_shards
 
     folder = _folder_of(to)
     shards = find_shards(paths)
+    projection = load_projection(place.name, place.folder)
     if folder is None:
         _check_one_shard(len(shards))
-    load_projection(place.name, place.folder)
+        RebuiltTable(projection, to).check(replace=replace)
 
 
 def _folder_of(to: str) -> str | None:

@@ -3,25 +3,39 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+from py4j.protocol import Py4JJavaError
 
 from eventstore.errors import FolderRefused
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_ADVICE: Final = "choose a folder that you may write, of a file system that Spark knows"
+
 
 class TargetFolder:
-    """`path`: a path of the local file system, or a URL such as `hdfs://…`. Relative local paths are the driver's."""
+    """`path`: a path of the local file system, or a URL such as `hdfs://…`. Relative local paths are the driver's.
+
+    Raises:
+        FolderRefused: it can be neither found nor made, or not written.
+    """
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         jvm: Any = spark.sparkContext._jvm
         configuration = spark.sparkContext._jsc.hadoopConfiguration()
         self._path_of = jvm.org.apache.hadoop.fs.Path
-        base = self._path_of(path)
-        self._system = base.getFileSystem(configuration)
-        self._base = self._system.makeQualified(base)
         self._text = jvm.org.apache.commons.io.IOUtils
+        try:
+            base = self._path_of(path)
+            self._system = base.getFileSystem(configuration)
+            self._base = self._system.makeQualified(base)
+            if not self._system.mkdirs(self._base):
+                raise FolderRefused(path, f"cannot be made; {_ADVICE}")
+            self._system.access(self._base, jvm.org.apache.hadoop.fs.permission.FsAction.WRITE)
+        except Py4JJavaError as error:
+            raise FolderRefused(path, f"cannot be written ({error.java_exception.getMessage()}); {_ADVICE}") from None
 
     def __str__(self) -> str:
         return str(self._base.toString())

@@ -214,6 +214,10 @@ def test_a_rebuild_that_fails_leaves_the_database_as_it_was(spark: SparkSession,
 def test_targets_that_are_none(store: MadeStore, spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match=r"--to is 'csv:x', it is parquet:FOLDER or postgresql://"):
         rebuild_once(spark, [str(store.path)], place("Balances"), "csv:x")
+    (tmp_path / "file").write_text("")
+    for target in (f"{tmp_path}/file/out", "nosuch://bucket/out"):
+        with pytest.raises(FolderRefused, match=f"{target}: cannot be .*; choose a folder that you may write"):
+            rebuild_once(spark, [str(store.path)], place("Balances"), f"parquet:{target}")
 
 
 def test_what_is_computed_twice_is_counted_once(spark: SparkSession, store: MadeStore) -> None:

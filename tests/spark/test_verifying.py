@@ -188,6 +188,8 @@ def test_a_target_and_a_projection_that_are_none_are_told_before_spark_starts(
     assert capsys.readouterr().err.startswith("error: --to is 'csv:out', it is parquet:FOLDER or postgresql://")
     assert run([*rebuild, "tests.spark.balances:Balance", "--to", "parquet:out"]) == 1
     assert "Balance" in capsys.readouterr().err
+    assert run([*rebuild, "tests.spark.balances:Balances", "--to", "postgresql://nobody@127.0.0.1:1/x"]) == 1
+    assert "projection 'balances' cannot use PostgreSQL: connection failed" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["verify", "export --to parquet:out", "rebuild --projection x:Y --to parquet:out"])
