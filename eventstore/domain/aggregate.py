@@ -17,7 +17,7 @@ from uuid import UUID
 
 from eventstore.domain.codec import described
 from eventstore.domain.event_type import EventType
-from eventstore.domain.methods import Collecting, mark
+from eventstore.domain.methods import Collecting, marking
 from eventstore.errors import DomainRefused, UnknownEvent
 from eventstore.fields import shown
 
@@ -30,11 +30,7 @@ _IMMUTABLE: Final = frozenset({type(None), bool, int, float, str, bytes, datetim
 
 def applies(event: type[E]) -> Callable[[Callable[[A, E], None]], Callable[[A, E], None]]:
     """Marks the method of an aggregate that changes its state by events of this class. All may be called `_`."""
-
-    def register(method: Callable[[A, E], None]) -> Callable[[A, E], None]:
-        return mark(event, method)
-
-    return register
+    return marking(event, "self, event")
 
 
 class Aggregate(metaclass=Collecting):
@@ -90,6 +86,8 @@ class Aggregate(metaclass=Collecting):
         """
         change = (self._changes_by_class or _changes(type(self))).get(type(event))
         if change is None:
+            if isinstance(event, type):
+                raise TypeError(f"apply takes an event, and was given the class {described(event)}; make one of it")
             raise UnknownEvent(
                 f"{described(type(self))} applies an event of class {described(type(event))}, and has no method "
                 f"@applies({type(event).__name__})",

@@ -6,6 +6,7 @@ is what `__prepare__` of a metaclass is for.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
@@ -17,9 +18,30 @@ Function = TypeVar("Function", bound=Callable[..., object])
 _MARK: Final = "__eventstore_events__"
 
 
-def mark(event_class: type, function: Function) -> Function:
-    """`function`, marked as being for events of this class; a function may be for several."""
+def marking(event_class: type, *takes: str) -> Callable[[Function], Function]:
+    """A decorator of methods for events of this class; a method may be for several. `takes`: which parameters it may have, as
+    in "self, event".
+
+    Raises:
+        DomainRefused: it is no class of events; and where it is put above a method, that has other parameters.
+    """
     event_type(event_class)
+    counts = [len(each.split(",")) for each in takes]
+
+    def register(function: Function) -> Function:
+        parameters = inspect.signature(function).parameters
+        if len(parameters) not in counts:
+            raise DomainRefused(
+                f"method {function.__qualname__} for {described(event_class)} takes {len(parameters)} parameters; they are: "
+                f"{' or: '.join(takes)}",
+                name=function.__qualname__,
+            )
+        return _mark(event_class, function)
+
+    return register
+
+
+def _mark(event_class: type, function: Function) -> Function:
     function.__dict__.setdefault(_MARK, []).append(event_class)
     return function
 

@@ -20,7 +20,7 @@ from uuid import UUID
 from eventstore.domain.codec import PayloadCodec, described
 from eventstore.domain.event_type import EventType
 from eventstore.domain.handling import text_of
-from eventstore.domain.methods import Collecting, mark
+from eventstore.domain.methods import Collecting, marking
 from eventstore.errors import DomainRefused, EventStoreError, ProjectionFailed
 from eventstore.fields import check_text, shown
 from eventstore.model import Event
@@ -43,11 +43,7 @@ def folds(event: type) -> Callable[[F], F]:
     """Marks the method (self, state, event) of a projection that gives the state after an event of this class; it may take
     the stored event as well: (self, state, event, stored). All may be called `_`.
     """
-
-    def register(method: F) -> F:
-        return mark(event, method)
-
-    return register
+    return marking(event, "self, state, event", "self, state, event, stored")
 
 
 class Projection(Generic[S], metaclass=Collecting):

@@ -331,12 +331,6 @@ async def test_an_async_handler_may_wait() -> None:
 def test_a_class_with_slots_or_two_methods_for_an_event_is_refused() -> None:
     with pytest.raises(es.DomainRefused, match="__slots__"):
         type(d.Aggregate)("Slotted", (d.Aggregate,), {"__slots__": ("cents",)})
-
-
-@pytest.mark.parametrize("name", ["id", "version", "apply"])
-def test_names_that_every_aggregate_has_are_taken(name: str) -> None:
-    with pytest.raises(es.DomainRefused, match=f"defines '{name}', which every aggregate has already; call it something else"):
-        type(d.Aggregate)("Versioned", (d.Aggregate,), {name: ""})
     with pytest.raises(es.DomainRefused, match="two methods"):
 
         class Doubled(d.Aggregate):
@@ -345,6 +339,37 @@ def test_names_that_every_aggregate_has_are_taken(name: str) -> None:
 
             @d.applies(Added)
             def _(self, event: Added) -> None: ...
+
+
+@pytest.mark.parametrize("name", ["id", "version", "apply"])
+def test_names_that_every_aggregate_has_are_taken(name: str) -> None:
+    with pytest.raises(es.DomainRefused, match=f"defines '{name}', which every aggregate has already; call it something else"):
+        type(d.Aggregate)("Versioned", (d.Aggregate,), {name: ""})
+
+
+def test_a_method_that_could_not_be_called_is_refused_where_it_is_declared() -> None:
+    for decorate in (d.applies, d.folds):
+        with pytest.raises(es.DomainRefused, match=r"added is a function; its decorator needs the class in brackets"):
+
+            @decorate  # type: ignore[arg-type] # on purpose
+            def added(self: Any, event: Added) -> None: ...
+
+    with pytest.raises(es.DomainRefused, match=r"method .*added for .*Added takes 1 parameters; they are: self, event$"):
+
+        @d.applies(Added)  # type: ignore[arg-type]
+        def _added(self: Any) -> None: ...
+
+    with pytest.raises(
+        es.DomainRefused, match="takes 2 parameters; they are: self, state, event or: self, state, event, stored"
+    ):
+
+        @d.folds(Added)
+        def _counted(self: Any, event: Added) -> None: ...
+
+
+def test_a_class_is_no_event() -> None:
+    with pytest.raises(TypeError, match=r"apply takes an event, and was given the class .*Added; make one of it"):
+        new(Thing, "t-1").apply(Added)
 
 
 def test_a_subclass_may_replace_a_method_of_its_base() -> None:
