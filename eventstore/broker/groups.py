@@ -121,12 +121,12 @@ class Groups:
         for group in self.by_name.values():
             if topic not in self.offsets.of(group.name) and topic != retry_topic(group.name) and not group.subscriber(topic):
                 continue
-            if topic not in self._topics.by_name:
-                self.offsets.forget_topic(group.name, topic)
-            else:
+            if topic in self._topics.by_name:
                 self.offsets.begin(group.name, topic)
-            self._rebalance(group)
-            if topic not in self._topics.by_name:
+                self._rebalance(group)
+            else:
+                self.offsets.forget_topic(group.name, topic)
+                self._rebalance(group)
                 group.topic_gone(topic)
 
     def _tell(self, group: Group, member: Member) -> Assignment:

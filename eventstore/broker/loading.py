@@ -5,7 +5,6 @@ Many records at a time, column by column: an object per record would take as lon
 
 from __future__ import annotations
 
-from array import array
 from typing import Final
 
 import numpy as np
@@ -72,8 +71,4 @@ class TailLoader:
             (tail.lengths, "length", np.uint32), (tail.tags, "tag", np.uint32), (tail.keys, "key", np.uint32),
             (tail.positions, "position", np.uint64),
         ):  # fmt: skip
-            _append(column, rows[name].astype(code).tobytes())
-
-
-def _append(column: array[int], raw: bytes) -> None:
-    column.frombytes(raw)
+            column.frombytes(rows[name].astype(code).tobytes())

@@ -6,7 +6,7 @@ second, turns the totals into rates.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -134,7 +134,11 @@ class Statistics:
 
     def rates(self) -> Rates:
         """Of all queues together."""
-        return _sum(list(self._queue_rates.values()))
+        found = list(self._queue_rates.values())
+        return Rates(
+            sum(each.written for each in found), sum(each.written_bytes for each in found),
+            sum(each.read for each in found), sum(each.read_bytes for each in found),
+        )  # fmt: skip
 
     def chunks(self) -> list[ChunkFigures]:
         """Every message chunk that was not deleted, the oldest first."""
@@ -145,17 +149,6 @@ class Statistics:
         ]
 
 
-def _sum(rates: Iterable[Rates]) -> Rates:
-    written = written_bytes = read = read_bytes = 0.0
-    for each in rates:
-        written += each.written
-        written_bytes += each.written_bytes
-        read += each.read
-        read_bytes += each.read_bytes
-    return Rates(written, written_bytes, read, read_bytes)
-
-
 def _rates(old: Totals | None, new: Totals, seconds: float) -> Rates:
     """What grew since; what is new has grown from nothing, and nothing shrinks but by a completion."""
-    before = old if old is not None else Totals()
-    return Rates(*(max(0, now - then) / seconds for then, now in zip(before, new, strict=True)))
+    return Rates(*(max(0, now - then) / seconds for then, now in zip(old or Totals(), new, strict=True)))

@@ -53,7 +53,7 @@ class Membership:
     """`changed`: set and replaced whenever there may be something to hand out, or room to pull. `error`: what ended it."""
 
     def __init__(self, connection: Connection, reader: Reader, mode: Mode, interval_s: float) -> None:
-        self.ledger = Ledger(_nobody)
+        self.ledger = Ledger()
         self.consumption = Consumption(reader, self.ledger, mode, interval_s)
         self.error: EventStoreError | None = None
         self.changed = anyio.Event()
@@ -275,10 +275,6 @@ class Membership:
                 self.consumption.expelled()
         if self.consumption.generation is None:
             await self.join()
-
-
-def _nobody() -> None:
-    pass
 
 
 def _waking(wake: Callable[[], None]) -> Callable[[], object]:

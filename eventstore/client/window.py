@@ -19,6 +19,10 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 
+def _nobody() -> None:
+    pass
+
+
 class Ledger:
     """What handlers say, on any thread, to the loop that pulls and commits: shared by the windows of a member.
 
@@ -27,9 +31,9 @@ class Ledger:
     `size_bytes`: what all windows hold together.
     """
 
-    def __init__(self, wake: Callable[[], object]) -> None:
+    def __init__(self, wake: Callable[[], object] = _nobody) -> None:
         self.lock = threading.Lock()
-        self.wake: Callable[[], object] = wake
+        self.wake = wake
         self.room_awaited = False
         self.turn_awaited = False
         self.failures: dict[tuple[Window, int], str] = {}
@@ -41,10 +45,6 @@ class Ledger:
         with self.lock:
             self.wake = _nobody
             self.failures.clear()
-
-
-def _nobody() -> None:
-    pass
 
 
 class _Held(NamedTuple):

@@ -32,7 +32,7 @@ def record(topic: str, queue: int, offset: int, body: bytes = b"body", propertie
 
 def new(mode: Mode = "parallel", **settings: int) -> Consumption:
     reader = Reader("billing", "m-1", {"orders": None}, **settings)  # type: ignore[arg-type] # the two bounds
-    return Consumption(reader, Ledger(lambda: None), mode, 0.5)
+    return Consumption(reader, Ledger(), mode, 0.5)
 
 
 def assign(consumption: Consumption, generation: int, *shares: tuple[int, int], topic: str = "orders") -> bool:
