@@ -10,19 +10,20 @@ from crc32c import crc32c
 
 from eventstore.broker.message import HEADER, HEADER_BYTES, chunk_of
 from eventstore.broker.state_record import QueueKey
-from eventstore.chunks.record import CRC_FROM
+from eventstore.chunks.record import CRC_FROM, MARK
 from eventstore.chunks.slab import Ints, gather
 from eventstore.errors import Corrupt
 
 _TOGETHER_MIN: Final = 16  # a few are checked sooner one by one
 _FIELDS: Final = np.dtype(
     {
-        "names": ["crc", "length", "offset", "position", "topic", "queue"],
-        "formats": ["<u4", "<u4", "<u8", "<u8", "<u4", "<u2"],
-        "offsets": [2, 8, 40, 48, 56, 60],
+        "names": ["marks", "crc", "length", "offset", "position", "topic", "queue"],
+        "formats": ["<u2", "<u4", "<u4", "<u8", "<u8", "<u4", "<u2"],
+        "offsets": [0, 2, 8, 40, 48, 56, 60],
         "itemsize": HEADER_BYTES,
     }
 )
+_MARKS: Final = MARK | (HEADER_BYTES - 2) << 8  # the two bytes in front of the checksum, which it does not cover
 
 
 class Asked(NamedTuple):
@@ -57,7 +58,8 @@ class Asked(NamedTuple):
         fields = gather(data, starts, _FIELDS)
         crcs = [crc32c(data[start:end]) for start, end in zip((starts + CRC_FROM).tolist(), ends.tolist(), strict=True)]
         return bool(
-            (fields["crc"] == np.array(crcs, np.uint32)).all()
+            (fields["marks"] == _MARKS).all()
+            and (fields["crc"] == np.array(crcs, np.uint32)).all()
             and (fields["length"] == lengths).all()
             and (fields["offset"] == np.array(self.offsets, np.uint64)).all()
             and (fields["position"] == np.array(self.positions, np.uint64)).all()
@@ -69,7 +71,11 @@ class Asked(NamedTuple):
         _, byte_offset = chunk_of(position)
         if len(raw) != length or length < HEADER_BYTES:
             raise Corrupt(file, byte_offset + len(raw), "the file ends here; a message was indexed beyond")
-        (_, _, crc, _, own_length, _, _, _, _, _, own_offset, own_position, topic, queue, _, _, _) = HEADER.unpack_from(raw)
+        mark, length_mark, crc, _, own_length, _, _, _, _, _, own_offset, own_position, topic, queue, *_ = HEADER.unpack_from(
+            raw
+        )
+        if mark | length_mark << 8 != _MARKS:
+            raise Corrupt(file, byte_offset, "no message begins here")
         if crc32c(memoryview(raw)[CRC_FROM:]) != crc or own_length != length:
             raise Corrupt(file, byte_offset, "the checksum of the message does not match")
         if (topic, queue) != self.key or own_offset != offset or own_position != position:

@@ -130,11 +130,13 @@ class Pulls:
         """The answer, if memory has it; None: `finish` has to wait for it. Raises Corrupt, ReadFailed."""
         try:
             done = self._look(search)
+            if search.found and not done:  # enough for an answer; the rest is for the next pull
+                search.close()
+                done = self._look(search)
         except NotCached:
-            done = False
-        if search.found and not done:  # what is there now is answered now; the rest is for the next pull
-            search.close()
-            done = self._look(search)
+            if search.found:  # queues on disk get their share as well; what is found is held only once there is room for it
+                search.restart()
+            return None
         return search.pages() if done and (search.found or trio.current_time() >= search.deadline) else None
 
     async def finish(self, search: Search, making: Making = nullcontext) -> list[Pulled]:

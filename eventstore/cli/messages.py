@@ -84,7 +84,7 @@ def tail(
 def _walk(broker: BlockingBroker, topic: str, tags: str | None, *, from_start: bool, follow: bool) -> Iterator[Message | None]:
     """The messages, and None once where it begins to wait. Queues that come and go meanwhile are noticed."""
     offsets: dict[int, int] = {}
-    first, told = True, not follow
+    first, told, looked_at = True, not follow, -1
     while True:
         queues = {each.queue: each for each in broker.queues(topic) if each.state != "hidden"}
         for number, each in queues.items():
@@ -93,13 +93,16 @@ def _walk(broker: BlockingBroker, topic: str, tags: str | None, *, from_start: b
         first = False
         ends = {number: each.end for number, each in queues.items()}
         try:
-            wants = [(topic, number, offsets[number], tags) for number in queues]
+            turns = [number for number in queues if number > looked_at] + [number for number in queues if number <= looked_at]
+            wants = [(topic, number, offsets[number], tags) for number in turns]
             found = broker.pull(wants, _BATCH, wait=_WAIT_SECONDS if told and follow else 0.0)
         except UnknownQueue:  # removed meanwhile
             continue
         yield from found.messages()
         for each_queue in found.queues:
             offsets[each_queue.queue] = each_queue.next_offset
+            if each_queue.messages:
+                looked_at = each_queue.queue  # a busy queue takes a whole answer: the next one begins behind it
         if not found.count and all(offsets[number] >= end for number, end in ends.items()):
             if not follow:
                 return

@@ -182,7 +182,8 @@ class BlockingBroker:
     def pull(self, wants: Sequence[WireWant], limit: int = 64, *, size_bytes: int | None = None, wait: float = 0.0) -> Pulled:
         """The next messages of some queues (topic, queue, offset, tags or None), without a group: nothing is committed.
 
-        Up to `limit` (10,000 at most), and about `size_bytes` (8 MiB at most). Where there are none, waits up to `wait`
+        Up to `limit` (10,000 at most), and about `size_bytes` (8 MiB at most), or fewer: go on until there are none. A busy
+        queue may take a whole answer, so begin with another one the next time. Where there are none, waits up to `wait`
         seconds (60 at most) for one.
 
         Raises:

@@ -102,11 +102,12 @@ def test_chunks_are_in_real_memory_between_the_watermarks(release_above: float, 
     assert mapped_kib(chunk) == -1
 
 
-def test_rot_in_a_message_is_said_with_file_and_offset_and_its_neighbours_are_readable() -> None:
+@pytest.mark.parametrize("byte", [0, 1, 120])
+def test_rot_in_a_message_is_said_with_file_and_offset_and_its_neighbours_are_readable(byte: int) -> None:
     broker, disk = filled()
     messages = broker.messages()
     victim = messages[3]
-    disk.flip(FIRST, (victim.position & 0xFFFFFFFF) + 120, 3)
+    disk.flip(FIRST, (victim.position & 0xFFFFFFFF) + byte, 3)
     broker.engine.files.close()
     assert broker.bodies(offset=4) == [message.body for message in messages[4:]]
     assert broker.pull(0, messages_max=3).count == 3

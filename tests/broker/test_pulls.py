@@ -92,6 +92,36 @@ async def test_what_is_in_memory_is_answered_on_the_spot_and_what_is_on_disk_is_
             assert [page.count for page in await broker.pulls.finish(search)] == [25]
 
 
+async def test_a_queue_on_disk_has_its_share_beside_one_in_memory() -> None:
+    async with broker_with(messages=30, queues=2) as broker:
+        for turn in range(20):
+            await broker.send_many("orders", [raw(queue=1)])
+            wants = [Want("orders", 1, turn), Want("orders", 0, 0)]
+            search = broker.pulls.search(wants, messages_max=64, bytes_max=1 << 20, wait_s=60)
+            found = broker.pulls.answer_now(search) or await broker.pulls.finish(search)
+            assert [page.count for page in found] == [1, 30]
+
+
+async def test_an_answer_out_of_memory_that_takes_too_long_for_one_turn_is_given_in_several() -> None:
+    bodies = [bytes([number]) * 20_000 for number in range(80)]
+    async with open_broker(DATA, BrokerSettings(), files=SimulatedDisk(0)) as broker:
+        await broker.administration.create_topic("orders", 4)
+        await broker.send_many("orders", [raw(body, queue=number % 4) for number, body in enumerate(bodies)])
+        offsets, seen, answers = [0] * 4, set(), 0
+        while len(seen) < 80:
+            wants = [Want("orders", queue, offsets[queue]) for queue in sorted(range(4), key=offsets.__getitem__)]
+            found = broker.pulls.answer_now(broker.pulls.search(wants, messages_max=100, bytes_max=1 << 24, wait_s=60))
+            assert found is not None
+            answers += 1
+            for want, page in zip(wants, found, strict=True):
+                seen |= {message.body for message in decode_messages(page.records, page.count)}
+                assert page.next_offset == want.offset + page.count
+                assert (page.begin, page.end) == (0, 20)
+                offsets[want.queue] = page.next_offset
+    assert seen == set(bodies)
+    assert 2 <= answers <= 8
+
+
 async def test_a_search_that_is_begun_again_finds_the_same() -> None:
     async with broker_with(30, queues=2) as broker:
         search = search_for(broker, 22, 9)
