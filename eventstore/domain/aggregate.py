@@ -17,14 +17,14 @@ from uuid import UUID
 
 from eventstore.domain.codec import described
 from eventstore.domain.event_type import EventType
-from eventstore.domain.methods import Collecting, marking
+from eventstore.domain.methods import Collecting, can_be_called, marking
 from eventstore.errors import DomainRefused, UnknownEvent
 from eventstore.fields import shown
 
 A = TypeVar("A", bound="Aggregate")
 E = TypeVar("E")
 Change = tuple[EventType[Any], Callable[..., object]]
-_TAKEN: Final = frozenset({"id", "version", "apply"})
+_TAKEN: Final = ("id", "version")
 _IMMUTABLE: Final = frozenset({type(None), bool, int, float, str, bytes, datetime, date, timedelta, Decimal, UUID})
 
 
@@ -61,9 +61,16 @@ class Aggregate(metaclass=Collecting):
         super().__init_subclass__(**options)
         if cls.__dict__.get("__slots__"):
             raise DomainRefused(f"{described(cls)} has __slots__; the state of an aggregate is in its __dict__")
-        for name in _TAKEN.intersection(cls.__dict__):
+        for name in _TAKEN:
+            if inspect.getattr_static(cls, name) is not Aggregate.__dict__[name]:
+                raise DomainRefused(
+                    f"aggregate {described(cls)} defines {name!r}, which every aggregate has already; call it something else",
+                    name=described(cls),
+                )
+        if not can_be_called(cls.apply, 2):
             raise DomainRefused(
-                f"aggregate {described(cls)} defines {name!r}, which every aggregate has already; call it something else",
+                f"aggregate {described(cls)} defines 'apply', by which events are applied; call it something else, or let it "
+                "take an event and call super().apply(event)",
                 name=described(cls),
             )
         cls._changes_by_class = cls._changes_by_name = None  # not those of the base
@@ -109,14 +116,12 @@ class Aggregate(metaclass=Collecting):
 
 def check_made_without_arguments(cls: type[Aggregate]) -> None:
     """Raises DomainRefused where `__init__` needs an argument: nobody could restore such an aggregate."""
-    try:
-        inspect.signature(cls.__init__).bind(None)
-    except TypeError as error:
+    if not can_be_called(cls.__init__, 1):
         raise DomainRefused(
-            f"aggregate {described(cls)} cannot be made, because its __init__ takes arguments ({error}); let its state begin "
-            "with defaults, and be set by its first event",
+            f"aggregate {described(cls)} cannot be made, because its __init__ takes arguments; let its state begin with "
+            "defaults, and be set by its first event",
             name=described(cls),
-        ) from None
+        )
 
 
 def new(cls: type[A], aggregate_id: str) -> A:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from functools import cached_property
 from operator import attrgetter
-from typing import Final, Generic, TypeVar, cast, get_type_hints
+from typing import Final, Generic, TypeVar, cast, get_args, get_type_hints
 
 from eventstore.commands import RawCommand, encode_with
 from eventstore.domain.codec import PayloadCodec, check_dataclass, described, without_new_types
@@ -35,7 +35,10 @@ class CommandType(Generic[C]):
         """Raises DomainRefused where a field cannot be sent, or the one with the aggregate's id holds no text."""
         _ = self.codec
         hint = without_new_types(get_type_hints(self.cls)[self.id_field])
-        if not (isinstance(hint, type) and issubclass(hint, str)):
+        kinds = [
+            each for each in get_args(hint) or (hint,) if each is not type(None)
+        ]  # one that is None is refused when it is sent
+        if not all(isinstance(each, type) and issubclass(each, str) for each in kinds):
             raise DomainRefused(
                 f"command {described(self.cls)} has its aggregate's id in field {self.id_field!r}, which is declared as "
                 f'{shown(hint)}; ids are text: declare it as str, or name another field with @command(id="…")',

@@ -19,26 +19,36 @@ _MARK: Final = "__eventstore_events__"
 
 
 def marking(event_class: type, *takes: str) -> Callable[[Function], Function]:
-    """A decorator of methods for events of this class; a method may be for several. `takes`: which parameters it may have, as
+    """A decorator of methods for events of this class; a method may be for several. `takes`: what it may be called with, as
     in "self, event".
 
     Raises:
-        DomainRefused: it is no class of events; and where it is put above a method, that has other parameters.
+        DomainRefused: it is no class of events; and where it is put above a method, that cannot be called so.
     """
     event_type(event_class)
     counts = [len(each.split(",")) for each in takes]
 
     def register(function: Function) -> Function:
-        parameters = inspect.signature(function).parameters
-        if len(parameters) not in counts:
+        if not any(can_be_called(function, count) for count in counts):
             raise DomainRefused(
-                f"method {function.__qualname__} for {described(event_class)} takes {len(parameters)} parameters; they are: "
+                f"method {function.__qualname__} for {described(event_class)} cannot be called with its arguments, which are: "
                 f"{' or: '.join(takes)}",
                 name=function.__qualname__,
             )
         return _mark(event_class, function)
 
     return register
+
+
+def can_be_called(function: Callable[..., object], count: int) -> bool:
+    """Whether it takes so many arguments by their place. What Python does not know of a function is not held against it."""
+    try:
+        inspect.signature(function, follow_wrapped=False).bind(*[None] * count)
+    except TypeError:
+        return False
+    except ValueError:
+        pass
+    return True
 
 
 def _mark(event_class: type, function: Function) -> Function:

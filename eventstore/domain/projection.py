@@ -33,6 +33,7 @@ STATE_COLUMN: Final = "state"
 CHECKPOINTS: Final = "eventstore_checkpoints"
 """The table beside those of the projections that says how far each of them is."""
 KEY_BYTES_MAX: Final = 1024
+_WITH_STORED: Final = "self, state, event, stored"
 _IDENTIFIER: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")  # as long as PostgreSQL takes
 
 Row = dict[str, object]
@@ -43,7 +44,7 @@ def folds(event: type) -> Callable[[F], F]:
     """Marks the method (self, state, event) of a projection that gives the state after an event of this class; it may take
     the stored event as well: (self, state, event, stored). All may be called `_`.
     """
-    return marking(event, "self, state, event", "self, state, event, stored")
+    return marking(event, "self, state, event", _WITH_STORED)
 
 
 class Projection(Generic[S], metaclass=Collecting):
@@ -67,7 +68,7 @@ class Projection(Generic[S], metaclass=Collecting):
         self.check()
         for name, each in type(self).event_types().items():
             method = type(self).event_methods[each.cls]
-            self._folds[name] = each, method, len(inspect.signature(method).parameters) == 4
+            self._folds[name] = each, method, _takes_stored(method)
 
     def key(self, event: Event) -> str:
         """Which row the event belongs to: 1–1,024 bytes of UTF-8. By default its aggregate's id."""
@@ -165,6 +166,12 @@ class Projection(Generic[S], metaclass=Collecting):
             )
         if type(self).row is Projection.row:
             raise DomainRefused(f"projection {name!r} ({place}) has no method row(key, state)", projection=name)
+
+
+def _takes_stored(method: Callable[..., object]) -> bool:
+    """Whether a method under `@folds` is given the stored event as well."""
+    by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(each.kind in by_place for each in inspect.signature(method).parameters.values()) >= len(_WITH_STORED.split(","))
 
 
 def keys_of(projection: Projection[Any], events: Iterable[Event]) -> list[str]:

@@ -229,4 +229,6 @@ def parse_address(text: str, field: str) -> tuple[str, int]:
 
 def cannot_listen(address: str, error: OSError) -> FolderRefused:
     """The error about an address that is taken, or not ours."""
-    return FolderRefused(address, f"cannot listen there ({error.strerror or error}); choose another address")
+    return FolderRefused(
+        address, f"cannot listen there ({error.strerror or error}); choose another address, or stop who listens there"
+    )

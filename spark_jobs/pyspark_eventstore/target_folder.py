@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import uuid
 from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import IllegalArgumentException
 
 from eventstore.errors import FolderRefused
 
@@ -33,9 +35,13 @@ class TargetFolder:
             self._base = self._system.makeQualified(base)
             if not self._system.mkdirs(self._base):
                 raise FolderRefused(path, f"cannot be made; {_ADVICE}")
-            self._system.access(self._base, jvm.org.apache.hadoop.fs.permission.FsAction.WRITE)
+            probe = self._inside(f"_probe-{uuid.uuid4().hex}")  # who may write is for the file system to say, not for its modes
+            self._system.create(probe, False).close()
+            self._system.delete(probe, False)
         except Py4JJavaError as error:
             raise FolderRefused(path, f"cannot be written ({error.java_exception.getMessage()}); {_ADVICE}") from None
+        except IllegalArgumentException as error:
+            raise FolderRefused(path, f"is no path ({error}); {_ADVICE}") from None
 
     def __str__(self) -> str:
         return str(self._base.toString())

@@ -123,7 +123,7 @@ def test_a_data_folder_in_use_is_refused(serve: Serve) -> None:
 def test_an_address_in_use_is_refused_before_there_is_a_folder(serve: Serve, tmp_path: Path, option: str) -> None:
     listen = serve().store.removeprefix("tcp://")
     said = refused("serve", "--data", tmp_path / "other", "--listen", "127.0.0.1:0", option, listen)
-    assert said == f"{listen}: cannot listen there (Address already in use); choose another address"
+    assert said == f"{listen}: cannot listen there (Address already in use); choose another address, or stop who listens there"
     assert not (tmp_path / "other").exists()
 
 
