@@ -32,7 +32,7 @@ def describe_data_folder(path: Path, records: int) -> Facts:
         with held(path):
             facts.fields["in use"] = False
     except FolderRefused as refused:
-        facts.fields["in use"] = str(refused.fields["why"]).partition(";")[0]
+        facts.fields["in use"] = str(refused.fields["why"]).partition(";")[0].removeprefix("in use ")
     if (path / EVENTS_FOLDER).is_dir():
         events = describe_events_folder(path / EVENTS_FOLDER, records)
         facts.fields |= events.fields
