@@ -7,6 +7,17 @@ moves is a queue whose last messages may be delivered twice.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A queue that a member reads: from which offset on, and which tags."""
+
+    topic: str
+    queue: int
+    offset: int
+    tags: str | None
 
 
 def allocate(

@@ -10,6 +10,7 @@ from crc32c import crc32c
 
 from eventstore.broker.message import HEADER, HEADER_BYTES, chunk_of
 from eventstore.broker.state_record import QueueKey
+from eventstore.chunks import record
 from eventstore.chunks.record import CRC_FROM, MARK
 from eventstore.chunks.slab import Ints, gather
 from eventstore.errors import Corrupt
@@ -71,12 +72,9 @@ class Asked(NamedTuple):
         _, byte_offset = chunk_of(position)
         if len(raw) != length or length < HEADER_BYTES:
             raise Corrupt(file, byte_offset + len(raw), "the file ends here; a message was indexed beyond")
-        mark, length_mark, crc, _, own_length, _, _, _, _, _, own_offset, own_position, topic, queue, *_ = HEADER.unpack_from(
-            raw
-        )
-        if mark | length_mark << 8 != _MARKS:
-            raise Corrupt(file, byte_offset, "no message begins here")
-        if crc32c(memoryview(raw)[CRC_FROM:]) != crc or own_length != length:
-            raise Corrupt(file, byte_offset, "the checksum of the message does not match")
+        fault = record.check(memoryview(raw), HEADER_BYTES)
+        if fault is not None:
+            raise Corrupt(file, byte_offset, fault)
+        own_offset, own_position, topic, queue = HEADER.unpack_from(raw)[10:14]
         if (topic, queue) != self.key or own_offset != offset or own_position != position:
             raise Corrupt(file, byte_offset, "a message that belongs elsewhere")

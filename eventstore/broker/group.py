@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from eventstore.broker.allocation import allocate
+from eventstore.broker.allocation import Share, allocate
 from eventstore.broker.names import retry_topic
 from eventstore.broker.progress import Offsets
 from eventstore.broker.tag_filter import parse_tags
@@ -20,16 +20,6 @@ from eventstore.fields import shown
 
 MEMBERS_MAX: Final = 1_000
 SUBSCRIPTIONS_MAX: Final = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """A queue that a member reads: from which offset on, and which tags."""
-
-    topic: str
-    queue: int
-    offset: int
-    tags: str | None
 
 
 @dataclass(frozen=True, slots=True)

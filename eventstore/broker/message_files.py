@@ -20,7 +20,7 @@ import numpy as np
 from eventstore.broker import state_record
 from eventstore.broker.asked import Asked
 from eventstore.broker.memory import memory_used
-from eventstore.broker.message import HEADER, HEADER_BYTES, POSITION_BITS, chunk_of
+from eventstore.broker.message import HEADER, HEADER_BYTES, chunk_of, position_of
 from eventstore.broker.queue_chunks import NotCached
 from eventstore.broker.state_record import QueueKey
 from eventstore.chunks import record
@@ -112,14 +112,14 @@ class MessageFiles:
         at = 0
         while at < len(positions):
             chunk, _ = chunk_of(positions[at])
-            end = bisect_left(positions, (chunk + 1) << POSITION_BITS, at)
+            end = bisect_left(positions, position_of(chunk + 1, 0), at)
             asked = Asked(key, queue_offsets[at:end], positions[at:end], lengths[at:end])
             found += self._from_chunk(chunk, asked, cached_only)
             at = end
         return found
 
     def _from_chunk(self, chunk: int, asked: Asked, cached_only: bool) -> list[bytes]:
-        starts = np.array(asked.positions, np.int64) - (chunk << POSITION_BITS)
+        starts = np.array(asked.positions, np.int64) - position_of(chunk, 0)
         ends = starts + np.array(asked.lengths, np.int64)
         view = None if cached_only else self._map(chunk)
         if view is not None:

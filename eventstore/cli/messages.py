@@ -93,7 +93,7 @@ def _walk(broker: BlockingBroker, topic: str, tags: str | None, *, from_start: b
         first = False
         ends = {number: each.end for number, each in queues.items()}
         try:
-            turns = [number for number in queues if number > looked_at] + [number for number in queues if number <= looked_at]
+            turns = sorted(queues, key=lambda number: number <= looked_at)  # called before it changes
             wants = [(topic, number, offsets[number], tags) for number in turns]
             found = broker.pull(wants, _BATCH, wait=_WAIT_SECONDS if told and follow else 0.0)
         except UnknownQueue:  # removed meanwhile

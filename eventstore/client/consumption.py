@@ -19,8 +19,9 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Final, NamedTuple
 
+from eventstore.broker.allocation import Share
 from eventstore.client.delivery import Mode, Part, deliveries, raw_batches
-from eventstore.client.reader import Reader, Share
+from eventstore.client.reader import Reader
 from eventstore.client.turns import Parallel, Sequential, Turns
 from eventstore.client.window import Ledger, Window
 from eventstore.errors import ProtocolError

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from eventstore.broker.allocation import Share
 from eventstore.errors import InvalidArgument, ProtocolError
 from eventstore.fields import check_int, check_text, shown
 from eventstore.flat import Scalar
@@ -23,16 +24,6 @@ HOLD_MAX: Final = 10_000_000
 HOLD_BYTES_MAX: Final = 64 * 1024 * 1024 * 1024
 _SHARE_VALUES: Final = 4
 Topics = str | Iterable[str] | Mapping[str, str | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """A queue to read, from which offset on, and which tags of it."""
-
-    topic: str
-    queue: int
-    offset: int
-    tags: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 from pathlib import Path
-from typing import Final
 
 from eventstore.chunks.documents import PREVIOUS, read_document, write_document
-from eventstore.chunks.files import Files, OsFiles
+from eventstore.chunks.files import NO_SPACE, Files, OsFiles
 from eventstore.errors import Corrupt, FolderRefused, ReadFailed, StorageFull
-
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class FileCheckpoint:
@@ -52,7 +48,7 @@ class FileCheckpoint:
         try:
             write_document(self._files, self._path, {"sequence": sequence})
         except OSError as error:
-            if error.errno in _FULL:
+            if error.errno in NO_SPACE:
                 raise StorageFull(
                     f"{self._path}: no space for the checkpoint of the reactions ({error.strerror}); free some",
                     path=str(self._path),

@@ -14,7 +14,6 @@ import enum
 import json
 import types
 from collections.abc import Callable
-from types import FunctionType
 from typing import Final, Generic, NoReturn, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from eventstore.domain.containers import dict_codec, list_codec, optional_codec, tuple_codec
@@ -116,7 +115,7 @@ _scan = cast("Callable[[str, int], tuple[object, int]]", _decoder.scan_once)  # 
 
 def check_dataclass(cls: type) -> None:
     """Raises DomainRefused unless `cls` is a frozen dataclass."""
-    if isinstance(cls, FunctionType):  # what a decorator without brackets is given
+    if isinstance(cls, types.FunctionType):  # what a decorator without brackets is given
         raise DomainRefused(
             f"{cls.__qualname__} is a function; its decorator needs the class in brackets, as in @applies(Deposited)",
             name=cls.__qualname__,

@@ -35,9 +35,8 @@ class CommandType(Generic[C]):
         """Raises DomainRefused where a field cannot be sent, or the one with the aggregate's id holds no text."""
         _ = self.codec
         hint = without_new_types(get_type_hints(self.cls)[self.id_field])
-        kinds = [
-            each for each in get_args(hint) or (hint,) if each is not type(None)
-        ]  # one that is None is refused when it is sent
+        # One that is None is refused when it is sent.
+        kinds = [each for each in get_args(hint) or (hint,) if each is not type(None)]
         if not all(isinstance(each, type) and issubclass(each, str) for each in kinds):
             raise DomainRefused(
                 f"command {described(self.cls)} has its aggregate's id in field {self.id_field!r}, which is declared as "

@@ -9,8 +9,8 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from eventstore.domain.projection import KEY_COLUMN, STATE_COLUMN, Projection
-from eventstore.domain.target import CHECKPOINTS, StoredRow, check_checkpoint, check_columns, fenced
+from eventstore.domain.projection import CHECKPOINTS, KEY_COLUMN, STATE_COLUMN, Projection
+from eventstore.domain.target import StoredRow, check_checkpoint, check_columns, fenced
 from eventstore.errors import DomainRefused, ProjectionFailed
 
 try:

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias
 
-from eventstore.domain.projection import CHECKPOINTS as CHECKPOINTS
-from eventstore.domain.projection import Projection
+from eventstore.domain.projection import CHECKPOINTS, Projection
 from eventstore.errors import DomainRefused, Fenced
 
 StoredRow: TypeAlias = tuple[object, ...]

@@ -21,6 +21,7 @@ from eventstore.client.batches import ROWS_PER_TURN
 from eventstore.client.messages import NewMessage
 from eventstore.client.reaching import reached
 from eventstore.client.store import NetworkStore
+from eventstore.domain.following import last_sequence
 from eventstore.errors import EventStoreError, UnknownTopic, again
 from eventstore.fields import check_text
 from eventstore.model import Event
@@ -70,7 +71,7 @@ async def relay(
         async with _reached(source, wait_s) as events, _reached(target, wait_s) as broker:
             file = None if checkpoint is None else CheckpointFile(checkpoint)
             outbox = Outbox(RemoteEvents(events), RemoteTopic(broker, topic), file)
-            last = int((await events.stats())["events"] or 0)
+            last = await last_sequence(events)
             if on_progress is not None:
                 nursery.start_soon(_tell_regularly, outbox, last, on_progress)
             await outbox.run(last if until_caught_up else None)

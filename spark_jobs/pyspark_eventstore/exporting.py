@@ -93,16 +93,19 @@ def export_once(spark: SparkSession, paths: list[str], folder: str, by: By = "da
     Raises:
         FolderRefused: the folder holds something else, or an export that is divided otherwise.
     """
+    from pyspark_eventstore.snapshot import take_snapshots
     from pyspark_eventstore.target_folder import TargetFolder
 
     target = TargetFolder(spark, folder)
-    run = _interrupted(target) or _next(target, paths, by, buckets)
+    interrupted = _interrupted(target)
+    snapshots = take_snapshots(paths)
+    run = interrupted or _next(target, snapshots, by, buckets)
     if run is None:
         return None
     staging, final = f"_run-{run.name}", f"run={run.name}"
     if not target.exists(final):
         target.remove(staging)
-        _write(_divided(spark, paths, run), run, target.at(staging))
+        _write(_divided(spark, snapshots, run), run, target.at(staging))
         target.rename(staging, final)
     target.write(f"{BOOK}/{run.name}{_DONE}", {"events": run.events})
     return run
@@ -131,14 +134,14 @@ def _interrupted(target: TargetFolder) -> Run | None:
     return runs[-1] if runs and not target.exists(f"{BOOK}/{runs[-1].name}{_DONE}") else None
 
 
-def _next(target: TargetFolder, paths: list[str], by: By, buckets: int) -> Run | None:
+def _next(target: TargetFolder, snapshots: list[Snapshot], by: By, buckets: int) -> Run | None:
     """The run that covers what is new, written down before it begins."""
     runs = _runs(target)
     last = runs[-1] if runs else Run(0, {}, {}, by, buckets)
     if (last.by, last.buckets) != (by, buckets):
         what = f"is divided by {last.by} ({last.buckets} buckets), not by {by} ({buckets})"
         raise FolderRefused(str(target), f"{what}; go on as it began, or choose another folder")
-    taken = {snapshot.shard.store: snapshot.last_sequence for snapshot in _snapshots(paths)}
+    taken = {snapshot.shard.store: snapshot.last_sequence for snapshot in snapshots}
     upto = {**last.upto, **taken}
     for store, sequence in upto.items():
         if sequence < last.upto.get(store, 0):
@@ -152,16 +155,10 @@ def _next(target: TargetFolder, paths: list[str], by: By, buckets: int) -> Run |
     return run
 
 
-def _snapshots(paths: list[str]) -> list[Snapshot]:
-    from pyspark_eventstore.snapshot import take_snapshot
-
-    return [take_snapshot(shard) for shard in find_shards(paths)]
-
-
-def _divided(spark: SparkSession, paths: list[str], run: Run) -> DataFrame:
+def _divided(spark: SparkSession, snapshots: list[Snapshot], run: Run) -> DataFrame:
     from pyspark.sql import functions as f
 
-    events = load(spark, _snapshots(paths), _COLUMNS, after=run.after, upto=run.upto)
+    events = load(spark, snapshots, _COLUMNS, after=run.after, upto=run.upto)
     events = events.withColumn("data", f.when(f.col("data_json").isNull(), f.col("data")))
     if run.by == "date":
         return events.withColumn("date", f.to_date("timestamp"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from eventstore.domain.target import CHECKPOINTS
+from eventstore.domain.projection import CHECKPOINTS
 from eventstore.errors import FolderRefused, ProjectionFailed
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ ever grows: a file that it speaks of must be there.
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -20,7 +21,7 @@ from eventstore.chunks.recovery import read_records
 from eventstore.errors import Corrupt, FolderRefused
 from eventstore.store.commit import HEADER_BYTES
 from eventstore.store.data_folder import ENDING
-from pyspark_eventstore.shards import Shard
+from pyspark_eventstore.shards import Shard, find_shards
 
 MARK_EVERY_BYTES: Final = 4 * 1024 * 1024
 _ROUNDS_MAX: Final = 4
@@ -89,6 +90,11 @@ class Progress:
     end: int = RECORDS_FROM
     next_sequence: int = 0
     marks: Marks = field(default_factory=Marks)
+
+
+def take_snapshots(paths: Iterable[str], *, permissive: bool = False) -> list[Snapshot]:
+    """Of all shards at `paths`. Raises as `find_shards` and `take_snapshot`."""
+    return [take_snapshot(shard, permissive=permissive) for shard in find_shards(paths)]
 
 
 def take_snapshot(shard: Shard, progress: Progress | None = None, *, permissive: bool = False) -> Snapshot:

@@ -11,9 +11,8 @@ from pyspark.sql.types import StructType
 from pyspark_eventstore.options import Options, parse_options
 from pyspark_eventstore.predicates import Wanted, take_over
 from pyspark_eventstore.reading import read_slices
-from pyspark_eventstore.shards import find_shards
 from pyspark_eventstore.slices import EventPartition, partitions, plan
-from pyspark_eventstore.snapshot import take_snapshot
+from pyspark_eventstore.snapshot import take_snapshots
 from pyspark_eventstore.table import arrow_schema, table_schema
 
 
@@ -55,7 +54,7 @@ class EventScanner(DataSourceReader):
             InvalidArgument, FolderRefused, Corrupt
         """
         options = self._options
-        snapshots = [take_snapshot(shard, permissive=options.permissive) for shard in find_shards(options.paths)]
+        snapshots = take_snapshots(options.paths, permissive=options.permissive)
         found = plan(
             snapshots, options.after or {}, options.upto or {}, self._wanted, options.partition_bytes,
             by_index=not options.permissive,

@@ -56,10 +56,9 @@ def source_at(paths: list[str]) -> Source:
     Raises:
         InvalidArgument, FolderRefused, Corrupt
     """
-    from pyspark_eventstore.shards import find_shards
-    from pyspark_eventstore.snapshot import take_snapshot
+    from pyspark_eventstore.snapshot import take_snapshots
 
-    return Source(tuple(take_snapshot(shard) for shard in find_shards(paths)))
+    return Source(tuple(take_snapshots(paths)))
 
 
 def folded(spark: SparkSession, source: Source, projection: Projection[Any], place: Place, counts: Counts) -> DataFrame:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import uuid
 from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JJavaError
@@ -14,6 +13,7 @@ from eventstore.errors import FolderRefused
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_PROBE: Final = "_eventstore-probe"
 _ADVICE: Final = "choose a folder that you may write, of a file system that Spark knows"
 
 
@@ -35,8 +35,8 @@ class TargetFolder:
             self._base = self._system.makeQualified(base)
             if not self._system.mkdirs(self._base):
                 raise FolderRefused(path, f"cannot be made; {_ADVICE}")
-            probe = self._inside(f"_probe-{uuid.uuid4().hex}")  # who may write is for the file system to say, not for its modes
-            self._system.create(probe, False).close()
+            probe = self._inside(_PROBE)  # who may write is for the file system to say, not for its modes
+            self._system.create(probe, True).close()
             self._system.delete(probe, False)
         except Py4JJavaError as error:
             raise FolderRefused(path, f"cannot be written ({error.java_exception.getMessage()}); {_ADVICE}") from None
@@ -54,10 +54,11 @@ class TargetFolder:
         return bool(self._system.exists(self._inside(name)))
 
     def names(self, name: str = "") -> list[str]:
-        """What is in a folder, sorted; nothing where there is no such folder."""
+        """What is in a folder, sorted; nothing where there is no such folder. (A process that dies may leave a probe.)"""
         if not self.exists(name):
             return []
-        return sorted(str(status.getPath().getName()) for status in self._system.listStatus(self._inside(name)))
+        found = (str(status.getPath().getName()) for status in self._system.listStatus(self._inside(name)))
+        return sorted(each for each in found if each != _PROBE)
 
     def remove(self, name: str) -> None:
         self._system.delete(self._inside(name), True)

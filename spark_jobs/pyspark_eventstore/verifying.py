@@ -89,9 +89,9 @@ def verify_shards(spark: SparkSession, paths: list[str], findings_max: int = FIN
     """
     from pyspark.sql import functions as f
 
-    from pyspark_eventstore.snapshot import take_snapshot
+    from pyspark_eventstore.snapshot import take_snapshots
 
-    snapshots = [take_snapshot(shard, permissive=True) for shard in find_shards(paths)]
+    snapshots = take_snapshots(paths, permissive=True)
     rows = load(spark, snapshots, _COLUMNS, permissive=True).persist()
     try:
         events = rows.where(f.col("_corrupt").isNull())

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 import pytest
 
+from eventstore.broker.allocation import Share
 from eventstore.broker.message import AFTER_CRC, FIXED_BYTES, HEADER_BYTES, THROUGH_CRC, Message
 from eventstore.broker.retrying import FAILURES, ORIGIN
 from eventstore.chunks.record import MARK, TRAILER, TRAILER_MARK
 from eventstore.client.consumption import PULL_MESSAGES, WAIT_MS, WAIT_MS_OTHERS, Asked, Consumption
 from eventstore.client.delivery import Delivery, Mode, RawBatch
-from eventstore.client.reader import Reader, Share, shares_of
+from eventstore.client.reader import Reader, shares_of
 from eventstore.client.reader import subscriptions as named
 from eventstore.client.window import Ledger
 from eventstore.errors import InvalidArgument, ProtocolError
