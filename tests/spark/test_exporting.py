@@ -107,7 +107,10 @@ def test_a_run_that_was_interrupted_is_done_again(
 
 def test_buckets_keep_an_aggregate_together_and_the_division_stays(spark: SparkSession, tmp_path: Path) -> None:
     store, out = three_states(tmp_path / "shard", count=200), tmp_path / "out"
+    out.mkdir()
+    (out / "_eventstore-probe").touch()  # as a process leaves it that dies right there
     export_once(spark, [str(store.path)], str(out), "bucket", 4)
+    assert not (out / "_eventstore-probe").exists()
     rows = spark.read.parquet(str(out)).groupBy("aggregate_id").agg({"bucket": "min", "sequence": "count"}).collect()
     assert len(rows) == 10
     pairs = spark.read.parquet(str(out)).select("aggregate_id", "bucket").distinct().count()
