@@ -10,6 +10,9 @@ worker      as `commands`, to a worker beside a server
 conflicts   as `mixed`, but the commands go to the worker and the appends to the server: version conflicts
 appends     plain appends without commands, one call of `append_many` for each turn: they take the mailboxes
 straight    the same past the mailboxes, in the same process (see `switched`): what the mailboxes cost plain appends
+burst       commands sent at once on a bare connection, as many as the mailboxes hold; the rate is that of handling, which the
+            server counts, not that of answers
+slow disk   the same while every sync takes 50 ms longer: handling does not wait for the disk
 alone       one command after the other, each waiting for its answer, in turns with one bare append after the other
 
 Rounds are interleaved, every second one backwards, and a ratio is the median of the ratios of the rounds: a machine that others
@@ -38,6 +41,7 @@ from typing import Any, Final
 import eventstore as es
 from benchmarks import switched
 from benchmarks.appender import Appender, appending, check
+from benchmarks.burst import burst
 from benchmarks.measure import RESULTS
 from benchmarks.processes import EVENTSTORE, EXAMPLES, SERVE, Process
 from eventstore.domain.event_type import event_type
@@ -46,6 +50,7 @@ from eventstore.domain.loading import load
 HOT: Final = "acc-0"
 HOT_EACH: Final = 10
 APPEND_EACH: Final = 100
+BURST: Final = 50_000  # of the 65,536 that the mailboxes of a server hold; they do not fill evenly
 AHEAD: Final = 2_000  # how far before its command an account gets its plain append: further than what is in flight is answered
 
 Figures = dict[str, float]
@@ -116,6 +121,22 @@ class Bench:
             return self._appended(switched.STRAIGHT, 0)
         finally:
             self.server.signal(switched.THROUGH_MAILBOXES)
+
+    def burst(self) -> Turn:
+        commands = [self.bank.Deposit(account, 1) for account in self.accounts()[:BURST]]
+        with unwatched():
+            used, own = self.server.processor_s(), time.process_time()
+            done = burst(self.server, commands)
+            own, used = time.process_time() - own, self.server.processor_s() - used
+        count, answered_ms = len(commands), round(done.answered_s * 1e3)
+        return Turn(count / done.handled_s, used / count * 1e6, own / count * 1e6, {"all answered, ms": answered_ms})
+
+    def on_slow_disk(self) -> Turn:
+        self.server.signal(switched.SLOW_SYNCS)
+        try:
+            return self.burst()
+        finally:
+            self.server.signal(switched.OWN_SYNCS)
 
     def _appended(self, way: signal.Signals, passed: int) -> Turn:
         """Plain appends to other aggregates than the accounts, which stay in memory; so many are to pass the mailboxes."""
@@ -193,8 +214,10 @@ WORKLOADS: Final[dict[str, Callable[[Bench], Turn]]] = {
     "conflicts": Bench.conflicts,
     "straight": Bench.straight,
     "appends": Bench.appends,
+    "burst": Bench.burst,
+    "slow disk": Bench.on_slow_disk,
 }
-COMPARED: Final = {"hot": "commands", "mixed": "commands", "conflicts": "worker", "appends": "straight"}
+COMPARED: Final = {"slow disk": "burst", "hot": "commands", "mixed": "commands", "conflicts": "worker", "appends": "straight"}
 
 
 def measure(bench: Bench) -> dict[str, Figures]:

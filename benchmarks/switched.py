@@ -1,18 +1,21 @@
-"""`eventstore serve` with a switch: `python -m benchmarks.switched LISTEN DATA DOMAIN`.
+"""`eventstore serve` with switches: `python -m benchmarks.switched LISTEN DATA DOMAIN`.
 
-After SIGUSR1 plain appends go straight to the store, after SIGUSR2 through the mailboxes again, as they do at the start. So
-`benchmarks.bank` compares both ways in one process, with one heap and one history.
+After SIGUSR1 plain appends go straight to the store, after SIGUSR2 through the mailboxes again, as they do at the start. After
+SIGRTMIN every sync of a file takes 50 ms longer, after SIGRTMAX as long as it takes. So `benchmarks.bank` compares in one
+process, with one heap and one history.
 """
 
 from __future__ import annotations
 
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Final, cast
 
 import trio
 
+from eventstore.chunks.files import OsFile
 from eventstore.server.listening import run_to_end, stop_on_signals
 from eventstore.server.mailroom import ServerMailboxes
 from eventstore.server.serve import Server, serve
@@ -21,6 +24,9 @@ from eventstore.store.committer import Committer
 
 STRAIGHT: Final = signal.SIGUSR1
 THROUGH_MAILBOXES: Final = signal.SIGUSR2
+SLOW_SYNCS: Final = signal.SIGRTMIN
+OWN_SYNCS: Final = signal.SIGRTMAX
+SLOWER_BY_S: Final = 0.05
 
 
 class _Straight:
@@ -31,11 +37,22 @@ class _Straight:
         self.kick = committer.kick
 
 
+_own_sync: Final = OsFile.sync
+
+
+def _slow_sync(file: OsFile) -> None:
+    _own_sync(file)
+    time.sleep(SLOWER_BY_S)  # in a thread of the writer, without the interpreter's lock: as a slow disk
+
+
 async def _switch(server: Server) -> None:
     straight = cast(ServerMailboxes, _Straight(server.store.committer))
-    with trio.open_signal_receiver(STRAIGHT, THROUGH_MAILBOXES) as signals:
+    with trio.open_signal_receiver(STRAIGHT, THROUGH_MAILBOXES, SLOW_SYNCS, OWN_SYNCS) as signals:
         async for number in signals:
-            server.intake._mailboxes = straight if number == STRAIGHT else server.mailboxes
+            if number in (STRAIGHT, THROUGH_MAILBOXES):
+                server.intake._mailboxes = straight if number == STRAIGHT else server.mailboxes
+            else:
+                OsFile.sync = _slow_sync if number == SLOW_SYNCS else _own_sync  # type: ignore[assignment, method-assign]
 
 
 async def run(settings: ServerSettings) -> None:
