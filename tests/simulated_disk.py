@@ -419,7 +419,7 @@ class SimulatedFile:
 
     def read_cached(self, offset: int, length: int) -> bytes | None:
         data = self.read_at(offset, length)
-        return data if len(data) == length else None
+        return data if len(data) == length and not self._disk.cold else None
 
     def write_at(self, offset: int, buffers: Sequence[bytes]) -> None:
         data = b"".join(buffers)
@@ -538,6 +538,8 @@ class SimulatedDisk:
         self.seed = seed
         self.capacity_bytes = capacity_bytes
         self.operations = 0
+        self.cold = False
+        """Nothing is in the memory of the operating system."""
         self.trace = [f"SimulatedDisk(seed={seed}, capacity_bytes={capacity_bytes})"]
         self._lock = threading.RLock()
         self._names = _Names()

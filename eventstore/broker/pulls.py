@@ -37,6 +37,7 @@ _TURN_BYTES: Final = 512 * 1024  # taken from memory, before others on the loop 
 _TURN_ENTRIES: Final = 16_384  # looked at, likewise
 _ENTRIES_OF_A_QUEUE: Final = 16  # what finding nothing in a queue costs, in entries
 _READERS_MAX: Final = 16
+_READING_SECONDS: Final = 0.02
 _LONG_WAIT_SECONDS: Final = 10.0
 _LONG_WAITS_END_SECONDS: Final = 0.5  # apart: one wake-up for all of them costs little more than for one
 
@@ -137,7 +138,7 @@ class Pulls:
             if search.found:  # queues on disk get their share as well; what is found is held only once there is room for it
                 search.restart()
             return None
-        return search.pages() if done and (search.found or trio.current_time() >= search.deadline) else None
+        return self._answer(search) if done and (search.found or trio.current_time() >= search.deadline) else None
 
     async def finish(self, search: Search, making: Making = nullcontext) -> list[Pulled]:
         """The answer. `making` is not entered while nothing is there: a pull that waits holds nothing.
@@ -153,9 +154,9 @@ class Pulls:
                     async with making():
                         await self._look_everywhere(search)
                         if search.found:
-                            return search.pages()
+                            return self._answer(search)
                 if trio.current_time() >= search.deadline:
-                    return search.pages()
+                    return self._answer(search)
                 if search.again:  # a filter has passed over much
                     again, search.again = search.again, []
                     search.go_on(again)
@@ -169,13 +170,24 @@ class Pulls:
             if waiter is not None:
                 self._forget(waiter)
 
+    def _answer(self, search: Search) -> list[Pulled]:
+        pages = search.pages()
+        for each, page in zip(search.sought, pages, strict=True):
+            if page.count:
+                self._statistics.pulled(each.log.key, page.count, len(page.records))
+        return pages
+
     async def _look_everywhere(self, search: Search) -> None:
+        """What is found does not wait long for queues that have to be read from disk: they are for the next pull."""
+        until = trio.current_time() + _READING_SECONDS
         while True:
             try:
                 if self._look(search):
                     return
             except NotCached:
                 await self._read(search)
+                if search.found and trio.current_time() >= until:
+                    search.close()
             else:
                 await trio.lowlevel.checkpoint()
 
@@ -207,7 +219,7 @@ class Pulls:
             )  # fmt: skip
             entries += max(0, page.next_offset - offset)
             size += len(page.records)
-            self._take(search, page)
+            search.take(left.pop(), page)
         return True
 
     async def _read(self, search: Search) -> None:
@@ -218,13 +230,7 @@ class Pulls:
             ),
             limiter=self._readers,
         )
-        self._take(search, page)
-
-    def _take(self, search: Search, page: Pulled) -> None:
-        each = search.left.pop()
-        search.take(each, page)
-        if page.count:
-            self._statistics.pulled(each.log.key, page.count, len(page.records))
+        search.take(search.left.pop(), page)
 
     def _not_after(self, each: Sought) -> int | None:
         return None if each.delay_s is None else int((self._engine.clock() - each.delay_s) * 1_000_000)

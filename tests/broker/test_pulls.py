@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
+import pytest
 import trio
 import trio.testing
 
 from eventstore.broker.broker import Broker, open_broker
 from eventstore.broker.message import decode_messages
+from eventstore.broker.pulling import Pulled
 from eventstore.broker.pulls import Want
 from eventstore.broker.search import Search
 from eventstore.broker.settings import BrokerSettings
@@ -78,28 +81,80 @@ async def test_what_comes_between_the_look_and_the_wait_is_not_missed() -> None:
         assert [page.count for page in pages] == [1, 0]
 
 
+@asynccontextmanager
+async def broker_on_cold_disk(messages: int, queues: int) -> AsyncIterator[Broker]:
+    """Of the last queue all messages are in memory, of the others none."""
+    disk = SimulatedDisk(0)
+    async with open_broker(DATA, SMALL, files=disk) as broker:
+        await broker.administration.create_topic("orders", queues)
+        for queue in range(queues - 1):
+            await broker.send_many("orders", [raw(b"%d" % number, queue=queue) for number in range(messages)])
+        await broker.send_many("orders", [raw(queue=queues - 1)] * SMALL.recent_messages_max)
+        disk.cold = True
+        yield broker
+
+
 async def test_what_is_in_memory_is_answered_on_the_spot_and_what_is_on_disk_is_not() -> None:
-    async with broker_with(30) as broker:
-        found = broker.pulls.answer_now(search_for(broker, 25))
+    async with broker_on_cold_disk(messages=30, queues=2) as broker:
+        found = broker.pulls.answer_now(search_for(broker, 30, 5))
         assert found is not None
-        assert (found[0].count, found[0].next_offset) == (5, 30)
-        nothing = broker.pulls.answer_now(search_for(broker, 30, wait_s=0))
+        assert [(page.count, page.next_offset) for page in found] == [(0, 30), (5, 10)]
+        nothing = broker.pulls.answer_now(search_for(broker, 30, 10, wait_s=0))
         assert nothing is not None
-        assert (nothing[0].count, nothing[0].end) == (0, 30)
+        assert [(page.count, page.end) for page in nothing] == [(0, 30), (0, 10)]
         search = search_for(broker, 5)
-        if broker.pulls.answer_now(search) is None:  # else the disk had it at hand
-            assert not search.found
-            assert [page.count for page in await broker.pulls.finish(search)] == [25]
+        assert broker.pulls.answer_now(search) is None
+        assert not search.found
+        assert [page.count for page in await broker.pulls.finish(search)] == [25]
 
 
 async def test_a_queue_on_disk_has_its_share_beside_one_in_memory() -> None:
-    async with broker_with(messages=30, queues=2) as broker:
-        for turn in range(20):
-            await broker.send_many("orders", [raw(queue=1)])
+    async with broker_on_cold_disk(messages=30, queues=2) as broker:
+        for turn in range(10):
             wants = [Want("orders", 1, turn), Want("orders", 0, 0)]
             search = broker.pulls.search(wants, messages_max=64, bytes_max=1 << 20, wait_s=60)
+            assert broker.pulls.answer_now(search) is None
+            found = await broker.pulls.finish(search)
+            assert [page.count for page in found] == [10 - turn, 30]
+
+
+async def test_what_was_looked_at_twice_counts_once() -> None:
+    async with broker_on_cold_disk(messages=30, queues=2) as broker:
+        wants = [Want("orders", 1, 0), Want("orders", 0, 0)]
+        search = broker.pulls.search(wants, messages_max=64, bytes_max=1 << 20, wait_s=60)
+        broker.statistics.tick(0)
+        assert broker.pulls.answer_now(search) is None
+        await broker.pulls.finish(search)
+        broker.statistics.tick(1)
+        assert [figures.rates.read for figures in broker.statistics.queues()] == [30, 10]
+
+
+async def test_what_is_found_waits_only_shortly_for_queues_on_disk(
+    mock_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading a queue takes a hundredth of a second here. What was left out is found by later pulls, whatever their order."""
+    async with broker_on_cold_disk(messages=5, queues=20) as broker:
+        puller = broker.pulls._engine.puller
+        pull = puller.pull
+
+        def slowly(*args: Any, cached_only: bool = False, **options: Any) -> Pulled:
+            if not cached_only:
+                mock_clock.jump(0.01)
+            return pull(*args, cached_only=cached_only, **options)
+
+        monkeypatch.setattr(puller, "pull", slowly)
+        offsets, pulls, begun = dict.fromkeys(reversed(range(20)), 0), 0, trio.current_time()
+        while offsets != {**dict.fromkeys(range(19), 5), 19: 10}:
+            wants = [Want("orders", queue, offset) for queue, offset in offsets.items()]
+            search = broker.pulls.search(wants, messages_max=64, bytes_max=1 << 20, wait_s=60)
             found = broker.pulls.answer_now(search) or await broker.pulls.finish(search)
-            assert [page.count for page in found] == [1, 30]
+            pulls += 1
+            assert 0 < sum(page.count > 0 for page in found) <= 3
+            for want, page in zip(wants, found, strict=True):
+                assert (page.next_offset, page.end) == (want.offset + page.count, 10 if want.queue == 19 else 5)
+                offsets[want.queue] = page.next_offset
+    assert trio.current_time() - begun < 0.25
+    assert pulls <= 12
 
 
 async def test_an_answer_out_of_memory_that_takes_too_long_for_one_turn_is_given_in_several() -> None:
