@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
@@ -64,7 +65,7 @@ class ServiceThread(Generic[S]):
         """Returns when it has begun, and raises what keeps it from it."""
         self._ready.clear()
         self._error = None
-        self._thread = threading.Thread(target=self._run, name=type(self).__name__)
+        self._thread = threading.Thread(target=self._run, name=type(self).__name__, daemon=True)
         self._thread.start()
         assert self._ready.wait(DEADLINE_SECONDS), "it does not start"
         if self._error is not None:
@@ -95,9 +96,18 @@ class ServiceThread(Generic[S]):
 
     def ask(self, question: Callable[[S], Result]) -> Result:
         """What `question` says, asked in the service's own thread."""
-        assert self._service is not None
+        service, answer = self._service, Future[Result]()
+        assert service is not None
         assert self._token is not None
-        return trio.from_thread.run_sync(question, self._service, trio_token=self._token)
+
+        def put() -> None:
+            try:
+                answer.set_result(question(service))
+            except BaseException as error:
+                answer.set_exception(error)
+
+        self._token.run_sync_soon(put)
+        return answer.result(DEADLINE_SECONDS)
 
     def __enter__(self) -> Self:
         self.start()

@@ -11,7 +11,7 @@ import pytest
 
 from eventstore.chunks.zeroing import AHEAD_BYTES, SLICE_BYTES, ZeroAhead
 from tests.simulated_disk import SimulatedDisk, SimulatedFile
-from tests.waiting import wait_until
+from tests.waiting import DEADLINE_SECONDS, wait_until
 
 PATH = Path("/data/chunk")
 PAGE = 4096
@@ -106,13 +106,14 @@ def test_a_file_that_cannot_be_opened_once_more_just_gets_no_zeros() -> None:
 def test_a_claim_that_would_have_to_wait_can_be_refused_instead() -> None:
     disk, _, zeros = attached()
     zeros.claim(PAGE, PAGE + 100)
-    thread = threading.Thread(target=zeros.step)
+    thread = threading.Thread(target=zeros.step, daemon=True)
     with disk._lock:  # the disk is busy: the slice is not finished before it is free
         thread.start()
         wait_until(lambda: zeros._slice_start is not None, "a slice is begun")
         assert zeros.try_claim(PAGE + 100, 2 * PAGE)
         assert not zeros.try_claim(2 * PAGE, 2 * PAGE + 1)
-    thread.join()
+    thread.join(DEADLINE_SECONDS)
+    assert not thread.is_alive()
     assert zeros.try_claim(2 * PAGE, 2 * PAGE + 1)
     zeros.claim(2 * PAGE, 2 * PAGE + 1)  # again, as the writer does: at once
     zeros.step()
@@ -122,7 +123,7 @@ def test_a_claim_that_would_have_to_wait_can_be_refused_instead() -> None:
 def test_while_a_thread_zeroes_every_record_of_a_busy_writer_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("eventstore.chunks.zeroing.SLICE_BYTES", 3 * PAGE)  # so that they meet often
     disk, file, zeros = attached(2 * SLICE_BYTES)
-    thread = threading.Thread(target=zeros.run)
+    thread = threading.Thread(target=zeros.run, daemon=True)
     thread.start()
     rng, end, written = random.Random(1), PAGE, bytearray()
     while end < 2 * SLICE_BYTES - 20_000:
@@ -133,5 +134,6 @@ def test_while_a_thread_zeroes_every_record_of_a_busy_writer_stays_whole(monkeyp
         end += len(data)
     zeros.detach()
     zeros.stop()
-    thread.join()
+    thread.join(DEADLINE_SECONDS)
+    assert not thread.is_alive()
     assert disk.content(PATH)[PAGE:end] == bytes(written)

@@ -11,10 +11,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from tests.cli.warm import send_request
@@ -52,24 +52,25 @@ class _Warm:
         atexit.register(self._close)
 
     def run(self, arguments: list[str], text: str | None) -> subprocess.CompletedProcess[str]:
-        (printed, stdout), (complained, stderr) = os.pipe(), os.pipe()
-        stdin, typed = os.pipe() if text is not None else (os.dup(0), -1)
         request: dict[str, object] = {"arguments": arguments, "environment": environment(), "folder": os.getcwd()}
-        send_request(self._channel, request, [stdin, stdout, stderr])
-        for stream in (stdin, stdout, stderr):
-            os.close(stream)
-        pid = self._number()
-        with ThreadPoolExecutor(3) as threads:
-            streams = [threads.submit(_read, each) for each in (printed, complained)]
+        with ExitStack() as opened:
+            # Files, not pipes: nobody has to read along, or to wait for what a command leaves behind with its output.
+            streams = [opened.enter_context(TemporaryFile("w+")) for _ in range(3)]
             if text is not None:
-                threads.submit(_write, typed, text)
+                streams[0].write(text)
+                streams[0].seek(0)
+            stdin = 0 if text is None else streams[0].fileno()
+            send_request(self._channel, request, [stdin, *(each.fileno() for each in streams[1:])])
+            pid = self._number()
             try:
                 code = self._number()
             except TimeoutError:
                 os.kill(pid, signal.SIGKILL)
                 self._number()  # or the next command would take it for its own
                 raise
-        return subprocess.CompletedProcess(arguments, code, *(each.result() for each in streams))
+            for each in streams[1:]:
+                each.seek(0)
+            return subprocess.CompletedProcess(arguments, code, *(each.read() for each in streams[1:]))
 
     def _number(self) -> int:
         received = b""
@@ -80,17 +81,7 @@ class _Warm:
 
     def _close(self) -> None:
         self._channel.close()
-        self._process.wait()
-
-
-def _read(stream: int) -> str:
-    with open(stream) as opened:
-        return opened.read()
-
-
-def _write(stream: int, text: str) -> None:
-    with suppress(BrokenPipeError), open(stream, "w") as opened:
-        opened.write(text)
+        self._process.wait(DEADLINE_SECONDS)
 
 
 _warm = cache(_Warm)

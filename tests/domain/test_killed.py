@@ -14,7 +14,7 @@ import eventstore as es
 from eventstore.domain.event_type import event_type
 from tests.domain.conftest import EXAMPLES
 from tests.server_thread import ServerThread
-from tests.waiting import wait_until
+from tests.waiting import DEADLINE_SECONDS, wait_until
 
 KILLS = 4
 EVENTS_BETWEEN = 200
@@ -95,7 +95,7 @@ def test_each_event_counts_once_however_often_the_projector_is_killed(tmp_path: 
         finally:
             appender.stopped.set()
             appender.join()
-        assert projector(until_caught_up=True).wait() == 0
+        assert projector(until_caught_up=True).wait(DEADLINE_SECONDS) == 0
     connection = sqlite3.connect(path)
     found = connection.execute("SELECT key, cents, movements FROM balances ORDER BY key").fetchall()
     connection.close()

@@ -11,6 +11,8 @@ import threading
 from types import TracebackType
 from typing import Self
 
+from tests.waiting import DEADLINE_SECONDS
+
 
 class LosingProxy:
     """Passes everything on, but for the first `losses` answers behind the hello of a connection: each is lost with it."""
@@ -19,7 +21,7 @@ class LosingProxy:
         self._port = port
         self.losses_left = losses
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self._thread = threading.Thread(target=self._serve, name="proxy")
+        self._thread = threading.Thread(target=self._serve, name="proxy", daemon=True)
         self._stopped = threading.Event()
 
     @property
@@ -58,5 +60,6 @@ class LosingProxy:
         self._stopped.set()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
-        self._thread.join()
+        self._thread.join(DEADLINE_SECONDS)
+        assert not self._thread.is_alive()
         self._listener.close()

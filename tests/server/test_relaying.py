@@ -15,7 +15,7 @@ from eventstore import blocking
 from eventstore.server.relaying import relay
 from tests.server.test_outbox_killed import TOPIC, check, published
 from tests.server_process import ServerProcess
-from tests.waiting import wait_until
+from tests.waiting import DEADLINE_SECONDS, wait_until
 
 PROGRAM = (sys.executable, "-m", "eventstore.cli.main", "publish")
 
@@ -28,7 +28,8 @@ def append(address: str, commits: int, name: str) -> None:
 
 def relayed(source: ServerProcess, target: ServerProcess, checkpoint: Path | None = None) -> int:
     async def run() -> int:
-        return await relay(source.address, target.address, TOPIC, checkpoint, until_caught_up=True)
+        with trio.fail_after(DEADLINE_SECONDS):
+            return await relay(source.address, target.address, TOPIC, checkpoint, until_caught_up=True)
 
     return trio.run(run)
 

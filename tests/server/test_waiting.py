@@ -43,5 +43,6 @@ async def test_a_signal_ends_the_waiting(run: Callable[[], Awaitable[object]]) -
 
 
 async def test_what_is_wrong_by_itself_is_refused_without_waiting(tmp_path: Path) -> None:
-    with pytest.raises(es.InvalidArgument, match=r"there is no folder .*/absent for the checkpoint; create it"):
+    told = r"there is no folder .*/absent for the checkpoint; create it"
+    with trio.fail_after(DEADLINE_SECONDS), pytest.raises(es.InvalidArgument, match=told):
         await relay(NOBODY, NOBODY, "events", tmp_path / "absent" / "place.json", wait_s=math.inf)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from eventstore.store.commit import HEADER, HEADER_BYTES
 from pyspark_eventstore.main import run
 from pyspark_eventstore.verifying import Finding, told, verify_shards
 from tests.spark.made import three_states
+from tests.spark.processes import run_to_end
 from tests.spark.settings import settings_folder
 
 ROOT = Path(__file__).parents[2]
@@ -171,7 +171,7 @@ def test_the_command_prints_what_it_found_and_ends_with_1(
     forge(path, offset, version=9_999)
     environment = {**os.environ, "SPARK_CONF_DIR": str(settings_folder(tmp_path_factory.mktemp("spark")))}
     command = [sys.executable, "-c", BOTH, str(shard), str(sound), str(tmp_path / "out")]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
+    done = run_to_end(command, ROOT, environment)
     assert done.returncode == 0, done.stderr
     assert f"{path}: at byte {offset}: version 9999 of aggregate" in done.stdout
     assert done.stdout.splitlines()[-1] == "codes 1 1"

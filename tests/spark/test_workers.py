@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,10 +10,10 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from tests.spark.processes import run_to_end
 from tests.spark.settings import settings_folder
 
 ROOT = Path(__file__).parents[2]
-CLUSTER_SECONDS = 300
 BLOCKED = (
     "lmdb",
     "trio",
@@ -153,31 +151,12 @@ def test_a_cluster_of_two_workers_gets_the_package_by_py_files(
     submit = f"{submit} {store.path} {tmp_path}/out {tmp_path}/modules"
     for command in (ship, submit):
         command = command.replace("/tmp/es.zip", f"{tmp_path}/es.zip")
-        printed = shell(command, tmp_path, environment)
-    [told] = [line.split() for line in printed.splitlines() if line.startswith("ROWS")]
+        done = run_to_end(["/bin/sh", "-c", command], tmp_path, environment)
+        assert done.returncode == 0, done.stdout[-2_000:] + done.stderr[-4_000:]
+    [told] = [line.split() for line in done.stdout.splitlines() if line.startswith("ROWS")]
     assert int(told[1]) == expected
     assert int(told[2]) > 2
     assert [int(number) for number in told[3:]] == [expected, 10, 10]
-
-
-def shell(command: str, folder: Path, environment: dict[str, str]) -> str:
-    """Runs a command that must succeed, and returns what it printed; of what it started nothing is left."""
-    out, err = folder / "out.txt", folder / "err.txt"
-    with open(out, "wb") as stdout, open(err, "wb") as stderr:
-        process = subprocess.Popen(
-            ["/bin/sh", "-c", command], cwd=folder, env=environment, start_new_session=True,
-            stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr,
-        )  # fmt: skip
-    try:
-        code: int | str = process.wait(CLUSTER_SECONDS)
-    except subprocess.TimeoutExpired:
-        code = f"not within {CLUSTER_SECONDS} s"
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    assert code == 0, f"{command}: {code}\n{out.read_text()[-2_000:]}\n{err.read_text()[-4_000:]}"
-    return out.read_text()
 
 
 def test_an_archive_that_cannot_be_written_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

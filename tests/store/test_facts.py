@@ -10,6 +10,7 @@ from eventstore.model import NewEvent
 from eventstore.store.reading import NotCached
 from tests.store.conftest import Maker, fill
 from tests.store.stepped import Stepped, raw
+from tests.waiting import DEADLINE_SECONDS
 
 NAMES = [f"order-{number}" for number in range(5)]
 
@@ -83,14 +84,17 @@ def test_readers_on_threads_are_told_what_stays_true_while_files_are_written_and
                 wrong.append((before, version, found))
             before = version
 
-    threads = [threading.Thread(target=read) for _ in range(3)]
+    threads = [threading.Thread(target=read, daemon=True) for _ in range(3)]
     for thread in threads:
         thread.start()
-    for number in range(1, 300):
-        store.append(raw("a", f"c-{number}"))
-        if number % 20 == 0:
-            store.sort()
-    done.set()
+    try:
+        for number in range(1, 300):
+            store.append(raw("a", f"c-{number}"))
+            if number % 20 == 0:
+                store.sort()
+    finally:
+        done.set()
     for thread in threads:
-        thread.join()
+        thread.join(DEADLINE_SECONDS)
+        assert not thread.is_alive()
     assert wrong == []

@@ -1,0 +1,34 @@
+"""Programs that start Java, and what that starts: run to their end, or ended with all of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryFile
+
+SECONDS_MAX = 180.0
+
+
+def run_to_end(command: Sequence[str], folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """What it printed, and its exit code. Its output goes to files: a pipe would be open as long as anything it left behind."""
+    with TemporaryFile("w+") as stdout, TemporaryFile("w+") as stderr:
+        process = subprocess.Popen(
+            command, cwd=folder, env=environment, start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr,
+        )  # fmt: skip
+        late = ""
+        try:
+            process.wait(SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            late = f"\nnot within {SECONDS_MAX:g} s"
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        code = process.wait()
+        stdout.seek(0)
+        stderr.seek(0)
+        return subprocess.CompletedProcess(command, code, stdout.read(), stderr.read() + late)
