@@ -24,7 +24,7 @@ from eventstore.fields import shown
 A = TypeVar("A", bound="Aggregate")
 E = TypeVar("E")
 Change = tuple[EventType[Any], Callable[..., object]]
-_TAKEN: Final = ("id", "version")
+_TAKEN: Final = ("id", "version", "apply")
 _IMMUTABLE: Final = frozenset({type(None), bool, int, float, str, bytes, datetime, date, timedelta, Decimal, UUID})
 
 
@@ -67,12 +67,6 @@ class Aggregate(metaclass=Collecting):
                     f"aggregate {described(cls)} defines {name!r}, which every aggregate has already; call it something else",
                     name=described(cls),
                 )
-        if not can_be_called(cls.apply, 2):
-            raise DomainRefused(
-                f"aggregate {described(cls)} defines 'apply', by which events are applied; call it something else, or let it "
-                "take an event and call super().apply(event)",
-                name=described(cls),
-            )
         cls._changes_by_class = cls._changes_by_name = None  # not those of the base
 
     @property

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import types
 from collections.abc import Callable
 from functools import cached_property
 from operator import attrgetter
-from typing import Final, Generic, TypeVar, cast, get_args, get_type_hints
+from typing import Final, Generic, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from eventstore.commands import RawCommand, encode_with
 from eventstore.domain.codec import PayloadCodec, check_dataclass, described, without_new_types
@@ -36,7 +37,8 @@ class CommandType(Generic[C]):
         _ = self.codec
         hint = without_new_types(get_type_hints(self.cls)[self.id_field])
         # One that is None is refused when it is sent.
-        kinds = [each for each in get_args(hint) or (hint,) if each is not type(None)]
+        choices = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+        kinds = [without_new_types(each) for each in choices if each is not type(None)]
         if not all(isinstance(each, type) and issubclass(each, str) for each in kinds):
             raise DomainRefused(
                 f"command {described(self.cls)} has its aggregate's id in field {self.id_field!r}, which is declared as "

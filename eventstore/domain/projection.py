@@ -20,7 +20,7 @@ from uuid import UUID
 from eventstore.domain.codec import PayloadCodec, described
 from eventstore.domain.event_type import EventType
 from eventstore.domain.handling import text_of
-from eventstore.domain.methods import Collecting, marking
+from eventstore.domain.methods import Collecting, can_be_called, marking
 from eventstore.errors import DomainRefused, EventStoreError, ProjectionFailed
 from eventstore.fields import check_text, shown
 from eventstore.model import Event
@@ -169,9 +169,12 @@ class Projection(Generic[S], metaclass=Collecting):
 
 
 def _takes_stored(method: Callable[..., object]) -> bool:
-    """Whether a method under `@folds` is given the stored event as well."""
+    """Whether a method under `@folds` is given the stored event as well. One that takes anything is asked what it wraps."""
+    with_stored = len(_WITH_STORED.split(","))
+    if not can_be_called(method, with_stored) or not can_be_called(method, with_stored - 1):
+        return can_be_called(method, with_stored)
     by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(each.kind in by_place for each in inspect.signature(method).parameters.values()) >= len(_WITH_STORED.split(","))
+    return sum(each.kind in by_place for each in inspect.signature(method).parameters.values()) >= with_stored
 
 
 def keys_of(projection: Projection[Any], events: Iterable[Event]) -> list[str]:

@@ -20,7 +20,7 @@ import trio
 from eventstore.broker.message import RawMessage
 from eventstore.chunks.documents import read_tree, write_document
 from eventstore.chunks.files import Files, OsFiles
-from eventstore.errors import Corrupt, EventStoreError
+from eventstore.errors import Corrupt, EventStoreError, InvalidArgument, UnknownOperation, UnsupportedVersion
 from eventstore.model import Event
 from eventstore.server.event_message import EventMessages, origin_of_event
 from eventstore.server.outbox_place import Checkpoint, Published, Stored, TopicState, checkpoint_of, place_to_go_on
@@ -31,6 +31,7 @@ _SAVE_S: Final = 1.0
 _WATCH_S: Final = 1.0
 _PAUSE_S_MIN: Final = 0.1
 _PAUSE_S_MAX: Final = 5.0
+_LASTING: Final = (InvalidArgument, UnsupportedVersion, UnknownOperation)
 _log = logging.getLogger(__name__)
 
 Place: TypeAlias = tuple[int, int, int]
@@ -121,7 +122,8 @@ class Outbox:
     async def run(self, until: int | None = None) -> None:
         """Publishes until cancelled, or until the event with the sequence `until` is published.
 
-        What fails is tried again, after a pause of 0.1 to 5 seconds.
+        What fails is tried again, after a pause of 0.1 to 5 seconds. With `until` somebody waits for the end of it, and what
+        no other attempt can mend is raised.
         """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._save_regularly)
@@ -136,6 +138,8 @@ class Outbox:
                         await self.resume()
                         resumed = True
                 except Exception as error:  # the server goes on, and so does this
+                    if until is not None and (isinstance(error, _LASTING) or not isinstance(error, EventStoreError | OSError)):
+                        raise
                     resumed = False
                     self._tell(error)
                     await trio.sleep(pause)

@@ -97,18 +97,22 @@ def export_once(spark: SparkSession, paths: list[str], folder: str, by: By = "da
     from pyspark_eventstore.target_folder import TargetFolder
 
     target = TargetFolder(spark, folder)
-    interrupted = _interrupted(target)
-    snapshots = take_snapshots(paths)
-    run = interrupted or _next(target, snapshots, by, buckets)
-    if run is None:
-        return None
-    staging, final = f"_run-{run.name}", f"run={run.name}"
-    if not target.exists(final):
+    run = _interrupted(target)
+    if run is None or not target.exists(_finished(run)):
+        snapshots = take_snapshots(paths)
+        run = run or _next(target, snapshots, by, buckets)
+        if run is None:
+            return None
+        staging = f"_run-{run.name}"
         target.remove(staging)
         _write(_divided(spark, snapshots, run), run, target.at(staging))
-        target.rename(staging, final)
+        target.rename(staging, _finished(run))
     target.write(f"{BOOK}/{run.name}{_DONE}", {"events": run.events})
     return run
+
+
+def _finished(run: Run) -> str:
+    return f"run={run.name}"
 
 
 def _folder(to: str) -> str:

@@ -112,12 +112,12 @@ def one_field(annotation: object) -> type:
     return make_dataclass("Count", [("account", annotation)], frozen=True)
 
 
-@pytest.mark.parametrize("annotation", [str, Account, str | None, enum.StrEnum("Named", ["FRONT"])])
+@pytest.mark.parametrize("annotation", [str, Account, str | None, Account | None, enum.StrEnum("Named", ["FRONT"])])
 def test_an_id_of_text_passes_the_check(annotation: object) -> None:
     command_type(one_field(annotation)).check()
 
 
-@pytest.mark.parametrize("annotation", [int, UUID, Till, int | None])
+@pytest.mark.parametrize("annotation", [int, UUID, Till, int | None, list[str], tuple[str], dict[str, str]])
 def test_an_id_that_is_no_text_is_found_by_the_check(annotation: object) -> None:
     with pytest.raises(es.DomainRefused, match=r"Count has its aggregate's id in field 'account', .*; ids are text") as caught:
         command_type(one_field(annotation)).check()

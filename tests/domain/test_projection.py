@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar
@@ -60,6 +61,26 @@ class Raw(d.Projection[Any]):
 
     def row(self, key: str, state: Any) -> dict[str, object]:
         return {"at": datetime(2030, 1, 1)} if state < 0 else {"at": None}
+
+
+def test_a_fold_is_called_as_it_can_be_whatever_it_wraps() -> None:
+    def alone(self: object, state: int, event: Deposited) -> int:
+        return state + event.cents
+
+    def beside(self: object, state: int, event: Deposited, happened: Event) -> int:
+        return state + event.cents
+
+    def by_chance(self: object, state: int, event: Deposited, happened: Event | None = None) -> int:
+        return state + (event.cents if happened else 0)
+
+    for inner in (alone, beside, by_chance):
+        wrappers = [inner, functools.wraps(inner)(lambda *arguments, inner=inner: inner(*arguments))]
+        if inner is not alone:
+            hides = functools.wraps(inner)(lambda self, state, event, inner=inner: inner(self, state, event, Event))
+            wrappers.append(hides)
+        for fold in wrappers:
+            made = type(d.Projection)("Made", (Minimal,), {"fold": d.folds(Deposited)(fold)})
+            assert rows_of(made(), stored(Deposited(2), Deposited(3))) == {"aggregate-1": {"cents": 5}}
 
 
 def test_a_fold_may_take_the_stored_event_as_well() -> None:

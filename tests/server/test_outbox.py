@@ -12,9 +12,11 @@ import pytest
 from eventstore.broker.message import encode_properties
 from eventstore.broker.settings import BrokerSettings
 from eventstore.config import StoreSettings
-from eventstore.errors import EventStoreError, StorageFull
+from eventstore.errors import EventStoreError, InvalidArgument, StorageFull
+from eventstore.server.outbox import Outbox
+from eventstore.server.outbox_place import TopicState
 from tests.broker.stepped import SMALL as SMALL_BROKER
-from tests.server.outbox_world import CHECKPOINT, OTHER, TOPIC, World, foreign
+from tests.server.outbox_world import CHECKPOINT, OTHER, TOPIC, BrokerEnd, StoreEnd, World, foreign
 from tests.simulated_disk import SimulatedDisk
 
 ASYNC_BROKER = BrokerSettings(
@@ -201,3 +203,14 @@ async def test_messages_that_only_look_like_events_of_this_store_are_no_place_to
     world.outbox_anew()
     await world.outbox.resume()
     assert world.outbox.place == place
+
+
+@pytest.mark.parametrize("error", [InvalidArgument("no topic may be called so"), AssertionError("an event was left out")])
+async def test_whoever_waits_for_the_end_is_told_what_no_other_attempt_mends(world: World, error: Exception) -> None:
+    class Refusing(BrokerEnd):
+        async def open(self) -> TopicState:
+            raise error
+
+    outbox = Outbox(StoreEnd(world), Refusing(world), None)
+    with pytest.RaisesGroup(pytest.RaisesExc(type(error), match=str(error))):
+        await outbox.run(until=0)
