@@ -32,7 +32,7 @@ from eventstore.chunks.slab import Ints
 from eventstore.errors import Corrupt, ReadFailed
 
 _GAP_BYTES_MAX: Final = 16 * 1024  # copied in about the time that another read takes
-_RUN_BYTES_MAX: Final = 1024 * 1024  # larger ones leave the processor's cache, and take twice as long for each byte
+_RUN_BYTES_MAX: Final = 512 * 1024  # larger ones leave the processor's cache, and take twice as long for each byte
 
 
 @dataclass(slots=True)

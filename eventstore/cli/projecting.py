@@ -51,7 +51,7 @@ def project(
     with ProjectionProgress(loaded.name, progress, follows=not until_caught_up) as shown:
         stopped_by = trio.run(_project, store, wait, loaded, target, from_checkpoint, until_caught_up, shown)
     shown.conclude()
-    if stopped_by == signal.SIGINT:
+    if stopped_by == signal.SIGINT or (until_caught_up and stopped_by is not None):
         raise KeyboardInterrupt
 
 

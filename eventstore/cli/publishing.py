@@ -46,21 +46,24 @@ def publish(
     from eventstore.server.logs import configure_logs
     from eventstore.server.relaying import relay
 
-    counts: list[int] = []
+    sent, caught_up = 0, False
 
     async def run() -> None:
-        counts.append(
-            await relay(
-                source, target or source, topic, checkpoint,
-                until_caught_up=until_caught_up, wait_s=wait, on_progress=advance,
-            )
+        nonlocal sent
+        sent = await relay(
+            source, target or source, topic, checkpoint,
+            until_caught_up=until_caught_up, wait_s=wait, on_progress=advance,
         )  # fmt: skip
 
     with meter("publish", progress if until_caught_up or progress else False) as bar:
         configure_logs("console", "info")  # in here: the bar makes room for the lines that are written to its standard error
 
         def advance(place: int, last: int, published: int) -> None:
+            nonlocal caught_up
+            caught_up = place >= last
             bar.update(place, max(place, last), f"{counted(published, 'event')} published")
 
         run_to_end(run)
-    print_line(f"{counted(counts[0], 'event')} published to topic {topic}")
+    print_line(f"{counted(sent, 'event')} published to topic {topic}")
+    if until_caught_up and not caught_up:
+        raise KeyboardInterrupt

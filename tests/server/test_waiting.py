@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
+import subprocess
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -15,8 +16,11 @@ import eventstore as es
 from eventstore.server.relaying import relay
 from eventstore.server.settings import ServerSettings
 from eventstore.server.work import run as run_worker
-from tests.waiting import DEADLINE_SECONDS, eventually
+from tests.domain.conftest import EXAMPLES
+from tests.logged_process import EVENTSTORE
+from tests.waiting import DEADLINE_SECONDS, eventually, wait_until
 
+PROJECTION = ("--projection", "bank:Balances", "--to", "sqlite:/nowhere/rows.db")
 NOBODY = "tcp://127.0.0.1:1"
 WORKER = ServerSettings(domain="tests.server.tallies:app", listen="127.0.0.1:0")
 
@@ -46,3 +50,17 @@ async def test_what_is_wrong_by_itself_is_refused_without_waiting(tmp_path: Path
     told = r"there is no folder .*/absent for the checkpoint; create it"
     with trio.fail_after(DEADLINE_SECONDS), pytest.raises(es.InvalidArgument, match=told):
         await relay(NOBODY, NOBODY, "events", tmp_path / "absent" / "place.json", wait_s=math.inf)
+
+
+@pytest.mark.parametrize("arguments", [("publish", "--topic", "t", "--from"), ("project", *PROJECTION, "--store")])
+def test_what_is_stopped_before_it_has_caught_up_does_not_end_well(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    command = [*EVENTSTORE, *arguments, NOBODY, "--until-caught-up", "--wait", "60"]
+    with open(tmp_path / "log", "wb") as log:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=EXAMPLES)
+    try:
+        wait_until(lambda: b"waiting" in (tmp_path / "log").read_bytes(), "it waits")
+        process.terminate()
+        assert process.wait(DEADLINE_SECONDS) == 130
+    finally:
+        process.kill()
+        process.wait()
