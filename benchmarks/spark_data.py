@@ -33,12 +33,14 @@ def part_bytes(events: int) -> int:
 
 
 def make_store(path: Path, events: int) -> None:
-    """Events of 256 bytes of JSON that does not compress, all in sorted files but for the last few."""
+    """Events of 256 bytes of JSON that does not compress, all in sorted files but for the last thousand."""
     opened = open_folder(path, StoreSettings(file_size_bytes=part_bytes(events), sort=False, durability="async"))
     pad = random.Random(7).randbytes(1 << 16).hex()
     aggregates = max(events // EVENTS_PER_AGGREGATE, 1)
     try:
         for first in range(0, events, synthesis.BATCH):
+            if first + synthesis.BATCH >= events:
+                opened.engine.front.end = opened.engine.front.limit  # these begin a file of their own
             numbers = range(first, min(first + synthesis.BATCH, events))
             synthesis.write(opened.engine, [_commit(number, aggregates, pad) for number in numbers])
             synthesis.sort_completed(opened.engine)
