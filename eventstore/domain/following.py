@@ -35,7 +35,13 @@ class Followable(Protocol):
 
 async def last_sequence(store: Followable) -> int:
     """That of the last event there is; 0 where there is none."""
-    return int((await store.stats())["events"] or 0)
+    return (await identity_and_end(store))[1]
+
+
+async def identity_and_end(store: Followable) -> tuple[str, int]:
+    """The store's uuid, and the sequence of its last event; 0 where there is none."""
+    figures = await store.stats()
+    return str(figures["store"]), int(figures["events"] or 0)
 
 
 @dataclass(frozen=True, slots=True)

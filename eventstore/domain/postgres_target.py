@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from eventstore.domain.projection import CHECKPOINTS, KEY_COLUMN, STATE_COLUMN, Projection
-from eventstore.domain.target import StoredRow, check_checkpoint, check_columns, fenced
+from eventstore.domain.target import StoredRow, check_checkpoint, check_columns, check_store, fenced
 from eventstore.errors import DomainRefused, ProjectionFailed
 
 try:
@@ -18,7 +18,7 @@ try:
     from psycopg import sql
 except ImportError as missing:
     raise DomainRefused(
-        f"a target in PostgreSQL needs psycopg ({missing}); pip install 'eventstore-trio[postgres]'", target="postgresql"
+        f"a target in PostgreSQL needs psycopg ({missing}); pip install 'psycopg[binary]'", target="postgresql"
     ) from missing
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class PostgresTarget:
         self._connection: Connection[tuple[Any, ...]] | None = None
         self._name = ""
 
-    def open(self, projection: Projection[Any], *, begins: bool = True) -> int:
+    def open(self, projection: Projection[Any], *, begins: bool = True, store: str | None = None) -> int:
         """See `Target.open`."""
         self._name = projection.name
         columns = {
@@ -56,8 +56,11 @@ class PostgresTarget:
             self._connection = psycopg.connect(self._conninfo, autocommit=True, connect_timeout=_CONNECT_SECONDS_MAX)
             with self._connection.transaction():
                 self._make(columns)
-                checkpoint = self._checkpoint()
+                checkpoint, known = self._checkpoint()
                 check_checkpoint(self._name, checkpoint, begins=begins)  # rolls back what was made
+                if check_store(self._name, known, store):
+                    keep = sql.SQL("UPDATE {} SET store = %s WHERE projection = %s").format(sql.Identifier(CHECKPOINTS))
+                    self._connection.execute(keep, (store, self._name))
                 return checkpoint
 
     def read(self, keys: Sequence[str]) -> dict[str, str]:
@@ -107,7 +110,7 @@ class PostgresTarget:
         connection = self._open()
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (_MADE_ONCE,))
         connection.execute(
-            sql.SQL("CREATE TABLE IF NOT EXISTS {} (projection text PRIMARY KEY, sequence bigint NOT NULL)").format(
+            sql.SQL("CREATE TABLE IF NOT EXISTS {} (projection text PRIMARY KEY, sequence bigint NOT NULL, store text)").format(
                 sql.Identifier(CHECKPOINTS)
             )
         )
@@ -127,13 +130,14 @@ class PostgresTarget:
         )
         check_columns(self._name, dict(found.fetchall()), columns)
 
-    def _checkpoint(self) -> int:
+    def _checkpoint(self) -> tuple[int, str | None]:
+        """And the store it is about."""
         connection, table = self._open(), sql.Identifier(CHECKPOINTS)
         connection.execute(sql.SQL("INSERT INTO {} VALUES (%s, 0) ON CONFLICT DO NOTHING").format(table), (self._name,))
-        found = connection.execute(sql.SQL("SELECT sequence FROM {} WHERE projection = %s").format(table), (self._name,))
+        found = connection.execute(sql.SQL("SELECT sequence, store FROM {} WHERE projection = %s").format(table), (self._name,))
         row = found.fetchone()
         assert row is not None
-        return int(row[0])
+        return int(row[0]), row[1]
 
     @contextmanager
     def _named(self) -> Iterator[None]:

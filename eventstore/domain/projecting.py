@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import anyio.to_thread
 
-from eventstore.domain.following import Batch, Followable, follow, last_sequence
+from eventstore.domain.following import Batch, Followable, follow, identity_and_end
 from eventstore.domain.projection import Projection, failed, fold, keys_of
 from eventstore.domain.target import StoredRow, Target
 from eventstore.errors import InvalidArgument
@@ -48,7 +48,7 @@ async def project(
     must have a checkpoint.
 
     Raises:
-        InvalidArgument: the checkpoint is behind the end of the store, so it was made from another one.
+        InvalidArgument: the table was made from another store, or its checkpoint is behind the end of this one.
         ProjectionFailed: the projection raised; names it, and aggregate, version and sequence of the event. The target is as
             after the batch before.
         Fenced: another projector moved the checkpoint.
@@ -71,8 +71,9 @@ async def project(
         return not (until_caught_up and batch.caught_up)
 
     try:
-        checkpoint = await anyio.to_thread.run_sync(partial(target.open, projection, begins=begins))
-        _check_reaches(checkpoint, await last_sequence(store))
+        identity, last = await identity_and_end(store)
+        checkpoint = await anyio.to_thread.run_sync(partial(target.open, projection, begins=begins, store=identity))
+        _check_reaches(checkpoint, last)
         subscription = store.subscribe(checkpoint, projection.wanted_types, projection.aggregate_prefix)
         await follow(subscription, take, events_max)
     finally:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from eventstore.domain.projection import CHECKPOINTS, KEY_COLUMN, STATE_COLUMN, Projection
-from eventstore.domain.target import StoredRow, check_checkpoint, check_columns, fenced
+from eventstore.domain.target import StoredRow, check_checkpoint, check_columns, check_store, fenced
 from eventstore.errors import ProjectionFailed
 
 _KINDS: Final = {
@@ -44,7 +44,7 @@ class SQLiteTarget:
         self._name = ""
         self._width = 0
 
-    def open(self, projection: Projection[Any], *, begins: bool = True) -> int:
+    def open(self, projection: Projection[Any], *, begins: bool = True, store: str | None = None) -> int:
         """See `Target.open`."""
         if not begins and not Path(self._path).exists():
             check_checkpoint(projection.name, 0, begins=False)  # connecting would make the file
@@ -64,21 +64,24 @@ class SQLiteTarget:
             self._connection.execute("PRAGMA synchronous = FULL")
             with self._transaction() as connection:
                 connection.execute(
-                    f"CREATE TABLE IF NOT EXISTS {CHECKPOINTS} (projection TEXT PRIMARY KEY, sequence INTEGER NOT NULL)"
+                    f"CREATE TABLE IF NOT EXISTS {CHECKPOINTS} "
+                    "(projection TEXT PRIMARY KEY, sequence INTEGER NOT NULL, store TEXT)"
                 )
                 defined = ", ".join(
                     f'"{name}" {kind}' + (" PRIMARY KEY NOT NULL" if name == KEY_COLUMN else "")
                     for name, kind in columns.items()
                 )
                 connection.execute(f'CREATE TABLE IF NOT EXISTS "{self._name}" ({defined}) WITHOUT ROWID')
-                connection.execute(f"INSERT OR IGNORE INTO {CHECKPOINTS} VALUES (?, 0)", (self._name,))
+                connection.execute(f"INSERT OR IGNORE INTO {CHECKPOINTS} VALUES (?, 0, NULL)", (self._name,))
                 found = {row[1]: row[2] for row in connection.execute(f'PRAGMA table_info("{self._name}")')}
                 check_columns(self._name, found, columns)
-                (sequence,) = connection.execute(
-                    f"SELECT sequence FROM {CHECKPOINTS} WHERE projection = ?", (self._name,)
+                sequence, known = connection.execute(
+                    f"SELECT sequence, store FROM {CHECKPOINTS} WHERE projection = ?", (self._name,)
                 ).fetchone()
                 assert isinstance(sequence, int)
                 check_checkpoint(self._name, sequence, begins=begins)  # rolls back what was made
+                if check_store(self._name, known, store):
+                    connection.execute(f"UPDATE {CHECKPOINTS} SET store = ? WHERE projection = ?", (store, self._name))
         return sequence
 
     def read(self, keys: Sequence[str]) -> dict[str, str]:

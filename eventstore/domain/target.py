@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias
 
 from eventstore.domain.projection import CHECKPOINTS, Projection
-from eventstore.errors import DomainRefused, Fenced
+from eventstore.errors import DomainRefused, Fenced, InvalidArgument
 
 StoredRow: TypeAlias = tuple[object, ...]
 """Key, the columns in their order, state as JSON."""
@@ -20,10 +20,13 @@ StoredRow: TypeAlias = tuple[object, ...]
 class Target(Protocol):
     """One projection's table. Its methods block; one thread at a time calls them."""
 
-    def open(self, projection: Projection[Any], *, begins: bool = True) -> int:
+    def open(self, projection: Projection[Any], *, begins: bool = True, store: str | None = None) -> int:
         """Connects, makes what is not there yet, and returns the checkpoint: the sequence up to which the table is complete.
 
+        `store`: whose events these are; the table keeps the first it is told.
+
         Raises:
+            InvalidArgument: the table was made from another store.
             DomainRefused: the table has other columns than the projection; or the checkpoint is 0 and not `begins`, and then
                 nothing was made.
         """
@@ -78,6 +81,18 @@ def check_checkpoint(name: str, checkpoint: int, *, begins: bool) -> None:
             "(eventstore-spark rebuild --replace), or leave out --from-checkpoint to begin with the first event",
             projection=name,
         )
+
+
+def check_store(name: str, known: str | None, store: str | None) -> bool:
+    """Whether the table has to keep the store it is about. Raises InvalidArgument where that is another one than before."""
+    if known is not None and store is not None and known != store:
+        raise InvalidArgument(
+            f"table {name!r} was made from store {known}, and this is store {store}: its sequences mean other events; name the "
+            "store that the table was made from, or another table",
+            field="store",
+            value=store,
+        )
+    return known is None and store is not None
 
 
 def check_columns(name: str, found: dict[str, str], wanted: dict[str, str]) -> None:

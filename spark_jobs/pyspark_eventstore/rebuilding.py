@@ -138,14 +138,14 @@ def _to_table(
     from pyspark_eventstore.rebuilt_table import RebuiltTable
 
     _check_one_shard(len(source.upto))
-    [sequence] = source.upto.values()
+    [(store, sequence)] = source.upto.items()
     table = RebuiltTable(projection, conninfo)
     table.check(replace=replace)
     counts = new_counts(spark)
     frame = _for_copy(folded(spark, source, projection, place, counts), projection).persist()
     try:
         frame.count()  # all workers fold now; rows are fetched partition by partition afterwards, by one connection
-        table.write((tuple(row) for row in frame.toLocalIterator(prefetchPartitions=True)), sequence)
+        table.write((tuple(row) for row in frame.toLocalIterator(prefetchPartitions=True)), store, sequence)
     finally:
         frame.unpersist()
     return Rebuilt(*total(counts), source.upto)

@@ -40,8 +40,8 @@ class RebuiltTable:
         if self._existed and not replace:
             raise FolderRefused(f"table {name}", "exists; --replace puts the new one in its place")
 
-    def write(self, rows: Iterable[tuple[object, ...]], sequence: int) -> int:
-        """All rows and the checkpoint, or nothing; returns how many rows."""
+    def write(self, rows: Iterable[tuple[object, ...]], store: str, sequence: int) -> int:
+        """All rows and the checkpoint, with the store it is of, or nothing; returns how many rows."""
         import psycopg
         from psycopg import sql
 
@@ -65,8 +65,8 @@ class RebuiltTable:
                 connection.execute(sql.SQL("DROP TABLE {}").format(table))
                 connection.execute(sql.SQL("ALTER TABLE {} RENAME TO {}").format(staging, table))
                 connection.execute(sql.SQL("ALTER TABLE {} ADD PRIMARY KEY (key)").format(table))
-                move = sql.SQL("UPDATE {} SET sequence = %s WHERE projection = %s").format(checkpoints)
-                connection.execute(move, (sequence, name))
+                move = sql.SQL("UPDATE {} SET sequence = %s, store = %s WHERE projection = %s").format(checkpoints)
+                connection.execute(move, (sequence, store, name))
         except BaseException as error:
             if not self._existed:
                 self._take_back()

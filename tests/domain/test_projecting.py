@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
@@ -71,8 +72,23 @@ async def test_it_goes_on_where_it_was(tmp_path: Path) -> None:
         assert await d.project(store, Balances(), d.SQLiteTarget(path), until_caught_up=True) == 210
 
 
+async def test_a_table_of_another_store_is_refused_also_where_that_one_has_come_further(tmp_path: Path) -> None:
+    path = tmp_path / "rows.db"
+    async with es.open_store(tmp_path / "store") as store:
+        await store.append_many(commits(1))
+        await d.project(store, Balances(), d.SQLiteTarget(path), until_caught_up=True)
+    async with es.open_store(tmp_path / "other") as store:
+        await store.append_many(commits(2))
+        with pytest.raises(es.InvalidArgument, match=r"table 'balances' was made from store .*, and this is store .*; name"):
+            await d.project(store, Balances(), d.SQLiteTarget(path), until_caught_up=True)
+    assert rows(path) == expected(1)
+
+
 async def test_a_table_that_has_come_further_than_the_store_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "rows.db"
+    async with es.open_store(tmp_path / "store"):
+        pass
+    shutil.copytree(tmp_path / "store", tmp_path / "older")
     async with es.open_store(tmp_path / "store") as store:
         await store.append_many(commits(1))
         await d.project(store, Balances(), d.SQLiteTarget(path), until_caught_up=True)

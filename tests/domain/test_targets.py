@@ -124,6 +124,20 @@ def test_rows_states_and_checkpoint_are_kept(place: Place) -> None:
     again.close()
 
 
+def test_a_table_keeps_the_store_it_is_about(place: Place) -> None:
+    target, projection = place.target(), Counting()
+    target.open(projection)
+    advance(projection, target, [happened(1)], 0, 1)
+    target.close()
+    for store in ("one", "one", None):
+        assert target.open(projection, store=store) == 1
+        target.close()
+    with pytest.raises(es.InvalidArgument, match="table 'counting' was made from store one, and this is store two"):
+        target.open(projection, store="two")
+    target.close()
+    assert place.query("SELECT sequence, store FROM eventstore_checkpoints") == [(1, "one")]
+
+
 def test_a_target_that_is_only_to_go_on_is_left_as_it_is_where_there_is_no_checkpoint(place: Place) -> None:
     target = place.target()
     with pytest.raises(es.DomainRefused, match="there is no checkpoint of projection 'counting' to go on from"):
