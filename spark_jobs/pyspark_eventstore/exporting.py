@@ -53,9 +53,14 @@ class Run:
     def events(self) -> int:
         return sum(sequence - self.after.get(store, 0) for store, sequence in self.upto.items())
 
+    @property
+    def folder(self) -> str:
+        """What it wrote, in the target's folder."""
+        return f"run={self.name}"
+
     def told(self, folder: str, seconds: float) -> str:
         """What the command prints."""
-        return f"run {self.number}: {self.events:,} events to {folder}/run={self.name} in {seconds:,.1f} s"
+        return f"run {self.number}: {self.events:,} events to {folder}/{self.folder} in {seconds:,.1f} s"
 
 
 def export(
@@ -98,7 +103,7 @@ def export_once(spark: SparkSession, paths: list[str], folder: str, by: By = "da
 
     target = TargetFolder(spark, folder)
     run = _interrupted(target)
-    if run is None or not target.exists(_finished(run)):
+    if run is None or not target.exists(run.folder):
         snapshots = take_snapshots(paths)
         run = run or _next(target, snapshots, by, buckets)
         if run is None:
@@ -106,13 +111,9 @@ def export_once(spark: SparkSession, paths: list[str], folder: str, by: By = "da
         staging = f"_run-{run.name}"
         target.remove(staging)
         _write(_divided(spark, snapshots, run), run, target.at(staging))
-        target.rename(staging, _finished(run))
+        target.rename(staging, run.folder)
     target.write(f"{BOOK}/{run.name}{_DONE}", {"events": run.events})
     return run
-
-
-def _finished(run: Run) -> str:
-    return f"run={run.name}"
 
 
 def _folder(to: str) -> str:
