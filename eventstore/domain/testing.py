@@ -26,7 +26,7 @@ from eventstore.domain.handling import Handled, Handler
 from eventstore.domain.projection import Projection, Row, fold
 from eventstore.domain.reaction import Reaction
 from eventstore.domain.restoring import restore
-from eventstore.errors import EventStoreError, Rejected
+from eventstore.errors import DomainRefused, EventStoreError, Rejected
 from eventstore.model import Committed, Event
 
 AGGREGATE_ID = "aggregate-1"
@@ -63,9 +63,11 @@ class Scenario:
     def when(self, command: object) -> Self:
         """Runs the command's handler, also one that is async."""
         assert self._handled is None or self._handled.error is None, f"not expected: {_told(self._handled)}"
-        raw = encode_command(command)
         try:
+            raw = encode_command(command)
             handler, decoded = self._domain_of(command).decode(raw.type, raw.payload, raw.aggregate_id)
+        except DomainRefused:  # the class is wrong, whatever command is made of it
+            raise
         except EventStoreError as error:
             self._handled, self._events = Handled(b"", 0, error), []
             return self

@@ -1,4 +1,4 @@
-"""A Spark session with the settings that the source wants, and Java looked for before Spark does."""
+"""A Spark session with the settings that the source wants; Java and the libraries are looked for before Spark does."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 from eventstore.errors import FolderRefused
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JAVA_MIN: Final = 17
+LIBRARIES: Final = ("pyspark", "pyarrow", "pandas")
 SETTINGS: Final = {
     "spark.sql.python.filterPushdown.enabled": "true",  # off by default, and then Spark refuses the source's queries
     "spark.python.unix.domain.socket.enabled": "true",  # a fifth faster than TCP on loopback
@@ -27,8 +29,9 @@ def start_session(name: str, master: str | None = None, settings: dict[str, str]
     """A session, on `master` or on whatever spark-submit was told.
 
     Raises:
-        FolderRefused: Java is missing or too old.
+        FolderRefused: Java or a library is missing, or too old.
     """
+    check_libraries()
     check_java()
     from pyspark.sql import SparkSession
 
@@ -39,6 +42,16 @@ def start_session(name: str, master: str | None = None, settings: dict[str, str]
     for key, value in {**SETTINGS, **(settings or {})}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def check_libraries() -> None:
+    """
+    Raises:
+        FolderRefused: one that Spark needs is missing; says how to install it.
+    """
+    for name in LIBRARIES:
+        if find_spec(name) is None:
+            raise FolderRefused(name, "is not installed; pip install 'eventstore-trio[spark]' brings what Spark jobs need")
 
 
 def check_java() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from eventstore.errors import FolderRefused
 from pyspark_eventstore.session import check_java
 from tests.spark.loading import load
 from tests.spark.made import three_states
+from tests.waiting import DEADLINE_SECONDS
 
 
 def flip(path: Path, offset: int) -> None:
@@ -34,6 +37,19 @@ def complaint(spark: SparkSession, *paths: Path | str, schema: str | None = None
 def shard(tmp_path: Path) -> Path:
     three_states(tmp_path / "shard").close()
     return tmp_path / "shard"
+
+
+def test_the_command_without_spark_says_what_brings_it(shard: Path) -> None:
+    """Also importing the package needs none of it."""
+    script = f"""
+import sys
+sys.modules.update(dict.fromkeys(["pyspark", "pyarrow", "pandas"]))  # to be found nowhere
+from pyspark_eventstore.main import run
+sys.exit(run(["verify", {str(shard)!r}]))
+"""
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=DEADLINE_SECONDS)
+    told = "error: pyspark: is not installed; pip install 'eventstore-trio[spark]' brings what Spark jobs need\n"
+    assert (result.returncode, result.stderr) == (1, told)
 
 
 def test_a_path_that_is_not_there(spark: SparkSession, tmp_path: Path) -> None:
