@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
 import time
+import traceback
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
 
@@ -22,6 +24,7 @@ HandlerFunction: TypeAlias = Callable[[Any, Any], None] | Callable[[Any, Any], A
 _TEXT_CHARACTERS_MAX: Final = 300
 _COMPLAINT_SECONDS: Final = 10.0  # so often at most is it logged that a handler raised: it may do so for every command
 _FIELD_TYPES: Final = frozenset({str, int, bool, type(None)})
+_HERE: Final = os.path.dirname(__file__)
 _log = logging.getLogger(__name__)
 
 
@@ -103,13 +106,17 @@ class Handler:
         return Handled(b"", 0, self._told(error), touched)
 
     def _told(self, error: Exception) -> EventStoreError:
-        """What the sender is told: what the domain or this package says, and of any other exception its name and text."""
+        """What the sender is told: what the domain or this package says, and of any other exception its name and text.
+
+        Whatever is no rejection is the handler's fault, such as an event with a text where a number is due, and logged.
+        """
+        if not isinstance(error, Rejected):
+            self._complain(error)
         if isinstance(error, EventStoreError) and "fields" in vars(error):  # else its __init__ is the domain's own, and wrong
             for field, value in error.fields.items():
                 if type(value) not in _FIELD_TYPES:  # the wire has no other
                     error.fields[field] = shown(value)
             return error.with_traceback(None)  # its frames would keep command and aggregate alive
-        self._complain(error)
         name = type(error).__name__
         return HandlerFailed(f"{self.name} raised {name}: {text_of(error)}", handler=self.name, error=name)
 
@@ -128,6 +135,12 @@ def text_of(error: BaseException) -> str:
         return str(error)[:_TEXT_CHARACTERS_MAX]
     except Exception as another:
         return f"its text raised {type(another).__name__}"
+
+
+def line_of(error: BaseException) -> str:
+    """Where somebody else's code raised it, or called what did, as " (file:line)"; nothing where this package found fault."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_HERE)]
+    return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
 
 
 _NOTHING: Final = Handled(b"", 0)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import importlib
 import sys
-import traceback
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
 from eventstore.domain.domain import Domain
-from eventstore.domain.handling import text_of
+from eventstore.domain.handling import line_of, text_of
 from eventstore.domain.projection import Projection
 from eventstore.errors import DomainRefused
 from eventstore.fields import shown
@@ -77,7 +76,7 @@ def _module(what: str, name: str, place: str, folder: Path) -> ModuleType:
         raise _refused(what, place, f"module {name!r} imports {error.name!r}, which is not there") from error
     except (Exception, SystemExit) as error:  # importing runs the author's code
         raise _refused(
-            what, place, f"importing {name!r} raised {type(error).__name__}: {text_of(error)}{_line(error)}"
+            what, place, f"importing {name!r} raised {type(error).__name__}: {text_of(error)}{line_of(error)}"
         ) from error
 
 
@@ -100,11 +99,6 @@ def _choice(what: str, place: str) -> str:
         name for name, value in there if isinstance(value, kind) or (isinstance(value, type) and kind in value.__mro__[1:])
     ]
     return f"; the module has {', '.join(names[:_CHOICES_MAX])}" if names else f"; the module has no {what}"
-
-
-def _line(error: BaseException) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
 
 
 def _refused(what: str, place: str, why: str, **fields: str | int | bool | None) -> DomainRefused:

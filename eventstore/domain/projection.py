@@ -19,7 +19,7 @@ from uuid import UUID
 
 from eventstore.domain.codec import PayloadCodec, described
 from eventstore.domain.event_type import EventType
-from eventstore.domain.handling import text_of
+from eventstore.domain.handling import line_of, text_of
 from eventstore.domain.methods import Collecting, can_be_called, marking
 from eventstore.errors import DomainRefused, EventStoreError, ProjectionFailed
 from eventstore.fields import check_text, shown
@@ -209,7 +209,7 @@ def fold(
 
 
 def failed(projection: Projection[Any], event: Event, error: Exception) -> ProjectionFailed:
-    text = error.message if isinstance(error, EventStoreError) else f"{type(error).__name__}: {text_of(error)}"
+    text = error.message if isinstance(error, EventStoreError) else f"{type(error).__name__}: {text_of(error)}{line_of(error)}"
     return ProjectionFailed(
         f"projection {projection.name!r} failed at sequence {event.sequence}, aggregate {event.aggregate_id!r}, version "
         f"{event.version}, type {event.type!r}: {text}",

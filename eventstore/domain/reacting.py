@@ -14,7 +14,7 @@ import anyio.to_thread
 
 from eventstore.domain.domain import Domain
 from eventstore.domain.following import Batch, Followable, follow
-from eventstore.domain.handling import text_of
+from eventstore.domain.handling import line_of, text_of
 from eventstore.domain.reaction import Reaction, SendCommand
 from eventstore.errors import EventStoreError, ProjectionFailed
 from eventstore.fields import check_int
@@ -111,7 +111,7 @@ async def _run(reaction: Reaction, event: Event, send: SendCommand) -> None:
 
 
 def _failed(reaction: Reaction, event: Event, error: Exception) -> ProjectionFailed:
-    text = error.message if isinstance(error, EventStoreError) else text_of(error)
+    text = error.message if isinstance(error, EventStoreError) else text_of(error) + line_of(error)
     return ProjectionFailed(
         f"reaction {reaction.name!r} failed at sequence {event.sequence}, aggregate {event.aggregate_id!r}, version "
         f"{event.version}, type {event.type!r}: {type(error).__name__}: {text}",

@@ -175,9 +175,14 @@ def test_any_other_exception_is_told_by_name_and_bounded() -> None:
     assert not handled.touched
 
 
-def test_where_a_handler_raised_is_logged_and_not_for_every_command(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("kind", [KeyError, es.PayloadInvalid])
+def test_where_a_handler_raised_is_logged_and_not_for_every_command(
+    kind: type[Exception], caplog: pytest.LogCaptureFixture
+) -> None:
     def fail(command: Do, thing: Thing) -> None:
-        raise KeyError("k")
+        if kind is KeyError:
+            raise KeyError("k")
+        thing.apply(Added("a lot"))  # type: ignore[arg-type] # on purpose
 
     handler = Handler(command_type(Do), Thing, fail)
     for _ in range(3):
@@ -185,7 +190,15 @@ def test_where_a_handler_raised_is_logged_and_not_for_every_command(caplog: pyte
     (told,) = caplog.records
     assert told.getMessage() == f"handler {handler.name} raised (1 so far)"
     assert told.exc_info is not None
-    assert told.exc_info[0] is KeyError
+    assert told.exc_info[0] is kind
+
+
+def test_a_rejection_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(command: Do, thing: Thing) -> None:
+        d.reject("not today")
+
+    assert isinstance(run(refuse, new(Thing, "t-1")).error, es.Rejected)
+    assert not caplog.records
 
 
 def test_an_exception_whose_text_raises_is_told_as_well() -> None:
