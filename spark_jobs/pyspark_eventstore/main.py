@@ -1,7 +1,8 @@
 """The command `eventstore-spark`: its sub-commands, and what becomes of errors.
 
-As with `eventstore`: what a user can cause ends in one line on standard error and exit code 1 (2 where the command line itself
-is wrong). Of an error in a worker, that line is what the reader said and not the two stack traces around it.
+As with `eventstore`: what a user can cause ends in one line on standard error and exit code 1, or 2 where what was typed is
+wrong by itself (`InvalidArgument`, `DomainRefused`, and what typer refuses). Of an error in a worker, that line is what the
+reader said and not the two stack traces around it.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ import sys
 
 import typer
 
-from eventstore.errors import EventStoreError
+from eventstore.errors import DomainRefused, EventStoreError, InvalidArgument
 from pyspark_eventstore import exporting, rebuilding, shipping, verifying
 
 _INTERRUPTED = 130
-_OUR_ERROR = re.compile(r"eventstore\.errors\.\w+: (.+)")
+_OUR_ERROR = re.compile(r"eventstore\.errors\.(\w+): (.+)")
+_WRONG_BY_ITSELF = frozenset({InvalidArgument.__name__, DomainRefused.__name__})
 
 app = typer.Typer(
     name="eventstore-spark",
@@ -40,7 +42,7 @@ def run(arguments: list[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return _INTERRUPTED
     except EventStoreError as error:
-        return _told(error.message, 1)
+        return _told(error.message, _code_of(type(error).__name__))
     except Exception as error:
         usage = getattr(error, "format_message", None)  # typer's errors of usage
         if usage is not None:
@@ -48,8 +50,12 @@ def run(arguments: list[str]) -> int:
         found = _OUR_ERROR.search(str(error))
         if found is None:
             raise
-        return _told(found[1], 1)
+        return _told(found[2], _code_of(found[1]))
     return code if isinstance(code, int) else 0
+
+
+def _code_of(error: str) -> int:
+    return 2 if error in _WRONG_BY_ITSELF else 1
 
 
 def _told(message: str, code: int) -> int:

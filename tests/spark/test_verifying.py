@@ -184,9 +184,9 @@ def test_a_target_and_a_projection_that_are_none_are_told_before_spark_starts(
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     rebuild = ["rebuild", str(sound), "--projection"]
-    assert run([*rebuild, "tests.spark.balances:Balances", "--to", "csv:out"]) == 1
+    assert run([*rebuild, "tests.spark.balances:Balances", "--to", "csv:out"]) == 2
     assert capsys.readouterr().err.startswith("error: --to is 'csv:out', it is parquet:FOLDER or postgresql://")
-    assert run([*rebuild, "tests.spark.balances:Balance", "--to", "parquet:out"]) == 1
+    assert run([*rebuild, "tests.spark.balances:Balance", "--to", "parquet:out"]) == 2
     assert "Balance" in capsys.readouterr().err
     assert run([*rebuild, "tests.spark.balances:Balances", "--to", "postgresql://nobody@127.0.0.1:1/x"]) == 1
     assert "projection 'balances' cannot use PostgreSQL: connection failed" in capsys.readouterr().err
