@@ -100,7 +100,7 @@ class LoggedProcess:
         """SIGKILL, if it still runs."""
         if self.process.poll() is None:
             self.process.kill()
-            self.process.wait()
+            self.process.wait(DEADLINE_SECONDS)
 
     def __enter__(self) -> Self:
         return self

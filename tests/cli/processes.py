@@ -151,7 +151,7 @@ class Server:
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
-            self.process.wait()
+            self.process.wait(DEADLINE_SECONDS)
 
 
 def line(aggregate_id: str, command_id: str, event_type: str = "Happened", data: object = 1, **more: object) -> str:

@@ -80,7 +80,7 @@ def projectors(server: Server, folder: Path, *arguments: object, count: int = 1)
         for each in running:
             if not each.ended:
                 each.process.kill()
-            each.process.wait()
+            each.process.wait(DEADLINE_SECONDS)
 
 
 def test_a_table_is_brought_up_to_date_and_goes_on_from_there(serve: Serve, tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def work(tmp_path: Path) -> Iterator[Work]:
     for worker in workers:
         if worker.process.poll() is None:
             worker.process.kill()
-            worker.process.wait()
+            worker.process.wait(DEADLINE_SECONDS)
 
 
 def send(worker: Worker, command: str, **fields: object) -> str:

@@ -91,7 +91,7 @@ def test_each_event_counts_once_however_often_the_projector_is_killed(tmp_path: 
                     wait_until(lambda before=before: checkpoint(path) > before + EVENTS_BETWEEN, "the projector is on its way")
                 finally:
                     process.kill()
-                    process.wait()
+                    process.wait(DEADLINE_SECONDS)
         finally:
             appender.stopped.set()
             appender.join()

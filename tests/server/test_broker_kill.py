@@ -9,6 +9,7 @@ import pytest
 from tests.server.conftest import Launch
 from tests.server.message_ledger import MessageLedger
 from tests.server_process import ServerProcess
+from tests.waiting import DEADLINE_SECONDS
 
 pytestmark = pytest.mark.heavy
 KIB = 1024
@@ -39,7 +40,7 @@ def test_no_acknowledged_message_is_lost_and_none_is_skipped(
                 victim.process.kill()
 
         ledger.run(server.port, kill)
-        assert server.process.wait() == -9
+        assert server.process.wait(DEADLINE_SECONDS) == -9
         server = launch(data=server.data, **settings)
         ledger.check(server.port)
     assert ledger.handled

@@ -12,6 +12,7 @@ import pytest
 from tests.server.conftest import Launch
 from tests.server.ledger import Ledger
 from tests.server_process import ServerProcess
+from tests.waiting import DEADLINE_SECONDS
 
 pytestmark = pytest.mark.heavy
 KIB = 1024
@@ -43,7 +44,7 @@ def test_what_was_acknowledged_survives_a_kill(launch: Launch, seed: str, rounds
                 victim.process.kill()
 
         ledger.run(server.address, commits=10_000, at=kill)
-        assert server.process.wait() == -9
+        assert server.process.wait(DEADLINE_SECONDS) == -9
         server = launch(data=server.data, **settings)
         ledger.check(server.address)
         ledger.settle(server.address)

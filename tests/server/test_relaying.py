@@ -87,7 +87,7 @@ def test_whichever_process_is_killed_nothing_is_left_out(tmp_path: Path) -> None
                         wait_until(lambda broker=broker, total=total: _count(broker) >= total, "all are published")  # type: ignore[misc]
             finally:
                 process.kill()
-                process.wait()
+                process.wait(DEADLINE_SECONDS)
         relayed(source, target)
         with blocking.connect(source.address) as events, blocking.connect(target.address) as broker:
             assert check(events, published(broker)) <= 64 * 2, "no more than was on its way when the relay was killed"

@@ -63,4 +63,4 @@ def test_what_is_stopped_before_it_has_caught_up_does_not_end_well(tmp_path: Pat
         assert process.wait(DEADLINE_SECONDS) == 130
     finally:
         process.kill()
-        process.wait()
+        process.wait(DEADLINE_SECONDS)

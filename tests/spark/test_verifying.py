@@ -17,8 +17,8 @@ from eventstore.chunks.header import RECORDS_FROM
 from eventstore.store.commit import HEADER, HEADER_BYTES
 from pyspark_eventstore.main import run
 from pyspark_eventstore.verifying import Finding, told, verify_shards
+from tests.processes import run_to_end
 from tests.spark.made import three_states
-from tests.spark.processes import run_to_end
 from tests.spark.settings import settings_folder
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from tests.spark.processes import run_to_end
+from tests.processes import run_to_end
 from tests.spark.settings import settings_folder
 
 ROOT = Path(__file__).parents[2]

@@ -7,22 +7,21 @@ Python's lock while it waits for a page waits for ever.
 
 from __future__ import annotations
 
-import subprocess
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.processes import run_to_end
 from tests.store import slow_pages
+
+ROOT = Path(__file__).parents[2]
 
 
 def scan(kind: str, folder: Path) -> str:
-    command = [sys.executable, "-m", "tests.store.slow_pages", kind, str(folder)]
-    try:
-        result = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30)
-    except subprocess.TimeoutExpired:
-        return "it stands still"
-    return result.stdout.strip() or result.stderr
+    done = run_to_end([sys.executable, "-m", "tests.store.slow_pages", kind, str(folder)], ROOT, dict(os.environ), 30.0)
+    return done.stdout.strip() or done.stderr
 
 
 @pytest.mark.skipif(not slow_pages.available(), reason="userfaultfd is not to be had here")

@@ -1,4 +1,4 @@
-"""Programs that start Java, and what that starts: run to their end, or ended with all of it."""
+"""Programs that may hang, and what they start: run to their end, or ended with all of it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
 
+from tests.waiting import DEADLINE_SECONDS
+
 SECONDS_MAX = 180.0
 
 
-def run_to_end(command: Sequence[str], folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+def run_to_end(
+    command: Sequence[str], folder: Path, environment: dict[str, str], seconds: float = SECONDS_MAX
+) -> subprocess.CompletedProcess[str]:
     """What it printed, and its exit code. Its output goes to files: a pipe would be open as long as anything it left behind."""
     with TemporaryFile("w+") as stdout, TemporaryFile("w+") as stderr:
         process = subprocess.Popen(
@@ -22,13 +26,13 @@ def run_to_end(command: Sequence[str], folder: Path, environment: dict[str, str]
         )  # fmt: skip
         late = ""
         try:
-            process.wait(SECONDS_MAX)
+            process.wait(seconds)
         except subprocess.TimeoutExpired:
-            late = f"\nnot within {SECONDS_MAX:g} s"
+            late = f"\nnot within {seconds:g} s"
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-        code = process.wait()
+        code = process.wait(DEADLINE_SECONDS)
         stdout.seek(0)
         stderr.seek(0)
         return subprocess.CompletedProcess(command, code, stdout.read(), stderr.read() + late)
