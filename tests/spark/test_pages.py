@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
+
+from eventstore.model import NewEvent
 from pyspark_eventstore.options import parse_options
+from pyspark_eventstore.session import why_no_java
 from pyspark_eventstore.table import COLUMNS
+from tests.processes import run_to_end
+from tests.spark.made import MadeStore
+from tests.spark.settings import settings_folder
 
 ROOT = Path(__file__).parents[2]
 
@@ -34,6 +43,25 @@ def test_the_page_of_spark_names_every_column_and_every_option() -> None:
     for name, value in given.items():
         assert f"`{name}`" in options
         parse_options({"path": "x", name: value})
+
+
+@pytest.mark.heavy
+def test_the_program_of_the_page_prints_what_is_below_it(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """On the bank of the README."""
+    if (reason := why_no_java()) is not None:
+        pytest.skip(reason)
+    program, printed = re.findall(r"^```\w+ totals.py\n(.*?)^```$", page("SPARK.md"), flags=re.M | re.S)
+    store = MadeStore(tmp_path / "accounts")
+    for place, (account, cents) in enumerate([("acc-1", 100), ("acc-1", -30), ("acc-2", 7), ("acc-1", 5)]):
+        store.append(account, NewEvent("Moved", {"cents": cents}), command_id=f"c-{place}")
+    store.close()
+    (tmp_path / "totals.py").write_text(program)
+    settings = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_CONF_DIR": str(settings_folder(tmp_path_factory.mktemp("spark"))),
+    }  # fmt: skip
+    done = run_to_end(["python3", "totals.py"], tmp_path, {**os.environ, **settings})
+    assert done.stdout.strip() == printed.strip(), done.stderr
 
 
 def test_the_picture_of_the_walk_through_shows_the_table_above_it() -> None:
