@@ -4,7 +4,7 @@ In README.md a block of Python is a complete program, and the block of text behi
 its own; only the address in it is replaced, by that of a server that was started for it. A block of Python with the name of a
 file is that file. A block of console with a name is a
 session in a shell: lines that begin with `$` are run one after the other, the others are what they print. Times and speeds are
-compared by their form. In docs/HACKING.md a block of Python is a module of tests.
+compared by their form. So it is in docs/BROKER.md. In docs/HACKING.md a block of Python is a module of tests.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ def programs() -> list[tuple[str, str]]:
     return re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```", README, flags=re.M | re.S)
 
 
-def file_of(name: str) -> str:
-    """The content of a file that README.md shows."""
-    found = re.search(rf"^```python {re.escape(name)}\n(.*?)^```", README, flags=re.M | re.S)
+def file_of(name: str, page: str = README) -> str:
+    """The content of a file that the page shows."""
+    found = re.search(rf"^```python {re.escape(name)}\n(.*?)^```", page, flags=re.M | re.S)
     assert found is not None
     return found[1]
 
 
-def session(name: str) -> Session:
+def session(name: str, page: str = README) -> Session:
     """The commands of a block, each with the lines it prints."""
-    found = re.search(rf"^```console {name}\n(.*?)^```", README, flags=re.M | re.S)
+    found = re.search(rf"^```console {name}\n(.*?)^```", page, flags=re.M | re.S)
     assert found is not None
     commands: Session = []
     for line in found[1].splitlines():
@@ -65,6 +65,7 @@ def without_times(text: str) -> list[str]:
         (r"\d{4}-\d\d-\d\dT[\d:.]+(\+00:00|Z)", "TIME"),
         (r"[\d,]+ (events|commands|messages)/s", "SPEED"),
         (r"\b\d+\.\d+ s\b", "SECONDS"),
+        (r"\b[0-9a-f]{20}\b", "MESSAGE"),
         (r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "UUID"),
     ):
         text = re.sub(pattern, word, text)
@@ -98,19 +99,20 @@ async def run_program(source: str, expected: str, folder: Path, address: str) ->
     assert await output_of([sys.executable, "-W", "error", "-c", program], folder) == expected
 
 
-async def run_session(name: str, folder: Path, path: str, address: str) -> None:
-    for command, expected in session(name):
+async def run_session(name: str, folder: Path, path: str, address: str, page: str = README) -> None:
+    for command, expected in session(name, page):
         printed = await output_of(["sh", "-c", command], folder, PATH=path, EVENTSTORE_STORE=address)
         assert without_times(printed) == without_times("\n".join(expected)), command
 
 
-def write_launcher(folder: Path) -> str:
-    """A command `eventstore` for the shell; the value of PATH that finds it."""
-    launcher = folder / "bin" / "eventstore"
-    launcher.parent.mkdir()
-    launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m eventstore.cli.main "$@"\n')
-    launcher.chmod(0o755)
-    return f"{launcher.parent}{os.pathsep}{os.environ['PATH']}"
+def write_launchers(folder: Path) -> str:
+    """The commands `eventstore` and `python3` for the shell; the value of PATH that finds them."""
+    (folder / "bin").mkdir()
+    for name, arguments in (("eventstore", "-m eventstore.cli.main "), ("python3", "")):
+        launcher = folder / "bin" / name
+        launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments}"$@"\n')
+        launcher.chmod(0o755)
+    return f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
 
 
 # -- README.md ------------------------------------------------------------------------------------------------------------
@@ -157,7 +159,7 @@ async def test_the_page_can_be_followed_from_top_to_bottom(tmp_path: Path, monke
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     folders = re.findall(r"eventstore serve --data \./(\w+)", README)
     assert folders == ["data", "accounts", "data", "tour"]
-    path, examples = write_launcher(tmp_path), programs()
+    path, examples = write_launchers(tmp_path), programs()
     with ServerProcess(tmp_path / folders[0]) as server:
         for source, expected in examples[:3]:
             await run_program(source, expected, tmp_path, server.address)
@@ -193,6 +195,13 @@ def test_there_is_one_place_for_the_tables_of_the_benchmark() -> None:
 
 
 # -- the other pages ------------------------------------------------------------------------------------------------------
+
+
+async def test_the_session_of_the_broker_prints_what_its_page_says(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "BROKER.md").read_text(encoding="utf-8")
+    async with served(tmp_path / "served") as server:
+        (tmp_path / "bill.py").write_text(file_of("bill.py", page).replace(ADDRESS, server.address))
+        await run_session("broker", tmp_path, write_launchers(tmp_path), server.address, page)
 
 
 def prose(page: Path) -> str:
