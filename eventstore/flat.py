@@ -103,9 +103,12 @@ class Decoder:
             unpacker.feed(payload)
             unpacker.feed(self._packed_end)
             values: list[Scalar] = list(islice(unpacker, self._values_max + 1))
-        except Exception as error:  # msgpack raises ValueError, its own classes and BufferFull alike
+        except (ValueError, msgpack.exceptions.UnpackException) as error:  # what msgpack raises, and its hook
             self._renew()
             raise Malformed(f"not flat msgpack: {str(error) or type(error).__name__}") from None
+        except BaseException:  # a signal's handler
+            self._renew()
+            raise
         if not values or values.pop() != self._end:
             self._renew()
             raise Malformed(f"the last value is cut off, or there are more than {self._values_max} values")

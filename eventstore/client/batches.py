@@ -163,30 +163,38 @@ class BatchQueue(Generic[S, R, Q]):
         return Run(batch, batch.add(rows, size_bytes), count)
 
     def next(self) -> Batch[S, R, Q] | None:
-        """The batch to send now, if there is one."""
+        """The batch to send now, if there is one: then say that it has `left`."""
         if self._in_flight >= WINDOW:
             return None
-        batch = self._open
         if self._full:
-            batch = self._full.popleft()
-        elif batch is None or (self._in_flight >= EAGER_WINDOW and len(batch.rows) < FULL_ROWS):
+            return self._full[0]
+        batch = self._open
+        if batch is None or (self._in_flight >= EAGER_WINDOW and len(batch.rows) < FULL_ROWS):
             return None
-        else:
+        return batch
+
+    def left(self, batch: Batch[S, R, Q]) -> None:
+        """What `next` gave is in flight."""
+        if batch is self._open:
             self._open = None
+        else:
+            self._full.popleft()
         self._in_flight += 1
         self._waiting_bytes -= batch.size_bytes
         self._waiting_rows -= len(batch.rows)
-        return batch
 
     def fail(self, error: EventStoreError) -> None:
         """Ends the batches that have not left."""
-        batches = [*self._full, *([self._open] if self._open else [])]
+        for batch in (*self._full, *([self._open] if self._open else [])):
+            self._in_flight += 1  # as if it had been sent
+            batch.fail(error)
         self._full.clear()
         self._open = None
         self._waiting_bytes = self._waiting_rows = 0
-        for batch in batches:
-            self._in_flight += 1  # as if it had been sent
-            batch.fail(error)
+
+    def start_over(self) -> None:
+        """All batches have failed, however far they had come."""
+        self._in_flight = 0
 
     @property
     def waiting(self) -> bool:

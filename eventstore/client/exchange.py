@@ -3,6 +3,9 @@
 A lock makes whole exchanges atomic, so that threads may share a client; an answer that comes in while another thread
 waits for its own is kept in the session. While more is to be sent than the kernel takes, what arrives is read as well:
 two sides that only write would wait for each other for ever.
+
+The handler of a signal may raise between any two steps (Ctrl-C, or an alarm that limits a call). Nobody knows then how far the
+session came, so the next who uses it lets it start over: on a new connection, and all that others waited for has failed.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, islice
+from types import TracebackType
 from typing import Final, TypeVar
 
 from eventstore.allocator import expect_large_buffers
@@ -39,6 +43,27 @@ _CAN_LOOK_OUT: Final = (os.cpu_count() or 1) > 1
 _receiving: Final[set[Exchange]] = set()  # of this process; adding and discarding are safe in any thread
 
 
+class _Quiet(OSError):
+    """The server says nothing."""
+
+
+class _Whole:
+    """Around every use of the session, within the lock: whether the one before came to its end. If not, `mend` is called."""
+
+    def __init__(self, mend: Callable[[], None]) -> None:
+        self._mend = mend
+        self._broken = False
+
+    def __enter__(self) -> None:
+        if self._broken:
+            self._mend()
+        self._broken = True
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is None or issubclass(kind, EventStoreError):
+            self._broken = False
+
+
 class Exchange:
     """Owns the session. Times are those of `Options`."""
 
@@ -49,6 +74,7 @@ class Exchange:
         self.session: Session[Flag] = Session(options.name, Flag)
         self._backoff = Backoff(options.reconnect_timeout)
         self._lock = threading.RLock()
+        self._whole = _Whole(self._start_over)
         self._socket: socket.socket | None = None
         self._receive_bytes = _RECEIVE_BYTES
         self._shy = 0  # for so many receives nobody is looked out for
@@ -63,12 +89,14 @@ class Exchange:
             ConnectionLost: the server cannot be reached.
             EventStoreError: it can, but does not take this client.
         """
-        with self._lock:
+        with self._lock, self._whole:
             if self._closed:
                 raise Closed(f"the client of {self._address} was closed; connect anew")
             try:
                 self._connect()
             except OSError as error:
+                if _of_a_handler(error):
+                    raise
                 raise lost(self._address, error) from None
             self._unusable = None
 
@@ -80,20 +108,20 @@ class Exchange:
         if sock is not None:
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)  # wakes the thread that holds the lock
-        with self._lock:
+        with self._lock, self._whole:
             self._disconnect()
             self.session.fail(closed)
 
     def start(self, waiting: Waiting) -> None:
         """Sends a request without waiting for its answer."""
-        with self._lock:
+        with self._lock, self._whole:
             self._check()
             self.session.add(waiting)
             self._send_or_lose()
 
     def put(self, queue: BatchQueue[Flag, R, Q], row: R) -> Q:
         """Sends a row in a batch and waits for what becomes of it; raises that, if it is an error."""
-        with self._lock:
+        with self._lock, self._whole:
             self._check()
             while not queue.has_room:
                 self._step()
@@ -126,7 +154,7 @@ class Exchange:
     def put_many(self, queue: BatchQueue[Flag, R, Q], rows: Sequence[R]) -> list[Run[Flag, R, Q]]:
         """Queues many and sends what may leave now; `finish` waits for the answers, and sends the rest."""
         queued: list[Run[Flag, R, Q]] = []
-        with self._lock:
+        with self._lock, self._whole:
             for run, size_bytes in runs(queue.kind, rows):
                 self._check()
                 while not queue.has_room:
@@ -138,14 +166,14 @@ class Exchange:
     def finish(self, done: Flag) -> None:
         """Sends and receives until `done` is set."""
         while not done.is_set():
-            with self._lock:
+            with self._lock, self._whole:
                 while not done.is_set():
                     self._check()
                     self._step()
 
     def grant(self, subscription: Waiting, credit: int) -> None:
         """Lets the server send so many bytes more for a subscription."""
-        with self._lock:
+        with self._lock, self._whole:
             self.session.grant(subscription, credit)
             self._send_or_lose()
 
@@ -169,12 +197,11 @@ class Exchange:
         try:
             if data:
                 self._send(data)
-        except (OSError, EventStoreError):
+        except (OSError, EventStoreError) as error:
+            if _of_a_handler(error):
+                raise
             self._disconnect()
             return False
-        except BaseException:  # Ctrl-C, with half a frame on its way
-            self._disconnect()
-            raise
         return True
 
     def _receive_or_lose(self) -> None:
@@ -182,12 +209,11 @@ class Exchange:
         answered = session.answered
         try:
             self._receive_or_ask()
-        except (OSError, EventStoreError):
+        except (OSError, EventStoreError) as error:
+            if _of_a_handler(error):
+                raise
             self._disconnect()
             return
-        except BaseException:
-            self._disconnect()
-            raise
         if session.answered != answered:
             self._backoff.recovered()
         if session.drained:
@@ -208,7 +234,7 @@ class Exchange:
         """Takes what comes next. A server that is silent for too long is asked whether it is there."""
         try:
             self._receive()
-        except TimeoutError:
+        except _Quiet:
             self.session.add(Call(Ping(), Flag()))
             self._send(self.session.data_to_send())
             self._receive()
@@ -235,13 +261,13 @@ class Exchange:
         """Until the socket is ready; what for.
 
         Raises:
-            TimeoutError: it is not within the silence timeout.
+            _Quiet: it is not within the silence timeout.
         """
         waiting = select.poll()
         waiting.register(sock, wanted)
         ready = waiting.poll(self._options.silence_timeout * 1000)
         if not ready:
-            raise TimeoutError(f"neither sent nor received anything for {self._options.silence_timeout:g} s")
+            raise _Quiet(f"neither sent nor received anything for {self._options.silence_timeout:g} s")
         return ready[0][1]
 
     def _look_out(self, sock: socket.socket) -> bytes | None:
@@ -280,6 +306,8 @@ class Exchange:
             try:
                 self._connect()
             except (OSError, EventStoreError) as error:
+                if _of_a_handler(error):
+                    raise
                 fatal = self.session.fatal
                 if fatal is not None or self._backoff.expired(time.monotonic()):
                     self._backoff.recovered()  # the next call tries anew
@@ -289,7 +317,7 @@ class Exchange:
 
     def _connect(self) -> None:
         timeout = self._options.connect_timeout
-        sock = socket.create_connection(self._address, timeout)
+        sock = self._socket = socket.create_connection(self._address, timeout)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.sendall(self.session.connected())
@@ -298,14 +326,12 @@ class Exchange:
                 if not data:
                     raise ConnectionError("the connection was closed before the hello was answered")
                 self.session.receive(data)
+            sock.setblocking(False)
         except BaseException as error:
-            sock.close()
-            self.session.disconnected()
-            if isinstance(error, TimeoutError):
+            self._disconnect()
+            if isinstance(error, TimeoutError) and not _of_a_handler(error):
                 raise Silent(timeout) from None
             raise
-        sock.setblocking(False)
-        self._socket = sock
         self._backoff.connected(time.monotonic())
 
     def _disconnect(self) -> None:
@@ -313,3 +339,14 @@ class Exchange:
             self._socket.close()
             self._socket = None
         self.session.disconnected()
+
+    def _start_over(self) -> None:
+        """Whoever used the session last was interrupted in the middle of it."""
+        self._backoff.recovered()
+        self._disconnect()
+        self.session.start_over()
+
+
+def _of_a_handler(error: Exception) -> bool:
+    """Whether a signal's handler raised it, as it does to limit a call: what sockets raise has a number, or this text."""
+    return isinstance(error, TimeoutError) and error.errno is None and error.args != ("timed out",)

@@ -102,15 +102,28 @@ class Session(Generic[S]):
 
     def fail(self, error: EventStoreError) -> None:
         """Nobody needs to wait any longer."""
-        waiting = [*self._sent.values(), *self._unsent]
+        for each in (*self._sent.values(), *self._unsent):
+            each.fail(error)
         self._sent.clear()
         self._unsent.clear()
-        for each in waiting:
-            each.fail(error)
         self.appends.fail(error)
         self.sends.fail(error)
         for queue in self._messages.values():
             queue.fail(error)
+
+    def start_over(self) -> None:
+        """Whoever used it was interrupted, at whatever step: all who wait are told so, and nothing of before is left. There is
+        no connection any more.
+
+        Wherever a request or a batch goes from one place to another, it is in the new one before it leaves the old, so that it
+        is found here. May itself be interrupted, and called again.
+        """
+        self.fail(_interrupted())
+        self.appends.start_over()
+        self.sends.start_over()
+        for queue in self._messages.values():
+            queue.start_over()
+        self._decode = AnswerDecoder().decode
 
     @property
     def idle(self) -> bool:
@@ -134,11 +147,11 @@ class Session(Generic[S]):
         unanswered = [waiting for waiting in self._sent.values() if waiting.wanted]
         again = [waiting for waiting in unanswered if waiting.resend or waiting.request_id in self._refused]
         unknown = [waiting for waiting in unanswered if not (waiting.resend or waiting.request_id in self._refused)]
+        for waiting in unknown:
+            waiting.fail(_outcome_unknown())
         self._unsent.extendleft(reversed(again))
         self._sent.clear()
         self._refused.clear()
-        for waiting in unknown:
-            waiting.fail(_outcome_unknown())
         self._notices.clear()
         self._reader = FrameReader()
         self.welcome = None
@@ -161,27 +174,26 @@ class Session(Generic[S]):
         waiting_messages = [queue for queue in self._messages.values() if queue.waiting] if self._messages else ()
         if not (self._unsent or self._notices or appends.waiting or sends.waiting or waiting_messages):
             return b""
-        while batch := appends.next() or sends.next():
-            self.add(batch)
-        for queue in waiting_messages:
-            while messages := queue.next():
-                self.add(messages)
+        for queue in (appends, sends, *waiting_messages):
+            while batch := queue.next():
+                self.add(batch)
+                queue.left(batch)
         frames, self._notices = self._notices, []
         room = min(self._requests_max, self.welcome.requests_max) - len(self._sent)
         if room <= 0:  # subscriptions are answered already, and may last for ever
             room += sum(waiting.lasting for waiting in self._sent.values())
         while room > 0 and self._unsent and not self.leaving:
-            waiting = self._unsent.popleft()
-            if not waiting.wanted:
-                continue
-            frame = waiting.encode()
-            limit = self.welcome.frame_bytes_max
-            if len(frame) - LENGTH_BYTES > limit:
-                waiting.fail(_too_large(len(frame) - LENGTH_BYTES, limit))
-                continue
-            self._sent[waiting.request_id] = waiting
-            frames.append(frame)
-            room -= not waiting.lasting
+            waiting = self._unsent[0]
+            if waiting.wanted:
+                frame = waiting.encode()
+                limit = self.welcome.frame_bytes_max
+                if len(frame) - LENGTH_BYTES > limit:
+                    waiting.fail(_too_large(len(frame) - LENGTH_BYTES, limit))
+                else:
+                    self._sent[waiting.request_id] = waiting
+                    frames.append(frame)
+                    room -= not waiting.lasting
+            self._unsent.popleft()
         return b"".join(frames) if len(frames) != 1 else frames[0]
 
     # ---- answers
@@ -254,6 +266,14 @@ def _is_shutting_down(waiting: Waiting, answer: Answer) -> bool:
 def _outcome_unknown() -> ConnectionLost:
     return ConnectionLost(
         "the connection was lost before the answer came: it may have been carried out, or not; look before you try again",
+        outcome="unknown",
+    )
+
+
+def _interrupted() -> ConnectionLost:
+    return ConnectionLost(
+        "another call of this client was interrupted before the answer came: it may have been carried out, or not; look before "
+        "you try again",
         outcome="unknown",
     )
 

@@ -30,7 +30,7 @@ def decode_head(payload: bytes, size_bytes: int, values_max: int) -> list[Scalar
     unpacker.feed(payload[:size_bytes])
     try:
         return list(islice(unpacker, values_max))
-    except Exception as error:
+    except (ValueError, msgpack.exceptions.UnpackException) as error:
         raise Malformed(f"not flat msgpack: {str(error) or type(error).__name__}") from None
 
 

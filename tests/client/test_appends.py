@@ -39,6 +39,7 @@ def leave(queue: Queue) -> list[AppendBatch]:
     """The batches that leave now."""
     batches = []
     while (batch := queue.next()) is not None:
+        queue.left(batch)
         batches.append(batch)
     return batches
 

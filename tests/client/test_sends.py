@@ -92,6 +92,7 @@ def test_each_command_of_a_batch_has_its_outcome() -> None:
     second = queue.add_run(rows(2), 100)
     batch = queue.next()
     assert batch is first.batch is second.batch
+    queue.left(batch)
     rejected = es.Rejected("no", reason="colour")
     told = [
         es.Committed("w-0", 1, 7),
@@ -116,5 +117,6 @@ def test_an_answer_with_too_few_outcomes_fails_every_command_of_the_frame() -> N
     queue = BatchQueue(COMMANDS, Flag)
     run = queue.add_run(rows(2), 100)
     assert queue.next() is run.batch
+    queue.left(run.batch)
     run.batch.receive(Outcomes((4, 0, 0)), 100)
     assert [type(each) for each in run.outcomes()] == [es.ProtocolError] * 2

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import eventstore as es
 from tests.server_thread import ServerThread
@@ -14,8 +11,8 @@ from tests.waiting import DEADLINE_SECONDS
 LARGE = 12 * 1024 * 1024
 
 
-def large(size: int = LARGE) -> list[es.NewEvent]:
-    return [es.NewEvent("T", bytes(size // 4)) for _ in range(4)]
+def large() -> list[es.NewEvent]:
+    return [es.NewEvent("T", bytes(LARGE // 4)) for _ in range(4)]
 
 
 def test_large_appends_go_out_while_a_large_page_comes_in(shared: ServerThread) -> None:
@@ -34,41 +31,6 @@ def test_large_appends_go_out_while_a_large_page_comes_in(shared: ServerThread) 
     thread.start()
     thread.join(DEADLINE_SECONDS)
     assert done == [1, 5, 9]
-
-
-class Interrupted(Exception):
-    """What a user's signal handler raises."""
-
-
-@contextmanager
-def interrupting(seconds: float) -> Iterator[None]:
-    def handler(*_: object) -> None:
-        raise Interrupted
-
-    before = signal.signal(signal.SIGALRM, handler)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
-def test_a_call_that_is_interrupted_leaves_a_client_that_goes_on(shared: ServerThread) -> None:
-    with es.blocking.connect(shared.address) as store:
-        interrupted = 0
-        for attempt in range(1, 9):
-            try:
-                with interrupting(attempt / 1000):
-                    while True:
-                        store.append("often", large(1024 * 1024), es.ANY)
-            except Interrupted:
-                interrupted += 1
-            assert store.version("small") == 0
-        assert interrupted == 8
-        assert store.append("small", [es.NewEvent("T")], 0).version == 1
-        versions = [event.version for event in store.read("often")]
-        assert versions == list(range(1, len(versions) + 1))
 
 
 async def test_subscriptions_that_are_dropped_make_room_for_others(shared: ServerThread) -> None:
