@@ -53,7 +53,8 @@ class BlockingStore:
     """A store on another process. Threads may share one; each call then waits for those before it.
 
     The handler of a signal may raise in the middle of a call (Ctrl-C, an alarm that limits it): the call may have been carried
-    out, and so may those that other threads wait for, which end with ConnectionLost then. The client goes on.
+    out, or be a moment later, and so may those that other threads wait for, which end with ConnectionLost then. The client
+    goes on.
     """
 
     def __init__(self, address: str, options: Options) -> None:

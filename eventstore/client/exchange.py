@@ -11,14 +11,16 @@ session came, so the next who uses it lets it start over: on a new connection, a
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, islice
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Final, TypeVar
 
 from eventstore.allocator import expect_large_buffers
@@ -39,6 +41,7 @@ _RECEIVE_BYTES_MAX: Final = 1024 * 1024
 _LOOK_OUT_SECONDS: Final = 0.0005  # an append, with its sync, is answered within that
 _INTERRUPTED_SECONDS: Final = 0.00005
 _SHY_RECEIVES: Final = 32
+_TIMED_OUT: Final = ("timed out",)  # says a socket with a timeout, without a number
 _CAN_LOOK_OUT: Final = (os.cpu_count() or 1) > 1
 _receiving: Final[set[Exchange]] = set()  # of this process; adding and discarding are safe in any thread
 
@@ -47,21 +50,37 @@ class _Quiet(OSError):
     """The server says nothing."""
 
 
+class _Ended(OSError):
+    """The server has closed the connection."""
+
+
 class _Whole:
-    """Around every use of the session, within the lock: whether the one before came to its end. If not, `mend` is called."""
+    """Around every use of the session, within the lock: whether the one before came to its end. If not, `mend` is called.
+
+    A handler that uses the client itself, and returns, has not ended the call that it came into.
+    """
 
     def __init__(self, mend: Callable[[], None]) -> None:
         self._mend = mend
-        self._broken = False
+        self.broken = False
+        self._user: FrameType | None = None
 
     def __enter__(self) -> None:
-        if self._broken:
+        user = sys._getframe(1)
+        if self.broken and not self._goes_on(user):
             self._mend()
-        self._broken = True
+        self._user = user
+        self.broken = True
+
+    def _goes_on(self, frame: FrameType | None) -> bool:
+        """Whether this is called from within the use before."""
+        while frame is not None and frame is not self._user:
+            frame = frame.f_back
+        return frame is not None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if kind is None or issubclass(kind, EventStoreError):
-            self._broken = False
+        self.broken = kind is not None and not issubclass(kind, EventStoreError)
+        self._user = None
 
 
 class Exchange:
@@ -126,7 +145,13 @@ class Exchange:
             while not queue.has_room:
                 self._step()
             batch, index = queue.add(row)
-        self.finish(batch.done)
+        try:
+            self.finish(batch.done)
+        except EventStoreError:
+            raise
+        except BaseException:
+            self._whole.broken = True  # or the row would leave with whatever is asked next
+            raise
         outcome = batch.outcome(index)
         if isinstance(outcome, EventStoreError):
             raise outcome
@@ -252,7 +277,7 @@ class Exchange:
         finally:
             _receiving.discard(self)
         if not data:
-            raise ConnectionError("the server closed the connection")
+            raise _Ended("the server closed the connection")
         full = len(data) == self._receive_bytes
         self._receive_bytes = _RECEIVE_BYTES_MAX if full else _RECEIVE_BYTES
         self.session.receive(data)
@@ -317,19 +342,24 @@ class Exchange:
 
     def _connect(self) -> None:
         timeout = self._options.connect_timeout
-        sock = self._socket = socket.create_connection(self._address, timeout)
+        try:
+            sock = self._socket = socket.create_connection(self._address, timeout)
+        except TimeoutError as error:
+            if error.args == _TIMED_OUT:
+                raise OSError(errno.ETIMEDOUT, "timed out") from None
+            raise
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.sendall(self.session.connected())
             while self.session.welcome is None:
                 data = sock.recv(_RECEIVE_BYTES)
                 if not data:
-                    raise ConnectionError("the connection was closed before the hello was answered")
+                    raise _Ended("the connection was closed before the hello was answered")
                 self.session.receive(data)
             sock.setblocking(False)
         except BaseException as error:
             self._disconnect()
-            if isinstance(error, TimeoutError) and not _of_a_handler(error):
+            if isinstance(error, TimeoutError) and error.args == _TIMED_OUT:
                 raise Silent(timeout) from None
             raise
         self._backoff.connected(time.monotonic())
@@ -342,11 +372,12 @@ class Exchange:
 
     def _start_over(self) -> None:
         """Whoever used the session last was interrupted in the middle of it."""
+        _receiving.discard(self)
         self._backoff.recovered()
         self._disconnect()
         self.session.start_over()
 
 
 def _of_a_handler(error: Exception) -> bool:
-    """Whether a signal's handler raised it, as it does to limit a call: what sockets raise has a number, or this text."""
-    return isinstance(error, TimeoutError) and error.errno is None and error.args != ("timed out",)
+    """Whether a signal's handler raised it, TimeoutError for one, to limit a call: what sockets raise has a number."""
+    return isinstance(error, OSError) and error.errno is None and not isinstance(error, _Quiet | _Ended | Silent)

@@ -80,7 +80,8 @@ class Session(Generic[S]):
         queue = self._messages.get((topic, resend))
         if queue is None:
             kind = TopicMessages(topic, lambda: self._node)
-            queue = self._messages[topic, resend] = BatchQueue(kind, self._make_signal, resend=resend)
+            made = BatchQueue(kind, self._make_signal, resend=resend)
+            queue = self._messages.setdefault((topic, resend), made)  # another thread may ask for it as well
         return queue
 
     def grant(self, subscription: Waiting, credit: int) -> None:
@@ -108,7 +109,7 @@ class Session(Generic[S]):
         self._unsent.clear()
         self.appends.fail(error)
         self.sends.fail(error)
-        for queue in self._messages.values():
+        for queue in list(self._messages.values()):
             queue.fail(error)
 
     def start_over(self) -> None:
@@ -121,7 +122,7 @@ class Session(Generic[S]):
         self.fail(_interrupted())
         self.appends.start_over()
         self.sends.start_over()
-        for queue in self._messages.values():
+        for queue in list(self._messages.values()):
             queue.start_over()
         self._decode = AnswerDecoder().decode
 
@@ -171,7 +172,7 @@ class Session(Generic[S]):
             return b""
         if self.left_some:
             self._unsubscribe_unwanted()
-        waiting_messages = [queue for queue in self._messages.values() if queue.waiting] if self._messages else ()
+        waiting_messages = [queue for queue in list(self._messages.values()) if queue.waiting] if self._messages else ()
         if not (self._unsent or self._notices or appends.waiting or sends.waiting or waiting_messages):
             return b""
         for queue in (appends, sends, *waiting_messages):
@@ -185,7 +186,12 @@ class Session(Generic[S]):
         while room > 0 and self._unsent and not self.leaving:
             waiting = self._unsent[0]
             if waiting.wanted:
-                frame = waiting.encode()
+                try:
+                    frame = waiting.encode()
+                except EventStoreError as error:
+                    self._unsent.popleft()  # or it would be in the way of all others
+                    waiting.fail(error)
+                    raise
                 limit = self.welcome.frame_bytes_max
                 if len(frame) - LENGTH_BYTES > limit:
                     waiting.fail(_too_large(len(frame) - LENGTH_BYTES, limit))

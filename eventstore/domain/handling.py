@@ -24,7 +24,8 @@ HandlerFunction: TypeAlias = Callable[[Any, Any], None] | Callable[[Any, Any], A
 _TEXT_CHARACTERS_MAX: Final = 300
 _COMPLAINT_SECONDS: Final = 10.0  # so often at most is it logged that a handler raised: it may do so for every command
 _FIELD_TYPES: Final = frozenset({str, int, bool, type(None)})
-_HERE: Final = os.path.dirname(__file__)
+_OURS: Final = (f"{os.path.dirname(__file__)}{os.sep}", "<frozen ")
+_STANDARD: Final = f"{os.path.dirname(os.__file__)}{os.sep}"
 _log = logging.getLogger(__name__)
 
 
@@ -138,8 +139,12 @@ def text_of(error: BaseException) -> str:
 
 
 def line_of(error: BaseException) -> str:
-    """Where somebody else's code raised it, or called what did, as " (file:line)"; nothing where this package found fault."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_HERE)]
+    """Where the author's code raised it, or called what did, as " (file:line)"; nothing where this package found fault.
+
+    The first frame is that of our code which caught it.
+    """
+    outside = [frame for frame in traceback.extract_tb(error.__traceback__)[1:] if not frame.filename.startswith(_OURS)]
+    frames = [frame for frame in outside if not frame.filename.startswith(_STANDARD)] or outside
     return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
 
 

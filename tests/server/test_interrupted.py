@@ -172,13 +172,9 @@ def test_a_reading_that_was_begun_ends_or_goes_on(shared: ServerThread) -> None:
 
 
 @contextmanager
-def signalled(seconds: float) -> Iterator[None]:
-    """SIGUSR1 after so many seconds, whose handler raises."""
-
-    def handler(*_: object) -> None:
-        raise Interrupted
-
-    before = signal.signal(signal.SIGUSR1, handler)
+def handled_in(seconds: float, handle: Callable[[], object]) -> Iterator[None]:
+    """A signal after so many seconds, and what its handler does."""
+    before = signal.signal(signal.SIGUSR1, lambda *_: handle())
     timer = threading.Timer(seconds, signal.pthread_kill, (threading.main_thread().ident, signal.SIGUSR1))
     timer.start()
     try:
@@ -186,6 +182,10 @@ def signalled(seconds: float) -> Iterator[None]:
     finally:
         timer.join()
         signal.signal(signal.SIGUSR1, before)
+
+
+def interrupt() -> None:
+    raise Interrupted
 
 
 def test_a_signal_in_the_middle_of_large_appends_leaves_a_client_that_goes_on(shared: ServerThread) -> None:
@@ -197,7 +197,7 @@ def test_a_signal_in_the_middle_of_large_appends_leaves_a_client_that_goes_on(sh
 
     with es.blocking.connect(shared.address) as store:
         for attempt in range(1, 9):
-            with pytest.raises(Interrupted), signalled(attempt / 1000):
+            with pytest.raises(Interrupted), handled_in(attempt / 1000, interrupt):
                 append_often()
             assert store.version("small") >= 0
         versions = [event.version for event in store.read("large")]
@@ -217,3 +217,21 @@ def test_a_time_limit_by_an_alarm_is_not_taken_for_a_lost_connection(shared: Ser
             assert store.version("small") >= 0
             at += 1
         assert at > 50
+
+
+def test_a_handler_that_closes_the_client_ends_the_call_with_closed(shared: ServerThread) -> None:
+    """As a handler of SIGTERM does."""
+    with es.blocking.connect(shared.address) as store:
+        store.broker.create_topic("waited", queues=1, if_missing=True)
+        with pytest.raises(es.Closed), handled_in(0.05, store.close):
+            store.broker.pull([("waited", 0, 0, None)], wait=60.0)
+
+
+def test_a_handler_that_uses_the_client_itself_does_not_end_the_call_it_came_into(shared: ServerThread) -> None:
+    versions: list[int] = []
+    with es.blocking.connect(shared.address) as store:
+        store.broker.create_topic("waited", queues=1, if_missing=True)
+        with handled_in(0.05, lambda: versions.append(store.version("nobody"))):
+            pulled = store.broker.pull([("waited", 0, 0, None)], wait=1.0)
+    assert versions == [0]
+    assert pulled.count == 0
