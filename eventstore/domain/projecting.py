@@ -73,6 +73,8 @@ async def project(
     try:
         identity, last = await identity_and_end(store)
         checkpoint = await anyio.to_thread.run_sync(partial(target.open, projection, begins=begins, store=identity))
+        if checkpoint > last:  # another projector may have followed the store meanwhile
+            _, last = await identity_and_end(store)
         _check_reaches(checkpoint, last)
         subscription = store.subscribe(checkpoint, projection.wanted_types, projection.aggregate_prefix)
         await follow(subscription, take, events_max)

@@ -84,6 +84,23 @@ async def test_a_table_of_another_store_is_refused_also_where_that_one_has_come_
     assert rows(path) == expected(1)
 
 
+async def test_a_table_that_another_projector_brings_further_meanwhile_is_not_ahead_of_its_store(tmp_path: Path) -> None:
+    path = tmp_path / "rows.db"
+
+    class Late(d.SQLiteTarget):
+        def open(self, *arguments: Any, **options: Any) -> int:
+            trio.from_thread.run(another)
+            return super().open(*arguments, **options)
+
+    async def another() -> None:
+        await store.append_many(commits(1))
+        await d.project(store, Balances(), d.SQLiteTarget(path), until_caught_up=True)
+
+    async with es.open_store(tmp_path / "store") as store:
+        await d.project(store, Balances(), Late(path), until_caught_up=True)
+    assert rows(path) == expected(1)
+
+
 async def test_a_table_that_has_come_further_than_the_store_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "rows.db"
     async with es.open_store(tmp_path / "store"):
