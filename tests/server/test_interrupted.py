@@ -56,10 +56,10 @@ def interrupted(call: Callable[[], object], at: int, error: type[BaseException] 
     return False
 
 
-def everywhere(call: Callable[[], object], check: Callable[[], object]) -> int:
+def everywhere(call: Callable[[], object], check: Callable[[], object], error: type[BaseException] = Interrupted) -> int:
     """Interrupts the call in front of each line that it runs, and checks after each; how many lines there were."""
     at = 1
-    while interrupted(call, at):
+    while interrupted(call, at, error):
         check()
         at += 1
     return at
@@ -212,11 +212,7 @@ def test_a_time_limit_by_an_alarm_is_not_taken_for_a_lost_connection(shared: Ser
             store._exchange._disconnect()
             store.append("often", EVENT, es.ANY)
 
-        at = 1
-        while interrupted(call, at, TimeoutError):
-            assert store.version("small") >= 0
-            at += 1
-        assert at > 50
+        assert everywhere(call, lambda: store.version("small"), TimeoutError) > 50
 
 
 def test_a_handler_that_closes_the_client_ends_the_call_with_closed(shared: ServerThread) -> None:

@@ -105,7 +105,8 @@ def test_a_target_that_exists_is_only_replaced_when_told_to(spark: SparkSession,
 def test_a_projection_that_raises_is_named_with_the_event_and_leaves_nothing(
     spark: SparkSession, store: MadeStore, tmp_path: Path
 ) -> None:
-    said = r"projection '{}' failed at sequence \d+, aggregate 'acc-003', version 5, .*: ValueError: not this one \(.*:\d+\)"
+    place_of_it = r"sequence \d+, aggregate 'acc-003', version 5, type '.*'"
+    said = rf"projection '{{}}' failed at {place_of_it}: ValueError: not this one \(.*\.py:\d+\)"
     for name, table in (("Raises", "raises"), ("RaisesByAggregate", "raises_by_aggregate")):
         with pytest.raises(PySparkException, match=said.format(table)):
             rebuild_once(spark, [str(store.path)], place(name), f"parquet:{tmp_path}/out")
