@@ -1,39 +1,58 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Tests start hundreds of servers, and most of them wait for a disk: compiled once, and one more at a time than there are processors.
-# Divided by stealing: xdist 3.8 waits for ever where a process dies while whole files are handed out (--dist loadfile).
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# Tests start hundreds of servers, and most of them wait for a disk: bytecode is kept, and one more test runs than there are processors.
+# --dist worksteal: with --dist loadfile, xdist 3.8 hangs when one of its processes dies.
 unexport PYTHONDONTWRITEBYTECODE
 WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 
-# Real servers, disks and kills: on a busy machine a test may lose a race. What failed is run once more, alone; a fault fails again.
-FAILED_AGAIN := echo "What failed is run once more, one test at a time:" && \
-	$(BIN)/python -m pytest --verbose --last-failed --last-failed-no-failures none
+# Failed tests run a second time, alone, only to tell a flaky test from a broken one: the run has failed either way.
+FAILED_AGAIN := { echo "The failed tests run once more, one at a time:"; \
+	$(BIN)/python -m pytest --verbose --last-failed --last-failed-no-failures none \
+	| sed 's/PASSED/FLAKY: failed in the run, passed alone/'; exit 1; }
 
-.PHONY: help demo test check bench clean
+.PHONY: help demo test test-quick check generate bench clean
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(VENV)/.runtime: pyproject.toml constraints.txt
+	@echo "Installing the store and its 12 dependencies (trio, msgpack, lmdb, numpy, ...) into $(VENV)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) --editable .
+	@touch $@
 
 $(VENV)/.installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	@touch $@
+	@echo "Installing what tests and checks need (pytest, mypy, ruff, PySpark, ...) into $(VENV)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) --editable '.[dev]'
+	@touch $@ $(VENV)/.runtime
 
 $(VENV)/.bench: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,bench]'
+	@echo "Installing the clients of the other systems that are measured into $(VENV)"
+	@$(PIP) --editable '.[dev,bench]'
 	@touch $@
 
-demo: $(VENV)/.installed ## a library, a bank and a shop on scratch folders: events, commands, a read model, messages, restarts
-	$(BIN)/python -m eventstore.cli.demo
+demo: $(VENV)/.runtime ## a library, a bank and a shop on scratch folders: events, commands, a read model, messages, restarts
+	$(BIN)/python docs/examples/demo
 
 test: $(VENV)/.installed ## run the whole test suite, on all processors
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal || { [ $$? = 1 ] && $(FAILED_AGAIN); }
+	$(PYTEST) || { [ $$? = 1 ] && $(FAILED_AGAIN); }
 
-check: $(VENV)/.installed ## lint, types, layers
+test-quick: $(VENV)/.installed ## run every test that is not marked heavy
+	$(PYTEST) -m 'not heavy'
+
+check: $(VENV)/.installed ## lint, types, layers, generated files, names in the pages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python .ci/generate.py --check
+	$(BIN)/python .ci/check_names.py
+
+generate: $(VENV)/.installed ## write the pages and modules that follow from the code
+	$(BIN)/python .ci/generate.py
 
 bench: $(VENV)/.bench ## side by side with the peers that are installed
 	$(BIN)/python -m benchmarks.append

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks.measure import Pace, Plan, benchmark
-from benchmarks.subjects import Workload
+from benchmarks.harness.measure import Plan, benchmark
+from benchmarks.harness.report import Pace
+from benchmarks.harness.subject import Workload
 
 WORKLOADS = (
     Workload("append_lockstep_1", "1 client, 1 event per append, lock-step", "ev/s", smallest=20),

@@ -1,23 +1,23 @@
 """Commands end to end: `python -m benchmarks.bank [--quick] [--json]`.
 
-The domain is docs/examples/bank.py, the clients are blocking ones in this process, every command is answered once its events
-are synced. Commands and their objects are made before the clock starts; encoding them, and reading the answers, is part of it.
+The domain is docs/examples/bank.py, the clients are blocking clients in this process, and every command is answered once its
+events are synced. Command objects are made before the clock starts; encoding them and reading the answers is measured.
 
 commands    deposits on accounts of a server, one connection, one call of `send_many` for each turn
 hot         the same, every tenth on one account
 mixed       the same, and to every hundredth account a plain append from a second connection, shortly before its command
-worker      as `commands`, to a worker beside a server
+worker      as `commands`, to a worker of a server
 conflicts   as `mixed`, but the commands go to the worker and the appends to the server: version conflicts
 appends     plain appends without commands, one call of `append_many` for each turn: they take the mailboxes
-straight    the same past the mailboxes, in the same process (see `switched`): what the mailboxes cost plain appends
+straight    the same without mailboxes, in the same process (see `switched`): the cost of the mailboxes for plain appends
 burst       commands sent at once on a bare connection, as many as the mailboxes hold; the rate is that of handling, which the
             server counts, not that of answers
 slow disk   the same while every sync takes 50 ms longer: handling does not wait for the disk
 alone       one command after the other, each waiting for its answer, in turns with one bare append after the other
 
-Rounds are interleaved, every second one backwards, and a ratio is the median of the ratios of the rounds: a machine that others
-work on drifts, and a workload may pay for the one in front of it. Beside the rate by the wall clock stands the processor time
-that server (and worker) took for each, which drifts less.
+Rounds are interleaved, every second one backwards, and a ratio is the median of the ratios of the rounds: a shared machine
+drifts, and a workload may pay for the one before it. Each rate comes with the processor time that server (and worker) used,
+which drifts less.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import os
-import platform
 import random
 import signal
 import statistics
@@ -39,19 +37,19 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import eventstore as es
-from benchmarks import switched
-from benchmarks.appender import Appender, appending, check
-from benchmarks.burst import burst
-from benchmarks.measure import RESULTS
-from benchmarks.processes import EVENTSTORE, EXAMPLES, SERVE, Process
-from eventstore.domain.event_type import event_type
-from eventstore.domain.loading import load
+from benchmarks.harness import switched
+from benchmarks.harness.appender import Appender, appending, check
+from benchmarks.harness.burst import burst
+from benchmarks.harness.processes import EVENTSTORE, EXAMPLES, SERVE, Process
+from benchmarks.harness.report import figures_table, machine, machine_line, say, write_results
+from eventstore.domain.encoding.event_type import event_type
+from eventstore.domain.import_path import load
 
 HOT: Final = "acc-0"
 HOT_EACH: Final = 10
 APPEND_EACH: Final = 100
 BURST: Final = 50_000  # of the 65,536 that the mailboxes of a server hold; they do not fill evenly
-AHEAD: Final = 2_000  # how far before its command an account gets its plain append: further than what is in flight is answered
+AHEAD: Final = 2_000  # commands between the plain append of an account and its command: more than are in flight
 
 Figures = dict[str, float]
 
@@ -79,7 +77,7 @@ class Turn:
 
 
 class Bench:
-    """The bank on a server, and on a worker beside another one, with its accounts open and in memory."""
+    """The bank on a server, and on a worker of another server, with its accounts open and in memory."""
 
     def __init__(self, pace: Pace, server: Process, below: Process, worker: Process) -> None:
         load("bank:app", EXAMPLES)
@@ -139,7 +137,7 @@ class Bench:
             self.server.signal(switched.OWN_SYNCS)
 
     def _appended(self, way: signal.Signals, passed: int) -> Turn:
-        """Plain appends to other aggregates than the accounts, which stay in memory; so many are to pass the mailboxes."""
+        """Plain appends to aggregates other than the accounts, which stay in memory; `passed` of them bypass the mailboxes."""
         self.server.signal(way)
         names = [f"ledger-{self._chance.randrange(self.pace.accounts)}" for _ in range(self.pace.commands)]
         commits = [es.Commit(name, [self.deposited], es.ANY) for name in names]
@@ -155,7 +153,7 @@ class Bench:
         return Turn(len(commits) / seconds, used / len(commits) * 1e6, own / len(commits) * 1e6)
 
     def _turn(self, to: Process, measured: Sequence[Process], accounts: list[str], beside: Process | None = None) -> Turn:
-        """All commands in one call; with `beside`, plain appends run ahead of some of them."""
+        """Sends all commands in one call; with `beside`, plain appends run ahead of some of them."""
         deposits = [self.bank.Deposit(account, 1) for account in accounts]
         counters = ("command_conflicts", "aggregates_restored")
         before = [to.figure(name) for name in counters]
@@ -187,7 +185,7 @@ class Bench:
 
 @contextmanager
 def unwatched() -> Iterator[None]:
-    """Keeps what was made before the clock starts out of the sight of the client's garbage collector."""
+    """Hides everything made before the clock starts from the garbage collector of the client."""
     gc.collect()
     gc.freeze()
     try:
@@ -197,7 +195,7 @@ def unwatched() -> Iterator[None]:
 
 
 def paced(deposits: Sequence[object], accounts: Sequence[str], appender: Appender) -> Iterator[object]:
-    """The commands, as fast as they are taken; the appender hears of accounts some time before their commands leave."""
+    """Yields the commands as fast as they are taken; passes accounts to the appender some time before their commands leave."""
     for place, command in enumerate(deposits):
         if place % AHEAD == 0:
             appender.accounts.put(list(accounts[place + AHEAD : place + 2 * AHEAD : APPEND_EACH]))
@@ -261,19 +259,14 @@ def _figures(name: str, turns: dict[str, list[Turn]]) -> Figures:
 
 
 def _markdown(results: dict[str, Figures], pace: Pace, quick: bool) -> str:
-    lines = [f"## bank{' (quick)' if quick else ''}", "", "| workload | figure | value |", "| --- | --- | --- |"]
-    for name, figures in results.items():
-        lines += [f"| {name} | {key} | {value:,.2f} |" if value < 1_000 else f"| {name} | {key} | {value:,.0f} |"
-                  for key, value in figures.items()]  # fmt: skip
-    machine = f"{os.cpu_count()} CPUs, Python {platform.python_version()}, {platform.system()} {platform.machine()}"
     paced_by = f"{pace.accounts:,} accounts, medians of {pace.rounds} interleaved rounds of {pace.commands:,} commands"
-    return "\n".join([*lines, "", f"{paced_by}. {machine}."]) + "\n"
+    return f"## bank{' (quick)' if quick else ''}\n\n{figures_table(results, 'workload')}\n{paced_by}. {machine_line()}.\n"
 
 
 def run(pace: Pace) -> dict[str, Figures]:
     """All workloads on processes that are started for it."""
     with ExitStack() as stack:
-        server = stack.enter_context(Process("bank", "benchmarks.switched", "{listen}", "{data}", "bank:app"))
+        server = stack.enter_context(Process("bank", "benchmarks.harness.switched", "{listen}", "{data}", "bank:app"))
         below = stack.enter_context(Process("bank-store", EVENTSTORE, *SERVE))
         works = ("work", "--listen", "{listen}", "--domain", "bank:app", "--store", below.address)
         worker = stack.enter_context(Process("bank-worker", EVENTSTORE, *works))
@@ -282,30 +275,23 @@ def run(pace: Pace) -> dict[str, Figures]:
         return measure(bench)
 
 
-def say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bank", description="Commands end to end.")
     parser.add_argument("--quick", action="store_true", help="fewer accounts, commands and rounds; less than a minute")
     parser.add_argument("--json", action="store_true", help="print the JSON document to stdout")
     options = parser.parse_args()
-    # A polite kill has to go through the exit stack as well, or servers would be left behind.
+    # SIGTERM must unwind the exit stack as well, or servers would be left running.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     pace = QUICK if options.quick else FULL
     results = run(pace)
     document = {
         "benchmark": "bank", "quick": options.quick, "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "accounts": pace.accounts, "commands": pace.commands, "rounds": pace.rounds,
-        "machine": {"cpus": os.cpu_count(), "python": platform.python_version(), "system": platform.platform()},
+        "machine": machine(),
         "results": results,
     }  # fmt: skip
     table, text = _markdown(results, pace, options.quick), json.dumps(document, indent=2, ensure_ascii=False)
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    stem = RESULTS / f"bank{'-quick' if options.quick else ''}"
-    stem.with_suffix(".md").write_text(table, encoding="utf-8")
-    stem.with_suffix(".json").write_text(text + "\n", encoding="utf-8")
+    write_results(f"bank{'-quick' if options.quick else ''}", text, table)
     print(text if options.json else table)
     return 0
 

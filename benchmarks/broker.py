@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks.measure import Pace, Plan, benchmark
-from benchmarks.subjects import Catalogue, Subject, Workload
+from benchmarks.harness.catalogue import Catalogue
+from benchmarks.harness.measure import Plan, benchmark
+from benchmarks.harness.report import Pace
+from benchmarks.harness.subject import Subject, Workload
 
 MESSAGES_QUICK = 50_000
 MESSAGES_FULL = 200_000
@@ -29,13 +31,13 @@ def _fill(subject: Subject, quick: bool) -> None:
 
 
 def _durable() -> Subject:
-    from benchmarks.ours_broker import OurBroker
+    from benchmarks.ours.broker import OurBroker
 
     return OurBroker(durable=True)
 
 
 def _async() -> Subject:
-    from benchmarks.ours_broker import OurBroker
+    from benchmarks.ours.broker import OurBroker
 
     return OurBroker(durable=False)
 

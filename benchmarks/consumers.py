@@ -1,6 +1,6 @@
 """What the broker is like to live with: `python -m benchmarks.consumers [--quick] [--json]`.
 
-latency      send to receive at a steady 1,000 messages a second, one sender and one consumer of their own connections
+latency      send to receive at a steady 1,000 messages a second, one sender and one consumer on separate connections
 idle         processor time of the server while 1,000 pulls wait, as a share of one processor
 slow reader  the rate of sending while a group that takes 0.2 ms for each message, at most 20 MB/s, reads old messages from
              files, to that of sending alone
@@ -20,18 +20,18 @@ import statistics
 import sys
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 import trio
 
 import eventstore as es
-from benchmarks.measure import RESULTS
-from benchmarks.ours_broker import OurBroker, check
-from benchmarks.subjects import PAYLOAD
-from eventstore.client.consumer import Batches
-from eventstore.client.store import NetworkStore
+from benchmarks.harness.report import write_results
+from benchmarks.harness.subject import PAYLOAD
+from benchmarks.ours.broker import OurBroker, check
+from eventstore.client.aio.store import NetworkStore
+from eventstore.client.consumer.delivery import RawBatch
 
 RATE: Final = 1_000
 WAITING: Final = 1_000
@@ -70,7 +70,7 @@ async def latency(broker: OurBroker, seconds: float) -> Figures:
 
 
 async def _send_steadily(store: NetworkStore, count: int) -> int:
-    """Sends so many messages, each at its time, whether those before it were answered or not."""
+    """Sends `count` messages, each at its time, whether or not the previous ones were answered."""
     topic, late = store.topic("latency"), 0
     async with trio.open_nursery() as nursery:
         begun = trio.current_time() + 0.5
@@ -111,7 +111,7 @@ def processor_s(pid: int) -> float:
 
 
 def fill_old(broker: OurBroker, messages: int) -> Figures:
-    """Old messages of 4 KiB in a topic of their own."""
+    """Fills a separate topic with old messages of 4 KiB."""
     broker.store.broker.create_topic("old", 4, if_missing=True)
     topic, batch = broker.store.topic("old"), [os.urandom(OLD_BODY_BYTES)] * 1_000
     for _ in range(messages // len(batch)):
@@ -143,8 +143,8 @@ async def slow_reader(broker: OurBroker, rounds: int, turn_s: float) -> Figures:
     }
 
 
-async def _read_slowly(batches: Batches, counted: list[int]) -> None:
-    """A group that is behind, and slower than the broker: what it takes of it does not depend on how large batches are."""
+async def _read_slowly(batches: AsyncIterator[RawBatch], counted: list[int]) -> None:
+    """A group that lags and is slower than the broker: its load on the broker does not depend on the size of batches."""
     async for batch in batches:
         counted[0] += batch.count
         batch.done()
@@ -199,8 +199,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{name:45} {value:14,.2f}", file=sys.stderr if options.json else sys.stdout)
     if options.json:
         print(json.dumps(figures, indent=2))
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / f"consumers{'-quick' if options.quick else ''}.json").write_text(json.dumps(figures, indent=2) + "\n")
+    write_results(f"consumers{'-quick' if options.quick else ''}", json.dumps(figures, indent=2))
     return 0
 
 

@@ -1,19 +1,19 @@
-"""What the mailboxes cost by themselves: `python -m benchmarks.mailbox [--quick] [--json] [--profile NAME]`.
+"""The cost of the mailboxes alone: `python -m benchmarks.mailbox [--quick] [--json] [--profile NAME]`.
 
 In process, with a handler that counts, and a store that keeps nothing and answers at once or with the next round. Per command:
 making the entry, submitting, handling, persisting, settling, answering. The aggregates are in memory.
-Nothing waits, so what is measured is processor time; others on the machine disturb it less.
+Nothing waits, so this measures processor time, which other load on the machine disturbs less.
 
 commands        many aggregates, rounds of 512
 hot aggregate   10 % of the commands on one of them
 lone            one command at a time
 conflicts       1 % of the changes conflict
-appends         plain appends, calls of 256, no aggregate of theirs in memory
-appends beside  the same with 100,000 aggregates in memory, none of them theirs
-appends inside  plain appends of aggregates that have commands: the long way
+appends         plain appends, calls of 256, none of their aggregates in memory
+appends beside  the same with 100,000 other aggregates in memory
+appends inside  plain appends to aggregates with pending commands: the slow path
 
-Measured on 2 cores that others kept busy, Python 3.11, µs: commands 2.6, hot aggregate 2.5, lone 12.8, conflicts 3.7–5, appends
-0.13, appends beside 0.34, appends inside 1.9; with the machine to themselves 1.9, 2.0, 11.6, 2.5, 0.09, 0.23, 1.7.
+Measured on 2 busy cores, Python 3.11, µs: commands 2.6, hot aggregate 2.5, lone 12.8, conflicts 3.7–5, appends
+0.13, appends beside 0.34, appends inside 1.9; on an idle machine 1.9, 2.0, 11.6, 2.5, 0.09, 0.23, 1.7.
 """
 
 from __future__ import annotations

@@ -18,10 +18,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from eventstore.broker.engine import Engine
-from eventstore.broker.message import RawMessage, decode_messages
+from eventstore.broker.log.engine import Engine
 from eventstore.broker.opening import OpenBroker, open_broker_folder
-from eventstore.broker.settings import BrokerSettings
+from eventstore.records.message import RawMessage, decode_messages
+from eventstore.settings.broker import BrokerSettings
 
 BODY: Final = bytes(range(256))
 BATCH: Final = 256
@@ -41,10 +41,10 @@ def send(opened: OpenBroker, batch: list[RawMessage], batches: int) -> None:
 
 
 def pull(engine: Engine, start: int, messages: int, page: int, *, decode: bool = False) -> int:
-    """Pulls so many messages of the first queue, page by page. Returns how many there were."""
+    """Pulls messages of the first queue, page by page. Returns how many there were."""
     log, offset = next(iter(engine.queues.values())), start
     while offset < start + messages:
-        pulled = engine.puller.pull(log, offset, engine.visible_position, page, 1 << 20)
+        pulled = engine.reader.pull(log, offset, engine.visible_position, page, 1 << 20)
         if decode:
             decode_messages(pulled.records, pulled.count)
         if not pulled.count:
@@ -99,7 +99,7 @@ def workloads(fast: OpenBroker, safe: OpenBroker, messages: int) -> dict[str, Ca
 
 
 def time_opening(folder: Path, messages: int, size: int) -> tuple[float, float, int]:
-    """Seconds to open a backlog of so many messages of so many bytes, those on the processor, and its bytes on disk."""
+    """Returns wall and processor seconds to open a backlog of `messages` messages of `size` bytes, and its bytes on disk."""
     opened = opened_in(folder, "async")
     batch: list[RawMessage] = [(bytes(size), None, None, None, None)] * 64
     send(opened, batch, messages // 64)
@@ -116,7 +116,7 @@ def time_opening(folder: Path, messages: int, size: int) -> tuple[float, float, 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tenth of the messages")
-    parser.add_argument("--folder", type=Path, help="where the scratch data lies; its disk is what is measured")
+    parser.add_argument("--folder", type=Path, help="folder for the scratch data; its disk is measured")
     arguments = parser.parse_args()
     messages = 25_600 if arguments.quick else 256_000
     scratch = Path(tempfile.mkdtemp(dir=arguments.folder))

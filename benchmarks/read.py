@@ -1,6 +1,6 @@
 """How fast events come out again, as Python objects: `python -m benchmarks.read [--quick] [--json]`.
 
-All subjects hold the same data: so many events in aggregates of 100, everything warm. The objects are the ones that
+All subjects hold the same data: the same events in aggregates of 100, everything warm. The objects are the ones that
 the peer's own client hands out, be it a class with fields or a plain tuple.
 """
 
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks.measure import Pace, Plan, benchmark
-from benchmarks.subjects import Subject, Workload
+from benchmarks.harness.measure import Plan, benchmark
+from benchmarks.harness.report import Pace
+from benchmarks.harness.subject import Subject, Workload
 
 EVENTS_QUICK = 60_000
 EVENTS_FULL = 200_000

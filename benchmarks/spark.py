@@ -1,10 +1,10 @@
-"""Spark over event files, beside Spark over Parquet: `python -m benchmarks.spark [--quick] [--json] [--only NAME,…]`.
+"""Compares Spark over event files with Spark over Parquet: `python -m benchmarks.spark [--quick] [--json] [--only NAME,…]`.
 
 scan      every row into a sink that drops them: the source, native Parquet without compression, a reader that yields tuples
 key       all events of one aggregate, against Parquet that is sorted by aggregate and skips by its statistics
 rebuild   a balance per aggregate: the sum of a number in the JSON of each event, folded by a projection in Python
-shuffle   the same by a key that is no aggregate id, a quarter of the events
-growth    the scan over 1, 4 and 16 shards of a quarter of the events each
+shuffle   the same by a key other than the aggregate id, a quarter of the events
+growth    the scan over 1, 4 and 16 data_folders of a quarter of the events each
 
 All subjects read the same events with the same columns, on `local[2]`, in turns, in partitions of the same size. Ratios are
 taken turn by turn: this machine drifts, its neighbours less so within a few seconds. `--quick` has so few events that fixed
@@ -18,7 +18,6 @@ import json
 import random
 import shutil
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -30,19 +29,19 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from benchmarks.measure import RESULTS
-from benchmarks.spark_data import EVENTS_PER_AGGREGATE, aggregate, copy_store, make_store, part_bytes
+from benchmarks.harness.report import say, write_results
+from benchmarks.harness.spark_data import EVENTS_PER_AGGREGATE, aggregate, copy_store, make_store, spark_settings
 from eventstore.chunks.files import OsFiles
 from eventstore.chunks.header import RECORDS_FROM
 from eventstore.chunks.record import UNORDERED, walk
-from eventstore.domain.projection import Projection, Row
+from eventstore.domain.projections.projection import Projection, Row
 from eventstore.model import Event
-from eventstore.store.commit import HEADER_BYTES
-from eventstore.store.page import decode_page
-from pyspark_eventstore.rebuilding import rebuild_once
+from eventstore.records.commit import HEADER_BYTES
+from eventstore.records.event_page import decode_page
+from pyspark_eventstore.folds.distribution import Place
+from pyspark_eventstore.jobs.rebuild import rebuild_once
 from pyspark_eventstore.session import start_session
-from pyspark_eventstore.spreading import Place
-from pyspark_eventstore.table import table_schema
+from pyspark_eventstore.source.table import table_schema
 
 COLUMNS = ("aggregate_id", "version", "sequence", "timestamp", "type", "data", "command_id")
 EVENTS, EVENTS_QUICK = 4_000_000, 60_000
@@ -50,14 +49,6 @@ ROUNDS, ROUNDS_QUICK = 5, 1
 SLAB_BYTES = 8 * 1024 * 1024
 KEYS_PER_ROUND = 5
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-# what compiles for speed gains less in a minute than it takes
-QUICK = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.shuffle.partitions": "2",
-}
 
 Timed = Callable[[], float]
 
@@ -75,7 +66,7 @@ class Balances(Projection[int]):
         return 0
 
     def apply(self, state: int, event: Event) -> int:
-        amount: int = event.json()["amount"]  # type: ignore[assignment,call-overload,index]
+        amount: int = event.json()["amount"]
         return state + amount
 
     def row(self, key: str, state: int) -> Row:
@@ -217,7 +208,7 @@ def rebuilt(spark: SparkSession, path: Path, projection: str, events: int, round
 
 
 def quarter(folder: Path, events: int, number: int) -> Path:
-    """A shard of a quarter of the events; those behind the first are copies of it."""
+    """A data folder with a quarter of the events; all but the first are copies of it."""
     first, path = folder / "quarter-01", folder / f"quarter-{number:02d}"
     if not first.exists():
         make_store(first, events // 4)
@@ -229,8 +220,8 @@ def quarter(folder: Path, events: int, number: int) -> Path:
 def growth(spark: SparkSession, folder: Path, events: int, rounds: int) -> dict[str, float]:
     for leftover in ("parquet", "sorted"):
         shutil.rmtree(folder / leftover, ignore_errors=True)
-    shards = [str(quarter(folder, events, number)) for number in range(1, 17)]
-    frames = {count: source(spark, *shards[:count]) for count in (1, 4, 16)}
+    data_folders = [str(quarter(folder, events, number)) for number in range(1, 17)]
+    frames = {count: source(spark, *data_folders[:count]) for count in (1, 4, 16)}
 
     def read(count: int) -> Timed:
         return lambda: drop_all(frames[count])
@@ -240,25 +231,11 @@ def growth(spark: SparkSession, folder: Path, events: int, rounds: int) -> dict[
     late, early = (best[16] - best[4]) / 12, (best[4] - best[1]) / 3
     return {
         **{f"{count * events // 4} events, ev/s": round(count * events // 4 / best[count]) for count in frames},
-        "a shard more takes, of many to of few": round(late / early, 3),
+        "another folder takes, of many to of few": round(late / early, 3),
     }
 
 
 BENCHMARKS = {"scan": scan, "key": key, "rebuild": rebuild, "shuffle": shuffle, "growth": growth}
-
-
-def settings(folder: str, events: int, *, quick: bool = False) -> dict[str, str]:
-    return {
-        **(QUICK if quick else {}),
-        "spark.local.dir": folder,
-        "spark.sql.warehouse.dir": f"{folder}/warehouse",
-        "spark.sql.files.maxPartitionBytes": str(part_bytes(events)),
-        "spark.driver.memory": "4g",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-    }
 
 
 def run(names: list[str], events: int, rounds: int, *, quick: bool) -> dict[str, dict[str, float]]:
@@ -267,7 +244,7 @@ def run(names: list[str], events: int, rounds: int, *, quick: bool) -> dict[str,
         folder = Path(name)
         say(f"{events:,} events …")
         make_store(folder / "shard", events)
-        spark = start_session("benchmark", "local[2]", settings(name, events, quick=quick))
+        spark = start_session("benchmark", "local[2]", spark_settings(name, events, quick=quick))
         spark.sparkContext.setLogLevel("ERROR")
         try:
             plain = source(spark, folder / "shard")
@@ -284,10 +261,6 @@ def run(names: list[str], events: int, rounds: int, *, quick: bool) -> dict[str,
     return figures
 
 
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.spark", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="few events and rounds: that it works")
@@ -300,14 +273,12 @@ def main() -> None:
     rounds = chosen.rounds or (ROUNDS_QUICK if chosen.quick else ROUNDS)
     names = chosen.only.split(",")
     if unknown := set(names) - BENCHMARKS.keys():
-        parser.error(f"there is no benchmark {min(unknown)}; there are {', '.join(BENCHMARKS)}")
+        parser.error(f"unknown benchmark {min(unknown)}; choose from {', '.join(BENCHMARKS)}")
     started = time.perf_counter()
     figures = run(names, events, rounds, quick=chosen.quick)
     took = round(time.perf_counter() - started)
     document = {"benchmark": "spark", "events": events, "rounds": rounds, "seconds": took, "figures": figures}
-    RESULTS.mkdir(exist_ok=True)
-    stem = f"spark{'-quick' if chosen.quick else ''}"
-    (RESULTS / f"{stem}.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    write_results(f"spark{'-quick' if chosen.quick else ''}", json.dumps(document, indent=2))
     if chosen.json:
         print(json.dumps(document))
 

@@ -1,7 +1,7 @@
-"""The store by itself, without a server: `python -m benchmarks.store [--quick] [--json] [--only NAME,…]`.
+"""The store without a server: `python -m benchmarks.store [--quick] [--json] [--only NAME,…]`.
 
 own_path       the in-process append path as a share of the least Python could do (see `bare_loop`)
-sort           sorting and indexing a full event file in the background, and what an append notices of it
+sort           sorting and indexing a full event file in the background, and its effect on appends
 recovery       opening a store whose ongoing file is full
 many_files     opening a store of many sorted files and aggregates; the first append; the rate; the memory
 open_headers   opening completed files by header alone
@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import statistics
 import sys
 import tempfile
@@ -22,12 +20,13 @@ from pathlib import Path
 
 import trio
 
-from benchmarks import synthesis
-from benchmarks.bare_loop import bare_rate, frames, store_rate
-from benchmarks.measure import RESULTS
-from benchmarks.subjects import EVENT_TYPE, PAYLOAD
+from benchmarks.harness import synthesis
+from benchmarks.harness.bare_loop import bare_rate, frames, store_rate
+from benchmarks.harness.report import figures_table, machine, write_results
+from benchmarks.harness.subject import EVENT_TYPE, PAYLOAD
 from eventstore import ANY, NewEvent, flat
-from eventstore.config import MIB, StoreSettings
+from eventstore.settings.declaration import MIB
+from eventstore.settings.store import StoreSettings
 from eventstore.store.embedded import EmbeddedStore, open_store
 from eventstore.store.engine import Engine
 from eventstore.store.opening import open_folder
@@ -162,7 +161,7 @@ def _cold_rate(engine: Engine, turn: int, aggregates: int) -> float:
 def _resident(when: str) -> Figures:
     """Megabytes of this process: all, and without the pages of files that the system may drop at any time.
 
-    What is not sorted yet is in memory: some 190 bytes for each commit. So the figure after start is that of the sorted files.
+    Unsorted commits are in memory, some 190 bytes each, so the figure after the start is that of the sorted files.
     """
     fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return {
@@ -189,7 +188,7 @@ MEASURES: dict[str, Callable[[Path, bool], Figures]] = {
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.store", description="The store by itself.")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.store", description="The store without a server.")
     parser.add_argument("--quick", action="store_true", help="smaller files, less than 45 seconds in all")
     parser.add_argument("--json", action="store_true", help="print the JSON document to stdout")
     parser.add_argument("--only", default=",".join(MEASURES), metavar="NAME[,NAME]", help=f"of: {', '.join(MEASURES)}")
@@ -199,22 +198,11 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="eventstore-bench-") as folder:
             results[name] = MEASURES[name](Path(folder), options.quick)
         print(f"{name}: " + ", ".join(f"{key} {value:,.3g}" for key, value in results[name].items()), file=sys.stderr)
-    table = _markdown(results)
-    machine = {"cpus": os.cpu_count(), "python": platform.python_version(), "system": platform.platform()}
-    document = json.dumps({"benchmark": "store", "quick": options.quick, "machine": machine, "results": results}, indent=2)
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    stem = RESULTS / f"store{'-quick' if options.quick else ''}"
-    stem.with_suffix(".md").write_text(table)
-    stem.with_suffix(".json").write_text(document + "\n")
+    table = figures_table(results, "measure")
+    document = json.dumps({"benchmark": "store", "quick": options.quick, "machine": machine(), "results": results}, indent=2)
+    write_results(f"store{'-quick' if options.quick else ''}", document, table)
     print(document if options.json else table)
     return 0
-
-
-def _markdown(results: dict[str, Figures]) -> str:
-    lines = ["| measure | figure | value |", "| --- | --- | --- |"]
-    for name, figures in results.items():
-        lines += [f"| {name} | {key} | {value:,.2f} |" for key, value in figures.items()]
-    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

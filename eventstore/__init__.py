@@ -6,7 +6,7 @@
     async with es.open_store("./data") as store: ...                # embedded; trio
     with es.blocking.connect("tcp://127.0.0.1:7701") as store: ...  # without an event loop
 
-What is in `_LAZY` is imported on first use, so that `import eventstore` costs milliseconds.
+The names in `_LAZY` are imported on first use, so `import eventstore` takes milliseconds.
 """
 
 from __future__ import annotations
@@ -50,19 +50,25 @@ from eventstore.model import ANY, EXISTS, CaughtUp, Commit, Committed, Event, Ne
 
 if TYPE_CHECKING:
     from eventstore import blocking as blocking
-    from eventstore.broker.message import Message as Message
-    from eventstore.client.delivery import Delivery as Delivery
-    from eventstore.client.messages import NewMessage as NewMessage
-    from eventstore.client.messages import SendResult as SendResult
-    from eventstore.client.store import connect as connect
-    from eventstore.config import StoreSettings as StoreSettings
+    from eventstore.client.aio.broker import NetworkBroker as NetworkBroker
+    from eventstore.client.aio.consumer import Consumer as Consumer
+    from eventstore.client.aio.store import NetworkStore as NetworkStore
+    from eventstore.client.aio.store import connect as connect
+    from eventstore.client.aio.topic import NetworkTopic as NetworkTopic
+    from eventstore.client.consumer.delivery import Delivery as Delivery
+    from eventstore.client.session.message_rows import NewMessage as NewMessage
+    from eventstore.client.session.message_rows import SendResult as SendResult
+    from eventstore.records.message import Message as Message
+    from eventstore.settings.store import StoreSettings as StoreSettings
+    from eventstore.store.embedded import EmbeddedStore as EmbeddedStore
     from eventstore.store.embedded import open_store as open_store
 
 __version__ = "0.1.0"
 __all__ = [
-    "ANY", "EXISTS", "CaughtUp", "Closed", "CommandIdReused", "Commit", "Committed", "ConnectionLost", "Corrupt",
-    "Delivery", "DomainRefused", "Event", "EventStoreError", "Fenced", "FolderRefused", "HandlerFailed",
-    "InvalidArgument", "Message", "NewEvent", "NewMessage", "Overloaded", "PayloadInvalid", "Poisoned",
+    "ANY", "EXISTS", "CaughtUp", "Closed", "CommandIdReused", "Commit", "Committed", "ConnectionLost", "Consumer", "Corrupt",
+    "Delivery", "DomainRefused", "EmbeddedStore", "Event", "EventStoreError", "Fenced", "FolderRefused", "HandlerFailed",
+    "InvalidArgument", "Message", "NetworkBroker", "NetworkStore", "NetworkTopic", "NewEvent", "NewMessage", "Overloaded",
+    "PayloadInvalid", "Poisoned",
     "ProjectionFailed", "ProtocolError", "RawCommand", "ReadFailed", "Rebalanced", "Rejected", "SendResult",
     "ShuttingDown", "StorageFull", "StoreSettings", "Unchanged", "Unconsumed", "UnknownCommand", "UnknownEvent",
     "UnknownGroup", "UnknownOperation", "UnknownQueue", "UnknownTopic", "UnsupportedVersion", "VersionConflict",
@@ -70,18 +76,28 @@ __all__ = [
 ]  # fmt: skip
 
 _LAZY = {
-    "connect": ("eventstore.client.store", "connect"),
+    "connect": ("eventstore.client.aio.store", "connect"),
     "open_store": ("eventstore.store.embedded", "open_store"),
-    "Delivery": ("eventstore.client.delivery", "Delivery"),
-    "Message": ("eventstore.broker.message", "Message"),
-    "NewMessage": ("eventstore.client.messages", "NewMessage"),
-    "SendResult": ("eventstore.client.messages", "SendResult"),
-    "StoreSettings": ("eventstore.config", "StoreSettings"),
+    "Consumer": ("eventstore.client.aio.consumer", "Consumer"),
+    "Delivery": ("eventstore.client.consumer.delivery", "Delivery"),
+    "EmbeddedStore": ("eventstore.store.embedded", "EmbeddedStore"),
+    "Message": ("eventstore.records.message", "Message"),
+    "NetworkBroker": ("eventstore.client.aio.broker", "NetworkBroker"),
+    "NetworkStore": ("eventstore.client.aio.store", "NetworkStore"),
+    "NetworkTopic": ("eventstore.client.aio.topic", "NetworkTopic"),
+    "NewMessage": ("eventstore.client.session.message_rows", "NewMessage"),
+    "SendResult": ("eventstore.client.session.message_rows", "SendResult"),
+    "StoreSettings": ("eventstore.settings.store", "StoreSettings"),
     "blocking": ("eventstore.blocking", None),
 }
 
 
-def __getattr__(name: str) -> object:
+def __dir__() -> list[str]:
+    """All public names, imported or not, for `dir` and completion."""
+    return sorted({*globals(), *__all__})
+
+
+def _import_lazily(name: str) -> object:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, attribute = _LAZY[name]
@@ -89,3 +105,7 @@ def __getattr__(name: str) -> object:
     value: object = loaded if attribute is None else getattr(loaded, attribute)
     globals()[name] = value
     return value
+
+
+if not TYPE_CHECKING:  # a type checker would believe in every name that is asked for
+    __getattr__ = _import_lazily

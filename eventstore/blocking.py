@@ -1,5 +1,8 @@
 """The client for code without an event loop: `with eventstore.blocking.connect("tcp://127.0.0.1:7701") as store: ...`"""
 
-from eventstore.client.blocking import BlockingStore, connect
+from eventstore.client.blocking.broker import BlockingBroker
+from eventstore.client.blocking.consumer import BlockingConsumer
+from eventstore.client.blocking.store import BlockingStore, connect
+from eventstore.client.blocking.topic import BlockingTopic
 
-__all__ = ["BlockingStore", "connect"]
+__all__ = ["BlockingBroker", "BlockingConsumer", "BlockingStore", "BlockingTopic", "connect"]

@@ -1,4 +1,4 @@
-"""Commands as they travel, and what makes them of objects: the domain says how, when it is imported."""
+"""Raw commands, as clients send them; the domain registers how its command objects are encoded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from eventstore.fields import shown
 
 
 class RawCommand(NamedTuple):
-    """A command as it travels: its type, the aggregate it is for, and its fields as JSON."""
+    """A command on the wire: its type, the id of its aggregate, and its fields as JSON."""
 
     type: str
     aggregate_id: str
@@ -21,22 +21,22 @@ _encoders: list[Callable[[object], RawCommand]] = []
 
 
 def encode_with(encoder: Callable[[object], RawCommand]) -> None:
-    """Makes `raw_command` use this encoder for whatever is no `RawCommand`."""
+    """Registers the encoder that `raw_command` uses for all other objects."""
     _encoders[:] = [encoder]
 
 
 def raw_command(command: object) -> RawCommand:
-    """The command as it travels.
+    """Returns the command as a `RawCommand`.
 
     Raises:
-        InvalidArgument: it is neither a `RawCommand` nor, as far as `eventstore.domain` is imported, a command of a domain.
-        EventStoreError: what the domain says is wrong with it.
+        InvalidArgument: it is neither a `RawCommand` nor a command of the domain, or `eventstore.domain` was not imported.
+        EventStoreError: the domain refuses it.
     """
     if isinstance(command, RawCommand):
         return command
     if not _encoders:
         raise InvalidArgument(
-            f"{shown(command)} is no RawCommand, and eventstore.domain, which makes one of it, was not imported",
+            f"{shown(command)} is not a RawCommand, and eventstore.domain, which would encode it, was not imported",
             field="command",
             value=shown(command),
         )

@@ -1,19 +1,18 @@
-"""Every error a user can meet: a class, its fields, and a stable code that is the same on the wire and in every
-language.
+"""All errors that users see: a class each, with fields and a stable code that is the same on the wire and in every language.
 
-A code is never reused for another meaning. `from_wire` and `to_wire` turn an error into (code, text, fields) and back,
-so that a client raises the same class with the same fields as an embedded store would.
+A code is never reused for another meaning. `to_wire` and `from_wire` convert an error to (code, text, fields) and back, so a
+client raises the same class with the same fields as an embedded store.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 Field = str | int | bool | None
 
 
 class EventStoreError(Exception):
-    """Base of all errors of this package. `fields` holds what the message says, for programs."""
+    """Base of all errors of this package. `fields` holds the values in the message, for programs."""
 
     code: ClassVar[int] = 1
     retriable: ClassVar[bool] = False
@@ -31,7 +30,7 @@ class EventStoreError(Exception):
 
 
 class InvalidArgument(EventStoreError):
-    """A value from outside breaks a rule; `field`, `limit` and `value` say which."""
+    """An argument breaks a rule; `field`, `limit` and `value` name it."""
 
     code = 2
 
@@ -43,7 +42,7 @@ class VersionConflict(EventStoreError):
 
     def __init__(self, aggregate_id: str, expected: int | str, actual: int) -> None:
         super().__init__(
-            f"aggregate {aggregate_id!r} is at version {actual}, expected {expected}; read it again and decide anew",
+            f"aggregate {aggregate_id!r} is at version {actual}, expected {expected}; read it again and decide again",
             aggregate_id=aggregate_id,
             expected=expected,
             actual=actual,
@@ -74,20 +73,20 @@ class Overloaded(EventStoreError):
 
 
 class StorageFull(EventStoreError):
-    """The disk is full: nothing of the append was stored; reads go on, appends work again once there is space."""
+    """The disk is full: nothing of the append was stored. Reads continue; appends work again once there is space."""
 
     code = 6
     retriable = True
 
 
 class Poisoned(EventStoreError):
-    """A write or sync failed in a way that leaves the file's state unknown: this process accepts no more appends."""
+    """A write or sync failed and left the file in an unknown state: this process accepts no more appends."""
 
     code = 7
 
 
 class Corrupt(EventStoreError):
-    """Bytes on disk are not what was written: names the file and the byte offset. Nothing is ever cut because of it."""
+    """Bytes on disk are not the bytes that were written; names the file and the byte offset. Nothing is cut because of it."""
 
     code = 8
 
@@ -96,7 +95,7 @@ class Corrupt(EventStoreError):
 
 
 class FolderRefused(EventStoreError):
-    """The data folder cannot be opened as it is: in use, not a folder, a file missing or too many, a newer format."""
+    """The data folder cannot be opened: in use, not a folder, a file missing or foreign, a newer format."""
 
     code = 9
 
@@ -123,7 +122,7 @@ class UnknownOperation(EventStoreError):
 
 
 class ConnectionLost(EventStoreError):
-    """The server could not be reached, or went away and did not come back in time."""
+    """The server could not be reached, or went away and did not return in time."""
 
     code = 13
     retriable = True
@@ -143,7 +142,7 @@ class Closed(EventStoreError):
 
 
 class ReadFailed(EventStoreError):
-    """The operating system could not read a file. It does not mean that nothing is there."""
+    """The operating system could not read a file. This does not mean that it holds nothing."""
 
     code = 16
 
@@ -155,21 +154,19 @@ class UnknownCommand(EventStoreError):
 
 
 class UnknownEvent(EventStoreError):
-    """An event whose type, or whose version of the schema, the domain's code does not know."""
+    """The domain's code does not know the type of an event, or the version of its schema."""
 
     code = 18
 
 
 class PayloadInvalid(EventStoreError):
-    """A command or an event does not fit its class, or what was read as JSON is none; `type` and `field` say where."""
+    """A command or an event does not fit its class, or data read as JSON is not JSON; `type` and `field` say where."""
 
     code = 19
 
 
 class Rejected(EventStoreError):
-    """The domain refuses the command; nothing changed. `reason` is a stable word for programs: the name of the subclass
-    unless given.
-    """
+    """The domain refuses the command; nothing changed. `reason`: a stable word for programs, by default the subclass's name."""
 
     code = 20
 
@@ -179,45 +176,43 @@ class Rejected(EventStoreError):
 
 
 class HandlerFailed(EventStoreError):
-    """The domain's code raised what it should not have: a bug there. `handler` and `error` name it; nothing changed."""
+    """The domain's code raised an unexpected error, a bug there. `handler` and `error` name it; nothing changed."""
 
     code = 21
 
 
 class DomainRefused(EventStoreError):
-    """Domain code cannot be used as it is: it cannot be imported, or a class or handler is declared in a wrong way."""
+    """Domain code cannot be used: it cannot be imported, or a class or handler is declared wrongly."""
 
     code = 22
 
 
 class ProjectionFailed(EventStoreError):
-    """A projection or a reaction raised; names it, and the event it raised at. What is stored of it is as before."""
+    """A projection or a reaction raised an error; names it and the event. Its stored state is unchanged."""
 
     code = 23
 
 
 class Fenced(EventStoreError):
-    """Another process runs the same projection or reaction on the same target; this one stops, and nothing of it was
-    stored.
-    """
+    """Another process runs the same projection or reaction on the same target; this one stops, and stored nothing."""
 
     code = 24
 
 
 class UnknownTopic(EventStoreError):
-    """There is no topic of this name."""
+    """No topic has this name."""
 
     code = 25
 
 
 class UnknownQueue(EventStoreError):
-    """The topic has no queue of this number, or none that takes messages."""
+    """The topic has no queue of this number that accepts messages."""
 
     code = 26
 
 
 class UnknownGroup(EventStoreError):
-    """There is no consumer group of this name."""
+    """No consumer group has this name."""
 
     code = 27
 
@@ -229,64 +224,34 @@ class Rebalanced(EventStoreError):
 
 
 class Unconsumed(EventStoreError):
-    """A consumer group still has messages to consume of what was to be removed; nothing was."""
+    """A consumer group has not consumed all messages that were to be removed; nothing was removed."""
 
     code = 29
 
 
-_BY_CODE: dict[int, type[EventStoreError]] = {
-    cls.code: cls
-    for cls in (
-        EventStoreError,
-        InvalidArgument,
-        VersionConflict,
-        CommandIdReused,
-        Overloaded,
-        StorageFull,
-        Poisoned,
-        Corrupt,
-        FolderRefused,
-        ProtocolError,
-        UnsupportedVersion,
-        UnknownOperation,
-        ConnectionLost,
-        ShuttingDown,
-        Closed,
-        ReadFailed,
-        UnknownCommand,
-        UnknownEvent,
-        PayloadInvalid,
-        Rejected,
-        HandlerFailed,
-        DomainRefused,
-        ProjectionFailed,
-        Fenced,
-        UnknownTopic,
-        UnknownQueue,
-        UnknownGroup,
-        Rebalanced,
-        Unconsumed,
-    )
-}
+_CLASSES: Final[tuple[type[EventStoreError], ...]] = (EventStoreError, *EventStoreError.__subclasses__())
+_BY_CODE: Final = {cls.code: cls for cls in _CLASSES}
+
+assert len(_BY_CODE) == len(_CLASSES), "two errors have the same code"
 
 
 def to_wire(error: EventStoreError) -> list[Field]:
-    """[code, message, key, value, key, value, ...]: flat, as everything on the wire."""
+    """Returns [code, message, key, value, key, value, …]: flat, like everything on the wire."""
     flat: list[Field] = [error.code, error.message]
     for key, value in error.fields.items():
         flat += (key, value)
     return flat
 
 
-def again(error: EventStoreError) -> EventStoreError:
-    """The same error as a new object: one that is raised in several tasks collects all their tracebacks."""
+def copy_error(error: EventStoreError) -> EventStoreError:
+    """Returns a copy of the error: one object raised in several tasks would collect all their tracebacks."""
     copy = error.__class__.__new__(error.__class__)
     EventStoreError.__init__(copy, error.message, **error.fields)
     return copy
 
 
 def from_wire(flat: list[Field]) -> EventStoreError:
-    """The error that `to_wire` described; an unknown code becomes a plain EventStoreError."""
+    """Returns the error that `to_wire` encoded; an unknown code becomes a plain EventStoreError."""
     code, message = flat[0], str(flat[1])
     cls = _BY_CODE.get(code if isinstance(code, int) else 1, EventStoreError)
     error = cls.__new__(cls)

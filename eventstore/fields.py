@@ -1,7 +1,6 @@
-"""Checks of single values that came from outside: each names the field, the limit and the value it refuses.
+"""Checks single values from outside; an error names the field, the limit and the refused value.
 
-Everybody runs the same ones: a store on what its user gives it, a client before it sends anything, a server on what it
-received. So a wrong argument is refused in the same words wherever the store is.
+The embedded store, the clients and the server share these checks, so a wrong argument is refused in the same words everywhere.
 """
 
 from __future__ import annotations
@@ -13,13 +12,18 @@ _SHOWN_CHARACTERS = 80
 
 
 def shown(value: object) -> str:
-    """The value as an error message quotes it: short, and printable whatever it is."""
+    """Returns the value as an error message quotes it: short and printable."""
     text = ascii(value[:_SHOWN_CHARACTERS] if isinstance(value, str | bytes) else value)
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
 
 
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """Returns `1 file` or `2 files`. `many` is the plural, unless it is `one` with an s."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
 def check_text(field: str, value: object, low: int = 1, high: int = ID_BYTES_MAX) -> str:
-    """`value`, if it is valid Unicode text of `low` to `high` bytes in UTF-8.
+    """Returns `value` if it is valid Unicode text of `low` to `high` bytes in UTF-8.
 
     Raises:
         InvalidArgument
@@ -44,7 +48,7 @@ def check_text(field: str, value: object, low: int = 1, high: int = ID_BYTES_MAX
 
 
 def check_int(field: str, value: object, low: int, high: int) -> int:
-    """`value`, if it is an integer within the range.
+    """Returns `value` if it is an integer within the range.
 
     Raises:
         InvalidArgument
@@ -64,7 +68,7 @@ def check_int(field: str, value: object, low: int, high: int) -> int:
 
 
 def check_optional_int(field: str, value: object, low: int, high: int) -> int | None:
-    """`value`, if it is nil or an integer within the range.
+    """Returns `value` if it is nil or an integer within the range.
 
     Raises:
         InvalidArgument
@@ -73,7 +77,7 @@ def check_optional_int(field: str, value: object, low: int, high: int) -> int | 
 
 
 def check_flag(field: str, value: object) -> bool:
-    """`value`, if it is true or false.
+    """Returns `value` if it is true or false.
 
     Raises:
         InvalidArgument

@@ -1,9 +1,8 @@
-"""Flat msgpack: a sequence of scalars (nil, bool, int, str, bin) one after the other, never an array, a map or an
-extension.
+"""Encodes and decodes flat msgpack: a sequence of scalars (nil, bool, int, str, bin) without arrays, maps or extensions.
 
-Records on disk and frames on the wire are both flat. That is a safety property: a decoder that refuses every non-empty
-array and map cannot be made to build a deep or huge object out of a small input (16 MB of nested containers would be
-over a gigabyte of Python objects), and one C call decodes a whole page of records.
+Records on disk and frames on the wire are both flat. That is a safety property: a small input cannot make a decoder that
+refuses every non-empty array and map build a deep or huge object (16 MB of nested containers would be over a gigabyte of Python
+objects). And one C call decodes a whole page of records.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ Scalar = str | bytes | int | bool | None
 _ARRAY32: Final = struct.Struct(">BI")
 _KEPT_BUFFER_BYTES_MAX: Final = 1024 * 1024
 _END_BYTES: Final = 16
-_pack = msgpack.Packer().pack  # its own buffer for each call to packb costs twice the packing
+_pack = msgpack.Packer().pack  # packb allocates a buffer per call, which costs twice the packing
 _unpackb = msgpack.unpackb
 
 
@@ -30,23 +29,19 @@ class Malformed(ValueError):
 
 
 def encode(values: Sequence[Scalar]) -> bytes:
-    """The values one after the other. Packs one array in C and takes its header off: 5x faster than packing each
-    value.
-    """
+    """Returns the encoded values. Packs one array in C and removes its header: 5x faster than packing each value."""
     packed = cast(bytes, _pack(values))
     count = len(values)
     return packed[1:] if count < 16 else packed[3:] if count < 65536 else packed[5:]
 
 
 def encode_each(rows: Iterable[Sequence[Scalar]]) -> list[bytes]:
-    """As `encode`, for each row; they have fewer than 16 values."""
+    """Returns `encode` of each row; rows have fewer than 16 values."""
     return [packed[1:] for packed in map(_pack, rows)]
 
 
 def decode_trusted(data: bytes, count: int) -> tuple[Scalar, ...]:
-    """Exactly `count` values out of bytes whose checksum was verified, or that come from the server one chose to
-    trust.
-    """
+    """Returns exactly `count` values from bytes whose checksum was verified, or from a server the user chose to trust."""
     try:
         return cast(
             "tuple[Scalar, ...]",
@@ -57,19 +52,19 @@ def decode_trusted(data: bytes, count: int) -> tuple[Scalar, ...]:
 
 
 def refuse_container(*_: object) -> NoReturn:
-    """A msgpack hook."""
+    """Refuses what msgpack passes to a hook."""
     raise ValueError("arrays, maps and extensions are not allowed")
 
 
 class Decoder:
-    """Decodes any number of inputs from outside, one after the other; share one among all connections of an event loop.
+    """Decodes inputs from outside, one at a time; all connections of an event loop share one.
 
-    Three bounds work together. Non-empty containers are refused by their header; empty ones by a hook, at the first of
-    them (16 MB of empty maps would otherwise be a gigabyte of dicts); and no more than `values_max` values are taken.
-    msgpack's Unpacker keeps a value that is cut off, and completes it with the bytes of the next input, which may be another
-    client's; its position does not tell. So a secret end mark is fed behind each and must come out as the last value.
+    Three bounds work together. Non-empty containers are refused by their header; empty ones by a hook, at the first of them
+    (16 MB of empty maps would otherwise be a gigabyte of dicts); and at most `values_max` values are decoded. The Unpacker
+    keeps a truncated value and completes it with the bytes of the next input, which may come from another client, and its
+    position does not reveal this. So a secret end mark is fed after each input and must be the last value.
 
-    Not thread-safe. Its buffer is as large as `size_bytes_max` at worst, and is given back after a large input.
+    Not thread-safe. Its buffer grows to at most `size_bytes_max`, and is released after a large input.
     """
 
     def __init__(self, size_bytes_max: int, values_max: int) -> None:
@@ -89,21 +84,21 @@ class Decoder:
             list_hook=refuse_container,
             object_hook=refuse_container,
             ext_hook=refuse_container,
-            unicode_errors="surrogateescape",  # a bad id is then one refused request, not a broken payload
+            unicode_errors="surrogateescape",  # a bad id then fails one request, not the whole payload
         )
 
     def decode(self, payload: bytes) -> list[Scalar]:
-        """All values of the input.
+        """Returns all values of the input.
 
         Raises:
-            Malformed: it is truncated, holds too many values, or anything but scalars.
+            Malformed: it is truncated, holds too many values, or holds something other than scalars.
         """
         unpacker = self._unpacker
         try:
             unpacker.feed(payload)
             unpacker.feed(self._packed_end)
             values: list[Scalar] = list(islice(unpacker, self._values_max + 1))
-        except (ValueError, msgpack.exceptions.UnpackException) as error:  # what msgpack raises, and its hook
+        except (ValueError, msgpack.exceptions.UnpackException) as error:  # of msgpack, and of the hook
             self._renew()
             raise Malformed(f"not flat msgpack: {str(error) or type(error).__name__}") from None
         except BaseException:  # a signal's handler
@@ -118,7 +113,7 @@ class Decoder:
 
 
 def chain(groups: Iterable[Iterable[Scalar]]) -> list[Scalar]:
-    """The members of all groups in one list."""
+    """Returns the members of all groups in one list."""
     flat: list[Scalar] = []
     for group in groups:
         flat += group

@@ -1,19 +1,47 @@
-"""A test that waits for ever ends all the same, and says where it waited."""
+"""Ends tests that hang, and spares all tests the syncs of LMDB."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 
+import lmdb
 import pytest
 import trio
+from hypothesis import settings
 
+settings.register_profile("untimed", deadline=None)  # a busy machine fails no test
+settings.load_profile("untimed")
+HEAVY = (
+    "broker/test_crashes", "broker/test_model", "cli/commands/", "cli/test_operations_page", "cli/test_output",
+    "cli/test_planted_faults", "consumers/test_survival", "documents/test_changing", "documents/test_cli_page",
+    "documents/test_names", "documents/test_pages", "documents/test_programs", "documents/test_tutorial",
+    "domain/encoding/test_codec", "domain/projections/test_killed", "domain/projections/test_targets",
+    "server/broker/test_broker_kill", "server/commands/test_reactions", "server/commands/test_work",
+    "server/net/test_many_connections", "server/net/test_slow_clients", "server/outbox/",
+    "server/requests/test_read_requests", "server/test_clients", "server/test_injected_faults",
+    "server/test_interrupted", "server/test_kill", "server/test_stopping", "spark/", "store/faults/test_crashes",
+    "store/faults/test_interrupted", "store/faults/test_torn_tail", "store/memory/test_tail",
+    "store/sorted/test_directory", "store/sorted/test_sorting", "store/test_model",
+)  # fmt: skip
+"""Modules of `heavy` tests, by the beginning of their path: processes that are killed, Spark, crashes at every operation.
+Single tests are marked in place.
+"""
 SECONDS_MAX = 300.0  # less than `timeout` in pyproject.toml, which ends what does not wait in trio
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Spares `-m "not heavy"` the import of heavy modules: collecting them takes a third of its time."""
+    path = collection_path.relative_to(Path(__file__).parent).as_posix()
+    return True if config.option.markexpr == "not heavy" and path.startswith(HEAVY) else None
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
+    if item.nodeid.removeprefix("tests/").startswith(HEAVY):
+        item.add_marker(pytest.mark.heavy)
     if not isinstance(item, pytest.Function) or not inspect.iscoroutinefunction(item.obj):
         return
     if not {"mock_clock", "autojump_clock"} & set(item.fixturenames):  # there seconds are no seconds
@@ -33,3 +61,13 @@ def _ending(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[Non
         assert not scope.cancelled_caught, f"not within {SECONDS_MAX:g} s; where it waited is printed above or below"
 
     return ends
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _lmdb_without_syncs() -> Iterator[None]:
+    """Opens LMDB in this process without syncs. Real files of a test never lose power, so no test can see the difference, and
+    waiting for the disk is a third of the time of the crash tests.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lmdb, "open", functools.partial(lmdb.open, sync=False))
+        yield

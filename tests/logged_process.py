@@ -1,4 +1,4 @@
-"""A real server or worker in a process of its own, to be killed, starved and traced; and what it says in its log."""
+"""A real server or worker in a separate process, to be killed, starved and traced; with its log."""
 
 from __future__ import annotations
 
@@ -14,21 +14,29 @@ from types import TracebackType
 from typing import Any, Self
 
 from tests.waiting import DEADLINE_SECONDS, wait_until
+from tests.warm_servers import ForkedProcess
 
-EVENTSTORE = (sys.executable, "-m", "eventstore.cli.main")
+EVENTSTORE = (sys.executable, "-m", "eventstore")
 
 
 class LoggedProcess:
-    """`command`, whose JSON log goes to the file `log`, and says `ready` there when it takes requests."""
+    """`command`, with its JSON log in the file `log`; it logs `ready` when it takes requests.
+
+    `python -m eventstore …` is forked from a process that has the libraries; any other command is started.
+    """
 
     def __init__(self, command: Sequence[str], log: Path, ready: str, *, wait: bool = True) -> None:
         self._log = log
         self._ready = ready
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("EVENTSTORE_")}
+        self.process: subprocess.Popen[bytes] | ForkedProcess
         with open(log, "wb") as opened:
-            self.process = subprocess.Popen(
-                command, env={name: value for name, value in os.environ.items() if not name.startswith("EVENTSTORE_")},
-                stdin=subprocess.DEVNULL, stdout=opened, stderr=opened,
-            )  # fmt: skip
+            if tuple(command[:3]) == EVENTSTORE:
+                self.process = ForkedProcess(command[3:], environment, opened)
+            else:
+                self.process = subprocess.Popen(
+                    command, env=environment, stdin=subprocess.DEVNULL, stdout=opened, stderr=opened
+                )
         if wait:
             self.wait_until_serving()
 
@@ -60,7 +68,7 @@ class LoggedProcess:
         return self._log.read_text(errors="replace")
 
     def lines(self) -> list[dict[str, Any]]:
-        """The log's lines that are structured, in order."""
+        """Returns the structured lines of the log, in order."""
         found = []
         for line in self.log().splitlines():
             with contextlib.suppress(ValueError):
@@ -68,27 +76,27 @@ class LoggedProcess:
         return [each for each in found if isinstance(each, dict)]
 
     def said(self, event: str) -> list[dict[str, Any]]:
-        """The log's lines about this event."""
+        """Returns the lines of the log with this event."""
         return [line for line in self.lines() if line.get("event") == event]
 
     def memory_peak_bytes(self) -> int:
-        """The most memory it ever had resident."""
+        """Returns its peak resident memory."""
         status = Path(f"/proc/{self.pid}/status").read_text()
         return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
 
     def descriptors(self) -> int:
-        """How many files and sockets it has open."""
+        """Returns the number of its open files and sockets."""
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
     def let_go_of_tracer(self) -> None:
-        """Ends the strace that was begun with `before`; the server goes on without it."""
+        """Ends the strace of `before`; the server keeps running."""
         status = Path(f"/proc/{self.pid}/status").read_text()
         tracer = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("TracerPid:"))
-        assert tracer, "nobody traces the server"
-        os.kill(tracer, signal.SIGKILL)  # the kernel lets its tracees run on
+        assert tracer, "the server is not traced"
+        os.kill(tracer, signal.SIGKILL)  # the kernel lets its tracees continue
 
     def terminate(self) -> int:
-        """SIGTERM; the exit code."""
+        """Sends SIGTERM; returns the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.wait()
 
@@ -97,7 +105,7 @@ class LoggedProcess:
         return self.process.wait(DEADLINE_SECONDS)
 
     def kill(self) -> None:
-        """SIGKILL, if it still runs."""
+        """Sends SIGKILL if it still runs."""
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait(DEADLINE_SECONDS)

@@ -1,4 +1,4 @@
-"""Programs that may hang, and what they start: run to their end, or ended with all of it."""
+"""Runs programs that may hang: to their end, or kills them with all their children."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SECONDS_MAX = 180.0
 def run_to_end(
     command: Sequence[str], folder: Path, environment: dict[str, str], seconds: float = SECONDS_MAX
 ) -> subprocess.CompletedProcess[str]:
-    """What it printed, and its exit code. Its output goes to files: a pipe would be open as long as anything it left behind."""
+    """Runs a command. Its output goes to files: a pipe would stay open as long as any child it left behind."""
     with TemporaryFile("w+") as stdout, TemporaryFile("w+") as stderr:
         process = subprocess.Popen(
             command, cwd=folder, env=environment, start_new_session=True,

@@ -1,4 +1,4 @@
-"""A real server in a process of its own."""
+"""A real server in a separate process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PROGRAM = (*EVENTSTORE, "serve")
 
 
 class ServerProcess(LoggedProcess):
-    """`eventstore serve` on a free port of the loopback interface. `before`: what the command begins with."""
+    """`eventstore serve` on a free port of the loopback interface. `before`: a prefix of the command."""
 
     def __init__(
         self, data: Path, *, before: Sequence[str] = (), listen: str = "127.0.0.1:0", wait: bool = True, **settings: Any

@@ -1,4 +1,4 @@
-"""A real server in a thread of the tests' own process."""
+"""A real server in a thread of the tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, cast
 import trio
 
 from eventstore.server.serve import Server, serve
-from eventstore.server.settings import ServerSettings
+from eventstore.settings.server import ServerSettings
 from tests.service_thread import ServiceThread
 
 

@@ -1,5 +1,5 @@
-"""A real server or worker in a thread of the tests' own process: whatever runs the test (trio, asyncio, no event loop) can talk
-to it, and a warning in it fails the test.
+"""A real server or worker in a thread of the tests: usable from trio, asyncio and without an event loop, and a warning in it
+fails the test.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 import trio
 
-from eventstore.server.settings import ServerSettings
+from eventstore.settings.server import ServerSettings
+from eventstore.settings.sources import load_settings
 from tests.waiting import DEADLINE_SECONDS
 
 Result = TypeVar("Result")
 
 
 class Service(Protocol):
-    """What `serve` and `work` say they have begun."""
+    """A started server or worker."""
 
     @property
     def address(self) -> str: ...
@@ -35,7 +36,7 @@ Begin = Callable[[trio.Nursery, ServerSettings], Awaitable[S]]
 
 
 class ServiceThread(Generic[S]):
-    """Runs what `begin` starts on a free port of the loopback interface; after a restart on the same one."""
+    """Runs the service that `begin` starts on a free port of the loopback interface; after a restart on the same port."""
 
     def __init__(self, begin: Begin[S], settings: dict[str, Any]) -> None:
         self._begin = begin
@@ -62,7 +63,7 @@ class ServiceThread(Generic[S]):
         return f"http://{self._service.http_address}"
 
     def start(self) -> None:
-        """Returns when it has begun, and raises what keeps it from it."""
+        """Waits until it has started; raises its error if it cannot."""
         self._ready.clear()
         self._error = None
         self._thread = threading.Thread(target=self._run, name=type(self).__name__, daemon=True)
@@ -82,7 +83,7 @@ class ServiceThread(Generic[S]):
             self.join()
 
     def join(self) -> None:
-        """Waits for its end, and raises what ended it."""
+        """Waits for its end; raises its error if it failed."""
         assert self._thread is not None
         self._thread.join(DEADLINE_SECONDS)
         assert not self._thread.is_alive(), "it does not stop"
@@ -95,7 +96,7 @@ class ServiceThread(Generic[S]):
         self.start()
 
     def ask(self, question: Callable[[S], Result]) -> Result:
-        """What `question` says, asked in the service's own thread."""
+        """Returns the result of `question`, called in the thread of the service."""
         service, answer = self._service, Future[Result]()
         assert service is not None
         assert self._token is not None
@@ -120,7 +121,7 @@ class ServiceThread(Generic[S]):
         async def main() -> None:
             self._token = trio.lowlevel.current_trio_token()
             async with trio.open_nursery() as nursery:
-                self._service = await self._begin(nursery, ServerSettings(**self._given))
+                self._service = await self._begin(nursery, load_settings(None, **self._given))
                 self._ready.set()
 
         try:

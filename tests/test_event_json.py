@@ -1,4 +1,4 @@
-"""`Event.json` is `json.loads` of the data, whoever wrote it and however; its errors say which event it was."""
+"""`Event.json` equals `json.loads` of the data in any encoding; its errors name the event."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def event(data: bytes, metadata: bytes | None = None) -> Event:
 
 
 def outcome(read: Callable[[], object]) -> str:
-    """What was read; or, of both kinds of error, what they have in common."""
+    """Returns the value as text, or the same word for both kinds of error."""
     try:
         return repr(read())
     except (ValueError, PayloadInvalid):
@@ -33,30 +33,30 @@ def outcome(read: Callable[[], object]) -> str:
 
 
 @given(values, encodings, st.sampled_from(["", " ", "\n"]), st.sampled_from(["", " ", "\t"]))
-def test_every_way_of_writing_json_is_read(value: object, encoding: str, before: str, after: str) -> None:
+def test_every_encoding_of_json_is_read(value: object, encoding: str, before: str, after: str) -> None:
     data = (before + json.dumps(value) + after).encode(encoding)
     assert event(data).json() == json.loads(data)
     assert event(b"", data).metadata_json() == json.loads(data)
 
 
 @given(st.binary(max_size=20) | st.sampled_from([b"{} {}", b"1 2", b'"\xff"', b"", b"nul"]))
-def test_what_is_no_json_is_refused_as_json_refuses_it(data: bytes) -> None:
+def test_data_that_is_not_json_is_refused_as_the_json_module_refuses_it(data: bytes) -> None:
     assert outcome(event(data).json) == outcome(lambda: json.loads(data))
 
 
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (b"", "its data is empty; `data` has the bytes as they are; ask `is_json` first"),
-        (b"{} {}", r"its data is b'{} {}' and no JSON \(Extra data.*\); `data` has the bytes"),
-        (b"[" * 100_000, "and no JSON"),
+        (b"", "its data is empty; `data` has the raw bytes; ask `is_json` first"),
+        (b"{} {}", r"its data is b'{} {}' and not JSON \(Extra data.*\); `data` has the raw bytes"),
+        (b"[" * 100_000, "and not JSON"),
     ],
 )
-def test_data_without_json_is_refused_by_the_event_it_is_of(data: bytes, why: str) -> None:
+def test_the_error_for_data_without_json_names_its_event(data: bytes, why: str) -> None:
     with pytest.raises(PayloadInvalid, match="event 'T', version 1 of aggregate 'a': .*" + why) as caught:
         event(data).json()
     assert caught.value.fields == {"type": "T", "field": "data", "aggregate_id": "a", "version": 1}
-    with pytest.raises(PayloadInvalid, match=r"its metadata is .*; `metadata` has the bytes as they are$"):
+    with pytest.raises(PayloadInvalid, match=r"its metadata is .*; `metadata` has the raw bytes$"):
         event(b"", data).metadata_json()
 
 

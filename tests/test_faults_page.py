@@ -1,4 +1,4 @@
-"""`docs/FAULTS.md` says which test shows what; here it is held to the tests."""
+"""The tests that docs/FAULTS.md names exist, and each of its lines names some."""
 
 from __future__ import annotations
 

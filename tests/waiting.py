@@ -1,4 +1,4 @@
-"""The one place where tests wait for something that announces itself in no other way: they look, until a deadline."""
+"""Polls a condition until a deadline, for tests of events that announce themselves in no other way."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def wait_until(condition: Callable[[], object], what: str, seconds: float = DEAD
 
 
 async def eventually(condition: Callable[[], Awaitable[object]], what: str, seconds: float = DEADLINE_SECONDS) -> None:
-    """As `wait_until`, in a task of trio or asyncio."""
+    """Same as `wait_until`, in a task of trio or asyncio."""
     deadline = time.monotonic() + seconds
     while not await condition():
         assert time.monotonic() < deadline, f"{what}: not within {seconds:g} s"

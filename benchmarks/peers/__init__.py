@@ -1,4 +1,4 @@
-"""The peers, and what each of them needs: a scratch folder and a server process of its own.
+"""The peers, each with its own scratch folder and server process.
 
 A peer never touches an installation that is already there. It starts its own server from the installed binaries, on a
 folder that is removed afterwards and a port that was free, listening on 127.0.0.1 only, and ends it by its process id.
@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.subjects import Unavailable
+from benchmarks.harness.subject import Unavailable
 
 READY_WAIT_S_MAX = 20.0
 STOP_WAIT_S_MAX = 10.0
@@ -24,7 +24,7 @@ LOG_TAIL_CHARACTERS = 300
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on now. Should it be taken first, the server says so and is skipped."""
+    """Return a free loopback port. If another process takes it first, the server fails to start and is skipped."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]
@@ -60,7 +60,7 @@ class Scratch:
 
 
 class Server:
-    """One server process, in a session of its own so that a Ctrl-C reaches us first and the server through `stop`."""
+    """One server process, in its own session so that Ctrl-C reaches us first and the server through `stop`."""
 
     def __init__(
         self,

@@ -3,8 +3,8 @@
 SQLite runs in WAL mode with synchronous=FULL, its default, which syncs the log at every commit; `start` looks that up.
 The recorder is called directly with stored events: an application on top of it pays for encoding as well.
 
-What it does not do: there is no command id, so nothing is deduplicated; the primary key refuses a version that is
-taken, not one that leaves a gap. There are no clients, so the workloads of many clients are left out.
+Not covered: it has no command id, so nothing is deduplicated; the primary key refuses a version that is
+taken, not one that leaves a gap. It has no clients, so the workloads of many clients are left out.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from importlib.metadata import version
 from eventsourcing.persistence import StoredEvent
 from eventsourcing.sqlite import SQLiteApplicationRecorder, SQLiteDatastore
 
-from benchmarks.peers import Scratch
-from benchmarks.subjects import (
+from benchmarks.harness.subject import (
     EVENT_TYPE,
     PAYLOAD,
     READ_AGGREGATE,
@@ -28,6 +27,7 @@ from benchmarks.subjects import (
     passes,
     replays,
 )
+from benchmarks.peers import Scratch
 
 SINGLE_CLIENT = ("append_lockstep_1", "append_batch_100")
 READ_ALL_ROWS_PER_CALL = 5000

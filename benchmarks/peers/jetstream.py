@@ -1,4 +1,4 @@
-"""NATS JetStream: streams on files. Debian's release (2.9) cannot sync before it acknowledges; so it is no durable peer.
+"""NATS JetStream: streams on files. Debian's release (2.9) cannot sync before it acknowledges, so it does not count as durable.
 
 256 messages are published in one go, and their acknowledgements awaited together. Reading is a pull consumer that fetches 512
 at a time and acknowledges nothing (policy none): less than our consumers do, whose progress is kept.
@@ -17,8 +17,8 @@ import nats.errors
 from nats.aio.client import Client
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, StorageType
 
+from benchmarks.harness.subject import PAYLOAD, Measured, Run, passes
 from benchmarks.peers import Scratch, Server, executable, free_port
-from benchmarks.subjects import PAYLOAD, Measured, Run, passes
 
 IN_FLIGHT = 256
 PAGE = 512

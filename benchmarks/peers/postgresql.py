@@ -4,8 +4,8 @@ The server runs as shipped (fsync on, synchronous_commit on): an append is ackno
 synced. One event goes in by a prepared INSERT, more by one binary COPY, the fastest way there is; each is one
 transaction.
 
-What it does not do: the unique index refuses a version that is taken, not one that leaves a gap; a repeated command is
-an error, not the first answer again; `seq` is given out before the commit, so a reader that follows it while others
+Not covered: the unique index refuses a version that is taken, not one that leaves a gap; a repeated command is
+an error, not the first answer again; `seq` is assigned before the commit, so a reader that follows it while others
 append can skip events for ever. Rows come back as plain tuples, psycopg's cheapest objects.
 """
 
@@ -24,8 +24,7 @@ from pathlib import Path
 
 import psycopg
 
-from benchmarks.peers import Scratch, Server, executable, free_port
-from benchmarks.subjects import (
+from benchmarks.harness.subject import (
     EVENT_TYPE,
     PAYLOAD,
     READ_AGGREGATE,
@@ -36,6 +35,7 @@ from benchmarks.subjects import (
     passes,
     replays,
 )
+from benchmarks.peers import Scratch, Server, executable, free_port
 
 # The command id guards the commit, not each event: only the commit's first row is in that index.
 SCHEMA = """
@@ -164,11 +164,11 @@ def _unprivileged_user() -> str | None:
     try:
         return pwd.getpwnam("postgres").pw_name
     except KeyError:
-        raise Unavailable(f"refuses to run as {getpass.getuser()}, and there is no user 'postgres'") from None
+        raise Unavailable(f"refuses to run as {getpass.getuser()}, and user 'postgres' does not exist") from None
 
 
 def _initialise(initdb: str, folder: Path, password: str, user: str | None) -> None:
-    """Create the database files. With a password, since a loopback port is open to everybody on the machine."""
+    """Create the database files. With a password, since a loopback port is open to every user of the machine."""
     password_file = folder / "password"
     password_file.write_text(password)
     if user is not None:

@@ -3,7 +3,7 @@
 The server syncs its append-only file before it answers (appendfsync always). A pipeline is 256 XADD sent in one go and answered
 in one go. Reading is XREADGROUP with NOACK, 512 entries a call: less than our consumers do, whose progress is kept.
 
-What it does not do: balance queues over the members of a group, filter by tag, delay retries; everything has to fit into
+Not covered: balancing queues over the members of a group, filters by tag, delayed retries; everything must fit into
 memory.
 """
 
@@ -15,8 +15,8 @@ from collections.abc import Mapping
 
 import redis
 
+from benchmarks.harness.subject import PAYLOAD, Measured, Run, passes
 from benchmarks.peers import Scratch, Server, executable, free_port
-from benchmarks.subjects import PAYLOAD, Measured, Run, passes
 
 IN_FLIGHT = 256
 PAGE = 512

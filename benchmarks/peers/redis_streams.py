@@ -3,7 +3,7 @@
 The server syncs its append-only file before it answers (appendfsync always) and takes no snapshots. A pipeline is 256
 commands sent in one go and answered in one go.
 
-What it does not do: there is no order over all aggregates, hence no `read_all`; everything has to fit into memory; a
+Not covered: it has no order over all aggregates, hence no `read_all`; everything must fit into memory; a
 script that fails half way is not rolled back; a repeated command is an error, not the first answer again; entries come
 back as tuples and dicts.
 """
@@ -16,8 +16,7 @@ from collections.abc import Mapping, Sequence
 
 import redis
 
-from benchmarks.peers import Scratch, Server, executable, free_port
-from benchmarks.subjects import (
+from benchmarks.harness.subject import (
     EVENT_TYPE,
     PAYLOAD,
     READ_AGGREGATE,
@@ -27,6 +26,7 @@ from benchmarks.subjects import (
     fill_through,
     replays,
 )
+from benchmarks.peers import Scratch, Server, executable, free_port
 
 IN_FLIGHT = 256
 SCRIPT = """
@@ -84,7 +84,7 @@ class RedisStreams:
         self._port = free_port()
         options = ["--bind", "127.0.0.1", "--port", str(self._port), "--dir", str(self._scratch.path), "--save", ""]
         durability = ["--appendonly", "yes", "--appendfsync", "always"]
-        # Rewriting the log in the background would disturb whoever is measured next.
+        # Rewriting the log in the background would disturb the next measurement.
         durability += ["--auto-aof-rewrite-percentage", "0"]
         self._server = Server([program, *options, *durability], self._scratch.path)
         self._server.wait_until_ready(self._probe, (redis.ConnectionError, redis.BusyLoadingError))

@@ -1,9 +1,9 @@
-"""UmaDB, an event store in Rust: an append is refused where an event with the aggregate's tag came after a position.
+"""UmaDB, an event store in Rust: an append is refused if an event with the aggregate's tag follows a position.
 
 The server runs as shipped: an append is acknowledged after its pages are synced. Every event carries its aggregate's id
-as a tag and a UUID of its own.
+as a tag, and a UUID.
 
-What it does not do: there is no command id. An append that is refused by its condition, but whose events are
+Not covered: it has no command id. An append that is refused by its condition, but whose events are
 there under the same UUIDs, gets its first answer again; without a condition the UUIDs guard nothing. Events know no
 version, only their position in the whole log, which is what an append is conditional on here.
 """
@@ -18,8 +18,7 @@ from pathlib import Path
 
 import umadb
 
-from benchmarks.peers import Scratch, Server, executable, free_port
-from benchmarks.subjects import (
+from benchmarks.harness.subject import (
     EVENT_TYPE,
     PAYLOAD,
     READ_AGGREGATE,
@@ -29,6 +28,7 @@ from benchmarks.subjects import (
     passes,
     replays,
 )
+from benchmarks.peers import Scratch, Server, executable, free_port
 
 
 def _of_aggregate(aggregate_id: str) -> umadb.Query:

@@ -2,10 +2,10 @@
 
     eventstore serve --domain bank:app
 
-A transfer is two commands on two aggregates, so it cannot be one commit; it goes from event to event instead. `Transfer` takes
-the money from the sender (Sent), the reaction to it has the receiver decide, who always answers with an event (Received or
-ReceiptRefused), and the reaction to a refusal gives the money back. Every decision is an event: were the refusal only an error,
-a reaction that runs again after a crash could meet another decision.
+A transfer is two commands on two aggregates, so it cannot be one commit; it continues from event to event instead. `Transfer`
+takes the money from the sender (Sent). The reaction to it asks the receiver, who always answers with an event (Received or
+ReceiptRefused). The reaction to a refusal returns the money. Every decision is an event: if the refusal were only an error, a
+reaction that runs again after a crash could get another decision.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Account(d.Aggregate):
 
     def open(self, owner: str) -> None:
         if self.owner is not None:
-            d.reject(f"account {self.id} is {self.owner}'s", code="already_open")
+            d.reject(f"account {self.id} already belongs to {self.owner}", code="already_open")
         self.apply(Opened(owner))
 
     def deposit(self, cents: int) -> None:
@@ -135,7 +135,7 @@ class Account(d.Aggregate):
         if self.owner is None:
             d.reject(f"there is no account {self.id}", code="not_open")
         if cents <= 0:
-            d.reject(f"{cents} is no amount", code="amount")
+            d.reject(f"{cents} is not a valid amount", code="amount")
 
     def _check_covered(self, cents: int) -> None:
         self._check(cents)
@@ -164,7 +164,7 @@ class Account(d.Aggregate):
 
     @d.applies(ReceiptRefused)
     def _(self, event: ReceiptRefused) -> None:
-        """The money goes back to its sender; nothing changes here."""
+        """Changes nothing here: the money is returned to the sender."""
 
     @d.applies(TakenBack)
     def _(self, event: TakenBack) -> None:

@@ -1,8 +1,8 @@
-"""How long a declaration takes from submission to payment, quarter by quarter, as a picture: the query of docs/SPARK.md.
+"""Draws how long declarations take from submission to payment, by quarter: the query of docs/SPARK.md.
 
     python docs/examples/travel_expenses.py /data/travel payment-times.svg
 
-The picture is SVG by hand, so that nothing but Spark is needed to draw it.
+The SVG is written by hand, so only Spark is needed.
 """
 
 import sys
@@ -18,13 +18,13 @@ BAR, INK, PALE = "#3b6ea5", "#333", "#ddd"
 
 
 def query() -> str:
-    """The statement as it stands on the page, below its title."""
+    """Returns the SQL statement below its title on the page."""
     text = PAGE.read_text(encoding="utf-8").split("*How long from submission to payment:*")[1]
     return text.split("```sql\n")[1].split("```")[0]
 
 
 def chart(title: str, rows: list[tuple[str, int, float]]) -> str:
-    """Bars: one for each (quarter, how many, days), named below, with its value above it."""
+    """Returns an SVG bar chart: one bar for each (quarter, count, days), its name below, its value above."""
     top = max(days for _, _, days in rows)
     step = (WIDTH - 2 * MARGIN) / len(rows)
     floor, room = HEIGHT - MARGIN - 14, HEIGHT - 2 * MARGIN - 40

@@ -1,1 +1,1 @@
-"""The broker log: topics, queues and consumer groups on chunk files, beside the event store and independent of it."""
+"""The broker: topics, queues and consumer groups on chunk files, next to the event store and independent of it."""

@@ -1,6 +1,6 @@
-"""Topics and queues created, closed and removed while messages come and go.
+"""Creates, closes and removes topics and queues while messages are sent and pulled.
 
-A queue goes in steps: producers no longer see it, then it is drained, then consumers no longer see it, then it is deleted.
+A queue is removed in steps: it is hidden from producers, drained, hidden from consumers, then deleted.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable
 
 import trio
 
-from eventstore.broker.engine import Engine
-from eventstore.broker.groups import Groups
-from eventstore.broker.names import DEAD, check_name, is_own
-from eventstore.broker.settings import BrokerSettings
+from eventstore.broker.groups.registry import Groups
+from eventstore.broker.log.engine import Engine
 from eventstore.broker.topics import Topic, Topics
 from eventstore.errors import InvalidArgument, Unconsumed
+from eventstore.records.topic_names import DEAD, check_name, is_own
+from eventstore.settings.broker import BrokerSettings
 
 
 class Administration:
@@ -28,25 +28,25 @@ class Administration:
         self._one_at_a_time = trio.Lock()
 
     async def create_topic(self, name: str, queues: int | None = None) -> Topic:
-        """A new topic; durable on return.
+        """Creates a topic.
 
         Raises:
-            InvalidArgument: the name is not allowed or taken, or there are too many queues.
+            InvalidArgument: the name is not allowed or in use, or there are too many queues.
         """
         check_name("topic", name)
         wanted = self._settings.default_queues if queues is None else queues
         return await self._change(lambda: self._topics.create(name, wanted), name)
 
     async def add_queues(self, name: str, count: int) -> Topic:
-        """More queues; keys lead to other queues from then on. Raises UnknownTopic, InvalidArgument."""
+        """Adds queues; keys lead to other queues from then on. Raises UnknownTopic, InvalidArgument."""
         return await self._change(lambda: self._topics.add_queues(name, count), name)
 
     async def close_queue(self, name: str, queue: int) -> Topic:
-        """Producers no longer see the queue; consumers read what is left in it. Raises UnknownTopic, UnknownQueue."""
+        """Hides a queue from producers; consumers drain it. Raises UnknownTopic, UnknownQueue."""
         return await self._change(lambda: self._topics.set_state(name, queue, "draining"), name)
 
     async def remove_queue(self, name: str, queue: int) -> None:
-        """Removes a queue that was closed: consumers no longer see it, then it is gone.
+        """Removes a queue that was closed: hides it from consumers, then deletes it.
 
         Raises:
             UnknownTopic, UnknownQueue
@@ -64,9 +64,9 @@ class Administration:
         await trio.to_thread.run_sync(self._engine.index.remove, key)
 
     async def delete_topic(self, name: str, *, ignore_unconsumed: bool = False) -> None:
-        """Deletes a topic; its messages go with the chunks they are in.
+        """Deletes a topic; its messages are deleted with their chunks.
 
-        `dead:GROUP` may be deleted as well: the next message that dies makes it anew.
+        `dead:GROUP` may be deleted, too: the next dead letter creates it again.
 
         Raises:
             UnknownTopic, InvalidArgument
@@ -74,13 +74,13 @@ class Administration:
         """
         topic = self._topics.get(name)
         if is_own(name) and not name.startswith(DEAD):
-            raise InvalidArgument(f"{name!r} goes with its group; delete that", field="topic", value=name)
+            raise InvalidArgument(f"{name!r} is deleted with its group; delete the group", field="topic", value=name)
         if not ignore_unconsumed:
             self._check_consumed(name, topic.queues)
         await self.forget_topic(topic)
 
     async def forget_topic(self, topic: Topic) -> None:
-        """Deletes a topic whoever still reads it."""
+        """Deletes a topic, even if groups have messages left to consume."""
         await self._change(lambda: self._topics.delete(topic.name), topic.name)
         for number in topic.queues:
             self._engine.queues.pop((topic.id, number), None)
@@ -107,8 +107,7 @@ class Administration:
         return self._engine.queues[self._topics.get(name).id, queue].next_offset
 
     async def ensure_topic(self, name: str, queues: int) -> None:
-        """The topic is there with at least so many queues, whether it was or not. The name was checked."""
-
+        """Creates the topic, or adds queues to it, so that it has at least this many. The name has been checked."""
         async with self._one_at_a_time:
             topic = self._topics.by_name.get(name)
             missing = queues - len(topic.queues) if topic is not None else queues

@@ -1,4 +1,4 @@
-"""What a broker does beside sending and pulling: offsets to disk, members expire, chunks are indexed, released, deleted."""
+"""Background work of a broker: saves offsets, expires members, and indexes, unmaps and deletes chunks."""
 
 from __future__ import annotations
 
@@ -9,45 +9,51 @@ from typing import Final
 
 import trio
 
-from eventstore.broker.groups import Groups
+from eventstore.broker.groups.offsets_document import OffsetsDocument
+from eventstore.broker.groups.registry import Groups
 from eventstore.broker.opening import OpenBroker
-from eventstore.broker.progress import Progress
-from eventstore.broker.retention import Held, held_back, outdated
-from eventstore.broker.state_record import QueueKey
+from eventstore.broker.retention import HeldBack, held_back, outdated
 from eventstore.broker.statistics import Statistics
 from eventstore.errors import EventStoreError
+from eventstore.records.state_record import QueueKey
 
 _TICK_S: Final = 1.0
 _log = logging.getLogger(__name__)
 
 
 class Housekeeping:
-    """`held`: what retention last found to be held back by a group; `failure`: what last went wrong, until it goes right."""
+    """Runs the background work of one broker. `held_back`: the chunk that a group kept from deletion last."""
 
-    def __init__(self, opened: OpenBroker, groups: Groups, statistics: Statistics, progress: Progress) -> None:
-        self.held: Held | None = None
-        self.failure: str | None = None
+    def __init__(self, opened: OpenBroker, groups: Groups, statistics: Statistics, document: OffsetsDocument) -> None:
+        self.held_back: HeldBack | None = None
+        self._failures: dict[str, str] = {}
+        self._forgotten: list[int] = []  # chunks that are gone from memory, and not yet deleted on disk
         self._engine = opened.engine
         self._topics = opened.topics
         self._settings = opened.settings
         self._groups = groups
         self._statistics = statistics
-        self._progress = progress
+        self._document = document
         self._files = trio.Lock()  # indexing and deleting, one at a time
         self._saving = trio.Lock()
         self._index = trio.Event()
         self._stopped = trio.Event()
 
+    @property
+    def failure(self) -> str | None:
+        """The failure of the step that failed last, until the same step succeeds."""
+        return next(reversed(self._failures.values()), None)
+
     def index_soon(self) -> None:
-        """A message chunk was completed."""
+        """Wakes the indexing, because a message chunk was completed."""
         self._index.set()
 
     def stop(self) -> None:
-        """Ends `run`, after the offsets were written once more."""
+        """Ends `run`, which saves the offsets once more."""
         self._stopped.set()
 
     async def run(self) -> None:
-        """Serves until `stop`, whatever is cancelled around it."""
+        """Runs until `stop`, shielded from cancellation."""
         with trio.CancelScope(shield=True):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._tick)
@@ -56,64 +62,81 @@ class Housekeeping:
                 nursery.start_soon(self._delete_regularly)
                 await self._stopped.wait()
                 nursery.cancel_scope.cancel()
-            await self._attempt("writing the offsets", self.save_progress)
+            await self._attempt("writing the offsets", self.save_offsets)
 
-    async def save_progress(self) -> None:
-        """Writes the offsets; durable on return. Raises OSError."""
+    async def save_offsets(self) -> None:
+        """Saves the committed offsets: what was committed before the call is durable on return. Raises OSError.
+
+        A write that is under way may already hold it, so that nothing is left to write; it must still have succeeded.
+        """
         async with self._saving:
-            tree = self._progress.tree()
+            if not self._document.changed:
+                return
+            tree = self._document.tree()
             try:
-                await trio.to_thread.run_sync(self._progress.write, tree)
+                await trio.to_thread.run_sync(self._document.write, tree)
             except BaseException:
-                self._progress.changed = True
+                self._document.changed = True
                 raise
 
     async def delete_outdated(self) -> int:
-        """Deletes the chunks that the rules want gone and every group has consumed. Returns how many.
+        """Deletes the chunks that exceed the retention rules and that all groups have consumed. Returns how many.
+
+        Chunks that an earlier call could not delete are deleted first: memory does not list them any more.
 
         Raises:
             OSError, Corrupt, ReadFailed
         """
         async with self._files:
+            count = await self._delete_forgotten()
             now = int(self._engine.clock() * 1_000_000)
             through, begins = 0, None
-            self.held = None
+            self.held_back = None
             for chunk in outdated(self._engine.files.headers, self._settings, now):
                 state = await trio.to_thread.run_sync(self._engine.files.state, chunk + 1)
                 if state is None or chunk > self._engine.indexed:
                     break
                 if not self._settings.ignore_unconsumed:
-                    self.held = held_back(chunk, state, self._topics, self._groups)
-                if self.held is not None:
+                    self.held_back = held_back(chunk, state, self._topics, self._groups)
+                if self.held_back is not None:
                     break
                 through, begins = chunk, state
-            return await self._delete(through, begins) if begins is not None else 0
+            if begins is not None:
+                self._forget(through, begins)
+            return count + await self._delete_forgotten()
 
-    async def _delete(self, through: int, begins: dict[QueueKey, int]) -> int:
-        count = through - self._engine.files.first + 1
+    def _forget(self, through: int, begins: dict[QueueKey, int]) -> None:
+        self._forgotten += range(self._engine.files.first, through + 1)
         self._engine.forget_chunks(through, begins)
         self._groups.offsets.clamp()
+
+    async def _delete_forgotten(self) -> int:
+        """Deletes the chunks that were forgotten; if that fails, they are deleted by the next call."""
+        if not self._forgotten:
+            return 0
+        through = self._forgotten[-1]
         await trio.to_thread.run_sync(self._engine.delete_chunks, through)
-        _log.info("deleted %d message chunks, up to %d", count, through)
-        return count
+        deleted, self._forgotten = self._forgotten, []
+        _log.info("deleted %d message chunks, up to %d", len(deleted), through)
+        return len(deleted)
 
     async def _tick(self) -> None:
         while True:
             for _ in self._statistics.ticking(time.monotonic()):
                 await trio.lowlevel.checkpoint()
             for group, member in self._groups.expire():
-                _log.warning("member %s of group %s was silent for too long; its queues went to others", member, group)
+                _log.warning("member %s of group %s expired: its heartbeat timed out; others get its queues", member, group)
             self._engine.files.release_idle()
             await trio.sleep(_TICK_S)
 
     async def _save_regularly(self) -> None:
         while True:
             await trio.sleep(self._settings.offsets_interval_s)
-            if self._progress.changed:
-                await self._attempt("writing the offsets", self.save_progress)
+            if self._document.changed:
+                await self._attempt("writing the offsets", self.save_offsets)
 
     async def _index_completed(self) -> None:
-        self._index.set()  # a chunk that was completed by the process before
+        self._index.set()  # a chunk may have been completed by the previous process
         while True:
             await self._index.wait()
             self._index = trio.Event()
@@ -129,10 +152,11 @@ class Housekeeping:
             await self._attempt("deleting old chunks", self.delete_outdated)
 
     async def _attempt(self, what: str, step: Callable[[], Awaitable[object]]) -> None:
-        """Whatever the disk says: messages go on, and the step is tried again later."""
+        """Runs a step. If it fails, messages are still served, and the step runs again later."""
         try:
             await step()
-            self.failure = None
+            self._failures.pop(what, None)
         except (OSError, EventStoreError) as error:
-            self.failure = f"{what} failed: {error}"
-            _log.exception("%s", self.failure)
+            self._failures.pop(what, None)  # a new entry: the step that failed last is reported
+            self._failures[what] = f"{what} failed: {error}"
+            _log.exception("%s", self._failures[what])

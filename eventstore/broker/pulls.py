@@ -1,8 +1,8 @@
-"""Pulls of many queues at once that wait for messages without asking again and again: a waiting pull costs nothing until a
-message comes, or until what it waits for in a retry queue is due; then only the queues that have news are looked at.
+"""Pulls: reads from many queues at once that wait for messages without polling.
 
-A pull is a `Search` that goes on from one look to the next. The first look may be taken on the spot, without a task: what was
-written last is in memory, and so is that a queue has nothing new.
+A waiting pull costs nothing until a message arrives, or one in a retry queue is due; then only the queues with news are read.
+A `PendingPull` keeps its state from one read to the next. The first read may be done at once, without a task, since the latest
+messages are in memory, and so is whether a queue has new ones.
 """
 
 from __future__ import annotations
@@ -13,40 +13,40 @@ from typing import Final, NamedTuple, TypeAlias
 
 import trio
 
-from eventstore.broker.engine import Engine
-from eventstore.broker.names import RETRY
-from eventstore.broker.pulling import Pulled
-from eventstore.broker.queue_chunks import NotCached
-from eventstore.broker.queue_log import QueueLog
-from eventstore.broker.retrying import delay_s
-from eventstore.broker.search import NOTHING, Search, Sought, Waiter
-from eventstore.broker.settings import BrokerSettings
-from eventstore.broker.state_record import QueueKey
+from eventstore.broker.log.engine import Engine
+from eventstore.broker.log.queue import QueueLog
+from eventstore.broker.log.queue_reader import QueueRead
+from eventstore.broker.pending_pull import NOTHING, PendingPull, PendingQueue, Waiter
+from eventstore.broker.retry_policy import delay_s
 from eventstore.broker.statistics import Statistics
-from eventstore.broker.tag_filter import TagFilter, parse_tags
 from eventstore.broker.topics import Topic, Topics
+from eventstore.chunks.files import NotCached
 from eventstore.errors import Closed, InvalidArgument
 from eventstore.fields import check_int
+from eventstore.records.state_record import QueueKey
+from eventstore.records.tag_filter import TagFilter, parse_tags
+from eventstore.records.topic_names import RETRY
+from eventstore.settings.broker import BrokerSettings
 
 MESSAGES_MAX: Final = 10_000
 PULL_BYTES_MAX: Final = 16 * 1024 * 1024
 WAIT_SECONDS_MAX: Final = 60.0
 WANTS_MAX: Final = 1_000
 _IN_PLACE_BYTES_MAX: Final = 512 * 1024
-_TURN_BYTES: Final = 512 * 1024  # taken from memory, before others on the loop have their turn
-_TURN_ENTRIES: Final = 16_384  # looked at, likewise
-_ENTRIES_OF_A_QUEUE: Final = 16  # what finding nothing in a queue costs, in entries
+_TURN_BYTES: Final = 512 * 1024  # read from memory before other tasks get their turn
+_TURN_ENTRIES: Final = 16_384  # visited before other tasks get their turn
+_ENTRIES_OF_A_QUEUE: Final = 16  # the cost of a queue without new messages, in entries
 _READERS_MAX: Final = 16
 _READING_SECONDS: Final = 0.02
 _LONG_WAIT_SECONDS: Final = 10.0
-_LONG_WAITS_END_SECONDS: Final = 0.5  # apart: one wake-up for all of them costs little more than for one
+_LONG_WAITS_END_SECONDS: Final = 0.5  # long waits end at multiples of it: one wake-up for all costs little more than for one
 
 Making: TypeAlias = Callable[[], AbstractAsyncContextManager[None]]
-"""What has to be entered while messages are looked for, and left once they are found or there are none."""
+"""A context that is held while messages are read, and left once some are found or there are none."""
 
 
 class Want(NamedTuple):
-    """One queue of a pull: where to go on, and which tags."""
+    """One queue of a pull: the first offset and the tags wanted."""
 
     topic: str
     queue: int
@@ -55,7 +55,7 @@ class Want(NamedTuple):
 
 
 class Pulls:
-    """Belongs to one trio run; reads that have to wait for the disk run on threads of their own number."""
+    """All pulls of a broker. Belongs to one trio run; reads that may wait for the disk run on threads, with their own limit."""
 
     def __init__(self, engine: Engine, topics: Topics, statistics: Statistics, settings: BrokerSettings) -> None:
         self._engine = engine
@@ -68,39 +68,39 @@ class Pulls:
 
     @property
     def waiting(self) -> int:
-        """How many queues somebody waits for."""
+        """The number of queues that pulls wait for."""
         return len(self._waiters)
 
     def wake(self, queues: set[QueueKey]) -> None:
-        """These queues have new messages."""
+        """Wakes the pulls that wait for these queues, which have new messages."""
         for key in queues & self._waiters.keys():
             for waiter in self._waiters[key]:
                 waiter.wake(key)
 
     def close(self) -> None:
-        """Whoever waits is told that the broker is closed."""
+        """Ends all waiting pulls with Closed."""
         self._closed = True
         self.wake(set(self._waiters))
 
     async def pull(
         self, wants: Sequence[Want], *, messages_max: int = 64, bytes_max: int = 1024 * 1024, wait_s: float = 0.0,
-    ) -> list[Pulled]:  # fmt: skip
-        """The next messages of some queues, one `Pulled` for each, together about so many messages and bytes.
+    ) -> list[QueueRead]:  # fmt: skip
+        """Returns the next messages of some queues, one `QueueRead` for each, within about `messages_max` and `bytes_max`.
 
-        Where none of them has any, waits up to `wait_s` for one; of 10 seconds and more up to half a second less. What did
-        not match a filter is passed over: go on at `next_offset` even where `count` is 0. An offset outside of its queue is
-        brought into it, and that is said at once.
+        If there are none, waits up to `wait_s` for one; a wait of 10 seconds or more may end half a second early. Messages
+        that do not match a filter are skipped: continue at `next_offset` even if `count` is 0. An offset outside its queue
+        is moved into it, which is reported at once.
 
         Raises:
             UnknownTopic, UnknownQueue, InvalidArgument, Corrupt, ReadFailed, Closed
         """
         await trio.lowlevel.checkpoint()
-        return await self.finish(self.search(wants, messages_max=messages_max, bytes_max=bytes_max, wait_s=wait_s))
+        return await self.finish(self.begin(wants, messages_max=messages_max, bytes_max=bytes_max, wait_s=wait_s))
 
-    def search(
+    def begin(
         self, wants: Sequence[tuple[str, int, int, str | None]], *, messages_max: int, bytes_max: int, wait_s: float
-    ) -> Search:
-        """A pull that has not looked anywhere yet: to be given to `answer_now`, or to `finish`, or to one after the other.
+    ) -> PendingPull:
+        """Begins a pull, without reading. Pass it to `answer_now`, to `finish`, or to both in this order.
 
         Raises:
             UnknownTopic, UnknownQueue, InvalidArgument, Closed
@@ -110,12 +110,12 @@ class Pulls:
         check_int("wants", len(wants), 1, WANTS_MAX)
         self._check_open()
         deadline = _deadline(trio.current_time(), min(max(wait_s, 0.0), WAIT_SECONDS_MAX))
-        sought = list(self._seek(wants))
-        if len({each.log.key for each in sought}) < len(sought):
-            raise InvalidArgument("a queue is named twice; a pull goes on in one place of each", field="queue")
-        return Search(sought, messages_max, bytes_max, deadline)
+        queues = list(self._pending_queues(wants))
+        if len({each.log.key for each in queues}) < len(queues):
+            raise InvalidArgument("a queue is named twice; a pull reads each queue from one offset", field="queue")
+        return PendingPull(queues, messages_max, bytes_max, deadline)
 
-    def _seek(self, wants: Sequence[tuple[str, int, int, str | None]]) -> Iterator[Sought]:
+    def _pending_queues(self, wants: Sequence[tuple[str, int, int, str | None]]) -> Iterator[PendingQueue]:
         filters: dict[str | None, TagFilter | None] = {None: None}
         topics: dict[str, Topic] = {}
         for place, (topic, queue, offset, tags) in enumerate(wants):
@@ -125,23 +125,23 @@ class Pulls:
                 filters[tags] = parse_tags(tags)
             check_int("offset", offset, -(2**63), 2**63 - 1)
             delay = delay_s(queue, self._delays_s) if topic.startswith(RETRY) else None
-            yield Sought(place, _log(self._engine, topics[topic], queue), filters[tags], offset, offset, delay, NOTHING)
+            yield PendingQueue(place, _log(self._engine, topics[topic], queue), filters[tags], offset, offset, delay, NOTHING)
 
-    def answer_now(self, search: Search) -> list[Pulled] | None:
-        """The answer, if memory has it; None: `finish` has to wait for it. Raises Corrupt, ReadFailed."""
+    def answer_now(self, pending: PendingPull) -> list[QueueRead] | None:
+        """Returns the answer if memory has it; None: `finish` must wait for it. Raises Corrupt, ReadFailed."""
         try:
-            done = self._look(search)
-            if search.found and not done:  # enough for an answer; the rest is for the next pull
-                search.close()
-                done = self._look(search)
+            done = self._read_memory(pending)
+            if pending.found and not done:  # enough for an answer; the next pull reads the rest
+                pending.close()
+                done = self._read_memory(pending)
         except NotCached:
-            if search.found:  # queues on disk get their share as well; what is found is held only once there is room for it
-                search.restart()
+            if pending.found:  # queues on disk get their share, too; and messages are held only once there is room for them
+                pending.restart()
             return None
-        return self._answer(search) if done and (search.found or trio.current_time() >= search.deadline) else None
+        return self._answer(pending) if done and (pending.found or trio.current_time() >= pending.deadline) else None
 
-    async def finish(self, search: Search, making: Making = nullcontext) -> list[Pulled]:
-        """The answer. `making` is not entered while nothing is there: a pull that waits holds nothing.
+    async def finish(self, pending: PendingPull, making: Making = nullcontext) -> list[QueueRead]:
+        """Waits for the answer. `making` is held only while reading: a waiting pull holds nothing.
 
         Raises:
             Corrupt, ReadFailed, Closed
@@ -150,89 +150,89 @@ class Pulls:
         try:
             while True:
                 self._check_open()
-                if search.left:
+                if pending.left:
                     async with making():
-                        await self._look_everywhere(search)
-                        if search.found:
-                            return self._answer(search)
-                if trio.current_time() >= search.deadline:
-                    return self._answer(search)
-                if search.again:  # a filter has passed over much
-                    again, search.again = search.again, []
-                    search.go_on(again)
+                        await self._read_all(pending)
+                        if pending.found:
+                            return self._answer(pending)
+                if trio.current_time() >= pending.deadline:
+                    return self._answer(pending)
+                if pending.again:  # a filter skipped many messages
+                    again, pending.again = pending.again, []
+                    pending.next_round(again)
                     await trio.lowlevel.checkpoint()
                 elif waiter is None:
-                    waiter = self._listen(search)
-                    search.go_on(self._changed(search))
+                    waiter = self._listen(pending)
+                    pending.next_round(self._changed(pending))
                 else:
-                    search.go_on(await self._news(search, waiter))
+                    pending.next_round(await self._news(pending, waiter))
         finally:
             if waiter is not None:
                 self._forget(waiter)
 
-    def _answer(self, search: Search) -> list[Pulled]:
-        pages = search.pages()
-        for each, page in zip(search.sought, pages, strict=True):
+    def _answer(self, pending: PendingPull) -> list[QueueRead]:
+        pages = pending.pages()
+        for each, page in zip(pending.queues, pages, strict=True):
             if page.count:
                 self._statistics.pulled(each.log.key, page.count, len(page.records))
         return pages
 
-    async def _look_everywhere(self, search: Search) -> None:
-        """What is found does not wait long for queues that have to be read from disk: they are for the next pull."""
+    async def _read_all(self, pending: PendingPull) -> None:
+        """Reads all queues that are due. Messages found do not wait long for queues on disk, which the next pull reads."""
         until = trio.current_time() + _READING_SECONDS
         while True:
             try:
-                if self._look(search):
+                if self._read_memory(pending):
                     return
             except NotCached:
-                await self._read(search)
-                if search.found and trio.current_time() >= until:
-                    search.close()
+                await self._read_disk(pending)
+                if pending.found and trio.current_time() >= until:
+                    pending.close()
             else:
                 await trio.lowlevel.checkpoint()
 
-    def _look(self, search: Search) -> bool:
-        """Looks into memory for as long as others on the loop may wait for it. Whether nothing is left to look at.
+    def _read_memory(self, pending: PendingPull) -> bool:
+        """Reads from memory for as long as other tasks may wait. Returns whether no queue is left to read.
 
         Raises:
-            NotCached: the next queue has to be read from disk.
+            NotCached: the next queue must be read from disk.
             Corrupt, ReadFailed
         """
-        pull, visible, left = self._engine.puller.pull, self._engine.visible_position, search.left
-        if search.seen < 0:
-            search.seen = visible
+        pull, visible, left = self._engine.reader.pull, self._engine.visible_position, pending.left
+        if pending.seen < 0:
+            pending.seen = visible
         entries = size = 0
         while left:
-            if (entries > _TURN_ENTRIES or size > _TURN_BYTES) and not search.full:
+            if (entries > _TURN_ENTRIES or size > _TURN_BYTES) and not pending.full:
                 return False
             each = left[-1]
             log, offset = each.log, each.offset
             end = log.visible_end(visible)
             entries += _ENTRIES_OF_A_QUEUE
-            if offset == end >= log.first:  # as in most queues of most pulls, which therefore cost a third of the others
-                each.page, each.due_at = Pulled(b"", 0, end, log.first, end), None
+            if offset == end >= log.first:  # true of most queues of most pulls; makes them cost a third of the others
+                each.page, each.due_at = QueueRead(b"", 0, end, log.first, end), None
                 left.pop()
                 continue
             page = pull(
-                log, offset, visible, search.messages_max, min(search.bytes_max, _IN_PLACE_BYTES_MAX), each.tags,
+                log, offset, visible, pending.messages_max, min(pending.bytes_max, _IN_PLACE_BYTES_MAX), each.tags,
                 cached_only=True, not_after=self._not_after(each),
             )  # fmt: skip
             entries += max(0, page.next_offset - offset)
             size += len(page.records)
-            search.take(left.pop(), page)
+            pending.take(left.pop(), page)
         return True
 
-    async def _read(self, search: Search) -> None:
-        each, visible, not_after = search.left[-1], self._engine.visible_position, self._not_after(search.left[-1])
+    async def _read_disk(self, pending: PendingPull) -> None:
+        each, visible, not_after = pending.left[-1], self._engine.visible_position, self._not_after(pending.left[-1])
         page = await trio.to_thread.run_sync(
-            lambda: self._engine.puller.pull(
-                each.log, each.offset, visible, search.messages_max, search.bytes_max, each.tags, not_after=not_after
+            lambda: self._engine.reader.pull(
+                each.log, each.offset, visible, pending.messages_max, pending.bytes_max, each.tags, not_after=not_after
             ),
             limiter=self._readers,
         )
-        search.take(search.left.pop(), page)
+        pending.take(pending.left.pop(), page)
 
-    def _not_after(self, each: Sought) -> int | None:
+    def _not_after(self, each: PendingQueue) -> int | None:
         return None if each.delay_s is None else int((self._engine.clock() - each.delay_s) * 1_000_000)
 
     def _check_open(self) -> None:
@@ -241,8 +241,8 @@ class Pulls:
 
     # -- waiting ------------------------------------------------------------------------------------------------------
 
-    def _listen(self, search: Search) -> Waiter:
-        waiter = Waiter(search)
+    def _listen(self, pending: PendingPull) -> Waiter:
+        waiter = Waiter(pending)
         for key in waiter.by_key:
             self._waiters.setdefault(key, set()).add(waiter)
         return waiter
@@ -253,17 +253,17 @@ class Pulls:
             if not self._waiters[key]:
                 del self._waiters[key]
 
-    def _changed(self, search: Search) -> list[Sought]:
-        """What has come since the search looked, before it began to listen."""
+    def _changed(self, pending: PendingPull) -> list[PendingQueue]:
+        """Returns the queues that got messages after they were read and before the pull became a waiter."""
         visible = self._engine.visible_position
-        if visible == search.seen:
+        if visible == pending.seen:
             return []
-        return [each for each in search.sought if each.due_at is None and each.log.visible_end(visible) > each.offset]
+        return [each for each in pending.queues if each.due_at is None and each.log.visible_end(visible) > each.offset]
 
-    async def _news(self, search: Search, waiter: Waiter) -> list[Sought]:
-        """Returns when there is something to look at, or the time is over: what that is."""
-        due = [each for each in search.sought if each.due_at is not None]
-        until = min([search.deadline, *(each.due_at for each in due if each.due_at is not None)])
+    async def _news(self, pending: PendingPull, waiter: Waiter) -> list[PendingQueue]:
+        """Waits until queues have news or the deadline has passed; returns those queues."""
+        due = [each for each in pending.queues if each.due_at is not None]
+        until = min([pending.deadline, *(each.due_at for each in due if each.due_at is not None)])
         with trio.move_on_at(until):
             await waiter.event.wait()
         found, now = waiter.take(), trio.current_time()
@@ -271,14 +271,14 @@ class Pulls:
 
 
 def _deadline(now: float, wait_s: float) -> float:
-    """Never later than asked for; long waits end together with others."""
+    """Returns when a wait ends: never later than requested, and long waits end together."""
     if wait_s < _LONG_WAIT_SECONDS:
         return now + wait_s
     return (now + wait_s) // _LONG_WAITS_END_SECONDS * _LONG_WAITS_END_SECONDS
 
 
 def queue_log(engine: Engine, topics: Topics, topic: str, queue: int) -> QueueLog:
-    """Raises UnknownTopic, UnknownQueue."""
+    """Returns the log of a queue. Raises UnknownTopic, UnknownQueue."""
     return _log(engine, topics.get(topic), queue)
 
 

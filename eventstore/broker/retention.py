@@ -1,7 +1,7 @@
-"""Which of the oldest message chunks may be deleted: by number, age and bytes, and by what the groups have consumed.
+"""Retention: finds the oldest message chunks that may be deleted, by number, age, bytes, and committed offsets.
 
-A chunk goes only when the one behind it is completed as well: that one then says where every queue begins. The ongoing chunk,
-and the last completed one, always stay.
+A chunk is deleted only once the next one is completed, too, because the state record of that one says where each queue begins.
+The current chunk and the last completed one always stay.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from eventstore.broker.groups import Groups
-from eventstore.broker.settings import BrokerSettings
-from eventstore.broker.state_record import QueueKey
+from eventstore.broker.groups.registry import Groups
 from eventstore.broker.topics import Topics
 from eventstore.chunks.header import FOOTER_BYTES, ChunkHeader
+from eventstore.records.state_record import QueueKey
+from eventstore.settings.broker import BrokerSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """A chunk that would be deleted, but for a group that still has messages of it to consume."""
+class HeldBack:
+    """A chunk that is not deleted because a group still has messages in it to consume."""
 
     chunk: int
     group: str
@@ -28,7 +28,7 @@ class Held:
 
 
 def outdated(headers: Mapping[int, ChunkHeader], settings: BrokerSettings, now: int) -> list[int]:
-    """The chunks that the rules want deleted, the oldest first. `now`: in microseconds."""
+    """Returns the chunks that exceed the retention rules, the oldest first. `now` is in microseconds."""
     completed = [headers[number] for number in sorted(headers) if headers[number].completed]
     left, size = len(completed), sum(header.end + FOOTER_BYTES for header in completed)
     found = []
@@ -47,12 +47,12 @@ def outdated(headers: Mapping[int, ChunkHeader], settings: BrokerSettings, now: 
     return found
 
 
-def held_back(chunk: int, begins: Mapping[QueueKey, int], topics: Topics, groups: Groups) -> Held | None:
-    """Who has not consumed everything of this chunk. `begins`: where each queue stands behind it."""
+def held_back(chunk: int, begins: Mapping[QueueKey, int], topics: Topics, groups: Groups) -> HeldBack | None:
+    """Returns a group that has messages in this chunk to consume. `begins`: the first offset of each queue after it."""
     for topic in topics.by_name.values():
         for queue in topic.queues:
             below = begins.get((topic.id, queue), 0)
             group = groups.offsets.unconsumed(topic.name, queue, below) if below else None
             if group is not None:
-                return Held(chunk, group, topic.name, queue)
+                return HeldBack(chunk, group, topic.name, queue)
     return None

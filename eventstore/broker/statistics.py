@@ -1,7 +1,7 @@
-"""How much is written to and read from each queue and each chunk, a second.
+"""Counts messages and bytes written to and read from each queue and chunk, in all and per second.
 
-Counting costs a step per batch, or nothing: what was written is the difference of two offsets. `tick`, called about once a
-second, turns the totals into rates.
+Counting costs one step per batch, or nothing: the messages written are the difference of two offsets. `tick`, called about
+once a second, turns the totals into rates.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from eventstore.broker.engine import Engine
-from eventstore.broker.state_record import QueueKey
+from eventstore.broker.log.engine import Engine
 from eventstore.broker.topics import Topic, Topics
 from eventstore.chunks.header import FOOTER_BYTES
+from eventstore.records.state_record import QueueKey
 
 _QUEUES_A_STEP: Final = 64  # under a millisecond
 _NOTHING: Final = [0, 0]
@@ -21,7 +21,7 @@ _NOTHING: Final = [0, 0]
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """A second, over the time between the last two ticks."""
+    """Messages and bytes per second, between the last two ticks."""
 
     written: float = 0.0
     written_bytes: float = 0.0
@@ -30,7 +30,7 @@ class Rates:
 
 
 class Totals(NamedTuple):
-    """Messages since the queue or chunk was begun; bytes, and what was read, since the broker was opened."""
+    """`written`: since the queue or chunk began; the others since the broker was opened."""
 
     written: int = 0
     written_bytes: int = 0
@@ -39,8 +39,8 @@ class Totals(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class QueueFigures:
-    """`begin` and `end`: what the queue holds, [begin, end). `totals`: as of the last tick."""
+class QueueStats:
+    """The queue holds the offsets [begin, end). `totals`: as of the last tick."""
 
     topic: str
     queue: int
@@ -52,7 +52,7 @@ class QueueFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkFigures:
+class ChunkStats:
     number: int
     state: str
     bytes: int
@@ -61,7 +61,7 @@ class ChunkFigures:
 
 
 class Statistics:
-    """Belongs to the owner's thread; `queues` and `rates` may be asked for on any."""
+    """Belongs to the owner's thread; `queues` and `rates` are safe on any thread."""
 
     def __init__(self, engine: Engine, topics: Topics) -> None:
         self._engine = engine
@@ -74,18 +74,18 @@ class Statistics:
         self._at: float | None = None
 
     def pulled(self, key: QueueKey, messages: int, size_bytes: int) -> None:
-        """Messages of a queue went to a consumer."""
+        """Counts messages of a queue that were sent to a consumer."""
         totals = self._pulled.setdefault(key, [0, 0])
         totals[0] += messages
         totals[1] += size_bytes
 
     def tick(self, now: float) -> None:
-        """`now`: seconds on a clock that never goes back."""
+        """Updates totals and rates. `now` is in seconds, on a monotonic clock."""
         for _ in self.ticking(now):
             pass
 
     def ticking(self, now: float) -> Iterator[None]:
-        """As `tick`, in steps that others may run between. A queue without news costs next to nothing."""
+        """As `tick`, in steps, between which other tasks can run. A queue without changes costs next to nothing."""
         seconds = None if self._at is None or now <= self._at else now - self._at
         visible, totals, rates = self._engine.visible_position, self._queue_totals, dict[QueueKey, Rates]()
         for place, (key, log) in enumerate(list(self._engine.queues.items()), 1):
@@ -117,38 +117,38 @@ class Statistics:
         header = self._engine.files.headers[number]
         return header.end + FOOTER_BYTES if header.completed else self._engine.visible_position & 0xFFFFFFFF
 
-    def queues(self) -> list[QueueFigures]:
-        """Every queue, by topic and number."""
+    def queues(self) -> list[QueueStats]:
+        """Returns all queues, by topic and number."""
         topics = sorted(self._topics.by_name.values(), key=lambda topic: topic.name)
         return [figures for topic in topics for figures in self.queues_of(topic)]
 
-    def queues_of(self, topic: Topic) -> Iterator[QueueFigures]:
-        """The queues of one topic, by number."""
+    def queues_of(self, topic: Topic) -> Iterator[QueueStats]:
+        """Yields the queues of one topic, by number."""
         for number, state in sorted(topic.queues.items()):
             log = self._engine.queues.get((topic.id, number))
             if log is None:  # it is being removed
                 continue
             end = log.visible_end(self._engine.visible_position)
             rates, totals = self._queue_rates.get(log.key, Rates()), self._queue_totals.get(log.key, Totals())
-            yield QueueFigures(topic.name, number, state, log.first, end, rates, totals)
+            yield QueueStats(topic.name, number, state, log.first, end, rates, totals)
 
     def rates(self) -> Rates:
-        """Of all queues together."""
+        """Returns the rates of all queues together."""
         found = list(self._queue_rates.values())
         return Rates(
             sum(each.written for each in found), sum(each.written_bytes for each in found),
             sum(each.read for each in found), sum(each.read_bytes for each in found),
         )  # fmt: skip
 
-    def chunks(self) -> list[ChunkFigures]:
-        """Every message chunk that was not deleted, the oldest first."""
+    def chunks(self) -> list[ChunkStats]:
+        """Returns all message chunks, the oldest first."""
         mapped = set(self._engine.files.mapped)
         return [
-            ChunkFigures(number, header.state, self._bytes(number), number in mapped, self._chunk_rates.get(number, Rates()))
+            ChunkStats(number, header.state, self._bytes(number), number in mapped, self._chunk_rates.get(number, Rates()))
             for number, header in sorted(self._engine.files.headers.items())
         ]
 
 
 def _rates(old: Totals | None, new: Totals, seconds: float) -> Rates:
-    """What grew since; what is new has grown from nothing, and nothing shrinks but by a completion."""
+    """Returns the growth per second. Something new grew from zero; only completing a chunk makes a total smaller."""
     return Rates(*(max(0, now - then) / seconds for then, now in zip(old or Totals(), new, strict=True)))

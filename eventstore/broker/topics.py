@@ -1,7 +1,7 @@
-"""Topics and their queues: a JSON document that is replaced as a whole, and what it says in memory.
+"""Topics and their queues, in memory and as a JSON document that is replaced as a whole.
 
-A queue's state says who may use it: `open` everybody; `draining` consumers only, until nothing is left to consume; `hidden`
-nobody, it can be deleted. Numbers of topics and of queues are never given twice: entries in the log name them for years.
+The state of a queue: `open` to producers and consumers; `draining`, to consumers until all messages are consumed; `hidden`, to
+be deleted. Ids of topics and numbers of queues are never reused, because entries in the log refer to them for years.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, Literal, TypeAlias, cast
 from eventstore.chunks.documents import PREVIOUS, Tree, read_tree, write_document
 from eventstore.chunks.files import Files
 from eventstore.errors import Corrupt, InvalidArgument, UnknownQueue, UnknownTopic
-from eventstore.fields import check_int, shown
+from eventstore.fields import check_int, counted, shown
 
 QUEUES_MAX: Final = 256
 QUEUE_NUMBER_MAX: Final = 65_535
@@ -27,7 +27,7 @@ STATES: Final = ("open", "draining", "hidden")
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic: its number, and the state of each queue by number. `next_queue`: the number the next one gets."""
+    """A topic, with the state of each queue by number. `next_queue`: the number of the next new queue."""
 
     name: str
     id: int
@@ -40,7 +40,7 @@ class Topic:
 
     @property
     def readable(self) -> tuple[int, ...]:
-        """The queues that consumers see."""
+        """The queues that consumers may read."""
         return tuple(number for number, state in sorted(self.queues.items()) if state != "hidden")
 
     def queue(self, number: int) -> QueueState:
@@ -56,14 +56,14 @@ class Topic:
 
 
 class Topics:
-    """All topics by name. Changes are durable on return; the dictionary is replaced, never changed.
+    """All topics by name. Changes are durable on return; the dictionary is replaced, never changed in place.
 
-    `before_shown` is called with a topic that has changed, before anybody can see the change.
+    `before_visible` is called with a changed topic before the change is visible.
     """
 
     def __init__(self, files: Files, path: Path) -> None:
         self.by_name: dict[str, Topic] = {}
-        self.before_shown: Callable[[Topic], None] = lambda _: None
+        self.before_visible: Callable[[Topic], None] = lambda _: None
         self._files = files
         self._path = path
         self._next_id = 1
@@ -76,10 +76,10 @@ class Topics:
             self.by_name = {name: _topic(name, cast(Tree, rest)) for name, rest in cast(Tree, tree["topics"]).items()}
             ids = {topic.id for topic in self.by_name.values()}
             if len(ids) != len(self.by_name) or any(topic_id >= self._next_id for topic_id in ids):
-                raise ValueError("a topic's number is given twice")
+                raise ValueError("two topics have the same id")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise Corrupt(
-                str(self._path), 0, f"not a list of topics ({error!r}); the copy before is {self._path.name}{PREVIOUS}"
+                str(self._path), 0, f"not a list of topics ({error!r}); the previous copy is {self._path.name}{PREVIOUS}"
             ) from None
 
     def save(self) -> None:
@@ -93,16 +93,14 @@ class Topics:
             raise UnknownTopic(f"there is no topic {shown(name)}; create it first", topic=str(name)) from None
 
     def create(self, name: str, queues: int) -> Topic:
-        """A new topic with this many open queues, numbered from 0. Its name was checked.
+        """Creates a topic with this many open queues, numbered from 0. The name has been checked.
 
         Raises:
             InvalidArgument: it exists already, or a limit is broken.
         """
         check_int("queues", queues, 1, QUEUES_MAX)
         if name in self.by_name:
-            raise InvalidArgument(
-                f"topic {name!r} exists already; use it as it is, or choose another name", field="topic", value=name
-            )
+            raise InvalidArgument(f"topic {name!r} exists already; use it, or choose another name", field="topic", value=name)
         if len(self.by_name) >= TOPICS_MAX:
             raise InvalidArgument(
                 f"there are {TOPICS_MAX} topics already, no more are allowed", field="topic", limit=TOPICS_MAX
@@ -116,8 +114,9 @@ class Topics:
         topic = self.get(name)
         check_int("count", count, 1, QUEUES_MAX)
         if len(topic.queues) + count > QUEUES_MAX:
+            have = counted(len(topic.queues), "queue")
             raise InvalidArgument(
-                f"topic {name!r} has {len(topic.queues)} queues, and {count} more are over the limit of {QUEUES_MAX}",
+                f"topic {name!r} has {have}, and {count} more are over the limit of {QUEUES_MAX}",
                 field="count", limit=QUEUES_MAX, value=count,
             )  # fmt: skip
         check_int("queue", topic.next_queue + count - 1, 0, QUEUE_NUMBER_MAX)
@@ -149,7 +148,7 @@ class Topics:
         return topic
 
     def _check_total(self, more: int) -> None:
-        """Every chunk begins with a record of where each queue stood, and a record has a limit."""
+        """Every chunk begins with a state record, which has an entry for each queue, and the size of a record is limited."""
         total = more + sum(len(topic.queues) for topic in self.by_name.values())
         if total > QUEUES_TOTAL_MAX:
             raise InvalidArgument(
@@ -164,12 +163,12 @@ class Topics:
     def _write(self, topics: dict[str, Topic], next_id: int, changed: Topic | None = None) -> None:
         try:
             write_document(self._files, self._path, _tree(topics, next_id))
-        except OSError:  # it may be in place all the same, and a start would believe it: messages of a topic would be lost
+        except OSError:  # it may be in place nevertheless, and a restart would load it: messages of a topic would be lost
             with contextlib.suppress(OSError):
                 write_document(self._files, self._path, _tree(self.by_name, self._next_id))
             raise
         if changed is not None:
-            self.before_shown(changed)
+            self.before_visible(changed)
         self.by_name, self._next_id = topics, next_id
 
 
@@ -188,8 +187,8 @@ def _tree(topics: dict[str, Topic], next_id: int) -> Tree:
 def _topic(name: str, rest: Tree) -> Topic:
     queues = {int(number): cast(QueueState, state) for number, state in cast(Tree, rest["queues"]).items()}
     if any(state not in STATES for state in queues.values()):
-        raise ValueError(f"{name}: a state that is none of {', '.join(STATES)}")
+        raise ValueError(f"{name}: the state of a queue is not one of {', '.join(STATES)}")
     topic = Topic(name, cast(int, rest["id"]), queues, cast(int, rest["next_queue"]))
     if topic.next_queue <= max(queues, default=-1):
-        raise ValueError(f"{name}: a queue beyond the next number")
+        raise ValueError(f"{name}: the number of a queue is not below next_queue")
     return topic

@@ -1,4 +1,4 @@
-"""The file layer: append-only chunk files, checked records, one double-buffered writer, recovery.
+"""The file layer: append-only chunk files, checked records, a double-buffered writer, recovery.
 
-Knows nothing of aggregates or topics. `eventstore.store` and `eventstore.broker` stand side by side on it.
+It knows neither aggregates nor topics; the store and the broker both build on it.
 """

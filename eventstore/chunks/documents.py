@@ -1,14 +1,15 @@
-"""Small JSON documents: replaced atomically, with the previous copy kept beside them as `NAME.previous`."""
+"""Reads and writes small JSON documents: each is replaced atomically, and its previous copy kept as `NAME.previous`."""
 
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, TypeAlias, cast
 
 from eventstore.chunks.files import Files
-from eventstore.errors import Corrupt
+from eventstore.errors import Corrupt, FolderRefused
 
 Document: TypeAlias = dict[str, str | int | bool | None]
 Member: TypeAlias = str | int | bool | list["Member"] | dict[str, "Member"] | None
@@ -17,41 +18,60 @@ PREVIOUS: Final = ".previous"
 
 
 def write_document(files: Files, path: Path, document: Mapping[str, Member]) -> None:
-    """Durable on return; a crash at any point leaves the old document or the new one whole under `path`."""
+    """Writes the document; durable on return. A crash at any point leaves the old or the new document whole under `path`."""
     temporary = path.with_name(path.name + ".tmp")
     if files.exists(temporary):
         files.remove(temporary)
     if files.exists(path):
-        _write(files, temporary, _read_raw(files, path))
+        write_file(files, temporary, read_file(files, path))
         files.rename(temporary, path.with_name(path.name + PREVIOUS))
-    _write(files, temporary, json.dumps(document, indent=2, sort_keys=True).encode() + b"\n")
+    write_file(files, temporary, json.dumps(document, indent=2, sort_keys=True).encode() + b"\n")
     files.rename(temporary, path)
     files.sync_folder(path.parent)
 
 
 def read_document(files: Files, path: Path) -> Document:
-    """The document; its members are not objects or lists.
+    """Returns the document, whose members are scalars.
 
     Raises:
-        Corrupt: it is not a JSON object; the previous copy is beside it.
-        FileNotFoundError: there is none.
+        Corrupt: it is not a JSON object; its previous copy may still be good.
+        FileNotFoundError
     """
     return cast(Document, read_tree(files, path))
 
 
+def read_identity(files: Files, path: Path, format_: int) -> tuple[uuid.UUID, Document]:
+    """Returns the uuid in an identity document, and the document itself.
+
+    Raises:
+        FolderRefused: it has another format.
+        Corrupt: it is damaged, or holds no uuid.
+        FileNotFoundError
+    """
+    document = read_document(files, path)
+    if document.get("format") != format_:
+        raise FolderRefused(str(path), f"format {document.get('format')}; this program knows format {format_}. Use a newer one")
+    try:
+        return uuid.UUID(str(document.get("store"))), document
+    except ValueError:
+        hint = "`eventstore inspect` shows it for any chunk file"
+        raise Corrupt(str(path), 0, f"no uuid of a store; the previous copy is {path.name}{PREVIOUS}, and {hint}") from None
+
+
 def read_tree(files: Files, path: Path) -> Tree:
-    """The document, whose members may be objects and lists. Raises as `read_document`."""
-    raw = _read_raw(files, path)
+    """Returns the document, whose members may be objects and lists. Raises the same errors as `read_document`."""
+    raw = read_file(files, path)
     try:
         document = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise Corrupt(str(path), 0, f"not JSON ({error}); the copy before is {path.name}{PREVIOUS}") from None
+        raise Corrupt(str(path), 0, f"not JSON ({error}); the previous copy is {path.name}{PREVIOUS}") from None
     if not isinstance(document, dict):
-        raise Corrupt(str(path), 0, f"not a JSON object; the copy before is {path.name}{PREVIOUS}")
+        raise Corrupt(str(path), 0, f"not a JSON object; the previous copy is {path.name}{PREVIOUS}")
     return document
 
 
-def _write(files: Files, path: Path, raw: bytes) -> None:
+def write_file(files: Files, path: Path, raw: bytes) -> None:
+    """Creates a file with this content; its data are durable on return, its name is not."""
     file = files.open(path, create=True)
     try:
         file.write_at(0, [raw])
@@ -60,7 +80,8 @@ def _write(files: Files, path: Path, raw: bytes) -> None:
         file.close()
 
 
-def _read_raw(files: Files, path: Path) -> bytes:
+def read_file(files: Files, path: Path) -> bytes:
+    """Returns the whole content of a file."""
     file = files.open(path)
     try:
         return file.read_at(0, file.size())

@@ -1,8 +1,8 @@
-"""The one small interface through which everything touches the disk, and its real implementation.
+"""The interface through which everything accesses the disk, and its implementation on the operating system.
 
-Tests replace `OsFiles` by a simulated disk that knows what was synced. The rules both keep:
-`write_at` does not sync; `close` does not sync; a created, renamed or removed name lasts only after `sync_folder` of
-its folder; `map` is for completed files, which are replaced but never truncated.
+Tests replace `OsFiles` with a simulated disk that knows which bytes were synced. Both keep these rules: `write_at` and `close`
+do not sync; a created, renamed or removed name is durable only after `sync_folder` of its folder; `map` is for completed files,
+which are replaced but never truncated.
 """
 
 from __future__ import annotations
@@ -16,54 +16,79 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from eventstore.errors import FolderRefused
+from eventstore.errors import FolderRefused, ReadFailed
 
-_ONLY_CACHED = getattr(os, "RWF_NOWAIT", 0x7FFFFFFF)  # elsewhere than on Linux an unknown flag: EINVAL, never cached
+_ONLY_CACHED = getattr(os, "RWF_NOWAIT", 0x7FFFFFFF)  # outside Linux an unknown flag: EINVAL, so never cached
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_IOV_MAX = 1024  # Linux' UIO_MAXIOV; more buffers than this in one pwritev are EINVAL
+_IOV_MAX = 1024  # UIO_MAXIOV on Linux: pwritev with more buffers fails with EINVAL
 
 
 class File(Protocol):
-    """An open file. Offsets and sizes in bytes. Every method may raise OSError."""
+    """An open file. Offsets and sizes are in bytes. Every method may raise OSError."""
 
     def read_at(self, offset: int, length: int) -> bytes:
-        """Up to `length` bytes; fewer only at the end of the file."""
+        """Reads up to `length` bytes; fewer only at the end of the file."""
 
     def read_cached(self, offset: int, length: int) -> bytes | None:
-        """The same bytes if all of them are in memory already; None if getting them might wait for the disk."""
+        """Reads the same bytes if all of them are in the page cache; returns None if reading might wait for the disk."""
 
     def write_at(self, offset: int, buffers: Sequence[bytes]) -> None:
-        """Writes all buffers one after the other, all or OSError (then an unknown part of them is there)."""
+        """Writes all buffers one after the other. After an OSError an unknown part of them was written."""
 
     def sync(self) -> None:
-        """Data and size are durable on return. After an OSError nothing is known, and calling again proves nothing."""
+        """Makes data and size durable. After an OSError the state on disk is unknown, and a second call proves nothing."""
 
     def truncate(self, size: int) -> None: ...
 
     def preallocate(self, size: int) -> None:
-        """Reserves space up to `size` and extends the file to it, with zeros. Raises ENOSPC where there is none."""
+        """Reserves space up to `size` and extends the file to it with zeros. Raises ENOSPC if the disk is full."""
 
     def size(self) -> int: ...
 
     def map(self) -> memoryview:
-        """The whole file read-only in memory, valid as long as the view is referenced."""
+        """Maps the whole file read-only; the mapping is valid as long as the view is referenced."""
 
     def close(self) -> None: ...
 
 
+class NotCached(Exception):
+    """The read might wait for the disk or take long, and the caller passed `cached_only`."""
+
+
+def read_range(file: File, name: str, offset: int, length: int, cached_only: bool) -> bytes:
+    """Reads up to `length` bytes; fewer only at the end of the file. `name`: of the file, for errors.
+
+    Raises:
+        ReadFailed
+        NotCached: with `cached_only`, if this might wait for the disk.
+    """
+    try:
+        data = file.read_cached(offset, length) if cached_only else file.read_at(offset, length)
+    except OSError as error:
+        raise read_failed(name, offset, length, error) from error
+    if data is None:
+        raise NotCached
+    return data
+
+
+def read_failed(name: str, offset: int, length: int, error: OSError) -> ReadFailed:
+    """Returns the error for a range that could not be read."""
+    return ReadFailed(f"{name}: reading {length} bytes at {offset} failed: {error.strerror}", file=name)
+
+
 class Files(Protocol):
-    """The operations on names. Paths are absolute or relative to the process, as for the operating system."""
+    """Operations on names. Paths are absolute, or relative to the working directory."""
 
     def open(self, path: Path, *, create: bool = False, write: bool = False) -> File:
-        """`create`: the file must not exist yet (FileExistsError). Otherwise it must (FileNotFoundError)."""
+        """Opens a file. With `create` it must not exist yet (FileExistsError), otherwise it must (FileNotFoundError)."""
 
     def names(self, folder: Path) -> list[str]:
-        """The names in a folder, sorted; FileNotFoundError where there is none."""
+        """Returns the names in a folder, sorted. Raises FileNotFoundError if it does not exist."""
 
     def exists(self, path: Path) -> bool: ...
 
     def make_folder(self, path: Path) -> None:
-        """Creates the folder and its parents where they are missing, durably."""
+        """Creates the folder and its missing parents, durably."""
 
     def rename(self, source: Path, target: Path) -> None:
         """Atomically replaces `target`."""
@@ -82,7 +107,7 @@ class Files(Protocol):
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """What the operating system refuses by descriptor is said of `path`."""
+    """Adds `path` to an OSError of a call by descriptor, which names no file."""
     try:
         yield
     except OSError as error:
@@ -96,7 +121,7 @@ class Lock(Protocol):
 
 
 class OsFile:
-    """A file of the operating system, by descriptor: position-free calls, so that threads may share it."""
+    """A file of the operating system. Every call gives its own offset, so threads may share it."""
 
     def __init__(self, descriptor: int) -> None:
         self._fd = descriptor
@@ -105,7 +130,7 @@ class OsFile:
         data = os.pread(self._fd, length, offset)
         if len(data) == length or not data:
             return data
-        parts = [data]  # the kernel returns at most 2 GiB, or less on a signal
+        parts = [data]  # the kernel returns at most 2 GiB, or less after a signal
         got = len(data)
         while got < length and (data := os.pread(self._fd, length - got, offset + got)):
             parts.append(data)
@@ -123,13 +148,13 @@ class OsFile:
         return bytes(buffer) if got == length else None
 
     def write_at(self, offset: int, buffers: Sequence[bytes]) -> None:
-        if offset < 0:  # pwritev would take -1 for the descriptor's own position
+        if offset < 0:  # pwritev reads -1 as the descriptor's own position
             raise OSError(errno.EINVAL, "negative offset")
         for first in range(0, len(buffers), _IOV_MAX):
             group = buffers[first : first + _IOV_MAX]
             total = sum(map(len, group))
             written = os.pwritev(self._fd, group, offset)
-            if written != total:  # a nearly full disk or a signal: the rest in one piece, so that the error shows itself
+            if written != total:  # a nearly full disk or a signal: write the rest in one piece, which raises the error
                 rest = memoryview(b"".join(group))[written:]
                 while rest:
                     step = os.pwrite(self._fd, rest, offset + total - len(rest))
@@ -165,13 +190,13 @@ class OsFile:
             os.close(descriptor)
 
     def __del__(self) -> None:
-        """A pool drops files that others may still be reading: whoever lets go last closes."""
-        with contextlib.suppress(OSError):  # nobody is there to be told; the file was read, or synced before
+        """Closes the file when the last reference goes: a pool drops files that others may still be reading."""
+        with contextlib.suppress(OSError):  # no caller to report it to; the file was only read, or synced before
             self.close()
 
 
 class OsLock:
-    """An advisory lock; the kernel releases it when the process dies, however it dies."""
+    """An advisory lock. The kernel releases it when the process ends, by a crash too."""
 
     def __init__(self, descriptor: int) -> None:
         self._fd = descriptor
@@ -232,7 +257,7 @@ class OsFiles:
                     str(path.parent), f"in use by process {holder or 'unknown'}; stop it, or choose another folder"
                 ) from None
             raise
-        with contextlib.suppress(OSError):  # a full disk: the number is for people, the lock is what counts
+        with contextlib.suppress(OSError):  # a full disk: the process id is for people only
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         return OsLock(descriptor)

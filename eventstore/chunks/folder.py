@@ -1,14 +1,13 @@
-"""The folder of one kind of chunk files: which files belong there, and refusing to open it when it is not as it was
-left.
+"""A folder of chunk files of one kind: which files belong in it, and which deviations are refused.
 
     0000000001.events  0000000002.events  ...      the chunks, numbered from 1 without a gap
-    chunks.json                                    kind, store, the highest chunk number ever begun, and up to which
-                                                   byte that chunk is known to be durable
-    deleted.json                                   where the oldest chunks may be deleted: up to which number they were
+    chunks.json                                    kind, store, the highest chunk number ever begun, and the byte offset
+                                                   up to which that chunk is known to be durable
+    deleted.json                                   if the oldest chunks may be deleted: the number of the last one deleted
 
-Every chunk but the last is completed. The document is written after a new chunk became durable and before it is used,
-so one chunk more than it says is what a crash leaves; one less is a lost file, and the folder is refused. It is written
-again when a store is closed: damage to the last batch is then told from a torn tail.
+Every chunk but the last is completed. `chunks.json` is written after a new chunk became durable and before it is used. So a
+crash can leave one chunk more than it says; one less is a lost file, and the folder is refused. It is written again when a
+store is closed, so that damage to the last batch can be distinguished from a torn tail.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ from eventstore.chunks.header import (
     finish_completion,
 )
 from eventstore.errors import Corrupt, FolderRefused
+from eventstore.fields import counted
 
 DOCUMENT = "chunks.json"
 DELETED = "deleted.json"
@@ -39,8 +39,8 @@ _DELETIONS = (DELETED, DELETED + PREVIOUS)
 
 @dataclass(frozen=True, slots=True)
 class ChunkFolder:
-    """Names and paths of one folder of chunks. `extra`: endings of derived files that may lie beside the chunks.
-    `deletable`: its oldest chunks may be deleted; otherwise one that is gone is a lost file.
+    """Names and paths of a folder of chunks. `extra`: endings of derived files that may be stored with the chunks.
+    `deletable`: the oldest chunks may be deleted; otherwise a missing chunk is a lost file.
     """
 
     files: Files
@@ -54,16 +54,16 @@ class ChunkFolder:
     def chunk_path(self, number: int) -> Path:
         return self.path / f"{number:010d}.{self.ending}"
 
-    def beside(self, number: int, ending: str) -> Path:
+    def derived_path(self, number: int, ending: str) -> Path:
         return self.path / f"{number:010d}.{ending}"
 
     def create(self) -> None:
-        """An empty folder with its document; one in which no chunk was ever begun is taken over."""
+        """Creates an empty folder with its document; reuses one in which no chunk was ever begun."""
         self.files.make_folder(self.path)
         self.write_document(0)
 
     def is_unused(self) -> bool:
-        """Whether the folder holds nothing but the document of a folder that was created and never used.
+        """Whether the folder was created and never used: it holds at most its document.
 
         Raises:
             Corrupt: the document is damaged.
@@ -74,32 +74,32 @@ class ChunkFolder:
         return not names or (DOCUMENT in names and read_document(self.files, self.path / DOCUMENT).get("last_chunk") == 0)
 
     def write_document(self, last: int, end: int = RECORDS_FROM) -> None:
-        """`last`: the highest chunk begun. `end`: it is durable up to there."""
+        """Writes `chunks.json`. `last`: the highest chunk begun; it is durable up to byte `end`."""
         document: Document = {"kind": self.kind, "last_chunk": last, "last_chunk_end": end, "store": str(self.store)}
         write_document(self.files, self.path / DOCUMENT, document)
 
     def read_document(self) -> tuple[int, int]:
-        """The highest chunk number ever begun, and up to which byte it is known to be durable.
+        """Returns the highest chunk number ever begun, and the byte offset up to which it is known to be durable.
 
         Raises:
-            FolderRefused: the document is missing or another folder's.
+            FolderRefused: the document is missing or belongs to another folder.
             Corrupt: it is damaged.
         """
         path = self.path / DOCUMENT
         try:
             document = read_document(self.files, path)
         except FileNotFoundError:
-            how = f"restore it: {path.name}{PREVIOUS} is the copy before"
+            how = f"restore it: {path.name}{PREVIOUS} is the previous copy"
             raise FolderRefused(str(path), f"is missing; {how}. Nothing was changed") from None
         last, end = document.get("last_chunk"), document.get("last_chunk_end")
         if not isinstance(last, int) or not isinstance(end, int):
-            raise Corrupt(str(path), 0, f"no chunk number or byte offset; the copy before is {path.name}{PREVIOUS}")
+            raise Corrupt(str(path), 0, f"no chunk number or byte offset; the previous copy is {path.name}{PREVIOUS}")
         if document.get("kind") != self.kind or document.get("store") != str(self.store):
             raise FolderRefused(str(path), f"belongs to store {document.get('store')}, not to {self.store}")
         return last, end
 
     def read_header(self, number: int) -> ChunkHeader:
-        """The header of a chunk, checked against its name, its store and its size.
+        """Returns the header of a chunk, checked against the chunk's name, store and size.
 
         Raises:
             Corrupt, FolderRefused
@@ -120,19 +120,20 @@ class ChunkFolder:
         return header
 
     def headers(self) -> list[ChunkHeader]:
-        """All chunks that were not deleted, in order, by header alone; removes what an interrupted step left behind.
+        """Returns the headers of all chunks that were not deleted, in order, and removes leftovers of interrupted steps.
 
         Raises:
-            FolderRefused: a file is missing, doubled, foreign, or of a newer format. Nothing was changed then.
+            FolderRefused: a file is missing, duplicated, foreign, or of a newer format. Nothing was changed.
         """
-        known, _ = self.read_document()
+        begun, _ = self.read_document()
         deleted = self.deleted()
         names = self.files.names(self.path)
         last = self._last(names, deleted)
-        if last < known:
-            raise FolderRefused(str(self.chunk_path(last + 1)), f"is missing: {known} chunks were begun. Restore the file")
-        if last > known + 1:
-            raise FolderRefused(str(self.chunk_path(last)), f"is too many: {known} chunks were begun. Move it away")
+        have = f"{counted(begun, 'chunk was', 'chunks were')} begun"
+        if last < begun:
+            raise FolderRefused(str(self.chunk_path(last + 1)), f"is missing: {have}. Restore the file")
+        if last > begun + 1:
+            raise FolderRefused(str(self.chunk_path(last)), f"is one too many: {have}. Move it away")
         headers = [self.read_header(number) for number in range(deleted + 1, last + 1)]
         for before, header in itertools.pairwise(headers):
             self._check_follows(before, header)
@@ -140,7 +141,7 @@ class ChunkFolder:
             if name.endswith(TEMPORARY):
                 self.files.remove(self.path / name)
         self._remove_deleted(names, deleted)
-        if last != known:
+        if last != begun:
             self.write_document(last)
         return headers
 
@@ -150,11 +151,11 @@ class ChunkFolder:
         if header.first_sequence != before.last_sequence + 1:
             raise FolderRefused(
                 str(self.chunk_path(header.number)),
-                f"begins at sequence {header.first_sequence}, {before.last_sequence + 1} belongs there",
+                f"begins at sequence {header.first_sequence}, expected {before.last_sequence + 1}",
             )
 
     def _last(self, names: list[str], deleted: int) -> int:
-        """The number of the last chunk, checked to follow those that were deleted without a gap."""
+        """Returns the number of the last chunk; the chunks must follow the deleted ones without a gap."""
         numbers = set()
         for name in names:
             stem, _, ending = name.partition(".")
@@ -171,10 +172,10 @@ class ChunkFolder:
         return last
 
     def deleted(self) -> int:
-        """Up to which number the oldest chunks were deleted; 0: none was.
+        """Returns the number of the last deleted chunk, 0 if none was deleted.
 
         Raises:
-            Corrupt, FolderRefused: the document that says so is damaged, or another folder's.
+            Corrupt, FolderRefused: the document that says so is damaged, or belongs to another folder.
         """
         path = self.path / DELETED
         if not self.deletable or not self.files.exists(path):
@@ -182,15 +183,15 @@ class ChunkFolder:
         document = read_document(self.files, path)
         through = document.get("deleted_through")
         if not isinstance(through, int) or through < 0:
-            raise Corrupt(str(path), 0, f"no chunk number; the copy before is {path.name}{PREVIOUS}")
+            raise Corrupt(str(path), 0, f"no chunk number; the previous copy is {path.name}{PREVIOUS}")
         if document.get("store") != str(self.store):
             raise FolderRefused(str(path), f"belongs to store {document.get('store')}, not to {self.store}")
         return through
 
     def delete_through(self, number: int) -> None:
-        """Deletes the oldest chunks up to this one; whoever has one of them open may go on reading it.
+        """Deletes the oldest chunks up to this one. A reader that has one of them open can continue to read it.
 
-        Says so durably before it removes anything: a removal that is interrupted is finished by `headers`.
+        The deletion is recorded durably before anything is removed: `headers` finishes an interrupted one.
         """
         assert self.deletable
         before = self.deleted()
@@ -204,8 +205,8 @@ class ChunkFolder:
             if ending == self.ending and stem.isdecimal() and int(stem) <= deleted:
                 self.files.remove(self.path / name)
 
-    def names_of(self, ending: str) -> list[str]:
-        """The names of the derived files with this ending."""
+    def derived_names(self, ending: str) -> list[str]:
+        """Returns the names of the derived files with this ending."""
         return [name for name in self.files.names(self.path) if name.endswith(f".{ending}")]
 
 
@@ -222,7 +223,5 @@ def _read_header(file: File, name: str, kind: int) -> ChunkHeader:
 
 
 def record_space(size_bytes: int) -> int:
-    """How far records may reach in a chunk of `size_bytes`; a record that is larger than a whole chunk gets one for
-    itself.
-    """
+    """Returns the byte offset up to which records may reach in a chunk of `size_bytes`. A larger one gets its own chunk."""
     return max(size_bytes - FOOTER_BYTES, RECORDS_FROM + 1)

@@ -1,7 +1,7 @@
-"""The front buffer: where appended records wait while the writer persists the batch before them.
+"""The front buffer: holds appended records while the writer persists the batch before them.
 
-Lives on the thread of its owner; only `take` hands a finished segment over to the writer. A segment is swapped, never
-copied, and belongs to one chunk, so that a batch is durable as a whole or not at all.
+It belongs to its owner's thread; `take` hands a finished segment over to the writer. A segment is swapped, never copied, and
+belongs to one chunk, so that a batch is durable as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from eventstore.chunks.header import RECORDS_FROM
 
 @dataclass(slots=True)
 class Segment:
-    """Records bound for one place in one chunk. `offset` is where the first of them goes."""
+    """Records for one range of bytes in one chunk, from `offset` to `end`."""
 
     chunk: int
     offset: int
@@ -27,11 +27,11 @@ class Segment:
 
 
 class FrontBuffer:
-    """Decides the chunk and offset of every record, and collects the records of the next batch.
+    """Assigns every record its chunk and offset, and collects the records of the next batch.
 
-    `durable` is the byte offset up to which the current chunk will have been synced when the next record is written;
-    records carry it. With `sync` the writer syncs every segment before it writes the next one, so that is where the
-    segment begins; without, it is what `mark_durable` was last told.
+    `durable` is the byte offset up to which the current chunk will have been synced when the next record is written; records
+    carry it. With `sync` the writer syncs every segment before it writes the next one, so it is the offset at which the
+    segment begins; otherwise it is the offset of the last call to `mark_durable`.
     """
 
     __slots__ = ("_sync", "chunk", "durable", "end", "limit", "next_sequence", "segments", "waiting_bytes")
@@ -47,19 +47,17 @@ class FrontBuffer:
         self.waiting_bytes = 0
 
     def resume(self, chunk: int, end: int, next_sequence: int) -> None:
-        """Appending goes on at `end` of `chunk`; everything before it is durable."""
+        """Continues at `end` of `chunk`; everything before it is durable."""
         self.segments.clear()
         self.waiting_bytes = 0
         self.chunk, self.end, self.durable, self.next_sequence = chunk, end, end, next_sequence
 
     def resume_with_new_chunk(self, chunk: int, next_sequence: int) -> None:
-        """`chunk` is completed: whatever is appended next begins the one after it."""
+        """Continues after `chunk`, which is completed: the next record begins a new chunk."""
         self.resume(chunk, self.limit, next_sequence)
 
     def begins_chunk(self, length: int) -> bool:
-        """Whether a record of `length` bytes goes into a new chunk. A chunk takes at least one record, however
-        large.
-        """
+        """Whether a record of `length` bytes begins a new chunk. A chunk holds at least one record of any size."""
         return self.end + length > self.limit and self.end > RECORDS_FROM
 
     def begin_chunk(self) -> None:
@@ -68,7 +66,7 @@ class FrontBuffer:
         self._begin_segment(begins_chunk=True)
 
     def extend(self, records: list[bytes], checksum: int, length: int, count: int) -> None:
-        """Adds records for the current chunk: the sum of their CRCs, their bytes, how many sequence numbers they take."""
+        """Adds records to the current chunk. `checksum`: the sum of their CRCs; `count`: how many sequences they take."""
         if not self.segments:
             self._begin_segment(begins_chunk=False)
         segment = self.segments[-1]
@@ -83,7 +81,7 @@ class FrontBuffer:
         self.segments.append(Segment(self.chunk, self.end, sequence, sequence, begins_chunk, end=self.end))
 
     def take(self) -> Segment | None:
-        """The oldest segment, for the writer; what is appended from now on goes to another one."""
+        """Returns the oldest segment for the writer; later records go to another one."""
         if not self.segments or not self.segments[0].buffers:
             return None
         segment = self.segments.popleft()
@@ -93,6 +91,6 @@ class FrontBuffer:
         return segment
 
     def mark_durable(self, chunk: int, end: int) -> None:
-        """`chunk` was synced up to `end`."""
+        """Records that `chunk` was synced up to `end`."""
         if chunk == self.chunk:
             self.durable = max(self.durable, end)

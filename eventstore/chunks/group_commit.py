@@ -1,13 +1,13 @@
-"""Group commit on trio: callers fill the front buffer while one batch is being written; each batch costs one write and one
-sync, however many callers are in it.
+"""Group commit on trio: callers fill the front buffer while one batch is being written; a batch costs one write and one
+sync for any number of callers.
 
     submit ─ memory ─ waiting ─┐
                                ├─ take ─ writer thread: write + sync ─ mark_written ─ deliver
     submit ─ memory ─ waiting ─┘
 
-An outcome is delivered only when everything it rests on is written, and synced where durability is `sync`. A lone caller, who
-waits for each answer before the next request, gains nothing from a thread: for it write and sync run in place, as long as the
-disk is quick. So does, with durability `async`, every write that is short; a sync follows every `flush_interval_s`.
+An outcome is delivered only when everything it depends on is written, and with durability `sync` also synced. A lone caller,
+which waits for each answer before its next request, gains nothing from a thread: its writes and syncs run in place as long as
+the disk is fast. With durability `async` every short write runs in place; a sync follows every `flush_interval_s`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from eventstore.errors import EventStoreError, Poisoned
 
 _LONE_STREAK: Final = 4
 _IN_PLACE_SECONDS_MAX: Final = 0.001
-_IN_PLACE_BYTES_MAX: Final = 256 * 1024  # copied into the page cache in 0.1 ms; beyond it a hop costs little beside the write
+_IN_PLACE_BYTES_MAX: Final = 256 * 1024  # copied into the page cache in 0.1 ms; a thread hop is cheap next to more
 _EVERYTHING: Final = 2**64
 _log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ Deliver: TypeAlias = Callable[[list[Outcome]], None]
 
 
 class Log(Protocol[Written]):
-    """What is committed to: an engine, without threads and tasks."""
+    """An engine to commit to. It has neither threads nor tasks."""
 
     front: FrontBuffer
     writer: ChunkWriter
@@ -63,14 +63,14 @@ class Log(Protocol[Written]):
 
 
 class GroupCommit(ABC, Generic[Outcome, WrittenT]):
-    """The one way to write to an open engine. Belongs to one trio run; only `run`'s threads leave it.
+    """The only way to write to an open engine. Belongs to one trio run; only the threads of `run` work outside it.
 
-    `advanced`: unparked after every batch, written or failed; `poisoned`: set when no more is accepted. `batches` were written,
-    `batches_in_place` of them without the thread, in `write_seconds`.
+    `advanced`: unparked after every batch, written or failed. `poisoned`: set when no more appends are accepted. `batches`
+    counts the batches written, `batches_in_place` those written without the thread, `write_seconds` the time of all writes.
     """
 
     def __init__(self, log: Log[WrittenT], name: str, *, full_bytes: int, sync: bool, flush_interval_s: float) -> None:
-        """`full_bytes`: callers should wait while more than that is on its way to the disk."""
+        """`full_bytes`: callers should wait while more bytes than this are waiting to be written."""
         self.advanced = trio.lowlevel.ParkingLot()
         self.poisoned = trio.Event()
         self.batches = self.batches_in_place = 0
@@ -89,26 +89,26 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
         self._stopped = trio.Event()
         self._last_source: object = None
         self._streak = 0
-        self._quick = 0.0
+        self._average_write_s = 0.0
         self._token: trio.lowlevel.TrioToken | None = None
 
-    # -- what a kind of engine adds -----------------------------------------------------------------------------------
+    # -- for subclasses -----------------------------------------------------------------------------------------------
 
     @abstractmethod
     def _visible(self) -> int:
-        """Up to where everything was written, in the numbers of `_wait_for`."""
+        """Returns the barrier (see `_wait_for`) up to which everything was written."""
 
     @abstractmethod
-    def _tell(self, written: WrittenT) -> None:
-        """A batch was written, and its outcomes were delivered."""
+    def _batch_written(self, written: WrittenT) -> None:
+        """Called after a batch was written and its outcomes were delivered."""
 
     @abstractmethod
-    def _tell_completed(self, completed: list[ChunkHeader]) -> None:
-        """A batch failed, and these chunks were completed all the same."""
+    def _chunks_completed(self, completed: list[ChunkHeader]) -> None:
+        """Called after a failed batch that still completed these chunks."""
 
     @abstractmethod
-    def _after(self, outcome: Outcome, error: EventStoreError) -> Outcome:
-        """What becomes of an outcome after a failed write: of a batch over two chunks the first part may stand."""
+    def _after_failure(self, outcome: Outcome, error: EventStoreError) -> Outcome:
+        """Returns the outcome to deliver after a failed write: of a batch across two chunks the first part may be durable."""
 
     # -- callers ------------------------------------------------------------------------------------------------------
 
@@ -131,20 +131,20 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
         while self.full:
             await self._room.park()
 
-    def _came_from(self, source: object) -> None:
-        """Who submits: a source that is alone for a while is served in place."""
+    def _note_source(self, source: object) -> None:
+        """Notes who submits: a source that has been alone for several submissions is served in place."""
         self._streak = self._streak + 1 if source is self._last_source else 0
         self._last_source = source
 
     def _wait_for(self, barrier: int, outcomes: list[Outcome], deliver: Deliver[Outcome]) -> None:
-        """The outcomes may be told once `barrier` is visible."""
+        """Delivers the outcomes once `barrier` is visible."""
         self._waiting.append((barrier, outcomes, deliver))
 
     @trio.lowlevel.enable_ki_protection
     def kick(self) -> None:
-        """Starts writing what was submitted, unless a batch is being written: then it goes with the next."""
+        """Starts to write the submitted records. While a batch is being written they wait for the next one."""
         if self._writing is not None or self._syncing or self._delivering:
-            return  # whatever these are busy with kicks at its end
+            return  # each of these kicks when it ends
         segment = self._log.take()
         if segment is None:
             return
@@ -158,19 +158,19 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
     def _in_place(self, segment: Segment) -> bool:
         if segment.begins_chunk or segment.end - segment.offset > _IN_PLACE_BYTES_MAX:
             return False  # several syncs, or a long write
-        lone = self._streak >= _LONE_STREAK and len(self._waiting) == 1 and self._quick < _IN_PLACE_SECONDS_MAX
+        lone = self._streak >= _LONE_STREAK and len(self._waiting) == 1 and self._average_write_s < _IN_PLACE_SECONDS_MAX
         if self._sync and not lone:
-            return False  # without a sync it is a write into the page cache
-        return self._log.writer.zero_ahead.try_claim(segment.offset, segment.end)  # or it would wait for zeros
+            return False  # a sync blocks the event loop; a write into the page cache does not
+        return self._log.writer.zero_ahead.try_claim(segment.offset, segment.end)  # otherwise it would wait for zeros
 
     # -- the writer ---------------------------------------------------------------------------------------------------
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serves until `stop`, whatever is cancelled around it: those who wait for the disk must get their answers."""
+        """Serves until `stop`. Shielded from cancellation, because callers that wait for the disk must get their outcomes."""
         self._token = trio.lowlevel.current_trio_token()
         zero_ahead = self._log.writer.zero_ahead
         threads = [
-            threading.Thread(target=self._work, name=f"{self._name}-writer", daemon=True),
+            threading.Thread(target=self._write_jobs, name=f"{self._name}-writer", daemon=True),
             threading.Thread(target=zero_ahead.run, name=f"{self._name}-zeros", daemon=True),
         ]
         for thread in threads:
@@ -192,7 +192,7 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
         self._stopped.set()
 
     async def drain(self) -> None:
-        """Returns when everything submitted was delivered."""
+        """Returns when all outcomes were delivered."""
         self.kick()
         while self._waiting or self._writing is not None:
             await self.advanced.park()
@@ -201,7 +201,7 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
     async def _sync_regularly(self) -> None:
         while self._log.failed is None:
             await trio.sleep(self._flush_interval_s)
-            self._syncing = True  # the writer is one at a time: what comes meanwhile is written afterwards
+            self._syncing = True  # one call of the writer at a time: later submissions are written after this sync
             try:
                 while self._writing is not None:
                     await self.advanced.park()
@@ -216,7 +216,7 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
                 self._syncing = False
             self.kick()
 
-    def _work(self) -> None:
+    def _write_jobs(self) -> None:
         assert self._token is not None
         while (segment := self._jobs.get()) is not None:
             error = self._write(segment)
@@ -231,13 +231,13 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
             self._log.write(segment)
         except EventStoreError as error:
             return error
-        except Exception as error:  # our own bug; the writer is poisoned, and those who wait must hear of it
+        except Exception as error:  # our own bug; the writer is poisoned, and waiting callers must be told
             _log.exception("writing failed")
-            return Poisoned(f"writing failed: {error!r}. This process writes nothing any more")
+            return Poisoned(f"writing failed: {error!r}. This process accepts no more appends")
         took = time.perf_counter() - started
         self.write_seconds += took
         if not segment.begins_chunk:
-            self._quick = 0.75 * self._quick + 0.25 * took
+            self._average_write_s = 0.75 * self._average_write_s + 0.25 * took
         return None
 
     def _done(self, segment: Segment, error: EventStoreError | None) -> None:
@@ -248,26 +248,26 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
             self.batches += 1
             written = self._log.mark_written(segment, durable=self._sync)
             self._deliver(self._visible(), None)
-            self._tell(written)
+            self._batch_written(written)
             self.advanced.unpark_all()
             if not self.full:
                 self._room.unpark_all()
         self.kick()
 
     def _fail(self, error: EventStoreError) -> None:
-        """Everybody who waits is told the error; what they submitted is taken back out of memory."""
+        """Delivers the error to all waiting callers and takes what they submitted out of memory."""
         _log.error("%s: a batch was not written: %s", self._name, error)
         completed = self._log.roll_back(error)
         self._deliver(_EVERYTHING, error)
         if completed:
-            self._tell_completed(completed)
+            self._chunks_completed(completed)
         if not error.retriable:
             self.poisoned.set()
         self._room.unpark_all()
         self.advanced.unpark_all()
 
     def _deliver(self, visible: int, error: EventStoreError | None) -> None:
-        """Whoever is told an outcome may submit more: that is no part of this, and all of it goes into one batch."""
+        """Delivers all ready outcomes before anything is written: what their receivers submit goes into one batch."""
         waiting, ready = self._waiting, []
         while waiting and waiting[0][0] <= visible:
             ready.append(waiting.popleft())
@@ -275,10 +275,10 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
         try:
             for _, outcomes, deliver in ready:
                 if error is not None:
-                    outcomes = [self._after(outcome, error) for outcome in outcomes]
+                    outcomes = [self._after_failure(outcome, error) for outcome in outcomes]
                 try:
                     deliver(outcomes)
-                except Exception:  # one receiver's fault must not keep the others from their answers
+                except Exception:  # a failing receiver must not keep the others from their outcomes
                     _log.exception("delivering an outcome failed")
         finally:
             self._delivering = False

@@ -1,4 +1,4 @@
-"""Header and footer of a chunk file.
+"""Encodes and decodes the header and footer of a chunk file.
 
 Header, at byte 0; records begin at byte 4096:
 
@@ -11,29 +11,29 @@ Header, at byte 0; records begin at byte 4096:
     | created µs | last sequence | end | records | checksum  | reserved (28)                          | CRC-32C |
     +------------+---------------+-----+---------+-----------+----------------------------------------+---------+
 
-flags: bit 0 completed, bit 1 sorted. last sequence, end (where records end and the footer begins), records and
-checksum are zero until completion. The checksum is the sum of the records' CRCs modulo 2^64: it does not depend on
-their order, so a sorted file has the checksum of the file it was sorted from. The footer, at byte `end`, repeats them:
+Flags: bit 0 completed, bit 1 sorted. Last sequence, end (the end of the records, at which the footer begins), records and
+checksum are zero until completion. The checksum is the sum of the records' CRCs modulo 2^64. It does not depend on their
+order, so a sorted file has the checksum of the file it was sorted from. The footer, at byte `end`, repeats these values:
 
      0        8               16              24        32          40          60
     +--------+---------------+---------------+---------+-----------+-----------+---------+
     | magic  | first sequence| last sequence | records | checksum  | reserved  | CRC-32C |
     +--------+---------------+---------------+---------+-----------+-----------+---------+
 
-On completion the footer is written and synced first, then the header is overwritten in place. It lies in one 512-byte
-sector, so a power failure leaves the old or the new one; a killed process may leave the beginning of the new one and the
-rest of the old one, which `finish_completion` recognises and finishes.
+On completion the footer is written and synced first, then the header is overwritten in place. The header fits in one 512-byte
+sector, so a power failure leaves the old or the new one. A killed process may leave the beginning of the new one and the rest
+of the old one; `finish_completion` recognises and finishes that.
 """
 
 from __future__ import annotations
 
-import struct
 import uuid
 from dataclasses import dataclass, replace
 from typing import Final
 
 from crc32c import crc32c
 
+from eventstore.chunks.layout import Layout
 from eventstore.errors import Corrupt, FolderRefused
 
 MAGIC: Final = b"EVTCHUNK"
@@ -45,8 +45,15 @@ QUEUE: Final = 3
 COMPLETED: Final = 1
 SORTED: Final = 2
 
-HEADER: Final = struct.Struct("<8sHHHHIIQ16sQqQQQQ28sI")
-FOOTER: Final = struct.Struct("<8sQQQQ20sI")
+HEADER: Final = Layout(
+    ("magic", "8s"), ("format", "H"), ("kind", "H"), ("flags", "H"), ("reserved", "2x"), ("records_from", "I"),
+    ("epoch", "I"), ("number", "Q"), ("store", "16s"), ("first_sequence", "Q"), ("created", "q"), ("last_sequence", "Q"),
+    ("end", "Q"), ("records", "Q"), ("checksum", "Q"), ("reserved", "28x"), ("crc", "I"),
+)  # fmt: skip
+FOOTER: Final = Layout(
+    ("magic", "8s"), ("first_sequence", "Q"), ("last_sequence", "Q"), ("records", "Q"), ("checksum", "Q"),
+    ("reserved", "20x"), ("crc", "I"),
+)  # fmt: skip
 HEADER_BYTES: Final = HEADER.size
 FOOTER_BYTES: Final = FOOTER.size
 RECORDS_FROM: Final = 4096
@@ -56,7 +63,7 @@ assert (HEADER_BYTES, FOOTER_BYTES) == (128, 64)
 
 @dataclass(frozen=True, slots=True)
 class ChunkHeader:
-    """What the first 128 bytes of a chunk file say."""
+    """The values in the first 128 bytes of a chunk file."""
 
     kind: int
     number: int
@@ -83,7 +90,7 @@ class ChunkHeader:
         return "sorted" if self.sorted else "completed" if self.completed else "ongoing"
 
     def complete(self, end: int, next_sequence: int, records: int, checksum: int) -> ChunkHeader:
-        """The header of this chunk once nothing more is appended to it."""
+        """Returns the header of this chunk as a completed one."""
         return replace(
             self,
             flags=self.flags | COMPLETED,
@@ -94,29 +101,29 @@ class ChunkHeader:
         )
 
     def encode(self) -> bytes:
-        raw = HEADER.pack(
-            MAGIC, FORMAT, self.kind, self.flags, 0, RECORDS_FROM, self.epoch, self.number, self.store.bytes,
-            self.first_sequence, self.created, self.last_sequence, self.end, self.records, self.checksum, bytes(28), 0,
+        raw = HEADER.struct.pack(
+            MAGIC, FORMAT, self.kind, self.flags, RECORDS_FROM, self.epoch, self.number, self.store.bytes,
+            self.first_sequence, self.created, self.last_sequence, self.end, self.records, self.checksum, 0,
         )  # fmt: skip
         return raw[:-4] + crc32c(raw[:-4]).to_bytes(4, "little")
 
     def footer(self) -> bytes:
-        raw = FOOTER.pack(FOOTER_MAGIC, self.first_sequence, self.last_sequence, self.records, self.checksum, bytes(20), 0)
+        raw = FOOTER.struct.pack(FOOTER_MAGIC, self.first_sequence, self.last_sequence, self.records, self.checksum, 0)
         return raw[:-4] + crc32c(raw[:-4]).to_bytes(4, "little")
 
 
 def decode_header(raw: bytes, file: str, kind: int) -> ChunkHeader:
-    """The header in `raw`.
+    """Returns the header in `raw`.
 
     Raises:
         Corrupt: it is damaged.
-        FolderRefused: it is whole, but of a newer format or another kind of file.
+        FolderRefused: it is intact, but of a newer format or another kind of file.
     """
     if len(raw) < HEADER_BYTES:
-        raise Corrupt(file, 0, f"the file has {len(raw)} bytes, its header alone needs {HEADER_BYTES}")
-    (magic, format_, own_kind, flags, _, records_from, epoch, number, store, first, created, last, end, records,
-    checksum,
-     _, crc) = HEADER.unpack_from(raw)  # fmt: skip
+        raise Corrupt(file, 0, f"the file has {len(raw)} bytes, a header needs {HEADER_BYTES}")
+    (magic, format_, own_kind, flags, records_from, epoch, number, store, first, created, last, end, records, checksum, crc) = (
+        HEADER.struct.unpack_from(raw)
+    )
     if magic != MAGIC:
         raise Corrupt(file, 0, "this is not a chunk file: its magic is missing")
     if format_ != FORMAT:
@@ -124,18 +131,18 @@ def decode_header(raw: bytes, file: str, kind: int) -> ChunkHeader:
     if crc32c(raw[: HEADER_BYTES - 4]) != crc:
         raise Corrupt(file, 0, "the checksum of the file header does not match")
     if own_kind != kind or records_from != RECORDS_FROM:
-        raise FolderRefused(file, f"a chunk of kind {own_kind} where kind {kind} belongs")
+        raise FolderRefused(file, f"a chunk of kind {own_kind}, expected kind {kind}")
     return ChunkHeader(own_kind, number, uuid.UUID(bytes=store), epoch, first, created, flags, last, end, records, checksum)
 
 
 def finish_completion(raw: bytes, footer: bytes, end: int) -> ChunkHeader | None:
-    """The completed header, if `raw` is what an interrupted completion leaves: the new header up to some byte, then the
-    old one. `footer` lies at byte `end` of the file. Damage of any other kind gives None.
+    """Returns the completed header if `raw` is the result of an interrupted completion: the new header up to some byte, then
+    the old one. `footer` was read at byte `end` of the file. Returns None for any other damage.
     """
     if len(raw) < HEADER_BYTES or len(footer) != FOOTER_BYTES or raw[:8] != MAGIC:
         return None
-    _, _, kind, _, _, _, epoch, number, store, first, created, *_ = HEADER.unpack_from(raw)
-    _, _, last, records, checksum, _, _ = FOOTER.unpack(footer)
+    _, _, kind, _, _, epoch, number, store, first, created, *_ = HEADER.struct.unpack_from(raw)
+    _, _, last, records, checksum, _ = FOOTER.struct.unpack(footer)
     ongoing = ChunkHeader(kind, number, uuid.UUID(bytes=store), epoch, first, created)
     completed = ongoing.complete(end, last + 1, records, checksum)
     if completed.footer() != footer:

@@ -1,4 +1,4 @@
-"""A record: the unit that is written whole or not at all. This module owns what all kinds of records share.
+"""Checks records, the unit that is written whole or not at all, and defines what all kinds of records share.
 
      0        1        2          6         8         12         16           24        28          32
     +--------+--------+----------+---------+----------+----------+------------+---------+-----------+------ ... -----+
@@ -7,11 +7,10 @@
     |  ... body ...                                                                  | 0xCE | length, big endian |
     +---------------------------------------------------------------------------------+------+--------------------+
 
-Little endian but for the trailing length. `0xC4, H - 2` makes the header of H bytes one msgpack bin and `0xCE` makes
-the trailing length one msgpack uint32, so that a run of records is a flat msgpack sequence. The CRC covers everything
-behind it, the lengths included. `count` is how many sequence numbers the record takes. `durable` is the byte offset up
-to which its file had been synced before the record was written: with it, recovery can tell a torn tail from rot (see
-`recovery`).
+Little endian except for the trailing length. `0xC4, H - 2` makes the header of H bytes one msgpack bin, and `0xCE` makes the
+trailing length one msgpack uint32, so a run of records is a flat msgpack sequence. The CRC covers everything after it, both
+lengths included. `count` is the number of sequences the record takes. `durable` is the byte offset up to which the file had
+been synced before the record was written: recovery uses it to distinguish a torn tail from rot (see `recovery`).
 """
 
 from __future__ import annotations
@@ -22,22 +21,40 @@ from typing import Final
 
 from crc32c import crc32c
 
+from eventstore.chunks.layout import Layout
+
 MARK: Final = 0xC4
-PREFIX: Final = struct.Struct("<BBIHIIQII")
+PREFIX: Final = Layout(
+    ("mark", "B"), ("own_mark", "B"), ("crc", "I"), ("flags", "H"), ("length", "I"), ("durable", "I"), ("sequence", "Q"),
+    ("epoch", "I"), ("count", "I"),
+)  # fmt: skip
 PREFIX_BYTES: Final = PREFIX.size
-TRAILER: Final = struct.Struct(">BI")
+TRAILER: Final = Layout(("mark", "B"), ("length", "I"), order=">")
 TRAILER_MARK: Final = 0xCE
-CRC_FROM: Final = 6
-LENGTH_AT: Final = 8
+CRC_FROM: Final = PREFIX["crc"].end
+LENGTH_AT: Final = PREFIX["length"].offset
+THROUGH_CRC: Final = PREFIX.part("mark", "own_mark", "crc", stop=CRC_FROM)
+"""Packs the first part of a header, which is the same in all kinds of records; the CRC covers everything after it."""
+
 UNORDERED: Final = -1
 RECORD_BYTES_MAX: Final = 17 * 1024 * 1024
+
+_WALKED: Final = PREFIX.part("mark", "own_mark", "crc", "length", "durable", "sequence", "count").unpack_from
 
 assert PREFIX_BYTES == 32
 
 
+def after_crc(header: Layout) -> struct.Struct:
+    """Returns the struct for the rest of a header: the fields from `length` on; flags and reserved bytes are zeros."""
+    return header.part(*header.names[header.names.index("length") :], start=CRC_FROM)
+
+
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """What a walk over records found: parallel lists, and where and why it stopped (`fault` is None at the end)."""
+    """The result of a walk over records: parallel lists, and where and why it stopped (`fault` is None at the end).
+
+    `wants`: if the data ended within a record, the number of bytes that record claims to need.
+    """
 
     offsets: list[int]
     sequences: list[int]
@@ -50,23 +67,23 @@ class Walk:
 
 
 def walk(data: memoryview, base: int, next_sequence: int, header_bytes: int) -> Walk:
-    """Checks records one after the other from the start of `data`, which lies at byte offset `base` of its file.
+    """Checks records one by one from the start of `data`, which was read at byte offset `base` of its file.
 
-    Stops at the first byte that is not a good record with the expected sequence (`UNORDERED`: any). `wants` says how
-    many bytes the record there claims to need when it only ran out of `data`; a caller that has more of the file can
-    go on from `end`.
+    Stops at the first byte that does not begin a good record with the expected sequence (`UNORDERED`: any). If the data ended
+    within a record, a caller that has more of the file can continue at `end`.
     """
     offsets: list[int] = []
     sequences: list[int] = []
     position, size, durable, checksum = 0, len(data), 0, 0
     fault, wants = None, 0
     ordered = next_sequence != UNORDERED
-    unpack, minimum, mark = PREFIX.unpack_from, header_bytes + TRAILER.size, header_bytes - 2
+    unpack, trailer_at = _WALKED, TRAILER.struct.unpack_from
+    minimum, mark = header_bytes + TRAILER.size, header_bytes - 2
     while position < size:
         if size - position < minimum:
             fault, wants = "cut off", minimum
             break
-        first, own_mark, crc, _, length, known, sequence, _, count = unpack(data, position)
+        first, own_mark, crc, length, known, sequence, count = unpack(data, position)
         if first != MARK or own_mark != mark:
             fault = "no record starts here"
             break
@@ -80,11 +97,11 @@ def walk(data: memoryview, base: int, next_sequence: int, header_bytes: int) -> 
         if crc32c(data[position + CRC_FROM : following]) != crc:
             fault = "the checksum of the record does not match"
             break
-        if TRAILER.unpack_from(data, following - 5) != (TRAILER_MARK, length):
-            fault = "the length behind the record differs from the one before it"
+        if trailer_at(data, following - 5) != (TRAILER_MARK, length):
+            fault = "the length after the record differs from the one in its header"
             break
         if sequence != next_sequence and ordered:
-            fault = f"a record of sequence {sequence} where {next_sequence} belongs"
+            fault = f"a record of sequence {sequence}, expected {next_sequence}"
             break
         offsets.append(base + position)
         sequences.append(sequence)
@@ -96,31 +113,31 @@ def walk(data: memoryview, base: int, next_sequence: int, header_bytes: int) -> 
 
 
 def check(data: memoryview, header_bytes: int) -> str | None:
-    """Why `data` is not exactly one good record, or None if it is."""
+    """Returns why `data` is not exactly one good record, or None if it is."""
     if len(data) < header_bytes + TRAILER.size:
         return "cut off"
-    first, own_mark, crc, _, length, *_ = PREFIX.unpack_from(data)
+    first, own_mark, crc, length, *_ = _WALKED(data)
     if first != MARK or own_mark != header_bytes - 2:
         return "no record starts here"
     if length != len(data):
-        return f"a record length of {length} where {len(data)} was indexed"
+        return f"a record length of {length}, the index says {len(data)}"
     if crc32c(data[CRC_FROM:]) != crc:
         return "the checksum of the record does not match"
     return None
 
 
 def find_valid(data: bytes | memoryview, start: int, header_bytes: int) -> list[tuple[int, int]]:
-    """(position, known durable) of every good record at or behind `start`, wherever it begins. For judging damage."""
+    """Returns (position, known durable) of every good record from `start` on, at any position. For judging damage."""
     found = []
     raw, view = bytes(data), memoryview(data)
     pattern = bytes((MARK, header_bytes - 2))
     position = raw.find(pattern, start)
     while position >= 0 and len(raw) - position >= header_bytes + TRAILER.size:
-        _, _, crc, _, length, known, *_ = PREFIX.unpack_from(raw, position)
+        _, _, crc, length, known, *_ = _WALKED(raw, position)
         end = position + length
         plausible = header_bytes + TRAILER.size <= length <= RECORD_BYTES_MAX and end <= len(raw)
-        # the cheap check first: data that only looks like the start of a record costs no checksum over all behind it
-        plausible = plausible and TRAILER.unpack_from(raw, end - TRAILER.size) == (TRAILER_MARK, length)
+        # the cheap check first: data that only looks like the start of a record then costs no checksum
+        plausible = plausible and TRAILER.struct.unpack_from(raw, end - TRAILER.size) == (TRAILER_MARK, length)
         if plausible and crc32c(view[position + CRC_FROM : end]) == crc:
             found.append((position, known))
             position = raw.find(pattern, end)

@@ -1,11 +1,11 @@
-"""Finds the end of a chunk that was being written when the process ended, and tells a torn tail from rot.
+"""Finds the end of a chunk that was being written when the process ended, and distinguishes a torn tail from rot.
 
-A record is torn only if it belongs to the last batch, which was never known to be synced. Every record carries how far
-its file had been synced before it was written: with durability `sync` that is where its batch begins, because a batch is
-written only after the one before it was synced. A store that is closed in good order notes how far it came (see
-`folder`). So a bad byte at offset X is rot if any good record, or that note, says that the file was durable beyond X;
-only otherwise is it a torn tail, and only a torn tail is cut (after a copy was kept). What cannot be told apart from
-inside the file: rot within the very last batch before a crash, with nothing written after it.
+A record is torn only if it belongs to the last batch, which was never known to be synced. Every record carries the offset up to
+which its file had been synced before it was written. With durability `sync` that is the start of its batch, because a batch is
+written only after the previous one was synced. A store that is closed cleanly notes its end (see `folder`). So a bad byte at
+offset X is rot if any good record, or that note, says that the file was durable beyond X. Otherwise it is a torn tail, and only
+a torn tail is cut, after a copy of it was kept. One case cannot be distinguished from inside the file: rot within the very last
+batch before a crash, with nothing written after it.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from eventstore.chunks.files import File
 from eventstore.chunks.header import FOOTER_BYTES, FOOTER_MAGIC, RECORDS_FROM
 from eventstore.errors import Corrupt, ReadFailed
 
-_SLAB_BYTES = 1024 * 1024  # small enough to stay in the processor's cache: a fifth quicker than 8 MiB
+_SLAB_BYTES = 1024 * 1024  # fits in the processor's cache: a fifth faster than 8 MiB
 
 
 class OnRecords(Protocol):
-    """Told of every run of good records: the bytes, and where in the file each record begins."""
+    """Receives every run of good records: their bytes, and the offset of each record in the file."""
 
     def __call__(self, data: memoryview, base: int, found: record.Walk, /) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """Where the good records end, and what lies behind them."""
+    """The end of the good records, and the torn tail after it."""
 
     end: int
     next_sequence: int
@@ -42,7 +42,7 @@ class Recovered:
 def read_records(
     file: File, name: str, start: int, stop: int, first_sequence: int, header_bytes: int, on_records: OnRecords
 ) -> tuple[Recovered, str | None]:
-    """Walks the records in [start, stop), slab by slab. Returns where it ended and why it stopped early, or None.
+    """Walks the records in [start, stop), slab by slab. Returns its result, and the reason it stopped early or None.
 
     Raises:
         ReadFailed
@@ -74,29 +74,29 @@ def read_records(
 
 
 def recover(file: File, name: str, first_sequence: int, header_bytes: int, known_end: int, on_records: OnRecords) -> Recovered:
-    """Reads a chunk from its first record to the last good one. Changes nothing. `known_end`: it was durable up to there.
+    """Reads a chunk from its first record to the last good one. Changes nothing. `known_end`: it was durable up to this byte.
 
     Raises:
-        Corrupt: bytes that were durable are not what was written.
+        Corrupt: bytes that were durable are not the bytes that were written.
         ReadFailed
     """
     size = file.size()
     result, fault = read_records(file, name, RECORDS_FROM, size, first_sequence, header_bytes, on_records)
     rest = b"" if fault is None else _rest(file, name, result.end, size)
     later = record.find_valid(rest, 0, header_bytes)
-    # a record never says more than where it lies itself: what does is part of an event's data, and no witness
+    # a record never claims an offset beyond its own: one that does is part of an event's data
     durable = max([known_end, *(known for position, known in later if known <= result.end + position)])
     if durable > result.end:
         what = fault or "the file ends here"
         raise Corrupt(name, result.end, f"{what}, though the file was durable up to byte {durable}; nothing was cut")
-    if later and later[0][0] == 0:  # whole, but not what belongs here: no interrupted write looks like that
+    if later and later[0][0] == 0:  # intact, but not the expected one: an interrupted write never leaves that
         raise Corrupt(name, result.end, f"{fault}; nothing was cut")
     torn = b"" if _is_footer(rest) else rest
     return Recovered(result.end, result.next_sequence, result.records, result.checksum, result.durable, torn)
 
 
 def _is_footer(rest: bytes) -> bool:
-    """Whether the process ended between writing the footer and marking the header as completed."""
+    """Whether the process ended after it began to write the footer and before it marked the header as completed."""
     return len(rest) <= FOOTER_BYTES and rest[: len(FOOTER_MAGIC)] == FOOTER_MAGIC[: len(rest)]
 
 
@@ -108,9 +108,7 @@ def _read(file: File, name: str, start: int, length: int) -> bytes:
 
 
 def _rest(file: File, name: str, start: int, size: int) -> bytes:
-    """Everything from `start` up to the last byte that is not zero (what was preallocated and never written is
-    zero).
-    """
+    """Returns the bytes from `start` to the last non-zero one: preallocated space that was never written is zero."""
     kept: list[bytes] = []
     zeros = 0
     for position in range(start, size, _SLAB_BYTES):

@@ -1,12 +1,12 @@
-"""The single writer of a folder of chunks: one write and one sync a batch, rolling to the next chunk when one is full.
+"""The single writer of a folder of chunks: one write and one sync per batch; rolls to the next chunk when one is full.
 
-Runs on whichever thread its owner chooses, one call at a time. Steps that make a roll safe at every point: footer,
-sync, header of the completed chunk, sync; then the next chunk under a temporary name, sync, rename, sync of the
-folder, document.
+Runs on any thread its owner chooses, one call at a time. A roll is safe at every point because of the order of its steps:
+footer, sync, header of the completed chunk, sync; then the next chunk under a temporary name, sync, rename, sync of the folder,
+document.
 
-After a failed sync, or a failed write other than for lack of space, nothing is known about the file: the writer is
-poisoned and refuses everything from then on. A full disk is different: what was written of the batch is cut off again
-(and that is synced, so that no half of it can come back), and the next batch may try again.
+After a failed sync, or a write that failed for another reason than lack of space, the state of the file is unknown: the writer
+is poisoned and refuses all later calls. A full disk is different: the part of the batch that was written is cut off again and
+the cut is synced, so that no part of it can reappear, and the next batch may try again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
 
 class ChunkWriter:
-    """Persists segments in order. `end`, `records`, `checksum` describe the current chunk as far as it was written."""
+    """Persists segments in order. `end`: the byte offset up to which the current chunk was written."""
 
     def __init__(
         self, folder: ChunkFolder, *, epoch: int, size_bytes: int, preallocate_bytes: int, sync: bool,
@@ -52,7 +52,7 @@ class ChunkWriter:
         self.zero_ahead = ZeroAhead(folder.files)
 
     def resume(self, header: ChunkHeader, end: int, next_sequence: int, records: int, checksum: int) -> None:
-        """Goes on writing a chunk that recovery has read: cuts everything behind `end`, and syncs that."""
+        """Continues a chunk that recovery has read: cuts everything after `end` and syncs."""
         path = self._folder.chunk_path(header.number)
         self._file = file = self._folder.files.open(path, write=True)
         self._header, self.end, self._next_sequence = header, end, next_sequence
@@ -62,8 +62,8 @@ class ChunkWriter:
         self._allocated = end
         self.zero_ahead.attach(path, end)
 
-    def resume_behind(self, header: ChunkHeader) -> None:
-        """The last chunk is completed. The process that wrote its header may have died before it synced it."""
+    def resume_after(self, header: ChunkHeader) -> None:
+        """Continues after a completed chunk. Its header is synced: the process that wrote it may have died before its sync."""
         if not header.sorted:
             file = self._folder.files.open(self._folder.chunk_path(header.number), write=True)
             try:
@@ -75,24 +75,24 @@ class ChunkWriter:
 
     @property
     def file(self) -> File | None:
-        """The current chunk. Readers may go on using it when it is completed: whoever lets go of it last closes it."""
+        """The current chunk's file. Readers may use it after completion: it is closed when the last reference goes."""
         return self._file
 
     def rewrite(self, start: int, data: bytes) -> None:
-        """Writes bytes again that are there already, and syncs them.
+        """Writes bytes that are already in the file again, and syncs them.
 
-        After a crash the last batch may exist in the page cache alone, marked clean by a sync that failed.
+        After a crash the last batch may exist only in the page cache, marked clean by a sync that failed.
         """
         if data:
             self._current().write_at(start, [data])
             self._current().sync()
 
     def write(self, segment: Segment) -> None:
-        """Durable on return (with `sync`; otherwise written, and durable at the next `sync_now`).
+        """Writes the segment; durable on return with `sync`, otherwise at the next `sync_now`.
 
         Raises:
-            StorageFull, Overloaded: nothing of the segment was stored; later ones may succeed.
-            Poisoned: nothing is known; no later one is accepted.
+            StorageFull, Overloaded: nothing of the segment was stored; later segments may succeed.
+            Poisoned: the state on disk is unknown; no later segment is accepted.
         """
         self._refuse_if_poisoned()
         try:
@@ -117,7 +117,7 @@ class ChunkWriter:
         self._checksum += segment.checksum
 
     def sync_now(self) -> tuple[int, int]:
-        """Everything written so far is durable on return: the chunk, and the byte offset up to which it is."""
+        """Syncs everything written so far. Returns the chunk, and the byte offset up to which it is durable."""
         self._refuse_if_poisoned()
         chunk, end = self._header.number if self._header is not None else 0, self.end
         if not self._unsynced or self._file is None:
@@ -132,12 +132,12 @@ class ChunkWriter:
         return chunk, end
 
     def close(self) -> None:
-        """Syncs and lets go of the file; the chunk stays the ongoing one, and the folder remembers how far it came."""
+        """Syncs and closes the file; the chunk stays the ongoing one, and the folder's document records its end."""
         try:
             if self.poisoned is None:
                 chunk, end = self.sync_now()
                 if self._file is not None:
-                    with contextlib.suppress(OSError):  # not needed for what is there, only to judge later damage
+                    with contextlib.suppress(OSError):  # needed only to judge later damage
                         self._folder.write_document(chunk, end)
         finally:
             self.zero_ahead.detach()
@@ -147,11 +147,11 @@ class ChunkWriter:
                 self._file = None
 
     def _current(self) -> File:
-        assert self._file is not None, "a segment that begins no chunk needs one that was begun"
+        assert self._file is not None, "the first segment must begin a chunk"
         return self._file
 
     def _reserve(self, end: int) -> None:
-        """Reserves space up to `end`, and some before it is needed: only the former has to succeed."""
+        """Reserves space up to `end`, which must succeed, and some ahead of it, which need not."""
         ahead = min(AHEAD_BYTES, self._step_bytes)
         if end + ahead <= self._allocated or (end <= self._allocated and self._allocated >= self._size_bytes):
             return
@@ -180,7 +180,7 @@ class ChunkWriter:
         self._sync_or_poison(file)
         try:
             file.write_at(0, [completed.encode()])
-        except OSError as error:  # even for lack of space: the header may be half the old one and half the new one
+        except OSError as error:  # also for lack of space: the header may be half old and half new
             raise self._poison("completing a chunk", error) from error
         self._sync_or_poison(file)
         self._file, self._header, self._unsynced = None, completed, False
@@ -218,7 +218,7 @@ class ChunkWriter:
         self._next_sequence, self._records, self._checksum = segment.first_sequence, 0, 0
 
     def _cut_back(self, cause: OSError) -> None:
-        """Takes a batch that did not fit off the disk again, durably, and says so."""
+        """Cuts off a batch that did not fit, durably, and raises the error for its callers."""
         try:
             if self._file is not None and self._header is not None:
                 self.zero_ahead.detach()
@@ -244,7 +244,7 @@ class ChunkWriter:
     def _poison(self, what: str, error: Exception) -> Poisoned:
         why = error.strerror if isinstance(error, OSError) and error.strerror else repr(error)
         self.poisoned = (
-            f"{self._folder.path}: {what} failed ({why}); what is on disk is unknown. "
+            f"{self._folder.path}: {what} failed ({why}); the state on disk is unknown. "
             "This process accepts no more appends: check the disk, then restart"
         )
         return Poisoned(self.poisoned, path=str(self._folder.path))

@@ -1,15 +1,14 @@
-"""Writes zeros ahead of the writer, so that a sync of a batch does not have to wait for the file system's journal.
+"""Writes zeros ahead of the writer, so that the sync of a batch does not wait for the file system's journal.
 
-Space that is merely reserved is "unwritten" to the file system: the first write into it changes metadata, and syncing that
-takes twice as long as syncing an overwrite (measured, batches of 11 KB: 195 µs against 100 µs; 32 KB: 212 against 115). So a
-thread overwrites the reserved space with zeros, a slice at a time, and syncs each.
+Space that is only reserved is "unwritten" to the file system: the first write into it changes metadata, and syncing that takes
+twice as long as syncing an overwrite (measured, batches of 11 KB: 195 µs against 100 µs; 32 KB: 212 against 115). So a thread
+overwrites the reserved space with zeros, a slice at a time, and syncs each slice.
 
-The one danger is to write zeros over a record. Two rules under one lock exclude it: a slice begins behind everything the
-writer has claimed, and the writer claims what it is about to write and waits if that reaches into the slice being zeroed.
-That takes as long as the disk takes for a write of a slice and its sync, so nobody claims on an event loop without asking
-`try_claim` first.
-The thread has a descriptor of its own, because the kernel reports a failed sync once per descriptor: the writer must see it
-too.
+The danger is to write zeros over a record. Two rules under one lock exclude it: a slice begins after everything the writer has
+claimed, and the writer claims the range it is about to write and waits if that reaches into the slice being zeroed. The wait
+lasts as long as the write of a slice and its sync, so on an event loop `try_claim` comes first.
+
+The thread has its own descriptor, because the kernel reports a failed sync once per descriptor and the writer must see it too.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 class ZeroAhead:
-    """Keeps up to `AHEAD_BYTES` of zeros in front of one file's end. Does nothing until something calls `step` or `run`."""
+    """Keeps up to `AHEAD_BYTES` of zeros after the end of one file. Works only while `step` or `run` is called."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -48,27 +47,27 @@ class ZeroAhead:
         self.failure: OSError | None = None
 
     def attach(self, path: Path, end: int) -> None:
-        """From now on it is about this file, which is written up to `end`."""
+        """Starts to zero this file, which is written up to `end`."""
         with self._changed:
-            with contextlib.suppress(OSError):  # too many open files: then there are no zeros ahead, only slower syncs
+            with contextlib.suppress(OSError):  # too many open files: no zeros ahead then, only slower syncs
                 self._file = self._files.open(path, write=True)
             self._claimed = self._zeroed = self._limit = end
 
     def reserved(self, limit: int) -> None:
-        """The file system has reserved the file up to `limit`; zeros never go further."""
+        """Sets the end of the space that the file system has reserved; zeros never go beyond it."""
         with self._changed:
             self._limit = limit
             self._changed.notify_all()
 
     def claim(self, start: int, end: int) -> None:
-        """The writer is about to write [start, end): returns once no zeros can reach it any more."""
+        """Claims [start, end) for the writer; returns once no zeros can be written there."""
         with self._changed:
             while self._reached_by(end):
                 self._changed.wait()
             self._take(start, end)
 
     def try_claim(self, start: int, end: int) -> bool:
-        """Claims [start, end) if that takes no waiting; a `claim` of the same then returns at once."""
+        """Claims [start, end) unless that means waiting. After True a `claim` of the same range returns at once."""
         with self._changed:
             if self._reached_by(end):
                 return False
@@ -85,7 +84,7 @@ class ZeroAhead:
             self._changed.notify_all()
 
     def detach(self) -> None:
-        """Returns once nothing is being written any more, and lets go of the file."""
+        """Waits until no slice is being written, and closes the file."""
         with self._changed:
             while self._slice_start is not None:
                 self._changed.wait()
@@ -94,7 +93,7 @@ class ZeroAhead:
                 self._file = None
 
     def run(self) -> None:
-        """The thread: zeroes slice after slice until `stop`."""
+        """Zeroes slice after slice until `stop`; the body of a thread."""
         while True:
             with self._changed:
                 while not self._stopped and not self._wanted():
@@ -103,8 +102,8 @@ class ZeroAhead:
                     return
             try:
                 self.step()
-            except Exception:  # a bug of ours: nothing is lost without zeros, but it has to be seen
-                _log.exception("zeroing ahead broke off; syncs take longer from now on")
+            except Exception:  # our own bug: without zeros nothing is lost, but it must be logged
+                _log.exception("zeroing ahead failed; syncs take longer from now on")
                 return
 
     def stop(self) -> None:
@@ -126,9 +125,9 @@ class ZeroAhead:
             file.write_at(start, [_ZEROS[:length]])
             file.sync()
         except OSError as error:
-            full = error.errno in NO_SPACE  # what was reserved is not there after all: the writer will find out itself
+            full = error.errno in NO_SPACE  # the reserved space does not exist after all: the writer will get the same error
             failure = None if full else error
-        finally:  # whatever happened: the writer must not wait for this slice
+        finally:  # in any case: the writer must not wait for this slice
             with self._changed:
                 self._slice_start = None
                 self._zeroed = start + length
@@ -141,7 +140,7 @@ class ZeroAhead:
         return max(self._zeroed, -(-self._claimed // _ALIGN) * _ALIGN)
 
     def _wanted(self) -> bool:
-        """Not for large batches: they gain nothing, and would share the disk with the zeros."""
+        """Whether to zero another slice. Not for large batches: they gain nothing, and would share the disk with the zeros."""
         start = self._next_start()
         return (
             self._file is not None

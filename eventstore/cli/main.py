@@ -1,10 +1,10 @@
-"""The command `eventstore`: its sub-commands, and what becomes of errors.
+"""Runs the command line, and turns errors into messages and exit codes.
 
-Errors a user can cause end in one line on standard error and exit code 1; only our own bugs show a traceback. Exit code 2:
-what was typed, or set, is wrong by itself (every `InvalidArgument`, and what typer refuses), so that the same would fail
-again. Ctrl-C ends quietly with 130, a closed pipe quietly with 1.
+An error that a user can cause is one line on standard error and exit code 1; only our own bugs show a traceback. Exit code 2:
+the command line or a setting is wrong by itself (every `InvalidArgument`, and everything typer refuses), so it would fail
+again. Ctrl-C ends silently with 130, a closed pipe silently with 1.
 
-Help is plain text and not rich's panels: importing those alone would take longer than everything else together.
+Help is plain text, not rich's panels: importing those alone would take longer than everything else together.
 """
 
 from __future__ import annotations
@@ -16,25 +16,9 @@ from typing import Annotated
 
 import typer
 
-from eventstore.cli import (
-    appending,
-    exporting,
-    importing,
-    inspecting,
-    projecting,
-    publishing,
-    reading,
-    rebuilding,
-    sending,
-    serving,
-    statistics,
-    tailing,
-    verifying,
-    watching,
-    working,
-)
-from eventstore.cli.output import print_error
-from eventstore.cli.usage import Command, Program, plain_usage
+from eventstore.cli.terminal.output import print_error
+from eventstore.cli.terminal.program import program
+from eventstore.cli.terminal.usage import plain_usage
 from eventstore.errors import Corrupt, DomainRefused, EventStoreError, InvalidArgument
 
 _WRONG_USAGE = 2
@@ -49,30 +33,7 @@ _NEXT_STEPS = {
     errno.EDQUOT: "free some space and try again",
 }
 
-app = typer.Typer(
-    name="eventstore",
-    cls=Program,
-    help="An event store: append events over TCP, replay them by aggregate id.",
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command("serve", cls=Command)(serving.serve)
-app.command("work", cls=Command)(working.work)
-app.command("send", cls=Command)(sending.send)
-app.command("project", cls=Command)(projecting.project)
-app.command("publish", cls=Command)(publishing.publish)
-app.command("import", cls=Command)(importing.import_)
-app.command("export", cls=Command)(exporting.export)
-app.command("read", cls=Command)(reading.read)
-app.command("tail", cls=Command)(tailing.tail)
-app.command("append", cls=Command)(appending.append)
-app.command("stats", cls=Command)(statistics.stats)
-app.command("inspect", cls=Command)(inspecting.inspect)
-app.command("verify", cls=Command)(verifying.verify)
-app.command("rebuild", cls=Command)(rebuilding.rebuild)
-app.command("top", cls=Command)(watching.top)
+app = program("eventstore", "An event store: append events over TCP, replay them by aggregate id.")
 
 
 def _print_version(wanted: bool) -> None:
@@ -86,14 +47,14 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and end.")
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """An event store: append events over TCP, replay them by aggregate id."""
 
 
 def run(arguments: list[str]) -> int:
-    """Runs a command line; returns the exit code. An empty one is answered with the help, and is wrong all the same."""
+    """Runs a command line and returns the exit code. An empty one prints the help, and is an error."""
     try:
         code = app(args=arguments or ["--help"], prog_name="eventstore", standalone_mode=False)
         sys.stdout.flush()
@@ -109,7 +70,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _end_of_group(group: BaseExceptionGroup[BaseException]) -> int:
-    """What ended several tasks at once: if it was one thing, that."""
+    """Returns the exit code for errors of several tasks: that of the first one."""
     leaves = list(_leaves(group))
     if any(isinstance(leaf, KeyboardInterrupt) for leaf in leaves):
         return _INTERRUPTED
@@ -125,7 +86,7 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
 
 
 def _end_of(error: Exception) -> int:
-    """The exit code for an error, which is printed. Raises it again where it is our own bug."""
+    """Prints an error and returns its exit code. Raises it again if it is our own bug."""
     if isinstance(error, BrokenPipeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at the end would fail as well
         return 1
@@ -133,18 +94,19 @@ def _end_of(error: Exception) -> int:
         print_error(error.message + _next_step(error))
         return _WRONG_USAGE if isinstance(error, InvalidArgument | DomainRefused) else 1
     if isinstance(error, OSError):
-        said = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
-        print_error(said + _next_step(error))
+        message = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
+        print_error(message + _next_step(error))
         return 1
-    usage = getattr(error, "format_message", None)  # typer's errors of usage; their class has moved between its versions
+    usage = getattr(error, "format_message", None)  # typer's errors of usage; their class has moved between versions of typer
     if usage is None:
         raise error
-    print_error(f"{plain_usage(usage())}; see --help")
+    said = plain_usage(usage())
+    print_error(f"{said} See --help" if said.endswith("?") else f"{said}; see --help")
     return int(getattr(error, "exit_code", _WRONG_USAGE))
 
 
 def _next_step(error: Exception) -> str:
-    """What to do about it, where the message does not say so by itself."""
+    """Returns the next step for an error whose message does not name one."""
     if isinstance(error, Corrupt):
         return f"; {_DAMAGED}"
     step = _NEXT_STEPS.get(error.errno or 0) if isinstance(error, OSError) else None
@@ -152,7 +114,7 @@ def _next_step(error: Exception) -> str:
 
 
 def main() -> None:
-    """The console script."""
+    """Runs the console script."""
     sys.exit(run(sys.argv[1:]))
 
 

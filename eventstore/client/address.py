@@ -1,4 +1,4 @@
-"""Where a server is: `tcp://host:port`."""
+"""Addresses of servers: `tcp://host:port`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Address(NamedTuple):
 
 
 def parse_address(text: str) -> Address:
-    """The address that `text` names, as in tcp://127.0.0.1:7701 or tcp://[::1]:7701.
+    """Parses an address, as in tcp://127.0.0.1:7701 or tcp://[::1]:7701.
 
     Raises:
         InvalidArgument

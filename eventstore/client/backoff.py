@@ -1,4 +1,4 @@
-"""How long to wait between attempts to connect, and when to give up. Knows no clock: the caller says what time it is."""
+"""Delays between attempts to connect, and the time to give up. Has no clock: the caller passes the time."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ STABLE_S: Final = 5.0
 
 
 class Backoff:
-    """Doubling delays with jitter, so that a thousand clients of one server do not come back in the same millisecond.
+    """Doubling delays with jitter, so that a thousand clients of one server do not reconnect in the same millisecond.
 
-    The first attempt after a loss is immediate. A loss ends with an answer, or with a connection that lasts, not with a
-    mere connection: a server that accepts and then fails at once is waited for like one that is not there.
+    The first attempt after a loss is immediate. An answer ends a loss, or a connection that lasts; a mere connection does not:
+    a server that accepts and then fails at once is retried like one that is down.
     """
 
     def __init__(self, timeout_s: float, chance: Callable[[], float] = random.random) -> None:
@@ -26,7 +26,7 @@ class Backoff:
         self._attempts = 0
 
     def lost(self, now_s: float) -> None:
-        """The connection is gone; does nothing while an earlier loss is not overcome."""
+        """Records the loss of the connection. Does nothing while an earlier loss continues."""
         if self._connected is not None and now_s - self._connected >= STABLE_S:
             self._since = None
         self._connected = None
@@ -35,11 +35,11 @@ class Backoff:
             self._attempts = 0
 
     def connected(self, now_s: float) -> None:
-        """There is a connection again."""
+        """Records a new connection."""
         self._connected = now_s
 
     def recovered(self) -> None:
-        """The loss is overcome."""
+        """Ends the loss."""
         self._since = None
 
     def expired(self, now_s: float) -> bool:
@@ -47,7 +47,7 @@ class Backoff:
         return self._since is not None and now_s - self._since >= self._timeout_s
 
     def delay_s(self) -> float:
-        """How long to wait before the next attempt."""
+        """Returns the time to wait before the next attempt."""
         attempt = self._attempts
         self._attempts += 1
         if attempt == 0:

@@ -1,4 +1,4 @@
-"""Settings of a client, the same for both."""
+"""Options of a client, the same for both."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from eventstore.protocol.limits import NAME_BYTES_MAX
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a client behaves; times in seconds.
+    """Timeouts in seconds, and a name.
 
     `connect_timeout`: for one attempt to connect, hello included. `reconnect_timeout`: how long calls wait for a lost
-    connection to come back before they raise ConnectionLost. `silence_timeout`: how long a connection on which an answer
-    is due may stay silent before it counts as lost. `name`: shown in the server's log.
+    connection to come back before they raise ConnectionLost. `silence_timeout`: how long a connection may stay silent while an
+    answer is due before it counts as lost. `name`: shown in the server's log.
     """
 
     connect_timeout: float = 5.0
@@ -27,7 +27,7 @@ class Options:
         check_text("name", self.name, 0, NAME_BYTES_MAX)
         for field, low in (("connect_timeout", 0.001), ("reconnect_timeout", 0.0), ("silence_timeout", 0.001)):
             value = getattr(self, field)
-            if not value >= low:  # so that NaN is refused as well
+            if not value >= low:  # written so that NaN is refused as well
                 raise InvalidArgument(
                     f"{field} is {value} seconds, the least is {low:g}", field=field, limit=str(low), value=str(value)
                 )

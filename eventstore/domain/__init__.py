@@ -1,9 +1,9 @@
-"""What a domain service is written with: aggregates, handlers, reactions, projections. See docs/DOMAIN.md.
+"""Building blocks of a domain: aggregates, handlers, reactions, projections. See docs/DOMAIN.md.
 
     import eventstore.domain as d
 
-Nothing here opens a file or a socket. What runs projections and reactions, and the targets of projections, are imported on
-first use, so that a worker of Spark or a test of a domain loads no event loop and no database driver.
+Nothing here opens a file or a socket. The projector, the reactor and the targets of projections are imported on first use,
+so that a Spark worker or a test of a domain loads no event loop and no database driver.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from typing import TYPE_CHECKING
 
 from eventstore.commands import RawCommand
 from eventstore.domain.aggregate import Aggregate, applies
-from eventstore.domain.command_type import command, encode_command
 from eventstore.domain.domain import Domain
-from eventstore.domain.event_type import event, event_type
-from eventstore.domain.handling import Handled, Handler, reject
-from eventstore.domain.loading import load, load_projection
-from eventstore.domain.projection import Projection, fold, folds
-from eventstore.domain.reaction import Reaction, Send
-from eventstore.domain.restoring import replay, restore, restore_from
-from eventstore.domain.upcasting import upcast
+from eventstore.domain.encoding.command_type import command, encode_command
+from eventstore.domain.encoding.event_type import event, event_type
+from eventstore.domain.encoding.upcasting import upcast
+from eventstore.domain.handler import Handled, Handler, reject
+from eventstore.domain.import_path import load, load_projection
+from eventstore.domain.projections.projection import Projection, fold, folds
+from eventstore.domain.reactions.reaction import Reaction, Send
+from eventstore.domain.restore import replay, restore, restore_from
 from eventstore.errors import Rejected
 
 if TYPE_CHECKING:
     from eventstore.domain import testing as testing
-    from eventstore.domain.checkpoint import FileCheckpoint as FileCheckpoint
-    from eventstore.domain.postgres_target import PostgresTarget as PostgresTarget
-    from eventstore.domain.projecting import Progress as Progress
-    from eventstore.domain.projecting import project as project
-    from eventstore.domain.reacting import react as react
-    from eventstore.domain.sqlite_target import SQLiteTarget as SQLiteTarget
-    from eventstore.domain.target import Target as Target
-    from eventstore.domain.target import target_at as target_at
+    from eventstore.domain.projections.projector import Progress as Progress
+    from eventstore.domain.projections.projector import project as project
+    from eventstore.domain.projections.targets.base import Target as Target
+    from eventstore.domain.projections.targets.open import target_at as target_at
+    from eventstore.domain.projections.targets.postgres import PostgresTarget as PostgresTarget
+    from eventstore.domain.projections.targets.sqlite import SQLiteTarget as SQLiteTarget
+    from eventstore.domain.reactions.checkpoint import FileCheckpoint as FileCheckpoint
+    from eventstore.domain.reactions.reactor import react as react
 
 __all__ = [
     "Aggregate", "Domain", "FileCheckpoint", "Handled", "Handler", "PostgresTarget", "Progress", "Projection", "RawCommand",
@@ -43,19 +43,19 @@ __all__ = [
 ]  # fmt: skip
 
 _LAZY: dict[str, tuple[str, str | None]] = {
-    "FileCheckpoint": ("eventstore.domain.checkpoint", "FileCheckpoint"),
-    "PostgresTarget": ("eventstore.domain.postgres_target", "PostgresTarget"),
-    "Progress": ("eventstore.domain.projecting", "Progress"),
-    "SQLiteTarget": ("eventstore.domain.sqlite_target", "SQLiteTarget"),
-    "Target": ("eventstore.domain.target", "Target"),
-    "project": ("eventstore.domain.projecting", "project"),
-    "react": ("eventstore.domain.reacting", "react"),
-    "target_at": ("eventstore.domain.target", "target_at"),
+    "FileCheckpoint": ("eventstore.domain.reactions.checkpoint", "FileCheckpoint"),
+    "PostgresTarget": ("eventstore.domain.projections.targets.postgres", "PostgresTarget"),
+    "Progress": ("eventstore.domain.projections.projector", "Progress"),
+    "SQLiteTarget": ("eventstore.domain.projections.targets.sqlite", "SQLiteTarget"),
+    "Target": ("eventstore.domain.projections.targets.base", "Target"),
+    "project": ("eventstore.domain.projections.projector", "project"),
+    "react": ("eventstore.domain.reactions.reactor", "react"),
+    "target_at": ("eventstore.domain.projections.targets.open", "target_at"),
     "testing": ("eventstore.domain.testing", None),
 }
 
 
-def __getattr__(name: str) -> object:
+def _import_lazily(name: str) -> object:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, attribute = _LAZY[name]
@@ -63,3 +63,11 @@ def __getattr__(name: str) -> object:
     value: object = loaded if attribute is None else getattr(loaded, attribute)
     globals()[name] = value
     return value
+
+
+if not TYPE_CHECKING:  # a type checker would believe in every name that is asked for
+    __getattr__ = _import_lazily
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -5,8 +5,8 @@
     given(Opened("Ada"), Deposited(100)).when(Withdraw("acc-1", 30)).then(Withdrawn(30))
     given(Opened("Ada")).when(Withdraw("acc-1", 30)).then_rejected("not_covered")
 
-Everything goes through the codecs: what is given is encoded, stored and restored, a command is sent and decoded, and what comes
-of it is compared as it would be read back.
+Everything goes through the codecs: given events are encoded, stored and restored, a command is encoded and decoded, and its
+events are compared as they would be read back.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple, Self
 
 from eventstore import flat
-from eventstore.domain.aggregate import Aggregate, changes_by_name
-from eventstore.domain.codec import described
-from eventstore.domain.command_type import encode_command
+from eventstore.domain.aggregate import Aggregate, applies_by_name
 from eventstore.domain.domain import Domain, domains_handling
-from eventstore.domain.event_type import event_type
-from eventstore.domain.handling import Handled, Handler
-from eventstore.domain.projection import Projection, Row, fold
-from eventstore.domain.reaction import Reaction
-from eventstore.domain.restoring import restore
+from eventstore.domain.encoding.codec import class_path
+from eventstore.domain.encoding.command_type import encode_command
+from eventstore.domain.encoding.event_type import event_type
+from eventstore.domain.handler import Handled, Handler
+from eventstore.domain.projections.projection import Projection, Row, fold, keys_of
+from eventstore.domain.reactions.reaction import Reaction
+from eventstore.domain.restore import restore
 from eventstore.errors import DomainRefused, EventStoreError, Rejected
 from eventstore.model import Committed, Event
 
@@ -35,12 +35,12 @@ TIME = 1_750_000_000_000_000
 
 
 def given(*events: object, domain: Domain | None = None) -> Scenario:
-    """What has happened to the aggregate so far. `domain` is only needed where several handle the same commands."""
+    """Starts a scenario with the aggregate's events so far. Name the `domain` if several handle the same command."""
     return Scenario(events, domain)
 
 
 def stored(*events: object, aggregate_id: str = AGGREGATE_ID, version: int = 1, sequence: int | None = None) -> list[Event]:
-    """The events as a store would give them: of one aggregate, with versions from `version` on."""
+    """Returns the events as a store would: of one aggregate, with versions from `version` on."""
     first = version if sequence is None else sequence
     encoded = [event_type(type(event)).encode(event) for event in events]
     return [
@@ -50,7 +50,7 @@ def stored(*events: object, aggregate_id: str = AGGREGATE_ID, version: int = 1, 
 
 
 class Scenario:
-    """Events, a command, what becomes of it. After `then…` the next `when` goes on from there."""
+    """Events, a command, and its result. After `then…` the next `when` continues from there."""
 
     def __init__(self, events: Iterable[object], domain: Domain | None) -> None:
         self._given = list(events)
@@ -61,100 +61,104 @@ class Scenario:
         self._events: list[object] = []
 
     def when(self, command: object) -> Self:
-        """Runs the command's handler, also one that is async."""
-        assert self._handled is None or self._handled.error is None, f"not expected: {_told(self._handled)}"
+        """Runs the command's handler, sync or async."""
+        assert self._handled is None or self._handled.error is None, (
+            f"the command before failed: {_outcome_text(self._handled)}"
+        )
         try:
             raw = encode_command(command)
             handler, decoded = self._domain_of(command).decode(raw.type, raw.payload, raw.aggregate_id)
-        except DomainRefused:  # the class is wrong, whatever command is made of it
+        except DomainRefused:  # the command class itself is wrong
             raise
         except EventStoreError as error:
             self._handled, self._events = Handled(b"", 0, error), []
             return self
         if self._history is None:
             self._history = stored(*self._given, aggregate_id=raw.aggregate_id)
-        assert all(event.aggregate_id == raw.aggregate_id for event in self._history), "a scenario is about one aggregate"
+        assert all(event.aggregate_id == raw.aggregate_id for event in self._history), (
+            "a scenario is about one aggregate; start another with given()"
+        )
         if self._aggregate is None:
             self._aggregate = restore(handler.aggregate, raw.aggregate_id, self._history)
         self._handled = _run(handler, decoded, self._aggregate)
-        self._take(handler.aggregate, raw.aggregate_id)
+        self._store(handler.aggregate, raw.aggregate_id)
         return self
 
-    def _take(self, cls: type[Aggregate], aggregate_id: str) -> None:
-        """Stores what came of the command, and sees to it that restoring gives the same state as applying did."""
+    def _store(self, cls: type[Aggregate], aggregate_id: str) -> None:
+        """Stores the events, and checks that restoring the aggregate gives the same state as applying them did."""
         assert self._handled is not None
         assert self._history is not None
         fresh = _events_of(self._handled, aggregate_id, len(self._history) + 1)
         self._history += fresh
-        kinds = changes_by_name(cls)
+        kinds = applies_by_name(cls)
         self._events = [kinds[event.type][0].decode(event) for event in fresh]
         live, self._aggregate = self._aggregate, restore(cls, aggregate_id, self._history)
         if self._handled.error is None:
             assert vars(live) == vars(self._aggregate), (
-                f"restored from its events the aggregate is {self._aggregate}, after the command it was {live}; "
-                "state may only change under @applies"
+                f"restored from its events the aggregate is {self._aggregate}, but after the command it was {live}; "
+                "change state only in @applies methods"
             )
 
     def then(self, *expected: object) -> Self:
-        """Exactly these events came of it, in this order."""
+        """Asserts that the command applied exactly these events, in this order."""
         handled = self._run_before()
-        assert handled.error is None, f"expected {_shown(expected)}, but {_told(handled)}"
-        assert self._events == list(expected), "other events than expected:\n" + _difference(expected, self._events)
+        assert handled.error is None, f"expected {_shown(expected)}, but {_outcome_text(handled)}"
+        assert self._events == list(expected), "the events differ:\n" + _difference(expected, self._events)
         return self
 
     def then_nothing(self) -> Self:
-        """It was accepted, and nothing changed."""
+        """Asserts that the command was accepted and applied no event."""
         return self.then()
 
     def then_rejected(self, reason: str | type[Rejected] | None = None) -> Self:
-        """The domain refused it, with this reason (or subclass of Rejected, or a part of the message)."""
+        """Asserts that the domain rejected the command, with this reason, subclass of Rejected, or part of the message."""
         error = self.then_failed(Rejected)
         if isinstance(reason, type):
-            assert isinstance(error, reason), f"expected {reason.__name__}, but it was {error!r}"
+            assert isinstance(error, reason), f"expected {reason.__name__}, but the error was {error!r}"
         elif reason is not None:
             assert error.fields["reason"] == reason or reason in error.message, (
-                f"expected to be rejected for {reason!r}, but the reason was {error.fields['reason']!r}: {error.message}"
+                f"expected a rejection with reason {reason!r}, but the reason was {error.fields['reason']!r}: {error.message}"
             )
         self._handled = None
         return self
 
     def then_failed(self, kind: type[EventStoreError] = EventStoreError) -> EventStoreError:
-        """It ended with an error of this class, which is returned."""
+        """Asserts that the command failed with an error of this class; returns the error."""
         handled = self._run_before()
-        assert handled.error is not None, f"expected {kind.__name__}, but it was accepted:\n{_shown(self._events)}"
-        assert isinstance(handled.error, kind), f"expected {kind.__name__}, but {_told(handled)}"
+        assert handled.error is not None, f"expected {kind.__name__}, but the command was accepted:\n{_shown(self._events)}"
+        assert isinstance(handled.error, kind), f"expected {kind.__name__}, but {_outcome_text(handled)}"
         return handled.error
 
     @property
     def aggregate(self) -> Aggregate | None:
-        """The aggregate as restored from all events so far; None before the first command."""
+        """The aggregate, restored from all events so far; None before the first command."""
         return self._aggregate
 
     def _run_before(self) -> Handled:
-        assert self._handled is not None, "say .when(command) first"
+        assert self._handled is not None, "call .when(command) first"
         return self._handled
 
     def _domain_of(self, command: object) -> Domain:
         if self._domain is None:
             found = domains_handling(type(command))
             assert len(found) == 1, (
-                f"{len(found)} domains handle {described(type(command))}; say given(…, domain=app)"
+                f"{len(found)} domains handle {class_path(type(command))}; name one with given(…, domain=app)"
                 if found
-                else f"no domain handles {described(type(command))}"
+                else f"no domain handles {class_path(type(command))}; import the module of its handler"
             )
             self._domain = found[0]
         return self._domain
 
 
 class Sent(NamedTuple):
-    """A command that a reaction sent, and the id under which it did."""
+    """A command that a reaction sent, and its command id."""
 
     command: object
     command_id: str
 
 
 async def sent_by(reaction: Reaction, cause: Event) -> list[Sent]:
-    """What a reaction of a domain sends on an event; see `stored` for making one."""
+    """Returns the commands that a reaction sends for an event; `stored` creates one."""
     sent: list[Sent] = []
 
     async def send(command: object, command_id: str) -> Committed | None:
@@ -167,12 +171,12 @@ async def sent_by(reaction: Reaction, cause: Event) -> list[Sent]:
 
 
 def rows_of(projection: Projection[Any], events: Iterable[Event]) -> dict[str, Row]:
-    """The table of a projection after these events, by key."""
+    """Returns the rows of a projection after these events, by key."""
     states: dict[str, Any] = {}
     for event in events:
         if projection.wanted_types is None or event.type in projection.wanted_types:
             fold(projection, states, [event])
-            key = projection.key(event)
+            (key,) = keys_of(projection, [event])
             if states[key] is not None:
                 states[key] = projection.decode_state(projection.encode_state(states[key]))
     rows = {key: projection.checked_row(key, state) for key, state in states.items() if state is not None}
@@ -180,7 +184,7 @@ def rows_of(projection: Projection[Any], events: Iterable[Event]) -> dict[str, R
 
 
 def _run(handler: Handler, command: object, aggregate: Aggregate) -> Handled:
-    """Runs it in a thread where it is async: a test may have an event loop of its own."""
+    """Runs the handler; an async one in a thread, because the test may have an event loop."""
     if not handler.is_async:
         return handler.run(command, aggregate)
     import trio
@@ -205,9 +209,9 @@ def _event(aggregate_id: str, version: int, sequence: int, format: Any, type: An
     return tuple.__new__(Event, values)
 
 
-def _told(handled: Handled | None) -> str:
+def _outcome_text(handled: Handled | None) -> str:
     error = handled.error if handled is not None else None
-    return "it was accepted" if error is None else f"it ended with {type(error).__name__}: {error.message}"
+    return "the command was accepted" if error is None else f"the command failed with {type(error).__name__}: {error.message}"
 
 
 def _shown(events: Iterable[object]) -> str:
@@ -216,4 +220,4 @@ def _shown(events: Iterable[object]) -> str:
 
 def _difference(expected: Iterable[object], found: Iterable[object]) -> str:
     lines = difflib.ndiff([f"{event}" for event in expected] or ["no event"], [f"{event}" for event in found] or ["no event"])
-    return "\n".join(f"  {line}" for line in lines) + "\n(- expected, + came)"
+    return "\n".join(f"  {line}" for line in lines) + "\n(- expected, + actual)"

@@ -1,13 +1,6 @@
-"""The wire protocol, sans-io: bytes in, messages out; bytes for messages. No socket, no clock, no event loop.
+"""The wire protocol, sans-io: bytes in, messages out, and back. `docs/PROTOCOL.md` describes it byte by byte and is normative.
 
-    frames         FrameReader, encode_frame: the length before every message
-    payload        what a frame holds: flat msgpack, decoded within bounds
-    requests       what a client may ask; broker_requests of the broker; request_codec turns them into frames and back
-    answers        what a server may send, and its frames; message_answers those of the broker; error_values
-    handshake      the hello
-    codes, limits
-
-`docs/PROTOCOL.md` describes it byte by byte and is normative.
+A request is declared once, in `requests` or `broker_requests`; its code, its encoding and its checks follow from that.
 """
 
 from eventstore.protocol.answers import (

@@ -1,7 +1,6 @@
-"""Answers: what a server may send, as values and as frames.
+"""Answers of a server, as values and as frames. Pages of messages are in `message_answers`.
 
-Encoding is the server's side and takes the values it has at hand; decoding is the client's. Those of the broker are in
-`message_answers`, errors in `error_values`.
+Servers encode, from the values they have at hand; clients decode.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _PAGE_HEAD_VALUES: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Ok:
-    """Done; `values` are those of the request's answer."""
+    """Success, with the values that the request asks for."""
 
     values: tuple[Scalar, ...] = ()
 
@@ -59,14 +58,14 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """What became of each commit, command or message: three values each, see `OutcomeKind` and `message_answers`."""
+    """The outcome of each commit, command or message: three values each, see `OutcomeKind` and `message_answers`."""
 
     values: Sequence[Scalar]
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Whole commit records. `next` is what to ask from for the next page; `at_end`: there is none, or none yet."""
+    """Whole commit records. `next`: where the next page begins. `at_end`: there is no further page, or not yet."""
 
     next: int | None
     at_end: bool
@@ -99,7 +98,7 @@ def encode_goodbye() -> bytes:
 def outcome_values(
     outcome: Committed | EventStoreError, text_bytes_max: int = ERROR_TEXT_BYTES_MAX
 ) -> tuple[Scalar, Scalar, Scalar]:
-    """The three values of one commit's outcome; the texts of an error are cut to `text_bytes_max` each."""
+    """Returns the three values of a commit's outcome; the texts of an error are cut to `text_bytes_max` each."""
     if isinstance(outcome, Committed):
         return (_DUPLICATE if outcome.duplicate else _COMMITTED, outcome.version, outcome.sequence)
     if isinstance(outcome, VersionConflict):
@@ -108,17 +107,17 @@ def outcome_values(
 
 
 def encode_outcomes(request_id: int, values: Sequence[Scalar]) -> bytes:
-    """`values` are three for each commit, command or message, in the order of the request."""
+    """Encodes outcomes: three values for each commit, command or message, in the order of the request."""
     return encode_frame(request_id, _OUTCOMES, values)
 
 
 def encode_page(request_id: int, next_version: int | None, records: bytes) -> bytes:
-    """The answer to a READ."""
+    """Encodes the answer to a READ."""
     return _page((request_id, _PAGE, next_version), records)
 
 
 def encode_scan_page(request_id: int, next_after: int, at_end: bool, records: bytes) -> bytes:
-    """The answer to a READ_ALL, or one of those to a SUBSCRIBE (`at_end`: caught up)."""
+    """Encodes the answer to a READ_ALL, or one answer to a SUBSCRIBE (`at_end`: caught up)."""
     return _page((request_id, _PAGE, next_after, at_end), records)
 
 
@@ -136,16 +135,16 @@ def _page(head: Sequence[Scalar], records: bytes) -> bytes:
 
 
 class AnswerDecoder:
-    """Payloads in, answers out. One per client; not thread-safe."""
+    """Decodes payloads to answers. Use one per client; not thread-safe."""
 
     def __init__(self) -> None:
         self._decode = payload_decoder().decode
 
     def decode(self, payload: bytes) -> tuple[int, Answer]:
-        """The request id and the answer.
+        """Returns the request id and the answer.
 
         Raises:
-            ProtocolError: the payload is no answer.
+            ProtocolError: the payload is not an answer.
         """
         try:
             values = self._decode(payload) if len(payload) < _LARGE_BYTES else self._decode_large(payload)
@@ -160,7 +159,7 @@ class AnswerDecoder:
         return request_id, make(values)
 
     def _decode_large(self, payload: bytes) -> Sequence[Scalar | memoryview]:
-        """Leaves the records of a page where they are; decoding them as a value would copy them twice."""
+        """Decodes a large page without copying its records; decoding them as a value would copy them twice."""
         head = decode_head(payload, _PAGE_HEAD_BYTES, _PAGE_HEAD_VALUES)
         if head[1:2] == [_MESSAGES]:
             return decode_large_messages(payload) or self._decode(payload)
@@ -202,7 +201,7 @@ _DECODERS: Final[dict[int, Callable[[Values], Answer]]] = {
 
 
 def decode_all_committed(aggregate_ids: Sequence[str], values: Sequence[Scalar]) -> list[Committed | EventStoreError] | None:
-    """As `decode_outcome` for each of these commits, in C loops; None unless all of them were committed just now."""
+    """Decodes the outcomes of these commits, in C loops; returns None unless all were committed and none is a duplicate."""
     kinds, versions, sequences = values[0::3], values[1::3], values[2::3]
     if set(kinds) != _ALL_COMMITTED or set(map(type, versions)) != _INTS or set(map(type, sequences)) != _INTS:
         return None
@@ -213,8 +212,8 @@ def decode_all_committed(aggregate_ids: Sequence[str], values: Sequence[Scalar])
 def decode_outcome(
     aggregate_id: str, expected: int | str, kind: Scalar, first: Scalar, second: Scalar
 ) -> Committed | EventStoreError:
-    """The outcome that `outcome_values` described, of a commit on `aggregate_id` that expected `expected`; a ProtocolError
-    where the three values are none.
+    """Decodes `outcome_values` of a commit on `aggregate_id` that expected `expected`. Values that are not an outcome are
+    returned as a ProtocolError.
     """
     if (kind in (_COMMITTED, _DUPLICATE)) and first.__class__ is int and second.__class__ is int:
         return Committed(aggregate_id, first, second, kind == _DUPLICATE)
@@ -233,7 +232,7 @@ def decode_outcome(
 def decode_command_outcome(
     aggregate_id: str, kind: Scalar, first: Scalar, second: Scalar
 ) -> Committed | Unchanged | EventStoreError:
-    """As `decode_outcome`, of a command."""
+    """Decodes the outcome of a command."""
     if kind == _UNCHANGED:
         return Unchanged(aggregate_id)
     return decode_outcome(aggregate_id, "the version it was handled at", kind, first, second)

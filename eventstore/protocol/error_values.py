@@ -1,4 +1,4 @@
-"""An error as values of a payload, made safe to be sent; and back."""
+"""Encodes an error as values of a payload that are safe to send, and decodes them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from eventstore.protocol.limits import ERROR_TEXT_BYTES_MAX
 
 
 def error_values(error: EventStoreError, text_bytes_max: int = ERROR_TEXT_BYTES_MAX) -> list[Scalar]:
-    """As `errors.to_wire` gives it; text is cut to a limit and escaped where it is not valid Unicode, because an error may
-    quote anything that came from outside.
+    """Returns the values of `errors.to_wire`; text is cut to the limit, and escaped if it is not valid Unicode, since an
+    error may quote any input.
     """
     return [_safe_value(value, text_bytes_max) for value in to_wire(error)]
 
@@ -26,10 +26,10 @@ def _safe_value(value: Scalar, text_bytes_max: int) -> Scalar:
 
 
 def error_of(values: Sequence[Scalar]) -> EventStoreError:
-    """The error that `error_values` described.
+    """Decodes `error_values`.
 
     Raises:
-        ProtocolError: the values are none.
+        ProtocolError: the values are not those of an error.
     """
     malformed = len(values) < 2 or len(values) % 2 or not isinstance(values[0], int)
     if malformed or any(isinstance(value, bytes) for value in values):

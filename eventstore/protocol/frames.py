@@ -1,9 +1,8 @@
 """Frames: a length of four bytes, little endian, and that many bytes of payload.
 
-The reader's result does not depend on how the bytes were cut into pieces on their way. It takes whole frames out of a
-piece by slicing. Of a frame in several pieces it keeps the pieces and joins them once, when the last one is there, so
-that the cost stays linear; tiny pieces are merged, so that a frame sent byte by byte takes no more memory than any
-other. A bad length is refused before anything of it is stored.
+How the network splits the bytes does not change the result. Whole frames are sliced from a piece. The pieces of a longer frame
+are kept and joined once, when it is complete, so that the cost is linear; tiny pieces are merged, so that a frame sent byte by
+byte takes no more memory than another one. A bad length is refused before any of its bytes are kept.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from eventstore.protocol.limits import FRAME_BYTES_MAX
 LENGTH: Final = struct.Struct("<I")
 LENGTH_BYTES: Final = LENGTH.size
 _COPY_BYTES_MAX: Final = 4096  # up to here, slicing and joining bytes is faster than a memoryview of them
-_MERGED_BYTES_MAX: Final = 1024  # an object of its own for each smaller piece would cost more than its content
-# The words that HTTP begins with, as lengths: by far the most frequent guest at the wrong port.
+_MERGED_BYTES_MAX: Final = 1024  # an object for each smaller piece would cost more than its content
+# The first words of HTTP, read as lengths: by far the most frequent protocol to reach the wrong port.
 _HTTP: Final = frozenset(LENGTH.unpack(word)[0] for word in (b"HTTP", b"GET ", b"HEAD", b"POST", b"PUT ", b"OPTI"))
 _packb = msgpack.packb
 
 
 class FrameReader:
-    """Bytes in, payloads out. One per connection."""
+    """Splits bytes into payloads. Use one per connection."""
 
     def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
         self._frame_bytes_max = frame_bytes_max
@@ -38,12 +37,12 @@ class FrameReader:
         self.failed: ProtocolError | None = None
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The payloads that `data` completes, in order.
+        """Returns the payloads that `data` completes, in order.
 
-        A bad length behind good frames sets `failed`: handle the frames, then close the connection.
+        A bad length after good frames sets `failed`: handle the frames, then close the connection.
 
         Raises:
-            ProtocolError: the bytes begin with a bad length, or one was met before.
+            ProtocolError: the bytes begin with a bad length, or an earlier length was bad.
         """
         if self.failed is not None:
             raise self.failed
@@ -52,7 +51,7 @@ class FrameReader:
             if self._kept_bytes < self._wanted_bytes:
                 return []
             if self._kept_bytes == self._wanted_bytes > LENGTH_BYTES:
-                return [self._joined(LENGTH_BYTES)]  # as a rule, for large frames: one copy and not two
+                return [self._joined(LENGTH_BYTES)]  # the usual case of a large frame: one copy instead of two
             data = self._joined(0)
         payloads = self._split(data)
         if self.failed is not None and not payloads:
@@ -90,28 +89,28 @@ class FrameReader:
             self._pieces.append(bytearray(piece))
 
     def _joined(self, start: int) -> bytes:
-        """What was kept, from byte `start` on, all of it in one piece."""
+        """Returns the kept bytes from `start` on, in one piece."""
         pieces, self._pieces, self._kept_bytes = self._pieces, [], 0
         if len(pieces[0]) < start:
             return b"".join(pieces)[start:]
         return b"".join((memoryview(pieces[0])[start:], *pieces[1:]))
 
     def allow(self, frame_bytes_max: int) -> None:
-        """Takes frames of up to `frame_bytes_max` bytes from now on, no fewer than before."""
+        """Raises the limit of a frame to `frame_bytes_max`."""
         assert frame_bytes_max >= self._frame_bytes_max
         self._frame_bytes_max = frame_bytes_max
 
     @property
     def buffered_bytes(self) -> int:
-        """How much of an incomplete frame has arrived."""
+        """The bytes received of an incomplete frame."""
         return self._kept_bytes
 
 
 def bad_length(length: int, limit: int) -> ProtocolError:
-    """The error about a frame that is empty or too long."""
+    """Returns the error for a frame that is empty or too long."""
     if length in _HTTP:
         return ProtocolError(
-            "the other side speaks HTTP, which is not the protocol of an event store; check the address, and who uses it",
+            "the peer speaks HTTP, which is not the protocol of an event store; check the address, and who uses it",
             field="frame length", limit=limit, value=length,
         )  # fmt: skip
     return ProtocolError(
@@ -120,14 +119,14 @@ def bad_length(length: int, limit: int) -> ProtocolError:
 
 
 def encode_frame(request_id: int, code: int, values: Sequence[Scalar]) -> bytes:
-    """The frame of one message.
+    """Returns the frame of a message.
 
     Raises:
         ProtocolError: it is larger than the protocol allows.
     """
     packed: bytes = _packb((request_id, code, *values))
     count = len(values) + 2
-    skipped = 1 if count < 16 else 3 if count < 65536 else 5  # the array header, which flat payloads do without
+    skipped = 1 if count < 16 else 3 if count < 65536 else 5  # the array header, which a flat payload does not have
     length = len(packed) - skipped
     if length > FRAME_BYTES_MAX:
         raise bad_length(length, FRAME_BYTES_MAX)

@@ -1,4 +1,4 @@
-"""The hello: the first request of a connection, and its answer. Nothing else is understood before it."""
+"""The handshake: HELLO, which must be the first request of a connection, and its answer."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Final
 from eventstore.errors import InvalidArgument, ProtocolError, UnsupportedVersion
 from eventstore.fields import check_int, check_optional_int, check_text
 from eventstore.flat import Scalar
-from eventstore.protocol.limits import FRAME_BYTES_MAX, NAME_BYTES_MAX, PROTOCOL_VERSION, REQUESTS_MAX
-from eventstore.protocol.requests import UINT64_MAX, Hello
+from eventstore.protocol.limits import FRAME_BYTES_MAX, NAME_BYTES_MAX, PROTOCOL_VERSION, REQUESTS_MAX, UINT64_MAX
+from eventstore.protocol.requests import Hello
 
 STORE_UUID_BYTES: Final = 16
 NODE_MAX: Final = 65_535
@@ -18,9 +18,9 @@ _WELCOME_VALUES: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """What the server says about itself and allows on this connection; the fields are the values of the answer.
+    """The answer to HELLO: the server and its limits on this connection. The fields are the values of the answer.
 
-    `node`: that of its broker, which message ids begin with; None where it has none.
+    `node`: the node of its broker, which message ids begin with; None without a broker.
     """
 
     version: int
@@ -31,19 +31,19 @@ class Welcome:
     node: int | None = None
 
     def values(self) -> tuple[Scalar, ...]:
-        """For `encode_ok`."""
+        """Returns the values for `encode_ok`."""
         return astuple(self)
 
 
 def agreed_version(hello: Hello) -> int:
-    """The protocol version both sides speak: the lower of their highest ones.
+    """Returns the protocol version of the connection: the lower one of the highest versions of both sides.
 
     Raises:
-        UnsupportedVersion: there is none.
+        UnsupportedVersion: they have none in common.
     """
     if hello.version < 1:
         raise UnsupportedVersion(
-            f"protocol version {hello.version} is not spoken here, 1 to {PROTOCOL_VERSION} are",
+            f"protocol version {hello.version} is not supported, 1 to {PROTOCOL_VERSION} are",
             limit=PROTOCOL_VERSION,
             value=hello.version,
         )
@@ -51,11 +51,11 @@ def agreed_version(hello: Hello) -> int:
 
 
 def read_welcome(values: tuple[Scalar, ...]) -> Welcome:
-    """The answer to a hello; a later version of the protocol may say more.
+    """Decodes the answer to HELLO; later versions of the protocol may append values.
 
     Raises:
-        ProtocolError: it is not one.
-        UnsupportedVersion: the server chose a version that is not spoken here.
+        ProtocolError: the values are not those of a welcome.
+        UnsupportedVersion: the server chose a version that this client does not support.
     """
     if len(values) < _WELCOME_VALUES:
         raise ProtocolError(f"the answer to HELLO takes {_WELCOME_VALUES} values, got {len(values)}")
@@ -75,7 +75,7 @@ def read_welcome(values: tuple[Scalar, ...]) -> Welcome:
         raise ProtocolError(f"the answer to HELLO: {error.message}", **error.fields) from None
     if not 1 <= welcome.version <= PROTOCOL_VERSION:
         raise UnsupportedVersion(
-            f"the server speaks protocol version {welcome.version}, 1 to {PROTOCOL_VERSION} are spoken here",
+            f"the server speaks protocol version {welcome.version}, this client 1 to {PROTOCOL_VERSION}",
             limit=PROTOCOL_VERSION,
             value=welcome.version,
         )

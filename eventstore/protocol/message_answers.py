@@ -1,7 +1,7 @@
-"""Answers of the broker: pages of whole message records, and what became of messages that were sent.
+"""Answers of the broker: pages of whole message records, and the outcomes of sent messages.
 
-The records of a page are pieces of a frame that are never put together here: they go from the engine to the socket as they
-are. A client decodes them all at once, whatever queues they are of.
+A server never joins the records of a page: it passes them from the engine to the socket as pieces of a frame. A client decodes
+all of them at once, from all queues.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _ERROR_VALUES_MAX: Final = 256
 
 
 class QueuePage(NamedTuple):
-    """What a PULL says about one queue.
+    """The part of an answer to PULL about one queue.
 
-    The next messages are to be asked for from `next_offset` on. The queue holds [begin, end). `clamped`: the offset that was
-    asked for, where the queue does not hold it and another one was taken. `due_ms`: in a retry queue, after how many
-    milliseconds its next message is due. `messages`: how many of the records are of this queue.
+    `next_offset`: where the next pull continues. The queue holds the offsets [begin, end). `clamped`: the requested offset, if
+    the queue does not hold it and another one was used. `due_ms`: in a retry queue, the milliseconds until its next message is
+    due. `messages`: the number of records of this queue.
     """
 
     next_offset: int
@@ -45,7 +45,7 @@ class QueuePage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """`count` whole message records; `pages`: to a PULL, one for each queue that was asked for, in the same order."""
+    """`count` whole message records; `pages`: in an answer to PULL, one for each requested queue, in the same order."""
 
     records: bytes | memoryview
     count: int
@@ -57,10 +57,10 @@ WireSent: TypeAlias = "tuple[Scalar, Scalar, Scalar]"
 
 
 def encode_messages(request_id: int, records: Sequence[bytes], count: int, pages: Iterable[QueuePage] = ()) -> list[bytes]:
-    """The pieces of the frame, to be sent one after the other. `records`: pieces of whole records.
+    """Returns the pieces of the frame, to be sent in order. `records`: pieces that consist of whole records.
 
     Raises:
-        ProtocolError: it is larger than the protocol allows.
+        ProtocolError: the frame is larger than the protocol allows.
     """
     size = sum(map(len, records))
     head = flat.encode((request_id, _MESSAGES)) + _BIN32.pack(0xC6, size)
@@ -72,7 +72,7 @@ def encode_messages(request_id: int, records: Sequence[bytes], count: int, pages
 
 
 def decode_messages_answer(values: Sequence[Scalar | memoryview]) -> Messages:
-    """The answer that has these values behind request id and code.
+    """Decodes the values of a MESSAGES after request id and code.
 
     Raises:
         ProtocolError
@@ -85,14 +85,14 @@ def decode_messages_answer(values: Sequence[Scalar | memoryview]) -> Messages:
 
 
 def _are_counts(values: Sequence[object]) -> bool:
-    """The first is that of all records; then row by row, of which the fourth and fifth value may be nil."""
+    """Checks the count of all records and the rows of the pages; the fourth and fifth value of a row may be nil."""
     return all(
         value.__class__ is int or (value is None and place % _PAGE_VALUES in (4, 5)) for place, value in enumerate(values)
     )
 
 
 def decode_large_messages(payload: bytes) -> Sequence[Scalar | memoryview] | None:
-    """All values of a MESSAGES; its records, in the middle, stay where they are. None where they are not there."""
+    """Decodes a large MESSAGES without copying its records. Returns None if they are not where they should be."""
     head = decode_head(payload, _HEAD_BYTES, 2)
     at = len(flat.encode(head))
     mark, size = _BIN32.unpack_from(payload, at)
@@ -103,14 +103,14 @@ def decode_large_messages(payload: bytes) -> Sequence[Scalar | memoryview] | Non
 
 
 def sent_values(outcome: tuple[int, int, int] | EventStoreError, text_bytes_max: int = ERROR_TEXT_BYTES_MAX) -> WireSent:
-    """The three values of what became of one message; the texts of an error are cut to `text_bytes_max` each."""
+    """Returns the three values of a message's outcome; the texts of an error are cut to `text_bytes_max` each."""
     if isinstance(outcome, EventStoreError):
         return None, outcome.code, flat.encode(error_values(outcome, text_bytes_max))
     return outcome
 
 
 def decode_sent(queue: Scalar, offset: Scalar, position: Scalar) -> tuple[int, int, int] | EventStoreError:
-    """(queue, queue offset, position) or the error that `sent_values` described; a ProtocolError where it is neither."""
+    """Decodes `sent_values`: (queue, queue offset, position), or the error. Returns a ProtocolError if it is neither."""
     if queue.__class__ is int and offset.__class__ is int and position.__class__ is int:
         return queue, offset, position
     if queue is None and isinstance(position, bytes):
@@ -120,4 +120,4 @@ def decode_sent(queue: Scalar, offset: Scalar, position: Scalar) -> tuple[int, i
             return ProtocolError(f"the error of a message is malformed: {error}")
         except ProtocolError as error:
             return error
-    return ProtocolError(f"what became of a message is queue, offset, position or an error, not {queue!r}, {offset!r}")
+    return ProtocolError(f"the outcome of a message is queue, offset, position or an error, not {queue!r}, {offset!r}")

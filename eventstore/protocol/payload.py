@@ -1,4 +1,4 @@
-"""Payloads from outside: what a frame holds, decoded within bounds (see `flat.Decoder`)."""
+"""Decodes payloads, the content of frames, within bounds (see `flat.Decoder`)."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _UINT64_BYTES: Final = 9
 
 
 def payload_decoder(values_max: int = VALUES_PER_FRAME_MAX) -> Decoder:
-    """A decoder for any number of payloads. Not thread-safe."""
+    """Returns a decoder for any number of payloads. It is not thread-safe."""
     return Decoder(FRAME_BYTES_MAX, values_max)
 
 
 def decode_head(payload: bytes, size_bytes: int, values_max: int) -> list[Scalar]:
-    """The first values, as far as they end within `size_bytes`.
+    """Returns the first values, up to `values_max`, that end within `size_bytes`.
 
     Raises:
-        Malformed: something else than scalars is among them.
+        Malformed: one of them is not a scalar.
     """
     unpacker = msgpack.Unpacker(
         max_buffer_size=size_bytes, max_array_len=0, max_map_len=0, list_hook=refuse_container, object_hook=refuse_container
@@ -35,10 +35,10 @@ def decode_head(payload: bytes, size_bytes: int, values_max: int) -> list[Scalar
 
 
 def request_id_of(payload: bytes) -> int:
-    """The request id that a payload begins with; 0 where it cannot be read."""
+    """Returns the request id that a payload begins with; 0 if it cannot be read."""
     try:
         values = decode_head(payload, _UINT64_BYTES, 1)
-    except Malformed:  # will be said about the payload as a whole
+    except Malformed:  # the error of the whole payload is reported by the caller
         values = []
     first = values[0] if values else 0
     return first if first.__class__ is int and first >= 0 else 0

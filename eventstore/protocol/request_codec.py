@@ -1,101 +1,57 @@
-"""Requests to frames, and payloads to requests."""
+"""Encodes requests to frames and decodes payloads to requests, as their declarations say."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from itertools import chain
 from operator import attrgetter
 from typing import Final, cast
 
 from eventstore import flat
 from eventstore.errors import EventStoreError, InvalidArgument, ProtocolError, UnknownOperation
 from eventstore.flat import Malformed, Scalar
-from eventstore.protocol import broker_requests, requests
+from eventstore.model import ANY, EXISTS
 from eventstore.protocol.broker_requests import SendMessages, WireMessage
-from eventstore.protocol.codes import RequestCode
+from eventstore.protocol.declaration import DECLARATIONS, Declaration, Request, code_of
 from eventstore.protocol.frames import encode_frame
 from eventstore.protocol.limits import COMMANDS_PER_FRAME_MAX, COMMITS_PER_FRAME_MAX, MAGIC, MESSAGES_PER_FRAME_MAX
 from eventstore.protocol.payload import payload_decoder, request_id_of
-from eventstore.protocol.requests import Append, Hello, Request, Send, WireCommand, WireCommit
+from eventstore.protocol.requests import Append, Credit, Hello, Send, WireCommand
+from eventstore.records.raw_commit import AfterCommand, AppendCondition, RawCommit
 
-COMMIT_VALUES: Final = 5
-COMMAND_VALUES: Final = 4
-MESSAGE_VALUES: Final = 5
-ROW_VALUES: Final[dict[type[Request], int]] = {
-    requests.ReadAll: 1,
-    requests.Subscribe: 1,
-    broker_requests.Pull: 4,
-    broker_requests.Join: 2,
-    broker_requests.CommitOffsets: 3,
-    broker_requests.FailMessages: 3,
-    broker_requests.ReplayDead: 1,
-}
-_APPEND: Final = int(RequestCode.APPEND)
-_SEND: Final = int(RequestCode.SEND)
-_SEND_MESSAGES: Final = int(RequestCode.SEND_MESSAGES)
+_APPEND: Final = code_of(Append)
+_CREDIT: Final = code_of(Credit)
+_SEND: Final = code_of(Send)
+_SEND_MESSAGES: Final = code_of(SendMessages)
+_COMMIT_VALUES: Final = DECLARATIONS[Append].row_values
+_COMMAND_VALUES: Final = DECLARATIONS[Send].row_values
+_MESSAGE_VALUES: Final = DECLARATIONS[SendMessages].row_values
 _HELLO_VALUES: Final = 3
 _NONE: Final = type(None)
-_CODES: Final[dict[type[Request], RequestCode]] = {
-    Append: RequestCode.APPEND,
-    Hello: RequestCode.HELLO,
-    requests.Read: RequestCode.READ,
-    requests.ReadAll: RequestCode.READ_ALL,
-    requests.Version: RequestCode.VERSION,
-    requests.FindCommand: RequestCode.FIND_COMMAND,
-    requests.Subscribe: RequestCode.SUBSCRIBE,
-    requests.Credit: RequestCode.CREDIT,
-    requests.Unsubscribe: RequestCode.UNSUBSCRIBE,
-    requests.Stats: RequestCode.STATS,
-    requests.Ping: RequestCode.PING,
-    Send: RequestCode.SEND,
-    SendMessages: RequestCode.SEND_MESSAGES,
-    broker_requests.Pull: RequestCode.PULL,
-    broker_requests.Join: RequestCode.JOIN,
-    broker_requests.Heartbeat: RequestCode.HEARTBEAT,
-    broker_requests.Leave: RequestCode.LEAVE,
-    broker_requests.CommitOffsets: RequestCode.COMMIT_OFFSETS,
-    broker_requests.FailMessages: RequestCode.FAIL_MESSAGES,
-    broker_requests.ReplayDead: RequestCode.REPLAY_DEAD,
-    broker_requests.ResetGroup: RequestCode.RESET_GROUP,
-    broker_requests.ListGroups: RequestCode.LIST_GROUPS,
-    broker_requests.ShowGroup: RequestCode.SHOW_GROUP,
-    broker_requests.ListMembers: RequestCode.LIST_MEMBERS,
-    broker_requests.DeleteGroup: RequestCode.DELETE_GROUP,
-    broker_requests.ForgetTopic: RequestCode.FORGET_TOPIC,
-    broker_requests.CreateTopic: RequestCode.CREATE_TOPIC,
-    broker_requests.ListTopics: RequestCode.LIST_TOPICS,
-    broker_requests.ShowTopic: RequestCode.SHOW_TOPIC,
-    broker_requests.DeleteTopic: RequestCode.DELETE_TOPIC,
-    broker_requests.AddQueues: RequestCode.ADD_QUEUES,
-    broker_requests.CloseQueue: RequestCode.CLOSE_QUEUE,
-    broker_requests.RemoveQueue: RequestCode.REMOVE_QUEUE,
-    broker_requests.FindMessage: RequestCode.FIND_MESSAGE,
-    broker_requests.ReadMessage: RequestCode.READ_MESSAGE,
-    broker_requests.FindKey: RequestCode.FIND_KEY,
-    broker_requests.OffsetAt: RequestCode.OFFSET_AT,
-    broker_requests.ListChunks: RequestCode.LIST_CHUNKS,
-}
-_LISTS: Final = (Append, Send, SendMessages)
+_INTS: Final = {int}
+_VERSION: Final = re.compile("0|[1-9][0-9]{0,18}")
+_NO_VERSION: Final = -1  # no aggregate is at it: a commit with a malformed version is a conflict
 
 
-def _values_of(kind: type[Request]) -> Callable[[Request], tuple[Scalar, ...]]:
-    """What takes the values of a request of this kind; its rows are spread out."""
-    names = [item.name for item in fields(kind)]  # type: ignore[arg-type] # all but those in _LISTS are dataclasses
-    width = ROW_VALUES.get(kind)
-    if width is not None:
-        rows = attrgetter(names.pop())
-        spread = (lambda request: rows(request)) if width == 1 else (lambda request: flat.chain(rows(request)))
-        return lambda request: (*(getattr(request, name) for name in names), *spread(request))
+def _values_of(declared: Declaration) -> Callable[[Request], tuple[Scalar, ...]]:
+    """Returns the function that takes the values of a request; its rows are spread out."""
+    names = declared.fields
+    if declared.row_values:
+        *single, last = names
+        rows = attrgetter(last)
+        spread = (lambda request: rows(request)) if declared.row_values == 1 else (lambda request: flat.chain(rows(request)))
+        return lambda request: (*(getattr(request, name) for name in single), *spread(request))
     if len(names) > 1:
         return attrgetter(*names)
     return lambda request: tuple(getattr(request, name) for name in names)
 
 
-_VALUES: Final = {kind: _values_of(kind) for kind in _CODES if kind not in _LISTS}
+_ENCODED: Final = {kind: (declared.code, _values_of(declared)) for kind, declared in DECLARATIONS.items()}
 
 
 class BadRequest(Exception):
-    """A payload that is no valid request: answer `error` to `request_id` (0: unknown); the connection stays usable."""
+    """The payload is not a valid request: answer `error` to `request_id` (0: unknown). The connection stays usable."""
 
     def __init__(self, request_id: int, error: EventStoreError) -> None:
         super().__init__(str(error))
@@ -104,42 +60,63 @@ class BadRequest(Exception):
 
 
 def encode_request(request_id: int, request: Request) -> bytes:
-    """The frame of a request."""
+    """Returns the frame of a request."""
     if isinstance(request, Append):
-        return encode_append(request_id, [value for commit in request.commits for value in commit])
-    if isinstance(request, Send):
-        return encode_send(request_id, [value for command in request.commands for value in command])
-    if isinstance(request, SendMessages):
-        return encode_send_messages(request_id, request.topic, flat.chain(request.messages))
-    values = _VALUES[request.__class__](request)
-    if isinstance(request, Hello):
+        return encode_append(request_id, request.commits)
+    code, values_of = _ENCODED[request.__class__]
+    values = values_of(request)
+    if request.__class__ is Hello:
         values = (MAGIC, *values)
-    return encode_frame(request_id, int(_CODES[request.__class__]), values)
+    return encode_frame(request_id, code, values)
 
 
-def encode_append(request_id: int, values: Sequence[Scalar]) -> bytes:
-    """The frame of an APPEND; `values` are those of each commit, five by five (see `WireCommit`)."""
-    return encode_frame(request_id, _APPEND, values)
+def encode_append(request_id: int, commits: Sequence[RawCommit]) -> bytes:
+    """Encodes the frame of an APPEND."""
+    if len(commits) == 1 and type(commits[0][1]) is int:  # most frames of a lone client: a microsecond less
+        return encode_frame(request_id, _APPEND, cast("Sequence[Scalar]", commits[0]))
+    values: list[Scalar | AppendCondition] = list(chain.from_iterable(commits))
+    conditions = values[1::_COMMIT_VALUES]
+    if set(map(type, conditions)) != _INTS:
+        values[1::_COMMIT_VALUES] = map(_encode_condition, cast("list[AppendCondition]", conditions))
+    return encode_frame(request_id, _APPEND, cast("list[Scalar]", values))
+
+
+def _encode_condition(condition: AppendCondition) -> Scalar:
+    if isinstance(condition, AfterCommand):
+        return str(condition)
+    return None if condition is ANY else True if condition is EXISTS else condition
+
+
+def _decode_condition(value: Scalar) -> AppendCondition:
+    """Returns the condition of a commit. A text without a slash stays as it is: the store refuses that commit alone."""
+    if value is None:
+        return ANY
+    if value is True:
+        return EXISTS
+    if not isinstance(value, str) or "/" not in value:
+        return cast(AppendCondition, value)
+    version, _, command_id = value.partition("/")
+    return AfterCommand(int(version) if _VERSION.fullmatch(version) else _NO_VERSION, command_id)
 
 
 def encode_send(request_id: int, values: Sequence[Scalar]) -> bytes:
-    """The frame of a SEND; `values` are those of each command, four by four (see `WireCommand`)."""
+    """Encodes the frame of a SEND; `values` are those of each command, four by four (see `WireCommand`)."""
     return encode_frame(request_id, _SEND, values)
 
 
 def encode_send_messages(request_id: int, topic: str, values: Sequence[Scalar]) -> bytes:
-    """The frame of a SEND_MESSAGES; `values` are those of each message, five by five (see `WireMessage`)."""
+    """Encodes the frame of a SEND_MESSAGES; `values` are those of each message, five by five (see `WireMessage`)."""
     return encode_frame(request_id, _SEND_MESSAGES, (topic, *values))
 
 
 class RequestDecoder:
-    """Payloads in, requests out. Share one among all connections of an event loop; not thread-safe."""
+    """Decodes payloads to requests. Share one among all connections of an event loop; not thread-safe."""
 
     def __init__(self) -> None:
         self._decode = payload_decoder().decode
 
     def decode(self, payload: bytes) -> tuple[int, Request]:
-        """The request id and the request.
+        """Returns the request id and the request.
 
         Raises:
             BadRequest
@@ -153,8 +130,8 @@ class RequestDecoder:
             raise BadRequest(0, ProtocolError("a payload begins with request id (uint) and code (uint)"))
         request_id, code = values[0], values[1]
         try:
-            if request_id == 0 and code != RequestCode.CREDIT:
-                raise ProtocolError("request id 0 is for what has no answer", value=0)
+            if request_id == 0 and code != _CREDIT:
+                raise ProtocolError("request id 0 is only for requests without an answer", value=0)
             if code == _APPEND:
                 return request_id, _append(values)
             return request_id, _request(code, values[2:])
@@ -163,47 +140,49 @@ class RequestDecoder:
 
 
 def _append(values: list[Scalar]) -> Append:
-    count, odd = divmod(len(values) - 2, COMMIT_VALUES)
+    count, odd = divmod(len(values) - 2, _COMMIT_VALUES)
     if odd or not count:
         raise ProtocolError(f"APPEND takes 5 values for each of its commits, got {len(values) - 2}", operation="APPEND")
     if count > COMMITS_PER_FRAME_MAX:
         raise _too_many("commits", count, COMMITS_PER_FRAME_MAX)
     if count == 1:  # three times faster than the sets below
-        commit = tuple(values[2:])
-        fine = _is_commit(*commit)
-        return Append([_checked(commit, fine)])
-    ids, expected, commands, times, events = (values[place::COMMIT_VALUES] for place in range(2, 2 + COMMIT_VALUES))
-    expected_types = set(map(type, expected))
+        fine = _is_commit(*values[2:])
+        if values[3].__class__ is not int:
+            return Append([_checked((values[2], _decode_condition(values[3]), *values[4:]), fine)])
+        return Append([_checked(tuple(values[2:]), fine)])
+    ids, conditions, commands, times, events = (values[place::_COMMIT_VALUES] for place in range(2, 2 + _COMMIT_VALUES))
+    condition_types = set(map(type, conditions))
     fine = (
         set(map(type, ids)) == set(map(type, commands)) == {str}
         and set(map(type, events)) == {bytes}
         and set(map(type, times)) <= {int, _NONE}
-        and expected_types <= {int, _NONE, bool, str}
-        and not (bool in expected_types and any(value is False for value in expected))
+        and condition_types <= {int, _NONE, bool, str}
+        and not (bool in condition_types and any(value is False for value in conditions))
     )
-    commits = list(zip(ids, expected, commands, times, events, strict=True))
+    decoded = conditions if condition_types == _INTS else map(_decode_condition, conditions)
+    commits = list(zip(ids, decoded, commands, times, events, strict=True))
     _checked(commits[0], fine)
-    return Append(cast("list[WireCommit]", commits))
+    return Append(cast("list[RawCommit]", commits))
 
 
-def _is_commit(aggregate_id: Scalar, expected: Scalar, command_id: Scalar, time: Scalar, events: Scalar) -> bool:
+def _is_commit(aggregate_id: Scalar, condition: Scalar, command_id: Scalar, time: Scalar, events: Scalar) -> bool:
     return (
         aggregate_id.__class__ is str
-        and (expected.__class__ is int or expected is None or expected is True or expected.__class__ is str)
+        and (condition.__class__ is int or condition is None or condition is True or condition.__class__ is str)
         and command_id.__class__ is str
         and (time is None or time.__class__ is int)
         and events.__class__ is bytes
     )
 
 
-def _checked(commit: tuple[Scalar, ...], fine: bool) -> WireCommit:
+def _checked(commit: tuple[object, ...], fine: bool) -> RawCommit:
     if not fine:
         raise ProtocolError(
             "a commit is aggregate id (str), expected version (nil, true, int or str), command id (str), timestamp (nil or "
             "int), events (bin)",
             operation="APPEND",
         )
-    return cast(WireCommit, commit)
+    return cast(RawCommit, commit)
 
 
 def _too_many(field: str, count: int, limit: int) -> InvalidArgument:
@@ -211,61 +190,63 @@ def _too_many(field: str, count: int, limit: int) -> InvalidArgument:
 
 
 def _send(values: list[Scalar]) -> Request:
-    count, odd = divmod(len(values), COMMAND_VALUES)
+    count, odd = divmod(len(values), _COMMAND_VALUES)
     if odd or not count:
         raise ProtocolError(f"SEND takes 4 values for each of its commands, got {len(values)}", operation="SEND")
     if count > COMMANDS_PER_FRAME_MAX:
         raise _too_many("commands", count, COMMANDS_PER_FRAME_MAX)
-    columns = [values[place::COMMAND_VALUES] for place in range(COMMAND_VALUES)]
+    columns = [values[place::_COMMAND_VALUES] for place in range(_COMMAND_VALUES)]
     if [set(map(type, column)) for column in columns] != [{str}, {str}, {str}, {bytes}]:
         raise ProtocolError("a command is type (str), aggregate id (str), command id (str), payload (bin)", operation="SEND")
     return Send(cast("list[WireCommand]", list(zip(*columns, strict=True))))
 
 
 def _send_messages(values: list[Scalar]) -> Request:
-    count, odd = divmod(len(values) - 1, MESSAGE_VALUES)
+    count, odd = divmod(len(values) - 1, _MESSAGE_VALUES)
     if odd or count < 1 or values[0].__class__ is not str:
         raise ProtocolError(
-            f"SEND_MESSAGES takes a topic (str) and {MESSAGE_VALUES} values for each message, got {len(values)} in all",
+            f"SEND_MESSAGES takes a topic (str) and {_MESSAGE_VALUES} values for each message, got {len(values)} in all",
             operation="SEND_MESSAGES",
         )
     if count > MESSAGES_PER_FRAME_MAX:
         raise _too_many("messages", count, MESSAGES_PER_FRAME_MAX)
-    columns = [values[place::MESSAGE_VALUES] for place in range(1, 1 + MESSAGE_VALUES)]
+    columns = [values[place::_MESSAGE_VALUES] for place in range(1, 1 + _MESSAGE_VALUES)]
     return SendMessages(values[0], cast("list[WireMessage]", list(zip(*columns, strict=True))))
 
 
 def _hello(values: list[Scalar]) -> Request:
     if len(values) < _HELLO_VALUES or values[0] != MAGIC:
         raise ProtocolError(f"HELLO takes {MAGIC!r}, a version and a name", operation="HELLO")
-    return cast("Callable[..., Request]", Hello)(*values[1:_HELLO_VALUES])  # a later version may say more
+    return cast("Callable[..., Request]", Hello)(*values[1:_HELLO_VALUES])  # later versions may append values
 
 
-def _plain(kind: type[Request]) -> Callable[[list[Scalar]], Request]:
-    """A decoder for a request whose fields are its values, one by one; the rows take what is left."""
-    names = [item.name for item in fields(kind)]  # type: ignore[arg-type] # all but those in _LISTS are dataclasses
+def _plain(kind: type[Request], declared: Declaration) -> Callable[[list[Scalar]], Request]:
+    """Returns the decoder of a request whose fields are its values, one by one; the rows take the rest."""
     make = cast("Callable[..., Request]", kind)
-    name = _CODES[kind].name
-    width = ROW_VALUES.get(kind)
-    count = len(names) - (width is not None)
+    name, width = declared.name, declared.row_values
+    count = len(declared.fields) - bool(width)
 
     def decode(values: list[Scalar]) -> Request:
-        if width is not None and len(values) >= count and (len(values) - count) % width == 0:
-            rest = values[count:]
-            rows = tuple(rest) if width == 1 else tuple(zip(*(rest[place::width] for place in range(width)), strict=True))
-            return make(*values[:count], rows)
-        if width is not None or len(values) != count:
-            more = "" if width is None else f" and rows of {width}"
-            raise ProtocolError(f"{name} takes {count} values{more}, got {len(values)}", operation=name)
+        if len(values) != count:
+            raise ProtocolError(f"{name} takes {count} values, got {len(values)}", operation=name)
         return make(*values)
 
-    return decode
+    def decode_rows(values: list[Scalar]) -> Request:
+        if len(values) < count or (len(values) - count) % width:
+            raise ProtocolError(f"{name} takes {count} values and rows of {width}, got {len(values)}", operation=name)
+        rest = values[count:]
+        rows = tuple(rest) if width == 1 else tuple(zip(*[iter(rest)] * width, strict=True))
+        return make(*values[:count], rows)
+
+    return decode_rows if width else decode
 
 
-_DECODERS: Final = {int(code): _plain(kind) for kind, code in _CODES.items() if kind not in (*_LISTS, Hello)}
-_DECODERS[int(RequestCode.HELLO)] = _hello
-_DECODERS[int(RequestCode.SEND)] = _send
-_DECODERS[int(RequestCode.SEND_MESSAGES)] = _send_messages
+_DECODERS: Final = {
+    **{declared.code: _plain(kind, declared) for kind, declared in DECLARATIONS.items()},
+    code_of(Hello): _hello,
+    _SEND: _send,
+    _SEND_MESSAGES: _send_messages,
+}
 
 
 def _request(code: Scalar, values: list[Scalar]) -> Request:
@@ -273,5 +254,5 @@ def _request(code: Scalar, values: list[Scalar]) -> Request:
         raise ProtocolError("a payload begins with request id (uint) and code (uint)")
     decode = _DECODERS.get(code)
     if decode is None:
-        raise UnknownOperation(f"the operation {code} is not known here", operation=code)
+        raise UnknownOperation(f"this server does not know the operation {code}", operation=code)
     return decode(values)

@@ -1,185 +1,141 @@
-"""Requests: what a client may ask, as frozen values that check themselves. Those to the broker are in `broker_requests`.
+"""The requests to the event store and those that every server answers, each declared once with its code, values and checks.
 
 A request that exists is within its limits, on either side: constructing one raises `InvalidArgument` with field, limit
-and value. The exceptions are `Append` and `Send`, of which there are a hundred thousand a second: only their shape is
-checked when they are decoded. Ids, expected version and events are checked by the store, commit by commit, and a command by
-whoever handles it, with `check_command`, so that a bad one refuses only itself.
-
-The fields of a class, in this order, are its values on the wire (`types` is spread out as the last ones: rows of one value).
+and value. The exceptions are `Append` and `Send`, of which there are a hundred thousand a second: only their form is
+checked, when they are decoded. The store checks ids, expected version and events commit by commit, and a command is checked
+by its handler with `check_command`, so that a bad one refuses only itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeAlias
+from typing import Annotated, TypeAlias
 
 from eventstore.errors import InvalidArgument
-from eventstore.fields import check_flag, check_int, check_optional_int, check_text
-from eventstore.flat import Scalar
-from eventstore.model import TYPE_BYTES_MAX, VERSION_MAX
+from eventstore.fields import check_text
+from eventstore.model import ID_BYTES_MAX, TYPE_BYTES_MAX, VERSION_MAX
 from eventstore.protocol import limits
-from eventstore.protocol.broker_requests import BrokerRequest
-
-INT64_MIN: Final = -(2**63)
-INT64_MAX: Final = 2**63 - 1
-UINT64_MAX: Final = 2**64 - 1
-
-WireExpected: TypeAlias = "int | bool | str | None"
-"""None: any version; True: the aggregate exists; an int: exactly this version; a str "VERSION/COMMAND": exactly this
-version, and its latest commit is that of this command, which was appended a moment ago."""
-WireCommit: TypeAlias = "tuple[str, WireExpected, str, int | None, bytes]"
-"""Aggregate id, expected version, command id, timestamp, events as flat msgpack."""
-
+from eventstore.protocol.codes import AnswerCode
+from eventstore.protocol.declaration import Count, Flag, Name, Request, Rows, UncheckedRows, integer, optional, request, text
+from eventstore.protocol.limits import INT64_MAX, INT64_MIN, UINT64_MAX
+from eventstore.records.raw_commit import RawCommit
 
 WireCommand: TypeAlias = "tuple[str, str, str, bytes]"
 """Type, aggregate id, command id, payload."""
 
 
-class Append(NamedTuple):
-    """Append these commits, each whole or not at all, in this order."""
-
-    commits: Sequence[WireCommit]
+def _type(name: object) -> None:
+    check_text("types", name)
 
 
-class Send(NamedTuple):
-    """Have these commands handled by the domain, those of one aggregate in this order."""
-
-    commands: Sequence[WireCommand]
-
-
-@dataclass(frozen=True, slots=True)
-class Hello:
-    """The first frame of a connection. The magic is checked when decoding, and not part of the value."""
-
-    version: int
-    client: str
-
-    def __post_init__(self) -> None:
-        check_int("version", self.version, INT64_MIN, UINT64_MAX)
-        check_text("client", self.client, 0, limits.NAME_BYTES_MAX)
+_EventsMax: TypeAlias = Annotated[int | None, optional(integer(0, VERSION_MAX))]
+_PageBytes: TypeAlias = Annotated[int, integer(1, limits.PAGE_BYTES_MAX)]
+_Prefix: TypeAlias = Annotated[str | None, optional(text(0, ID_BYTES_MAX))]
+_Time: TypeAlias = Annotated[int | None, optional(integer(INT64_MIN, INT64_MAX))]
+_Credit: TypeAlias = Annotated[int, integer(0, limits.CREDIT_BYTES_MAX)]
+_RequestId: TypeAlias = Annotated[int, integer(1, UINT64_MAX)]
+_Types: TypeAlias = Annotated[tuple[str, ...], Rows(_type, limits.TYPES_MAX, low=0)]
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
-    """A page of one aggregate's events, both versions inclusive (None: the last); from the end on if `backwards`."""
+@request(1)
+class Hello(Request):
+    """The first frame of a connection. The codec adds and checks the magic that comes before these values."""
 
-    aggregate_id: str
-    from_version: int = 1
-    to_version: int | None = None
-    backwards: bool = False
-    events_max: int | None = None
-    bytes_max: int = limits.PAGE_BYTES_DEFAULT
-
-    def __post_init__(self) -> None:
-        check_text("aggregate_id", self.aggregate_id)
-        check_int("from_version", self.from_version, 1, VERSION_MAX)
-        check_optional_int("to_version", self.to_version, 0, VERSION_MAX)
-        check_flag("backwards", self.backwards)
-        check_optional_int("events_max", self.events_max, 0, VERSION_MAX)
-        check_int("bytes_max", self.bytes_max, 1, limits.PAGE_BYTES_MAX)
+    version: Annotated[int, integer(INT64_MIN, UINT64_MAX)]
+    client: Annotated[str, text(0, limits.NAME_BYTES_MAX)]
 
 
-@dataclass(frozen=True, slots=True)
-class ReadAll:
-    """A page of the log behind sequence `after`; times in microseconds, both inclusive; no types: every type."""
+@request(2, answer=AnswerCode.OUTCOMES, frozen=False)
+class Append(Request):
+    """Appends these commits, each whole or not at all, in this order."""
 
-    after: int = 0
-    events_max: int | None = None
-    bytes_max: int = limits.PAGE_BYTES_DEFAULT
-    aggregate_prefix: str | None = None
-    from_time: int | None = None
-    to_time: int | None = None
-    types: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        check_int("after", self.after, 0, INT64_MAX)
-        check_optional_int("events_max", self.events_max, 0, VERSION_MAX)
-        check_int("bytes_max", self.bytes_max, 1, limits.PAGE_BYTES_MAX)
-        _check_prefix(self.aggregate_prefix)
-        check_optional_int("from_time", self.from_time, INT64_MIN, INT64_MAX)
-        check_optional_int("to_time", self.to_time, INT64_MIN, INT64_MAX)
-        _check_types(self.types)
+    commits: Annotated[Sequence[RawCommit], UncheckedRows(5)]
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
-    """The version an aggregate is at."""
+@request(3, answer=AnswerCode.PAGE)
+class Read(Request):
+    """Asks for a page of one aggregate's events, both versions inclusive (None: the last); `backwards` from the last on."""
 
-    aggregate_id: str
-
-    def __post_init__(self) -> None:
-        check_text("aggregate_id", self.aggregate_id)
-
-
-@dataclass(frozen=True, slots=True)
-class FindCommand:
-    """What became of a command."""
-
-    aggregate_id: str
-    command_id: str
-
-    def __post_init__(self) -> None:
-        check_text("aggregate_id", self.aggregate_id)
-        check_text("command_id", self.command_id)
+    aggregate_id: Name
+    from_version: Annotated[int, integer(1, VERSION_MAX)] = 1
+    to_version: _EventsMax = None
+    backwards: Flag = False
+    events_max: _EventsMax = None
+    bytes_max: _PageBytes = limits.PAGE_BYTES_DEFAULT
 
 
-@dataclass(frozen=True, slots=True)
-class Subscribe:
-    """Everything behind sequence `after`, and then what is appended, as long as there is credit (bytes)."""
+@request(4, answer=AnswerCode.PAGE)
+class ReadAll(Request):
+    """Asks for a page of the events after sequence `after`; times in microseconds, both inclusive; no types: every type."""
 
-    after: int = 0
-    credit: int = limits.CREDIT_BYTES_DEFAULT
-    aggregate_prefix: str | None = None
-    types: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        check_int("after", self.after, 0, INT64_MAX)
-        check_int("credit", self.credit, 0, limits.CREDIT_BYTES_MAX)
-        _check_prefix(self.aggregate_prefix)
-        _check_types(self.types)
+    after: Count = 0
+    events_max: _EventsMax = None
+    bytes_max: _PageBytes = limits.PAGE_BYTES_DEFAULT
+    aggregate_prefix: _Prefix = None
+    from_time: _Time = None
+    to_time: _Time = None
+    types: _Types = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Credit:
-    """So many bytes more may be sent for a subscription. Has request id 0 and no answer."""
+@request(5)
+class Version(Request):
+    """Asks for the version of an aggregate."""
 
-    subscription: int
-    credit: int
-
-    def __post_init__(self) -> None:
-        check_int("subscription", self.subscription, 1, UINT64_MAX)
-        check_int("credit", self.credit, 0, limits.CREDIT_BYTES_MAX)
+    aggregate_id: Name
 
 
-@dataclass(frozen=True, slots=True)
-class Unsubscribe:
-    """End a subscription, or a pull that waits."""
+@request(6)
+class FindCommand(Request):
+    """Asks for the outcome of a command."""
 
-    subscription: int
-
-    def __post_init__(self) -> None:
-        check_int("subscription", self.subscription, 1, UINT64_MAX)
+    aggregate_id: Name
+    command_id: Name
 
 
-@dataclass(frozen=True, slots=True)
-class Stats:
-    """The server's numbers."""
+@request(7, answer=AnswerCode.PAGE)
+class Subscribe(Request):
+    """Asks for all events after sequence `after`, then for new ones, as far as the credit (bytes) lasts."""
+
+    after: Count = 0
+    credit: _Credit = limits.CREDIT_BYTES_DEFAULT
+    aggregate_prefix: _Prefix = None
+    types: _Types = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Ping:
-    """Are you there?"""
+@request(8, answer=None)
+class Credit(Request):
+    """Adds this many bytes to the credit of a subscription. Has request id 0 and no answer."""
+
+    subscription: _RequestId
+    credit: _Credit
 
 
-Request: TypeAlias = (
-    Append | Send | Hello | Read | ReadAll | Version | FindCommand | Subscribe | Credit | Unsubscribe | Stats | Ping
-    | BrokerRequest
-)  # fmt: skip
+@request(9)
+class Unsubscribe(Request):
+    """Ends a subscription, or a pull that waits."""
+
+    subscription: _RequestId
+
+
+@request(10)
+class Stats(Request):
+    """Asks for the server's counters."""
+
+
+@request(11)
+class Ping(Request):
+    """Asks whether the server still answers."""
+
+
+@request(12, answer=AnswerCode.OUTCOMES, frozen=False)
+class Send(Request):
+    """Has these commands handled by the domain, those of one aggregate in this order."""
+
+    commands: Annotated[Sequence[WireCommand], UncheckedRows(4)]
 
 
 def check_command(command: WireCommand) -> None:
-    """Raises InvalidArgument where a limit is broken."""
+    """Raises InvalidArgument if a limit is broken."""
     name, aggregate_id, command_id, payload = command
     check_text("type", name, 1, TYPE_BYTES_MAX)
     check_text("aggregate_id", aggregate_id)
@@ -191,20 +147,3 @@ def check_command(command: WireCommand) -> None:
             limit=limits.PAYLOAD_BYTES_MAX,
             value=len(payload),
         )
-
-
-def _check_prefix(prefix: Scalar) -> None:
-    if prefix is not None:
-        check_text("aggregate_prefix", prefix, 0)
-
-
-def _check_types(types: Sequence[Scalar]) -> None:
-    if len(types) > limits.TYPES_MAX:
-        raise InvalidArgument(
-            f"{len(types)} event types, the limit is {limits.TYPES_MAX}",
-            field="types",
-            limit=limits.TYPES_MAX,
-            value=len(types),
-        )
-    for name in types:
-        check_text("types", name)

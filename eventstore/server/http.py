@@ -1,4 +1,4 @@
-"""`/metrics` and `/health` over HTTP, on a thread of its own: a slow scraper never delays an append."""
+"""Serves `/metrics` and `/health` over HTTP on a separate thread, so that a slow scraper never delays an append."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
-from eventstore.server.settings import cannot_listen, parse_address
+from eventstore.metrics import Stats
+from eventstore.server.bootstrap import cannot_listen, parse_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from wsgiref.types import StartResponse, WSGIEnvironment
 
 _POLL_SECONDS = 0.1  # how long stopping may take
-Health = Callable[[], dict[str, str | int | bool | None]]
 
 
 class _Server(ThreadingMixIn, WSGIServer):
@@ -30,12 +30,12 @@ class _Server(ThreadingMixIn, WSGIServer):
     def get_request(self) -> tuple[socket.socket, object]:
         try:
             return super().get_request()
-        except OSError:  # out of file descriptors; without a pause this thread would ask again and again
+        except OSError:  # out of file descriptors; without a pause this thread would retry in a busy loop
             time.sleep(_POLL_SECONDS)
             raise
 
     def server_bind(self) -> None:
-        """Without the base class's question to the name service, which may take seconds to be answered."""
+        """Skips the base class's name lookup, which may take seconds."""
         TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
         self.setup_environ()
@@ -49,8 +49,8 @@ class _Quiet(WSGIRequestHandler):
 
 
 @contextmanager
-def http_server(address: str | None, registry: CollectorRegistry, health: Health) -> Iterator[str | None]:
-    """Serves until the block ends; gives HOST:PORT where it listens. None: serves nothing.
+def http_server(address: str | None, registry: CollectorRegistry, health: Callable[[], Stats]) -> Iterator[str | None]:
+    """Serves until the block ends; yields the HOST:PORT it listens on. Serves nothing if `address` is None.
 
     Raises:
         FolderRefused: it cannot listen there.
@@ -67,10 +67,10 @@ def http_server(address: str | None, registry: CollectorRegistry, health: Health
             answer: Iterable[bytes] = metrics(environ, start_response)
             return answer
         if path == "/health":
-            figures = health()
-            status = "200 OK" if figures.get("healthy") else "503 Service Unavailable"
+            stats = health()
+            status = "200 OK" if stats.get("healthy") else "503 Service Unavailable"
             start_response(status, [("Content-Type", "application/json")])
-            return [json.dumps(figures).encode() + b"\n"]
+            return [json.dumps(stats).encode() + b"\n"]
         start_response("404 Not Found", [("Content-Type", "text/plain")])
         return [b"there are /metrics and /health\n"]
 

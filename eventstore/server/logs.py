@@ -1,4 +1,4 @@
-"""Structured logs on standard error: one line an event, for people (`console`) or for machines (`json`)."""
+"""Structured logs on standard error: one line per event, for people (`console`) or for machines (`json`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import structlog
 
 
 def configure_logs(log_format: str, level: str) -> None:
-    """Sends everything, also what libraries log, through structlog."""
+    """Sends all log records, including those of libraries, through structlog."""
     shared: list[structlog.typing.Processor] = [
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),

@@ -1,8 +1,8 @@
 """Runs a server: opens the store, opens the listener, serves, and stops in order.
 
-Stopping (SIGTERM, SIGINT): no new connections, GOODBYE to the clients, appends and messages on their way are made durable and
-answered, pulls that wait are sent away, then sync and close. A poisoned store stops the server with an error: what is on disk
-has to be judged by a new start. A poisoned broker does not (see `broker_service`).
+On SIGTERM or SIGINT it accepts no more connections, sends GOODBYE to the clients, makes appends and messages in flight durable
+and answers them, ends waiting pulls, then syncs and closes. A poisoned store stops the server with an error, because only a
+restart can judge what is on disk. A poisoned broker does not stop it (see `broker.service`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 import trio
@@ -18,46 +19,36 @@ import trio
 from eventstore import __version__
 from eventstore.broker.broker import Broker, open_broker
 from eventstore.domain.domain import Domain
-from eventstore.domain.loading import load
-from eventstore.domain.running import Running
-from eventstore.protocol.requests import (
-    Append,
-    Credit,
-    FindCommand,
-    Read,
-    ReadAll,
-    Request,
-    Send,
-    Subscribe,
-    Unsubscribe,
-    Version,
-)
-from eventstore.server.broker_metrics import BrokerCollector
-from eventstore.server.broker_service import BrokerService
-from eventstore.server.commands import Commands
-from eventstore.server.dispatch import Dispatch, Route
-from eventstore.server.gate import Gate
-from eventstore.server.http import http_server
-from eventstore.server.incoming import Incoming
-from eventstore.server.intake import Intake
-from eventstore.server.listening import (
+from eventstore.domain.import_path import load
+from eventstore.domain.runtime import DomainRuntime
+from eventstore.metrics import Source, Stats, read_stats
+from eventstore.server.bootstrap import (
     bind,
-    bounds,
     calm_collector,
     gate_limits,
     listen,
     raise_descriptor_limit,
     stop_on_signals,
 )
-from eventstore.server.mailroom import ServerMailboxes, collect_figures, embedded_below, mailboxes_of
-from eventstore.server.metrics import registry_of
-from eventstore.server.publishing import Publishing, check_publish
-from eventstore.server.reactions import Reactions
-from eventstore.server.reads import Reads
-from eventstore.server.settings import ServerSettings
-from eventstore.server.subscriptions import Subscriptions
+from eventstore.server.broker.broker_metrics import BrokerCollector
+from eventstore.server.broker.service import BrokerService, broker_source
+from eventstore.server.http import http_server
+from eventstore.server.mailbox_metrics import MAILBOX_METRICS
+from eventstore.server.mailbox_wiring import ArrivalOrder, ServerMailboxes, embedded_access, make_mailboxes
+from eventstore.server.net.gate import Gate
+from eventstore.server.outbox.local_outbox import PUBLISHING_METRICS, Publishing, check_publish
+from eventstore.server.prometheus import registry_of
+from eventstore.server.reaction_runner import Reactions
+from eventstore.server.requests.append_batcher import AppendBatcher
+from eventstore.server.requests.command_batcher import CommandBatcher
+from eventstore.server.requests.command_replies import CommandReplies
+from eventstore.server.requests.dispatch import DISPATCH_METRICS, Dispatch
+from eventstore.server.requests.read_requests import ReadRequests
+from eventstore.server.requests.subscriptions import SUBSCRIPTION_METRICS, Subscriptions
+from eventstore.settings.server import ServerSettings
 from eventstore.store.committer import Committer
-from eventstore.store.embedded import EmbeddedStore, Stats, collect_stats, open_store
+from eventstore.store.embedded import EmbeddedStore, open_store
+from eventstore.store.store_stats import STORE_METRICS
 
 _REACTIONS = "reactions.json"
 _BROKER = "broker"
@@ -65,15 +56,15 @@ _BROKER = "broker"
 
 @dataclass(slots=True)
 class Server:
-    """A server that is serving. `address` is where; `stop` ends it in order."""
+    """A running server. `stop` ends it in order."""
 
     address: str
     http_address: str | None
     store: EmbeddedStore
     broker: BrokerService | None
     gate: Gate
-    intake: Intake
-    commands: Commands
+    appends: AppendBatcher
+    commands: CommandBatcher
     mailboxes: ServerMailboxes
     stopping: trio.Event
 
@@ -82,18 +73,16 @@ class Server:
 
 
 async def serve(settings: ServerSettings, *, task_status: trio.TaskStatus[Server] = trio.TASK_STATUS_IGNORED) -> None:
-    """Serves until it is told to stop. What can be wrong with the settings shows before the data folder is made.
+    """Serves until `Server.stop` is called. Wrong settings are reported before the data folder is created.
 
     Raises:
         DomainRefused: the domain cannot be loaded.
-        FolderRefused, Corrupt: the data folder cannot be opened, or an address cannot be listened on.
+        FolderRefused, Corrupt: the data folder cannot be opened, or an address cannot be bound.
         Poisoned: the disk failed while serving.
     """
     log = structlog.get_logger("eventstore.server")
     raise_descriptor_limit()
     domain = Domain() if settings.domain is None else load(settings.domain)
-    settings.store()
-    settings.broker_settings()
     check_publish(settings.publish, with_broker=settings.broker)
     if settings.http is not None:
         bind(settings.http, "http").close()
@@ -106,7 +95,7 @@ async def _serve(
     settings: ServerSettings, domain: Domain, listener: socket.socket, task_status: trio.TaskStatus[Server]
 ) -> None:
     log = structlog.get_logger("eventstore.server")
-    async with open_store(settings.data, settings.store()) as store:
+    async with open_store(settings.data, settings.store_settings) as store:
         async with _broker_of(settings) as broker, _listening(settings, store, broker, domain, listener) as server:
             calm_collector()
             log.info(
@@ -134,14 +123,14 @@ async def _serve(
 
 @asynccontextmanager
 async def _broker_of(settings: ServerSettings) -> AsyncIterator[Broker | None]:
-    """The broker beside the store, whose lock on the data folder is held by now; None where there is to be none."""
+    """Opens the broker next to the store, which already holds the lock of the data folder; None if it is switched off."""
     if not settings.broker:
         yield None
         return
-    async with open_broker(settings.data / _BROKER, settings.broker_settings()) as broker:
+    async with open_broker(settings.data / _BROKER, settings.broker_settings) as broker:
         for group, topic, queue, before, now in broker.clamped:
             structlog.get_logger("eventstore.server").warning(
-                "an offset outside of its queue was brought into it",
+                "an offset outside its queue was clamped",
                 group=group,
                 topic=topic,
                 queue=queue,
@@ -156,75 +145,76 @@ async def _listening(
     settings: ServerSettings, store: EmbeddedStore, broker: Broker | None, domain: Domain, listener: socket.socket
 ) -> AsyncIterator[Server]:
     async with trio.open_nursery() as nursery:
-        below = embedded_below(store)
-        commands, incoming = Commands(domain, below), Incoming(settings.incoming_bytes_max)
-        mailboxes = mailboxes_of(Running(domain, below.read_events), below, bounds(settings), commands.answer)
-        commands.deliver_to(mailboxes)
+        gate, access, order = Gate(listener, gate_limits(settings)), embedded_access(store), ArrivalOrder()
+        replies = CommandReplies(gate, access)
+        mailboxes = make_mailboxes(DomainRuntime(domain, access.read_events), access, settings.mailbox_options, replies.answer)
         await nursery.start(mailboxes.run)
-        intake = Intake(mailboxes)
-        intake.go_behind(commands.end_turn)
-        commands.go_behind(intake.end_turn)
-        reads, subscriptions = Reads(store.engine, nursery), Subscriptions(store.committer, nursery)
-        reactions = Reactions(store, settings.data / _REACTIONS, domain, mailboxes, below)
-        service = None if broker is None else BrokerService(broker, nursery)
+        appends = AppendBatcher(gate, mailboxes, order)
+        commands = CommandBatcher(gate, domain, mailboxes, replies, order)
+        reads, subscriptions = ReadRequests(gate, store.engine, nursery), Subscriptions(gate, store.committer, nursery)
+        reactions = Reactions(store, settings.data / _REACTIONS, domain, mailboxes, access)
+        service = None if broker is None else BrokerService(gate, broker, nursery)
         publishing = Publishing(store, broker, settings.publish, settings.data)
 
         def end_turn() -> None:
-            commands.end_turn()
-            intake.end_turn()
+            order.end_turn()
             if service is not None:
                 service.end_turn()
-            incoming.end_turn()
 
-        def figures() -> Stats:
-            counted = {**dispatch.figures(), "subscriptions": subscriptions.count}
-            found = {**collect_stats(store), **collect_figures(mailboxes), **counted}
+        def stats() -> Stats:
+            found = read_stats(sources)
             if service is not None:
-                found |= {**service.figures(), **publishing.figures()}
                 found["attention"] = found["attention"] or service.attention or publishing.attention
             return found
 
-        routes = _routes(intake, commands, reads, subscriptions, service)
-        node = None if broker is None else broker.opened.node
-        dispatch = Dispatch(store.opened.uuid, settings.requests_max, routes, figures, node)
-        gate = Gate(listener, gate_limits(settings), dispatch.handle, end_turn)
-        for part in (commands, intake, incoming, reads, subscriptions, dispatch):
-            part.connect(gate)
+        routes = appends.routes | commands.routes | reads.routes | subscriptions.routes
         if service is not None:
-            service.connect(gate)
+            routes |= service.routes
+        node = None if broker is None else broker.opened.node
+        dispatch = Dispatch(gate, store.opened.uuid, settings.requests_max, routes, stats, node)
+        sources = _sources(store, mailboxes, dispatch, subscriptions, service, publishing)
 
         def health() -> Stats:
-            healthy = store.engine.failed is None and not intake.stopping
-            return {"healthy": healthy, "reactions_failure": reactions.failure, **figures()}
+            healthy = store.engine.failed is None and not appends.stopping
+            return {"healthy": healthy, "reactions_failure": reactions.failure, **stats()}
 
-        registry = registry_of(figures)
+        registry = registry_of(sources)
         if broker is not None:
             registry.register(BrokerCollector(broker))
         with http_server(settings.http, registry, health) as http_address:
             listen(listener, settings.listen)
-            nursery.start_soon(gate.run, _Room(store.committer, mailboxes))
-            nursery.start_soon(gate.keep_house)
+            nursery.start_soon(gate.run, dispatch.handle, end_turn, _Backlog(store.committer, mailboxes))
+            nursery.start_soon(gate.run_timeouts)
             nursery.start_soon(reactions.run)
             nursery.start_soon(publishing.run)
             host, port = listener.getsockname()[:2]
             address = f"tcp://{host}:{port}"
-            yield Server(address, http_address, store, service, gate, intake, commands, mailboxes, trio.Event())
+            yield Server(address, http_address, store, service, gate, appends, commands, mailboxes, trio.Event())
             nursery.cancel_scope.cancel()
 
 
-def _routes(
-    intake: Intake, commands: Commands, reads: Reads, subscriptions: Subscriptions, service: BrokerService | None
-) -> dict[type[Request], Route]:
-    routes: dict[type[Request], Route] = {
-        Append: intake.append, Send: commands.send, Read: reads.read, ReadAll: reads.read_all, Version: reads.version,
-        FindCommand: reads.find_command, Subscribe: subscriptions.begin, Credit: subscriptions.credit,
-        Unsubscribe: subscriptions.end,
-    }  # fmt: skip
-    return routes if service is None else routes | service.routes
+def _sources(
+    store: EmbeddedStore,
+    mailboxes: ServerMailboxes,
+    dispatch: Dispatch,
+    subscriptions: Subscriptions,
+    broker: BrokerService | None,
+    publishing: Publishing,
+) -> list[Source[Any]]:
+    """Returns all metrics of a server, in the order they are shown."""
+    sources: list[Source[Any]] = [
+        Source(STORE_METRICS, lambda: store),
+        Source(MAILBOX_METRICS, mailboxes.stats),
+        Source(DISPATCH_METRICS, lambda: dispatch),
+        Source(SUBSCRIPTION_METRICS, lambda: subscriptions),
+    ]
+    if broker is not None:
+        sources += [broker_source(broker), Source(PUBLISHING_METRICS, lambda: publishing)]
+    return sources
 
 
-class _Room:
-    """What holds the gate back: too much on its way to the disk. (A full mailbox does not: it would hold up everybody.)"""
+class _Backlog:
+    """Full while too much is on its way to the disk. A full mailbox does not count: it would stop all clients."""
 
     def __init__(self, committer: Committer, mailboxes: ServerMailboxes) -> None:
         self._committer = committer
@@ -232,7 +222,7 @@ class _Room:
 
     @property
     def full(self) -> bool:
-        return self._committer.full or self._mailboxes.passage_full
+        return self._committer.full or self._mailboxes.fast_path_full
 
     @property
     def writing(self) -> bool:
@@ -247,7 +237,7 @@ class _Room:
 
 
 async def _until_stopped(server: Server) -> None:
-    """Returns when told to stop, or when the store is poisoned."""
+    """Waits until `stop` is called or the store is poisoned."""
     async with trio.open_nursery() as nursery:
 
         async def either(event: trio.Event) -> None:
@@ -259,7 +249,7 @@ async def _until_stopped(server: Server) -> None:
 
 
 async def _wind_down(server: Server, timeout_s: float) -> None:
-    server.intake.stopping = server.commands.stopping = True
+    server.appends.stopping = server.commands.stopping = True
     if server.broker is not None:
         server.broker.stop()
     server.gate.say_goodbye()
@@ -272,10 +262,10 @@ async def _wind_down(server: Server, timeout_s: float) -> None:
 
 
 async def run(settings: ServerSettings) -> None:
-    """What `eventstore serve` does: `serve` until a signal."""
+    """Runs `serve` until a signal; this is `eventstore serve`."""
     async with trio.open_nursery() as nursery:
-        asked = trio.Event()
-        await nursery.start(stop_on_signals, asked)
+        stopping = trio.Event()
+        await nursery.start(stop_on_signals, stopping)
         server: Server = await nursery.start(serve, settings)
-        await asked.wait()
+        await stopping.wait()
         server.stop()

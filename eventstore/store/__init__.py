@@ -1,4 +1,4 @@
-"""The event store proper: commits of aggregates in event files, their uniqueness, their order, their replay.
+"""The event store: appends commits, keeps versions and command ids unique, sorts event files and reads them.
 
-Import the module that is needed; readers (`commit`, `page`, `index`) import neither trio nor lmdb.
+Import the module you need: modules that only read files import neither trio nor lmdb.
 """

@@ -1,4 +1,4 @@
-"""The embedded store: the public methods, in the process of its user, on trio, without a server."""
+"""The embedded store: the public methods in the caller's own process, on trio, without a server."""
 
 from __future__ import annotations
 
@@ -12,37 +12,39 @@ from typing import Final, TypeVar
 import trio
 
 from eventstore.allocator import expect_large_buffers
-from eventstore.chunks.files import Files
-from eventstore.config import StoreSettings
-from eventstore.errors import Closed, EventStoreError, InvalidArgument, VersionConflict, again
+from eventstore.chunks.files import Files, NotCached
+from eventstore.errors import Closed, EventStoreError, InvalidArgument
 from eventstore.fields import check_int, check_text
+from eventstore.metrics import Source, Stats, read_stats
 from eventstore.model import VERSION_MAX, CaughtUp, Commit, Committed, Event, ExpectedVersion, NewEvent
-from eventstore.store import appending
-from eventstore.store.appending import COMMITTED, CONFLICT, DUPLICATE
+from eventstore.records.cursors import AggregateCursor, LogCursor
+from eventstore.records.event_filter import EventFilter, event_filter
+from eventstore.records.event_page import decode_page
+from eventstore.records.raw_commit import CommitResult, RawCommit, encode_commit, encode_commits
+from eventstore.settings.store import StoreSettings
 from eventstore.store.committer import Committer
-from eventstore.store.cursors import AggregateCursor, LogCursor
+from eventstore.store.data_folder import DIRECTORY
 from eventstore.store.engine import Engine
-from eventstore.store.event_filter import EventFilter, event_filter
 from eventstore.store.maintenance import ChildSorter, Maintenance, ThreadSorter
-from eventstore.store.opening import DIRECTORY, OpenReport, OpenStore, open_folder
-from eventstore.store.page import decode_page
-from eventstore.store.raw_commit import Outcome, RawCommit, encode_commit, encode_commits, named_expected
-from eventstore.store.reading import IN_PLACE_BYTES_MAX, NotCached, Page
-from eventstore.store.scanning import ScanPage
+from eventstore.store.opening import OpenReport, OpenStore, open_folder
+from eventstore.store.read.checked_reads import IN_PLACE_BYTES_MAX
+from eventstore.store.read.replay import ReplayPage
+from eventstore.store.read.scan import ScanPage
+from eventstore.store.store_stats import STORE_METRICS
 from eventstore.store.streams import EventStream, Item, SubscriptionStream
+from eventstore.store.submission import Submission, to_result
 
-# So many commits of one call are one batch, and then others have their turn: about a millisecond.
+# Commits of one call that form one batch before other tasks may run: about a millisecond.
 _COMMITS_PER_TURN: Final = 256
-# Threads that may wait for the disk at once: apart, so that slow scans do not hold up replays, nor either of them what runs on
-# trio's own threads (the switch of a sorted file, the preload file, closing). Writes and syncs have threads of their own.
+# Threads that may wait for the disk at once. The limits are separate, so that slow scans do not delay replays, and neither
+# delays the work on trio's own threads (switching a sorted file, the preload file, closing). Writes and syncs have their own.
 _SCANS_MAX: Final = 8
 _REPLAYS_MAX: Final = 16
 Read = TypeVar("Read")
-Stats = dict[str, str | int | bool | None]
 
 
 class EmbeddedStore:
-    """An open store. Made by `open_store`; safe to use from any task of the same trio run."""
+    """An open store. Create it with `open_store`; any task of the same trio run may use it."""
 
     def __init__(self, opened: OpenStore, committer: Committer, maintenance: Maintenance) -> None:
         self.opened = opened
@@ -50,8 +52,8 @@ class EmbeddedStore:
         self.committer = committer
         self.maintenance = maintenance
         self._closed = False
-        self._reading = 0
-        self._read = trio.lowlevel.ParkingLot()
+        self._reads_in_flight = 0
+        self._read_finished = trio.lowlevel.ParkingLot()
         self._scans = trio.CapacityLimiter(_SCANS_MAX)
         self._replays = trio.CapacityLimiter(_REPLAYS_MAX)
 
@@ -65,13 +67,14 @@ class EmbeddedStore:
     ) -> Committed:  # fmt: skip
         """Appends the events of one command; durable on return.
 
-        Cancelled while it waits for the disk, it leaves open whether the commit is stored; the same command id tells.
+        If the call is cancelled while it waits for the disk, the commit may or may not be stored; append again with the same
+        command id to find out.
 
         Raises:
             VersionConflict: the aggregate is at another version than `expected_version`.
             CommandIdReused: the command id was used for other content.
             InvalidArgument: a limit is broken.
-            StorageFull, Poisoned: the disk does not take it.
+            StorageFull, Poisoned: it cannot be written to disk.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         self._check_open()
@@ -79,19 +82,20 @@ class EmbeddedStore:
         await self._wait_for_room()
         submission = self._submit([raw])
         await submission.wait()
-        outcome = _public(raw, submission.outcomes[0])
+        outcome = to_result(raw, submission.outcomes[0])
         if isinstance(outcome, EventStoreError):
             raise outcome
         return outcome
 
-    async def append_many(self, commits: Iterable[Commit]) -> list[Outcome]:
-        """Appends each commit, whole or not at all, in this order; what became of each: Committed or an error.
+    async def append_many(self, commits: Iterable[Commit]) -> list[CommitResult]:
+        """Appends each commit, whole or not at all, in this order. Returns Committed or an error for each.
 
-        Cancelled while it waits for the disk, it leaves open which commits are stored; the same command ids tell.
+        If the call is cancelled while it waits for the disk, any of the commits may be stored; append them again with the same
+        command ids to find out.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         self._check_open()
-        submissions: list[tuple[list[RawCommit | InvalidArgument], _Submission]] = []
+        submissions: list[tuple[list[RawCommit | InvalidArgument], Submission]] = []
         remaining = iter(commits)
         while group := list(islice(remaining, _COMMITS_PER_TURN)):
             if submissions:
@@ -99,11 +103,11 @@ class EmbeddedStore:
             raw = encode_commits(group)
             await self._wait_for_room()
             submissions.append((raw, self._submit([each for each in raw if not isinstance(each, InvalidArgument)])))
-        outcomes: list[Outcome] = []
+        outcomes: list[CommitResult] = []
         for raw, submission in submissions:
             await submission.wait()
             stored = iter(submission.outcomes)
-            outcomes += [each if isinstance(each, InvalidArgument) else _public(each, next(stored)) for each in raw]
+            outcomes += [each if isinstance(each, InvalidArgument) else to_result(each, next(stored)) for each in raw]
         return outcomes
 
     def _check_open(self) -> None:
@@ -114,8 +118,8 @@ class EmbeddedStore:
         await self.committer.wait_for_room()
         self._check_open()
 
-    def _submit(self, commits: list[RawCommit]) -> _Submission:
-        submission = _Submission()
+    def _submit(self, commits: list[RawCommit]) -> Submission:
+        submission = Submission()
         self.committer.submit(commits, submission.deliver, trio.lowlevel.current_task())
         self.committer.kick()
         return submission
@@ -124,7 +128,7 @@ class EmbeddedStore:
         self, aggregate_id: str, from_version: int = 1, to_version: int | None = None,
         backwards: bool = False, limit: int | None = None,
     ) -> EventStream:  # fmt: skip
-        """The aggregate's events in order of version, both ends inclusive; none where it does not exist."""
+        """Iterates over the aggregate's events by version, both ends inclusive; yields nothing if it does not exist."""
         cursor = AggregateCursor(aggregate_id, from_version, to_version, backwards, limit)
 
         async def turn_page() -> list[Event]:
@@ -133,8 +137,8 @@ class EmbeddedStore:
 
         return EventStream(cursor, turn_page)
 
-    async def read_page(self, aggregate_id: str, low: int, high: int, backwards: bool) -> Page:
-        """One page of raw records (see `Engine.replay`): at once where they are cached, else on a worker thread."""
+    async def read_page(self, aggregate_id: str, low: int, high: int, backwards: bool) -> ReplayPage:
+        """Reads one page of raw records (see `Engine.replay`): in place if they are cached, else on a worker thread."""
         self._check_open()
         try:
             page = self.engine.replay(aggregate_id, low, high, backwards, IN_PLACE_BYTES_MAX, cached_only=True)
@@ -148,23 +152,23 @@ class EmbeddedStore:
         return await self._on_thread(lambda: replay(aggregate_id, low, high, backwards, bytes_max), self._replays)
 
     async def _on_thread(self, read: Callable[[], Read], limiter: trio.CapacityLimiter) -> Read:
-        """What `read` says; files stay open for it."""
-        self._reading += 1
+        """Calls `read` on a worker thread; files stay open meanwhile."""
+        self._reads_in_flight += 1
         try:
             return await trio.to_thread.run_sync(read, limiter=limiter)
         finally:
-            self._reading -= 1
-            self._read.unpark_all()
+            self._reads_in_flight -= 1
+            self._read_finished.unpark_all()
 
     async def version(self, aggregate_id: str) -> int:
-        """The version of the aggregate's last event; 0 where it does not exist."""
+        """Returns the version of the aggregate's last event; 0 if it does not exist."""
         check_text("aggregate_id", aggregate_id)
         await trio.lowlevel.checkpoint()
         self._check_open()
         return self.engine.version(aggregate_id)
 
     async def find_command(self, aggregate_id: str, command_id: str) -> Committed | None:
-        """What the command became, if it was appended."""
+        """Returns the result of a command that was appended, else None."""
         check_text("aggregate_id", aggregate_id)
         check_text("command_id", command_id)
         await trio.lowlevel.checkpoint()
@@ -176,7 +180,7 @@ class EmbeddedStore:
         self, after: int = 0, types: Iterable[str] | None = None, aggregate_prefix: str | None = None,
         limit: int | None = None, from_time: int | datetime | None = None, to_time: int | datetime | None = None,
     ) -> EventStream:  # fmt: skip
-        """The events behind sequence `after`, in commit order, that pass every filter given; ends at the present.
+        """Iterates over the events after sequence `after`, in commit order, that pass all filters; ends at the last event.
 
         Times are microseconds since 1970 or aware datetimes, both ends inclusive.
         """
@@ -188,7 +192,7 @@ class EmbeddedStore:
         return EventStream(cursor, turn_page)
 
     async def scan_page(self, after: int, wanted: EventFilter, events_max: int | None = None) -> ScanPage:
-        """One page of raw records (see `Engine.scan`), read on a worker thread."""
+        """Reads one page of raw records (see `Engine.scan`) on a worker thread."""
         self._check_open()
         bytes_max = self.opened.settings.page_bytes
         return await self._on_thread(lambda: self.engine.scan(after, wanted, bytes_max, events_max), self._scans)
@@ -196,66 +200,39 @@ class EmbeddedStore:
     def subscribe(
         self, after: int = 0, types: Iterable[str] | None = None, aggregate_prefix: str | None = None
     ) -> SubscriptionStream:
-        """As `read_all`, but goes on with what is appended, until the store is closed; CaughtUp comes once, between the
-        two. Iterating raises Closed in the end.
+        """Iterates like `read_all`, then continues with new events until the store is closed, and raises Closed. Yields
+        CaughtUp once, between stored and new events.
         """
         check_int("after", after, 0, VERSION_MAX)
-        wanted, told = event_filter(types, aggregate_prefix), False
+        wanted, caught_up = event_filter(types, aggregate_prefix), False
 
         async def follow_on() -> list[Item]:
-            nonlocal after, told
-            while told and self.engine.visible_sequence <= after and not self._closed:
+            nonlocal after, caught_up
+            while caught_up and self.engine.visible_sequence <= after and not self._closed:
                 await self.committer.advanced.park()
             page = await self.scan_page(after, wanted)
             items: list[Item] = list(wanted.select(decode_page(page.records), after))
             after = max(after, page.next)
-            if page.at_end and not told:
-                told = True
+            if page.at_end and not caught_up:
+                caught_up = True
                 items.append(CaughtUp(after))
             return items
 
         return SubscriptionStream(follow_on)
 
     async def stats(self) -> Stats:
-        """Figures of this store, by name."""
+        """Returns statistics of this store, by name."""
         await trio.lowlevel.checkpoint()
         self._check_open()
-        return collect_stats(self)
+        return read_stats([Source(STORE_METRICS, lambda: self)])
 
     async def aclose(self) -> None:
-        """Waits for appends and reads on their way, and refuses new ones; subscriptions end with Closed."""
+        """Refuses new calls and waits for appends and reads in flight; subscriptions end with Closed."""
         self._closed = True
         await self.committer.drain()
         self.committer.advanced.unpark_all()
-        while self._reading:
-            await self._read.park()
-
-
-class _Submission:
-    """Commits on their way to the disk, and the task that waits for their outcomes, if it does."""
-
-    def __init__(self) -> None:
-        self.outcomes: list[appending.Outcome] = []
-        self._delivered = False
-        self._waiting: trio.lowlevel.Task | None = None
-
-    def deliver(self, outcomes: list[appending.Outcome]) -> None:
-        self.outcomes, self._delivered = outcomes, True
-        if self._waiting is not None:
-            trio.lowlevel.reschedule(self._waiting)
-            self._waiting = None
-
-    async def wait(self) -> None:
-        """Returns when the outcomes are there."""
-        if self._delivered:
-            await trio.lowlevel.cancel_shielded_checkpoint()  # the others have their turn, the answer is not lost
-        else:
-            self._waiting = trio.lowlevel.current_task()
-            await trio.lowlevel.wait_task_rescheduled(self._give_up)
-
-    def _give_up(self, _: object) -> trio.lowlevel.Abort:
-        self._waiting = None  # the commits are on their way and will be there or not; nobody waits for the answer
-        return trio.lowlevel.Abort.SUCCEEDED
+        while self._reads_in_flight:
+            await self._read_finished.park()
 
 
 @asynccontextmanager
@@ -268,7 +245,7 @@ async def open_store(
 ) -> AsyncIterator[EmbeddedStore]:
     """Opens, or creates, the store in the folder `path` for this process alone. On trio only.
 
-    `files` and `directory` replace the disk; they are for tests.
+    `files` and `directory` replace the disk in tests.
 
     Raises:
         FolderRefused, Corrupt: the folder cannot be opened.
@@ -276,7 +253,7 @@ async def open_store(
     """
     if not trio.lowlevel.in_trio_run():
         raise InvalidArgument(
-            "an embedded store needs trio; run the program with trio.run(main), or connect to a server, also on asyncio",
+            "an embedded store needs trio; use trio.run(main), or connect to a server, which works on asyncio too",
             field="event loop",
         )
     settings, path = settings or StoreSettings(), Path(path)
@@ -299,7 +276,7 @@ async def open_store(
             error = None
             try:
                 yield store
-            except Exception as raised:  # leaves the nursery as what it is, not in an ExceptionGroup
+            except Exception as raised:  # leaves the nursery unwrapped, not in an ExceptionGroup
                 error = raised
             finally:
                 with trio.CancelScope(shield=True):
@@ -316,43 +293,5 @@ async def open_store(
 async def _write_preload(opened: OpenStore, settings: StoreSettings) -> None:
     while settings.preload_aggregates:
         await trio.sleep(settings.preload_interval_s)
-        recent = opened.engine.known.recent(settings.preload_aggregates)
+        recent = opened.engine.version_cache.recent(settings.preload_aggregates)
         await trio.to_thread.run_sync(opened.preload.write, recent)
-
-
-def collect_stats(store: EmbeddedStore) -> Stats:
-    engine, committer = store.engine, store.committer
-    headers = engine.files.headers
-    return {
-        "store": str(store.opened.uuid),
-        "durability": store.opened.settings.durability,
-        "events": engine.visible_sequence,
-        "event_files": len(headers),
-        "sorted_files": sum(header.sorted for header in headers),
-        "unsorted_files": len(engine.tail.files),
-        "known_aggregates": len(engine.known),
-        "known_misses": engine.known.misses,
-        "duplicates": engine.appender.duplicates,
-        "conflicts": engine.appender.conflicts,
-        "refused": engine.appender.refused,
-        "batches": committer.batches,
-        "batches_in_place": committer.batches_in_place,
-        "write_microseconds": round(committer.write_seconds * 1_000_000),
-        "waiting_bytes": committer.waiting_bytes,
-        "sort_failures": store.maintenance.failures,
-        "sort_stopped_at_file": store.maintenance.stopped_at,
-        "directory_damaged": engine.directory.distrusted is not None,
-        "attention": store.maintenance.attention or store.maintenance.index_attention or engine.directory.attention,
-        "torn_bytes_at_start": store.report.torn_bytes,
-        "poisoned": engine.failed is not None,
-    }
-
-
-def _public(commit: RawCommit, outcome: appending.Outcome) -> Outcome:
-    status, first, second = outcome
-    if isinstance(first, EventStoreError):
-        return again(first)
-    if status == CONFLICT:
-        return VersionConflict(commit[0], named_expected(commit[1]), first)
-    assert status in (COMMITTED, DUPLICATE)
-    return Committed(commit[0], first, second, duplicate=status == DUPLICATE)

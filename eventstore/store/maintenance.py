@@ -1,12 +1,12 @@
-"""Sorting in the background: completed files, one at a time, in a child process; then the switch, then the directory.
+"""Sorts completed files in the background, one at a time in a child process, and repairs damaged indexes.
 
-In between each step leaves a store that answers everything: memory covers the file until the directory does. An index
-that turns out to be damaged is built again from its file beside that.
+Each file is sorted, then switched, then added to the directory. After each step the store answers every request: memory covers
+the file until the directory does.
 
-Files are sorted strictly in their order, and one that is corrupt stops those behind it. It cannot be passed over: memory
-answers for unsorted files and is asked first, so a later file that only the directory knew would be hidden behind what
-memory says of the earlier one, and an old version would count as the current one. Everything goes on being served, but each
-further file stays in memory; so `attention` says which file it is and what to do, until it was put back.
+Files are sorted strictly in order, and a corrupt one stops the later ones. It cannot be skipped: lookups read the memory of
+unsorted files first, so the earlier file in memory would hide a later one that only the directory holds, and an old
+version would count as the current one. The store keeps serving, but each further file stays in memory. So `attention` names
+the file and what to do about it, until the file is restored.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from typing import Protocol
 import trio
 
 from eventstore.errors import Corrupt
-from eventstore.store.directory_start import mark_proven
 from eventstore.store.engine import Engine
-from eventstore.store.sorting import sort_file, switch
+from eventstore.store.memory.tail import TailFile
+from eventstore.store.sorted.directory_recovery import mark_proven
+from eventstore.store.sorted.sorting import sort_file, switch
 from eventstore.store.sorting_process import DAMAGED
-from eventstore.store.tail import TailFile
 
 _log = logging.getLogger(__name__)
 _FORGET_AT_ONCE = 2_000
 _RETRY_SECONDS = 30.0
-_DAMAGED_RETRY_SECONDS_MAX = 600.0  # each time the whole file is read again
+_DAMAGED_RETRY_SECONDS_MAX = 600.0  # each retry reads the whole file
 _SAID_BYTES_MAX = 4096
-# Exit codes of a child that LMDB has aborted, or that read what is not there; other signals come from people and the kernel.
+# Exit codes of a child that LMDB aborted or that touched a missing page; other signals come from operators and the kernel.
 _KILLED_BY_DAMAGE = {-number: number.name for number in (signal.SIGABRT, signal.SIGBUS, signal.SIGSEGV)}
 
 
 class Sorter(Protocol):
-    """The steps that cost time. `token` is part of the names of what `sort` writes: another process uses another.
+    """The steps that take time. `token` is part of the file names that `sort` writes, and unique to the process.
 
     Raises:
         Corrupt: the file, its index or the directory is damaged.
@@ -54,11 +54,11 @@ class Sorter(Protocol):
     async def list_in_directory(self, number: int) -> None: ...
 
     async def prove_directory(self) -> None:
-        """Reads it whole, and returns if all of it is sound."""
+        """Reads the whole directory, and returns if it is sound."""
 
 
 class ChildSorter:
-    """Runs each step in a process of its own."""
+    """Runs each step in a child process."""
 
     def __init__(self, data: Path, directory: Path) -> None:
         self._data = data
@@ -99,13 +99,13 @@ class ChildSorter:
         if code == DAMAGED:
             raise Corrupt(*json.loads(said.splitlines()[-1]))
         if code in _KILLED_BY_DAMAGE and step != "sort":
-            raise Corrupt(str(self._directory), 0, f"whoever reads it is killed ({_KILLED_BY_DAMAGE[code]})")
+            raise Corrupt(str(self._directory), 0, f"a process that reads it is killed ({_KILLED_BY_DAMAGE[code]})")
         if code:
             raise RuntimeError(said.decode(errors="replace").strip() or f"exit code {code}")
 
 
 class ThreadSorter:
-    """Runs each step on a thread: for simulated disks, which another process cannot see."""
+    """Runs each step on a thread, for simulated disks, which a child process cannot see."""
 
     token = ""
 
@@ -124,10 +124,10 @@ class ThreadSorter:
 
 
 class Maintenance:
-    """Sorts what is completed. A failure is logged and tried again later; the store goes on unsorted meanwhile.
+    """Sorts completed files. Logs a failure and retries later; meanwhile the store works with the unsorted file.
 
-    `stopped_at`: the file that is corrupt and holds up those behind it, 0 where there is none. `attention`: that in words,
-    with what to do about it; or which index is damaged and cannot be built again.
+    `stopped_at`: the corrupt file that blocks the later ones, or 0. `attention`: a message for the operator about that file.
+    `index_attention`: a message about a damaged index that cannot be rebuilt.
     """
 
     def __init__(self, engine: Engine, sorter: Sorter) -> None:
@@ -139,7 +139,7 @@ class Maintenance:
         self._damaged: set[int] = set()
         self._token: trio.lowlevel.TrioToken | None = None
         engine.files.on_damage = self._note_damage
-        self._writing = trio.Lock()  # of a sorted file or its index: the temporary files of a number have one name
+        self._writing = trio.Lock()  # of sorted files and indexes: both use the same temporary names
         self._pause = _RETRY_SECONDS
         self.failures = 0
         self.sorted_files = 0
@@ -148,43 +148,43 @@ class Maintenance:
         self.index_attention: str | None = None
 
     def wake(self) -> None:
-        """Something was completed."""
+        """Wakes the sorter after a file was completed."""
         self._wake.set()
 
     async def run(self) -> None:
         self._token = trio.lowlevel.current_trio_token()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._prove)
-            nursery.start_soon(self._mend_indexes)
+            nursery.start_soon(self._repair_indexes)
             await self._sort_completed()
 
     async def _prove(self) -> None:
-        """Reads the directory whole, where it was opened after an unclean stop without that."""
+        """Reads the whole directory if it was opened unproven after an unclean stop."""
         directory = self._engine.directory
         if directory.proven:
             return
         try:
             await self._sorter.prove_directory()
         except Corrupt as error:
-            directory.distrust(error)
-        except Exception as error:  # it stays unproven: the next start reads it whole if this process is killed
-            _log.error("reading the directory whole failed: %s", error)
+            directory.report_damage(error)
+        except Exception as error:  # it stays unproven: if this process is killed, the next start reads all of it
+            _log.error("reading the whole directory failed: %s", error)
         else:
             mark_proven(directory)
-            _log.info("the directory was read whole after the unclean stop, and is sound")
+            _log.info("all of the directory was read after the unclean stop; it is sound")
 
     def _note_damage(self, number: int) -> None:
-        """Readers call it on their threads."""
+        """Records a damaged index; readers call this on their threads."""
         self._damaged.add(number)
         if self._token is not None:
             with contextlib.suppress(trio.RunFinishedError):
-                self._token.run_sync_soon(self._wake_mender)
+                self._token.run_sync_soon(self._wake_index_repair)
 
-    def _wake_mender(self) -> None:
+    def _wake_index_repair(self) -> None:
         self._damage.set()
 
-    async def _mend_indexes(self) -> None:
-        """Builds indexes again that readers found to be damaged. All they say is in the event files."""
+    async def _repair_indexes(self) -> None:
+        """Rebuilds the indexes that readers found damaged. Everything in an index follows from its event file."""
         pause = _RETRY_SECONDS
         while True:
             if not self._damaged:
@@ -196,14 +196,14 @@ class Maintenance:
                     await self._write_index(number)
                 except Exception as error:
                     self.failures += 1
-                    self.index_attention = f"{name} is damaged and could not be built again: {error}"
-                    _log.error("%s. Tried again in %g s", self.index_attention, pause)
+                    self.index_attention = f"{name} is damaged and could not be rebuilt: {error}"
+                    _log.error("%s. Next attempt in %g s", self.index_attention, pause)
                     await trio.sleep(pause)
                     pause = min(2 * pause, _DAMAGED_RETRY_SECONDS_MAX)
                 else:
                     self._damaged.discard(number)
                     self.index_attention, pause = None, _RETRY_SECONDS
-                    _log.warning("%s was damaged, and was built again", name)
+                    _log.warning("%s was damaged and has been rebuilt", name)
 
     async def _write_index(self, number: int) -> None:
         await self._write(number)
@@ -214,10 +214,10 @@ class Maintenance:
         while True:
             self._wake = trio.Event()
             while unsorted := self._unsorted():
-                file = unsorted[0]  # strictly in order, see above
+                file = unsorted[0]  # strictly in order, see the module
                 try:
                     await self._sort(file)
-                except Exception as error:  # disk full, killed child: the event file itself is untouched
+                except Exception as error:  # disk full, child killed: the event file itself is unchanged
                     self._fail(file.number, error)
                     await trio.sleep(self._pause)
                 else:
@@ -240,19 +240,19 @@ class Maintenance:
         if isinstance(error, Corrupt):
             self._pause = _RETRY_SECONDS if self.stopped_at != number else min(2 * self._pause, _DAMAGED_RETRY_SECONDS_MAX)
             self.stopped_at, self.attention = number, f"sorting stopped at event file {number}: {error}. {self._advice(error)}"
-            _log.error("%s Tried again in %g s", self.attention, self._pause)
+            _log.error("%s Next attempt in %g s", self.attention, self._pause)
         else:
             self.stopped_at, self.attention, self._pause = 0, None, _RETRY_SECONDS
-            _log.error("sorting event file %d failed, tried again in %g s: %s", number, self._pause, error)
+            _log.error("sorting event file %d failed, next attempt in %g s: %s", number, self._pause, error)
 
     def _advice(self, error: Corrupt) -> str:
         if Path(str(error.fields["file"])).parent != self._engine.files.folder.path:
-            self._engine.directory.distrust(error)
-            return "Restart: the directory is built again then. Until then this file and all behind it stay in memory."
+            self._engine.directory.report_damage(error)
+            return "Restart: the directory is rebuilt then. Until then this file and all later ones stay in memory."
         return (
-            "Put the file back from a copy (move it into place, the server may go on running); `eventstore verify` on the "
-            "stopped folder tells what else is damaged. Until then this file and all behind it stay in memory, and a "
-            "restart refuses the folder."
+            "Restore the file from a copy (move it into place, the server may keep running); `eventstore verify` on the "
+            "stopped folder lists all damage. Until then this file and all later ones stay in memory, and a restart "
+            "refuses the folder."
         )
 
     async def _sort(self, file: TailFile) -> None:
@@ -263,7 +263,7 @@ class Maintenance:
         except Corrupt as error:
             if error.fields["file"] != self._engine.files.index_name(file.number):
                 raise
-            _log.warning("%s; building it again", error)
+            _log.warning("%s; rebuilding it", error)
             await self._write_sorted(file.number)  # the file is sorted: only its index is written
             await self._sorter.list_in_directory(file.number)
         await self._release(file)
@@ -285,9 +285,9 @@ class Maintenance:
         _log.info("event file %d is sorted", file.number)
 
     async def _forget(self, file: TailFile) -> None:
-        """Drops what the version cache knew of these aggregates from before; a slice at a time, the loop is shared."""
+        """Drops the outdated cache entries of these aggregates, some at a time so as not to block the event loop."""
         ids = iter(file.heads)
         while group := list(islice(ids, _FORGET_AT_ONCE)):
             for aggregate_id in group:
-                self._engine.known.forget(aggregate_id)
+                self._engine.version_cache.forget(aggregate_id)
             await trio.lowlevel.checkpoint()

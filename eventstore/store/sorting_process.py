@@ -1,9 +1,11 @@
-"""The child process that sorts: `python -m eventstore.store.sorting_process {sort|list|prove} DATA NUMBER DIRECTORY TOKEN`.
+"""The child process that sorts event files and reads the directory.
 
-`sort` writes the temporary files of one event file (the parent puts them in place); `list` adds a file that is in
-place to the directory; `prove` reads the directory whole. All may be killed at any time and done again. Runs at the
-lowest priority, and ends when its standard input does, which its parent holds open: an orphan must not go on writing what
-another process will sort anew. A signal that asks a whole group of processes to stop is its parent's to answer.
+Run as `python -m eventstore.store.sorting_process {sort|list|prove} DATA NUMBER DIRECTORY TOKEN`.
+
+`sort` writes the temporary files of one event file (the parent moves them into place); `list` adds a sorted file to the
+directory; `prove` reads the whole directory. Each step may be killed at any time and repeated. The process runs at the lowest
+priority and exits when its standard input closes, which its parent holds open: an orphan must not keep writing files that
+another process will sort again. It ignores signals that ask a whole process group to stop: its parent handles them.
 """
 
 from __future__ import annotations
@@ -18,16 +20,16 @@ from typing import Final
 
 from eventstore.chunks.files import OsFiles
 from eventstore.errors import Corrupt, EventStoreError
-from eventstore.store.directory import Directory
-from eventstore.store.index import open_index
-from eventstore.store.opening import event_folder, read_identity
-from eventstore.store.sorting import INDEX, sort_file
+from eventstore.store.data_folder import event_folder, read_identity
+from eventstore.store.sorted.directory import Directory
+from eventstore.store.sorted.event_index import open_index
+from eventstore.store.sorted.sorting import INDEX, sort_file
 
 DAMAGED: Final = 3
 
 
 def main(arguments: list[str]) -> int:
-    """Exit code 0: done. 1: refused, with one line on standard error. 3: a file is corrupt, with `Corrupt` as JSON there."""
+    """Returns the exit code. 0: done. 1: refused, with one line on standard error. 3: a file is corrupt, as JSON there."""
     step, path, number, directory_path, token = arguments[0], Path(arguments[1]), int(arguments[2]), arguments[3], arguments[4]
     _yield_to_others()
     files = OsFiles()
@@ -38,7 +40,7 @@ def main(arguments: list[str]) -> int:
             return 0
         directory = Directory(Path(directory_path))
         if step == "list":
-            directory.add_file(open_index(files, folder.beside(number, INDEX)))
+            directory.add_file(open_index(files, folder.derived_path(number, INDEX)))
         else:
             directory.probe()
             directory.check()

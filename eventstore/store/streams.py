@@ -1,8 +1,7 @@
-"""What `read`, `read_all` and `subscribe` of the embedded store return: async iterators over pages.
+"""Async iterators over pages, returned by `read`, `read_all` and `subscribe` of the embedded store.
 
-They are classes and not async generators, because a generator that is left early must be closed explicitly under trio.
-These hold nothing but a position and can just be dropped; `aclose` and `async with` are there for those who are used to
-them, and because the clients' iterators have them too.
+They are classes, not async generators: under trio a generator must be closed explicitly if the caller leaves it early. These
+only hold a position and can simply be dropped. `aclose` and `async with` exist because the clients' iterators have them too.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Self, TypeAlias
 import trio
 
 from eventstore.model import CaughtUp, Event
-from eventstore.store.cursors import AggregateCursor, LogCursor
+from eventstore.records.cursors import AggregateCursor, LogCursor
 
 TurnPage: TypeAlias = Callable[[], Awaitable[list[Event]]]
 Item: TypeAlias = Event | CaughtUp
@@ -22,7 +21,7 @@ FollowOn: TypeAlias = Callable[[], Awaitable[list[Item]]]
 
 
 class EventStream:
-    """The events a cursor walks over; `turn_page` gives those of its next page."""
+    """Iterates over the events of a cursor; `turn_page` returns those of its next page."""
 
     def __init__(self, cursor: AggregateCursor | LogCursor, turn_page: TurnPage) -> None:
         self._cursor = cursor
@@ -33,7 +32,7 @@ class EventStream:
         return self
 
     async def __anext__(self) -> Event:
-        for event in self._events:  # the fastest way to take one and notice the end
+        for event in self._events:  # the fastest way to take one event and notice the end
             return event
         while not self._cursor.done:
             self._events = iter(await self._turn_page())
@@ -57,7 +56,7 @@ class EventStream:
 
 
 class SubscriptionStream:
-    """Events as they are appended, and CaughtUp once, when everything stored was delivered."""
+    """Iterates over events as they are appended; yields CaughtUp once, after all stored events."""
 
     def __init__(self, follow_on: FollowOn) -> None:
         self._follow_on = follow_on

@@ -1,84 +1,85 @@
-"""The two promises: (aggregate, version) and (aggregate, command id) are unique, for the aggregate's whole life.
+"""Guarantees that (aggregate, version) and (aggregate, command id) are unique for the aggregate's whole life.
 
-Answers from memory where it can: the tail for what is not sorted yet, the cache of known aggregates for what is.
-Whatever fell out of the cache is looked up in the directory; "not cached" never means "new". Hashes of command ids
-only ever say "maybe": a repeated command is found by reading its record.
+Answers from memory if it can: from the tail for unsorted files, from the version cache for sorted ones. An aggregate that is
+not cached is looked up in the directory; "not cached" never means "new". Hashes of command ids only ever say "maybe": a
+repeated command is confirmed by reading its record.
 
-All of this runs where appends are checked, on an event loop, also where it has to wait for the disk: what is checked must
-stay true until the record is framed, so the batch cannot wait on a thread while others go on. It waits once for each
-aggregate that is not cached (a batch of many asks for them in one pass, in key order), and for a repetition that is not in
-memory. The questions of a server's readers do not wait here: see `facts`.
+All of this runs on the event loop that checks appends, even if it has to wait for the disk: a check must hold until the record
+is in the front buffer, so a batch cannot wait on a thread while others proceed. It waits once for each aggregate that is not
+cached (a large batch looks them up in one pass, in key order), and for a repeated command that is not in memory. Readers of a
+server do not wait here: see `read.aggregate_lookups`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from eventstore.store import commit, known
-from eventstore.store.commit import CommitView
-from eventstore.store.directory import Directory, Place
-from eventstore.store.event_files import EventFiles
-from eventstore.store.facts import find_in_sorted
-from eventstore.store.index import command_hash
-from eventstore.store.known import ABSENT, KnownAggregates
-from eventstore.store.lookup import look_up, look_up_many
-from eventstore.store.tail import Tail, TailFile, command_key
+from eventstore.records import commit
+from eventstore.records.commit import CommitView
+from eventstore.store.memory.tail import Tail, TailFile, command_key
+from eventstore.store.memory.version_cache import ABSENT, VersionCache, may_contain, pack, version_of
+from eventstore.store.read.aggregate_lookups import find_in_sorted
+from eventstore.store.sorted.directory import Directory
+from eventstore.store.sorted.directory_entry import RowRange
+from eventstore.store.sorted.directory_lookup import find_entries, find_entry
+from eventstore.store.sorted.event_files import EventFiles
+from eventstore.store.sorted.index_format import command_hash
 
 _PREFETCH_MIN = 8
 
 
 class Uniqueness:
-    """Current versions and repeated commands. `read_record` reads a commit of the tail, written or still in memory."""
+    """Finds current versions and repeated commands. `read_record` reads a commit of the tail, written or still in memory."""
 
     def __init__(
-        self, tail: Tail, known_aggregates: KnownAggregates, directory: Directory, files: EventFiles,
+        self, tail: Tail, version_cache: VersionCache, directory: Directory, files: EventFiles,
         read_record: Callable[[TailFile, int], bytes],
     ) -> None:  # fmt: skip
         self._tail = tail
-        self._known = known_aggregates
+        self._version_cache = version_cache
         self._directory = directory
         self._files = files
         self._read_record = read_record
 
     def version(self, aggregate_id: str) -> int:
-        """The aggregate's version, 0 where it does not exist; includes what is not durable yet."""
+        """Returns the aggregate's version, including commits that are not durable yet; 0 if it does not exist."""
         version = self._tail.version(aggregate_id)
         if version is None:
-            version = known.version_of(self.sorted_part(aggregate_id))
+            version = version_of(self.sorted_part(aggregate_id))
         return version
 
     def sorted_part(self, aggregate_id: str) -> bytes:
-        """The cache value of the aggregate (see `known`), loaded where it is missing."""
-        value = self._known.get(aggregate_id)
+        """Returns the aggregate's value in the version cache, loading it if it is missing."""
+        value = self._version_cache.get(aggregate_id)
         if value is None:
-            self._known.misses += 1
+            self._version_cache.misses += 1
             value = self._load(aggregate_id)
-            self._known.put(aggregate_id, value)
+            self._version_cache.put(aggregate_id, value)
         return value
 
     def warm(self, aggregate_ids: Iterable[str]) -> None:
-        """Loads many aggregates with one pass over the directory."""
-        missing = {name.encode(): name for name in aggregate_ids if self._known.get(name) is None}
+        """Loads many aggregates in one pass over the directory."""
+        missing = {name.encode(): name for name in aggregate_ids if self._version_cache.get(name) is None}
         if len(missing) < _PREFETCH_MIN:
             return
-        found = look_up_many(self._directory, self._files, missing)
+        found = find_entries(self._directory, self._files, missing)
         for raw, name in missing.items():
             entry = found.get(raw)
-            self._known.put(name, ABSENT if entry is None else self._value(entry.version, entry.places))
+            self._version_cache.put(name, ABSENT if entry is None else self._value(entry.version, entry.row_ranges))
 
     def _load(self, aggregate_id: str) -> bytes:
-        entry = look_up(self._directory, self._files, aggregate_id.encode())
-        return ABSENT if entry is None else self._value(entry.version, entry.places)
+        entry = find_entry(self._directory, self._files, aggregate_id.encode())
+        return ABSENT if entry is None else self._value(entry.version, entry.row_ranges)
 
-    def _value(self, version: int, places: Iterable[Place]) -> bytes:
-        hashes = [self._files.index(place.file).command_hashes(place.first, place.first + place.rows) for place in places]
-        return known.pack(version, b"".join(hashes))
+    def _value(self, version: int, row_ranges: Iterable[RowRange]) -> bytes:
+        hashes = [self._files.index(part.file).command_hashes(part.first, part.first + part.rows) for part in row_ranges]
+        return pack(version, b"".join(hashes))
 
     def find_command(self, aggregate_id: str, command_id: str) -> CommitView | None:
-        """The commit of this command, wherever it is; it may not be durable yet.
+        """Returns the commit of this command, or None; the commit may not be durable yet.
 
         Raises:
-            Corrupt, ReadFailed: it may exist, but could not be read.
+            Corrupt, ReadFailed: the command may exist, but could not be read.
         """
         key = command_key(aggregate_id, command_id)
 
@@ -92,6 +93,6 @@ class Uniqueness:
         value = self.sorted_part(aggregate_id)
         if not value:
             return None
-        if not known.may_hold(value, command_hash(command_id.encode())):
+        if not may_contain(value, command_hash(command_id.encode())):
             return None
         return find_in_sorted(self._directory, self._files, aggregate_id, command_id)

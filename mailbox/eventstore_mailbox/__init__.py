@@ -1,24 +1,18 @@
-"""Command mailboxes: commands run on aggregates in memory, far ahead of the disk, in order per aggregate, and conflicts heal
-themselves.
+"""Command mailboxes: run commands on aggregates in memory, ahead of the disk, in order per aggregate; a command that conflicts
+is run again on the stored state.
 
-Generic over command, aggregate, change and outcome; knows no file, no socket, and no clock but the one it is given.
-docs/MAILBOXES.md explains what is guaranteed.
-
-mailboxes        the public class, on trio             machine         the same without an event loop
-ports            what it is given                      driver          what it asks of whoever runs it
-options          its bounds                            errors          what it refuses
-entry            a command on its way                  plain, appends  changes that come ready made
-command_mailbox  what was accepted, and consumed       passage         the short way of plain appends
-lane             one aggregate's commands              lanes           all aggregates, and which stay in memory
-processor        runs commands                         restores        aggregates that are being restored
-repeats          commands that came twice              publisher       publishes what is durable
-event_mailbox    changes on their way to the store     batch           what the store is given
-settlement       outcomes, conflicts, answers          routing         slots
-backoff          repetitions                           figures, hottest  what is told of it all
+Generic over command, aggregate, change and outcome. The core does no I/O; a driver runs it on trio. docs/MAILBOXES.md lists
+the guarantees.
 """
 
-from eventstore_mailbox.batch import Batch
-from eventstore_mailbox.entry import (
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from eventstore_mailbox.core.options import Options
+from eventstore_mailbox.core.ports import Batch, Ports
+from eventstore_mailbox.core.routing import SLOTS, slot_of
+from eventstore_mailbox.core.state import (
     COMMITTED,
     CONFLICT,
     DUPLICATE,
@@ -30,11 +24,10 @@ from eventstore_mailbox.entry import (
     Entry,
 )
 from eventstore_mailbox.errors import MailboxError, Overloaded, Stopped, Stopping, Unrestorable
-from eventstore_mailbox.figures import Figures, MailboxFigures
-from eventstore_mailbox.mailboxes import Mailboxes
-from eventstore_mailbox.options import Options
-from eventstore_mailbox.ports import Ports, Publication
-from eventstore_mailbox.routing import SLOTS, slot_of
+from eventstore_mailbox.stats import MailboxStats, Stats
+
+if TYPE_CHECKING:
+    from eventstore_mailbox.mailboxes import Mailboxes
 
 __all__ = [
     "COMMITTED",
@@ -48,16 +41,28 @@ __all__ = [
     "UNCHANGED",
     "Batch",
     "Entry",
-    "Figures",
     "MailboxError",
-    "MailboxFigures",
+    "MailboxStats",
     "Mailboxes",
     "Options",
     "Overloaded",
     "Ports",
-    "Publication",
+    "Stats",
     "Stopped",
     "Stopping",
     "Unrestorable",
     "slot_of",
 ]
+
+
+def _import_lazily(name: str) -> object:
+    """Imports `Mailboxes` on first use: it imports trio, and a program that only reads the options does not need that."""
+    if name != "Mailboxes":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from eventstore_mailbox.mailboxes import Mailboxes
+
+    return Mailboxes
+
+
+if not TYPE_CHECKING:  # a type checker would believe in every name that is asked for
+    __getattr__ = _import_lazily

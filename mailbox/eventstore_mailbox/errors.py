@@ -1,14 +1,14 @@
-"""What the mailboxes refuse. They know nothing of the store's errors; whoever puts both together translates."""
+"""Errors of the mailboxes. They know nothing of the store's errors: the caller that connects both translates."""
 
 from __future__ import annotations
 
 
 class MailboxError(Exception):
-    """The root of what this package raises."""
+    """Base of the errors that this package raises."""
 
 
 class Overloaded(MailboxError):
-    """A mailbox holds as many commands as it may; the command was not accepted and may be sent again later."""
+    """A mailbox is full; the command was not accepted and may be sent again later."""
 
     def __init__(self, mailbox: str, depth: int, capacity: int) -> None:
         super().__init__(f"{mailbox} holds {depth} commands of at most {capacity}; wait for room and send again")
@@ -18,7 +18,7 @@ class Overloaded(MailboxError):
 
 
 class Stopping(MailboxError):
-    """No more commands are accepted; this one was not."""
+    """The mailboxes accept no more commands; this one was not accepted."""
 
     def __init__(self) -> None:
         super().__init__("the mailboxes are stopping; the command was not accepted, send it again elsewhere or later")
@@ -37,9 +37,9 @@ class Stopped(MailboxError):
 
 
 class Unrestorable(MailboxError):
-    """Raised by `restore`: trying again will not help. Fails the command that needs the aggregate, with `error` as its error.
+    """Raised by `Ports.restore` if a retry will not help: the command that needs the aggregate fails with `error`.
 
-    Any other exception of `restore` means that the store cannot be reached, and it is tried again.
+    Any other exception of `restore` means that the store cannot be reached; the restore is retried.
     """
 
     def __init__(self, error: Exception) -> None:
@@ -48,9 +48,9 @@ class Unrestorable(MailboxError):
 
 
 class OutcomesMissing(MailboxError):
-    """A store delivered another number of outcomes than it was given changes; the batch is persisted again."""
+    """A store delivered fewer or more outcomes than the batch has changes; the batch is persisted again."""
 
     def __init__(self, expected: int, delivered: int) -> None:
-        super().__init__(f"{expected} changes were persisted, and {delivered} outcomes delivered; it must be as many")
+        super().__init__(f"{expected} changes were persisted, but {delivered} outcomes delivered; deliver one for each change")
         self.expected = expected
         self.delivered = delivered

@@ -1,25 +1,29 @@
-"""Spark reads the event files of an event store: a data source called `eventstore`, and jobs that rest on it.
+"""Reads event files with Spark: a data source called `eventstore`, and jobs built on it.
 
     spark.read.format("eventstore").load("/data/shard-0")
     spark.readStream.format("eventstore").option("maxEventsPerTrigger", 100_000).load("/data/shard-*")
 
-Reads files only, while a server writes them or not; never talks to the server. Workers need pyspark, pyarrow, numpy, msgpack
-and crc32c. Spark finds the source by itself, because the name of this package begins with `pyspark_`.
+Reads files only, also while a server writes them; never connects to a server. Workers need pyspark, pyarrow, numpy, msgpack
+and crc32c. Spark discovers the source, because the name of this package begins with `pyspark_`.
 """
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pyspark_eventstore.source import EventStoreSource
-    from pyspark_eventstore.source import EventStoreSource as DefaultSource
+    from pyspark_eventstore.source.source import EventStoreSource
+    from pyspark_eventstore.source.source import EventStoreSource as DefaultSource
 
 __all__ = ["DefaultSource", "EventStoreSource"]
 
 
-def __getattr__(name: str) -> object:
-    """The source, when it is asked for: without Spark the command `eventstore-spark` has to be able to say so."""
+def _import_lazily(name: str) -> object:
+    """Imports the source on first use: `eventstore-spark` must be able to report that Spark is missing."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from pyspark_eventstore.source import EventStoreSource
+    from pyspark_eventstore.source.source import EventStoreSource
 
     return EventStoreSource
+
+
+if not TYPE_CHECKING:  # a type checker would believe in every name that is asked for
+    __getattr__ = _import_lazily

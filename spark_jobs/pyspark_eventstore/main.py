@@ -1,33 +1,55 @@
-"""The command `eventstore-spark`: its sub-commands, and what becomes of errors.
+"""The command `eventstore-spark`: its sub-commands, and how errors end them.
 
-As with `eventstore`: what a user can cause ends in one line on standard error and exit code 1, or 2 where what was typed is
-wrong by itself (`InvalidArgument`, `DomainRefused`, and what typer refuses). Of an error in a worker, that line is what the
-reader said and not the two stack traces around it.
+As with `eventstore`, an error that a user can cause is one line on standard error and exit code 1; exit code 2 means that the
+command line itself is wrong (`InvalidArgument`, `DomainRefused`, typer's usage errors). For an error in a worker the line is
+the message of the reader, without the two stack traces around it.
 """
 
 from __future__ import annotations
 
 import re
 import sys
+from typing import Annotated
 
 import typer
 
+from eventstore import __version__
 from eventstore.errors import DomainRefused, EventStoreError, InvalidArgument
-from pyspark_eventstore import exporting, rebuilding, shipping, verifying
+from pyspark_eventstore.jobs import export as exporting
+from pyspark_eventstore.jobs import rebuild as rebuilding
+from pyspark_eventstore.jobs import ship as shipping
+from pyspark_eventstore.jobs import verify as verifying
 
+_WRONG_USAGE = 2
 _INTERRUPTED = 130
 _OUR_ERROR = re.compile(r"eventstore\.errors\.(\w+): (.+)")
 _WRONG_BY_ITSELF = frozenset({InvalidArgument.__name__, DomainRefused.__name__})
 
 app = typer.Typer(
     name="eventstore-spark",
-    help="Jobs over the event files of one or several shards, with Spark.",
-    no_args_is_help=True,
+    help="Spark jobs over the event files of one or more stores.",
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"eventstore-spark {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Spark jobs over the event files of one or more stores."""
+
+
 app.command("export")(exporting.export)
 app.command("verify")(verifying.verify)
 app.command("rebuild")(rebuilding.rebuild)
@@ -35,10 +57,12 @@ app.command("ship")(shipping.ship)
 
 
 def run(arguments: list[str]) -> int:
-    """Runs a command line; returns the exit code."""
+    """Runs a command line and returns the exit code. An empty one prints the help, and is an error."""
     try:
-        code = app(args=arguments, prog_name="eventstore-spark", standalone_mode=False)
+        code = app(args=arguments or ["--help"], prog_name="eventstore-spark", standalone_mode=False)
         sys.stdout.flush()
+        if not arguments:
+            return _WRONG_USAGE
     except (KeyboardInterrupt, typer.Abort):
         return _INTERRUPTED
     except EventStoreError as error:
@@ -55,11 +79,11 @@ def run(arguments: list[str]) -> int:
 
 
 def _code_of(error: str) -> int:
-    return 2 if error in _WRONG_BY_ITSELF else 1
+    return _WRONG_USAGE if error in _WRONG_BY_ITSELF else 1
 
 
 def _told(message: str, code: int) -> int:
-    over_the_bar = "\r\x1b[K" if sys.stderr.isatty() else ""  # that of the job that failed is still there
+    over_the_bar = "\r\x1b[K" if sys.stderr.isatty() else ""  # the progress bar of the failed job is still there
     print(f"{over_the_bar}error:", " ".join(message.split()), file=sys.stderr)
     return code
 

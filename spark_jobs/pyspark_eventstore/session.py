@@ -1,4 +1,4 @@
-"""A Spark session with the settings that the source wants; Java and the libraries are looked for before Spark does."""
+"""Starts a Spark session with the settings that the source needs; checks for Java and the libraries first."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 JAVA_MIN: Final = 17
 LIBRARIES: Final = ("pyspark", "pyarrow", "pandas")
 SETTINGS: Final = {
-    "spark.sql.python.filterPushdown.enabled": "true",  # off by default, and then Spark refuses the source's queries
+    "spark.sql.python.filterPushdown.enabled": "true",  # off by default; Spark then refuses the queries of the source
     "spark.python.unix.domain.socket.enabled": "true",  # a fifth faster than TCP on loopback
     "spark.sql.session.timeZone": "UTC",
-    "spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(),  # in a log, a bar is noise
+    "spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(),  # a progress bar is noise in a log
 }
 
 
 def start_session(name: str, master: str | None = None, settings: dict[str, str] | None = None) -> SparkSession:
-    """A session, on `master` or on whatever spark-submit was told.
+    """Starts a session on `master`, or on the master given to spark-submit.
 
     Raises:
         FolderRefused: Java or a library is missing, or too old.
@@ -35,7 +35,7 @@ def start_session(name: str, master: str | None = None, settings: dict[str, str]
     check_java()
     from pyspark.sql import SparkSession
 
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers would take the first python3 of the path
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers would use the first python3 on the path
     builder = SparkSession.builder.appName(name)
     if master is not None:
         builder = builder.master(master)
@@ -45,17 +45,19 @@ def start_session(name: str, master: str | None = None, settings: dict[str, str]
 
 
 def check_libraries() -> None:
-    """
+    """Checks that the libraries are installed.
+
     Raises:
-        FolderRefused: one that Spark needs is missing; says how to install it.
+        FolderRefused: a library that Spark needs is missing; says how to install it.
     """
     for name in LIBRARIES:
         if find_spec(name) is None:
-            raise FolderRefused(name, "is not installed; pip install 'eventstore-trio[spark]' brings what Spark jobs need")
+            raise FolderRefused(name, "is not installed; run pip install 'eventstore-trio[spark]'")
 
 
 def check_java() -> None:
-    """
+    """Checks that Java is installed.
+
     Raises:
         FolderRefused: Java is missing or too old; says what to install.
     """
@@ -65,14 +67,14 @@ def check_java() -> None:
 
 
 def why_no_java() -> str | None:
-    """Why Spark would not start here, or None."""
+    """Returns why Spark would not start here, or None."""
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
     advice = f"install Java {JAVA_MIN} or newer (Debian: openjdk-{JAVA_MIN}-jre-headless), or set JAVA_HOME"
     if java is None or not os.path.exists(java):
-        return f"Spark needs Java, and {java or 'java'} is not there; {advice}"
+        return f"Spark needs Java, and {java or 'java'} was not found; {advice}"
     told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
     found = re.search(r'version "(?:1\.)?(\d+)', told.stderr + told.stdout)
     if found is None:
-        return f"{java} does not say its version; {advice}"
+        return f"{java} does not report its version; {advice}"
     return None if int(found[1]) >= JAVA_MIN else f"{java} is version {found[1]}; {advice}"

@@ -1,4 +1,4 @@
-"""A broker on a simulated disk that is driven step by step, on one thread: nothing happens that the test did not ask for."""
+"""A broker on a simulated disk, driven step by step on one thread: nothing happens unless the test does it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from eventstore.broker.engine import Engine, Written
-from eventstore.broker.message import Message, RawMessage, decode_messages
+from eventstore.broker.log.engine import Engine, WriteResult
+from eventstore.broker.log.queue_reader import QueueRead
+from eventstore.broker.log.sender import SendOutcome
 from eventstore.broker.opening import OpenBroker, open_broker_folder
-from eventstore.broker.pulling import Pulled
-from eventstore.broker.sending import Outcome
-from eventstore.broker.settings import BrokerSettings
-from eventstore.broker.tag_filter import parse_tags
 from eventstore.chunks.files import Files
 from eventstore.errors import EventStoreError
+from eventstore.records.message import Message, RawMessage, decode_messages
+from eventstore.records.tag_filter import parse_tags
+from eventstore.settings.broker import BrokerSettings
 
 DATA = Path("/data")
 SMALL = BrokerSettings(
@@ -28,7 +28,7 @@ def raw(body: bytes = b"body", key: str | None = None, tag: str | None = None, q
 
 @dataclass
 class Stepped:
-    """An open broker and the disk it lies on."""
+    """An open broker and its disk."""
 
     disk: Files
     settings: BrokerSettings = SMALL
@@ -48,14 +48,14 @@ class Stepped:
     def topic(self, name: str = "orders", queues: int = 2) -> None:
         self.opened.topics.create(name, queues)
 
-    def send(self, *messages: RawMessage, topic: str = "orders") -> list[Outcome]:
-        """Sends the messages as one batch, and writes and syncs it."""
+    def send(self, *messages: RawMessage, topic: str = "orders") -> list[SendOutcome]:
+        """Sends the messages as one batch, then writes and syncs it."""
         outcomes = self.engine.send(self.opened.topics.get(topic), messages)
         self.persist()
         return outcomes
 
-    def persist(self) -> list[Written]:
-        """Writes and syncs whatever is waiting, as a committer does."""
+    def persist(self) -> list[WriteResult]:
+        """Writes and syncs all waiting messages, as the committer does."""
         engine, written = self.engine, []
         while (segment := engine.take()) is not None:
             try:
@@ -67,26 +67,26 @@ class Stepped:
         return written
 
     def index(self) -> None:
-        """Writes what completed chunks hold to the queue chunks, as housekeeping does."""
+        """Writes the entries of completed chunks to the queue chunks, as housekeeping does."""
         self.engine.trim(self.engine.index_completed())
 
     def pull(
         self, offset: int = 0, queue: int = 0, *, topic: str = "orders", tags: str | None = None, messages_max: int = 1000,
         bytes_max: int = 1 << 20,
-    ) -> Pulled:  # fmt: skip
+    ) -> QueueRead:  # fmt: skip
         engine = self.engine
         log = engine.queues[self.opened.topics.get(topic).id, queue]
-        return engine.puller.pull(log, offset, engine.visible_position, messages_max, bytes_max, parse_tags(tags))
+        return engine.reader.pull(log, offset, engine.visible_position, messages_max, bytes_max, parse_tags(tags))
 
     def messages(self, queue: int = 0, offset: int = 0, *, topic: str = "orders", tags: str | None = None) -> list[Message]:
-        """Everything in a queue from an offset on, page by page, as a consumer reads it."""
+        """Returns all messages of a queue from an offset on, page by page, as a consumer reads them."""
         found: list[Message] = []
         while True:
             page = self.pull(offset, queue, topic=topic, tags=tags, messages_max=7)
             found += decode_messages(page.records, page.count)
             if page.next_offset >= page.end:
                 return found
-            assert page.next_offset > offset, "a page that leads nowhere"
+            assert page.next_offset > offset, "a page without progress"
             offset = page.next_offset
 
     def bodies(self, queue: int = 0, offset: int = 0, *, topic: str = "orders", tags: str | None = None) -> list[bytes]:
@@ -96,11 +96,11 @@ class Stepped:
         self.opened.close()
 
     def reopen(self) -> Stepped:
-        """Closed in good order and opened again."""
+        """Closes the broker cleanly and opens it again."""
         self.close()
         return Stepped(self.disk, self.settings, self.clock, self.memory)
 
 
 def numbered(count: int, size: int = 100, start: int = 0) -> Sequence[RawMessage]:
-    """Messages to queue 0, one after the other."""
+    """Returns messages for queue 0, in order."""
     return [raw(f"{number:06d}".encode().ljust(size, b"."), queue=0) for number in range(start, start + count)]

@@ -1,4 +1,4 @@
-"""The broker as its users see it: tasks that send and pull at once, on a real folder."""
+"""The broker as its users see it: concurrent tasks send and pull, in a real folder."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import trio.testing
 
 from eventstore.broker import topics
 from eventstore.broker.broker import Broker, open_broker
-from eventstore.broker.message import decode_messages
 from eventstore.broker.pulls import Want
-from eventstore.broker.settings import BrokerSettings
 from eventstore.errors import (
     Closed,
     EventStoreError,
@@ -23,6 +21,8 @@ from eventstore.errors import (
     UnknownQueue,
     UnknownTopic,
 )
+from eventstore.records.message import decode_messages
+from eventstore.settings.broker import BrokerSettings
 from tests.broker.stepped import raw
 
 SMALL = BrokerSettings(chunk_size_bytes=65_536, preallocate_bytes=4096, queue_chunk_entries=64, recent_messages_max=100)
@@ -87,7 +87,7 @@ async def test_a_pull_waits_for_a_message_and_for_nothing_else(tmp_path: Path) -
         assert broker.pulls.waiting == 0
 
 
-async def test_a_waiting_pull_with_a_filter_moves_on_over_what_does_not_match(tmp_path: Path) -> None:
+async def test_a_waiting_pull_with_a_filter_skips_messages_that_do_not_match(tmp_path: Path) -> None:
     async with open_broker(tmp_path, SMALL) as broker:
         await broker.administration.create_topic("orders", 1)
         pages = []
@@ -116,20 +116,20 @@ async def test_a_message_is_found_by_id_place_key_and_time(tmp_path: Path) -> No
             await broker.send_many("orders", [raw(f"{number}".encode() * 50, f"key-{number % 7}")])
         await broker.housekeeping._index_once()
         queue, offset, _ = (await broker.send_many("orders", [raw(b"last", "key-3")]))[0]  # type: ignore[misc]
-        record = await broker.look_ups.message("orders", queue, offset)
+        record = await broker.lookups.message("orders", queue, offset)
         assert record is not None
         message = decode_messages(record, 1)[0]
-        assert await broker.look_ups.find(message.message_id) == record
-        assert await broker.look_ups.find(message.message_id[:-1] + "1") is None, "no message begins there"
-        found = [decode_messages(each, 1)[0] for each in await broker.look_ups.find_key("orders", "key-3", limit=5)]
+        assert await broker.lookups.find(message.message_id) == record
+        assert await broker.lookups.find(message.message_id[:-1] + "1") is None, "no message begins there"
+        found = [decode_messages(each, 1)[0] for each in await broker.lookups.find_key("orders", "key-3", limit=5)]
         assert [each.body for each in found] == [b"last", *(f"{number}".encode() * 50 for number in (297, 290, 283, 276))]
-        assert await broker.look_ups.message("orders", queue, offset + 1) is None
+        assert await broker.lookups.message("orders", queue, offset + 1) is None
         for at in (0, 1, offset // 2, offset):
-            record = await broker.look_ups.message("orders", queue, at)
+            record = await broker.lookups.message("orders", queue, at)
             assert record is not None
             time = decode_messages(record, 1)[0].timestamp
-            assert await broker.look_ups.offset_at("orders", queue, time) == at
-        assert await broker.look_ups.offset_at("orders", queue, 2**62) == offset + 1
+            assert await broker.lookups.offset_at("orders", queue, time) == at
+        assert await broker.lookups.offset_at("orders", queue, 2**62) == offset + 1
 
 
 async def test_bad_input_is_refused_with_a_typed_error_and_nothing_is_written(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ async def test_bad_input_is_refused_with_a_typed_error_and_nothing_is_written(tm
         with pytest.raises(UnknownQueue):
             await broker.pulls.pull([Want("orders", 5, 0)])
         with pytest.raises(InvalidArgument):
-            await broker.look_ups.find("nonsense")
+            await broker.lookups.find("nonsense")
     with pytest.raises(Closed):
         await broker.send_many("orders", [raw()])
 
@@ -172,7 +172,7 @@ async def test_a_queue_is_closed_drained_and_removed_and_not_before(tmp_path: Pa
     async with open_broker(tmp_path, SMALL) as broker:
         await broker.administration.create_topic("orders", 2)
         await broker.send_many("orders", [raw(b"a", queue=1), raw(b"b", queue=1)])
-        assignment = await broker.consumers.join("billing", "m", {"orders": None})
+        assignment = await broker.coordinator.join("billing", "m", {"orders": None})
         with pytest.raises(InvalidArgument, match="close it first"):
             await broker.administration.remove_queue("orders", 1)
         await broker.administration.close_queue("orders", 1)
@@ -180,30 +180,30 @@ async def test_a_queue_is_closed_drained_and_removed_and_not_before(tmp_path: Pa
         assert {outcome[0] for outcome in await broker.send_many("orders", [raw()] * 4)} == {0}  # type: ignore[index]
         with pytest.raises(Unconsumed, match="billing"):
             await broker.administration.remove_queue("orders", 1)
-        again = broker.consumers.heartbeat("billing", "m", assignment.generation)
+        again = broker.coordinator.heartbeat("billing", "m", assignment.generation)
         assert again is not None
-        broker.consumers.commit("billing", "m", again.generation, [("orders", 1, 2)])
+        broker.coordinator.commit("billing", "m", again.generation, [("orders", 1, 2)])
         await broker.administration.remove_queue("orders", 1)
         with pytest.raises(UnknownQueue):
             await broker.pulls.pull([Want("orders", 1, 0)])
         topic = await broker.administration.add_queues("orders", 1)
-        assert topic.open == (0, 2), "a number is never given twice"
+        assert topic.open == (0, 2), "numbers are never reused"
     async with open_broker(tmp_path, SMALL) as broker:
         assert broker.topics.get("orders").open == (0, 2)
         assert await drained(broker, "orders", 0) == [b"body"] * 4
 
 
-async def test_a_failed_message_is_retried_with_backoff_and_dead_in_the_end(tmp_path: Path) -> None:
+async def test_a_failed_message_is_retried_with_backoff_and_becomes_a_dead_letter(tmp_path: Path) -> None:
     now = [1_000.0]
     settings = BrokerSettings(retry_delays_s=(1.0, 10.0))
     async with open_broker(tmp_path, settings, clock=lambda: now[0]) as broker:
         await broker.administration.create_topic("orders", 1)
         await broker.send_many("orders", [raw(b"bad", "k", "paid"), raw(b"good")])
-        generation = (await broker.consumers.join("billing", "m", {"orders": None})).generation
-        assert await broker.failures.fail("billing", "m", generation, [("orders", 0, 0)], "no such order") == [False]
-        assignment = broker.consumers.heartbeat("billing", "m", generation)
+        generation = (await broker.coordinator.join("billing", "m", {"orders": None})).generation
+        assert await broker.failed_messages.fail("billing", "m", generation, [("orders", 0, 0)], "no such order") == [False]
+        assignment = broker.coordinator.heartbeat("billing", "m", generation)
         assert assignment is not None
-        assert [(share.topic, share.queue) for share in assignment.shares] == [
+        assert [(each.topic, each.queue) for each in assignment.queues] == [
             ("orders", 0), ("retry:billing", 0), ("retry:billing", 1),
         ]  # fmt: skip
         generation = assignment.generation
@@ -215,87 +215,87 @@ async def test_a_failed_message_is_retried_with_backoff_and_dead_in_the_end(tmp_
         assert (message.body, message.key, message.tag) == (b"bad", "k", "paid")
         assert message.properties[":origin-topic"] == "orders"
         assert message.properties[":reason"] == "no such order"
-        assert await broker.failures.fail("billing", "m", generation, [("retry:billing", 0, 0)]) == [False]
+        assert await broker.failed_messages.fail("billing", "m", generation, [("retry:billing", 0, 0)]) == [False]
         now[0] += 9
         assert (await broker.pulls.pull([Want("retry:billing", 1, 0)]))[0].count == 0
         now[0] += 1
         assert (await broker.pulls.pull([Want("retry:billing", 1, 0)]))[0].count == 1
-        assert await broker.failures.fail("billing", "m", generation, [("retry:billing", 1, 0)], "still") == [True]
+        assert await broker.failed_messages.fail("billing", "m", generation, [("retry:billing", 1, 0)], "still") == [True]
         (page,) = await broker.pulls.pull([Want("dead:billing", 0, 0)])
         assert [message.properties[":failures"] for message in decode_messages(page.records, page.count)] == ["3"]
-        assert await broker.failures.replay("billing", [0]) == 1
+        assert await broker.failed_messages.replay("billing", [0]) == 1
         now[0] += 1
         (page,) = await broker.pulls.pull([Want("retry:billing", 0, 1)])
         assert bodies(page) == [b"bad"]
         with pytest.raises(Rebalanced):
-            await broker.failures.fail("billing", "m", generation - 1, [("orders", 0, 0)])
+            await broker.failed_messages.fail("billing", "m", generation - 1, [("orders", 0, 0)])
         with pytest.raises(InvalidArgument):
-            await broker.failures.replay("billing", [5])
+            await broker.failed_messages.replay("billing", [5])
 
 
-async def test_a_message_that_failed_is_not_taken_for_gone_where_there_is_no_room_for_its_topic(
+async def test_a_failed_message_is_kept_when_its_retry_topic_cannot_be_created(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_broker(tmp_path, SMALL) as broker:
         await broker.administration.create_topic("orders", 1)
         await broker.send_many("orders", [raw()])
-        generation = (await broker.consumers.join("billing", "m", {"orders": None})).generation
+        generation = (await broker.coordinator.join("billing", "m", {"orders": None})).generation
         with pytest.raises(InvalidArgument) as gone:
-            await broker.failures.fail("billing", "m", generation, [("orders", 0, 7)])
+            await broker.failed_messages.fail("billing", "m", generation, [("orders", 0, 7)])
         assert gone.value.field == "offset"
         for limit in ("TOPICS_MAX", "QUEUES_TOTAL_MAX"):
             with monkeypatch.context() as patched:
                 patched.setattr(topics, limit, 1)
                 with pytest.raises(Overloaded, match="retry:billing"):
-                    await broker.failures.fail("billing", "m", generation, [("orders", 0, 0)])
-        assert await broker.failures.fail("billing", "m", generation, [("orders", 0, 0)]) == [False]
+                    await broker.failed_messages.fail("billing", "m", generation, [("orders", 0, 0)])
+        assert await broker.failed_messages.fail("billing", "m", generation, [("orders", 0, 0)]) == [False]
         assert broker.bounds("retry:billing", 0) == (0, 1)
 
 
-async def test_a_member_that_reports_failures_is_not_taken_for_dead(tmp_path: Path) -> None:
+async def test_a_member_that_reports_failures_does_not_expire(tmp_path: Path) -> None:
     async with open_broker(tmp_path, SMALL) as broker:
         await broker.administration.create_topic("orders", 1)
         await broker.send_many("orders", [raw()])
-        generation = (await broker.consumers.join("billing", "m", {"orders": None})).generation
+        generation = (await broker.coordinator.join("billing", "m", {"orders": None})).generation
         member = broker.groups.get("billing").members["m"]
-        member.seen = before = member.seen - 1_000_000
-        await broker.failures.fail("billing", "m", generation, [("orders", 0, 0)])
-        assert member.seen > before
+        member.last_heartbeat = before = member.last_heartbeat - 1_000_000
+        await broker.failed_messages.fail("billing", "m", generation, [("orders", 0, 0)])
+        assert member.last_heartbeat > before
         assert broker.groups.expire() == []
 
 
-async def test_a_topic_that_is_deleted_and_created_again_is_read_by_the_members_that_wanted_it(tmp_path: Path) -> None:
+async def test_a_topic_that_is_deleted_and_created_again_is_read_by_its_subscribers(tmp_path: Path) -> None:
     async with open_broker(tmp_path, SMALL) as broker:
-        administration, consumers = broker.administration, broker.consumers
+        administration, coordinator = broker.administration, broker.coordinator
         await administration.create_topic("orders", 2)
         await broker.send_many("orders", [raw(queue=0)] * 3)
-        first = await consumers.join("billing", "m", {"orders": "a"}, from_end=True)
-        assert [share.offset for share in first.shares] == [3, 0]
+        first = await coordinator.join("billing", "m", {"orders": "a"}, from_end=True)
+        assert [each.offset for each in first.queues] == [3, 0]
         await administration.delete_topic("orders", ignore_unconsumed=True)
-        gone = consumers.heartbeat("billing", "m", first.generation)
+        gone = coordinator.heartbeat("billing", "m", first.generation)
         assert gone is not None
-        assert gone.shares == ()
+        assert gone.queues == ()
         await administration.create_topic("orders", 1)
-        back = consumers.heartbeat("billing", "m", gone.generation)
+        back = coordinator.heartbeat("billing", "m", gone.generation)
         assert back is not None
-        assert [(share.queue, share.offset, share.tags) for share in back.shares] == [(0, 0, "a")]
+        assert [(each.queue, each.offset, each.tags) for each in back.queues] == [(0, 0, "a")]
 
 
-async def test_where_a_group_begins_survives_a_crash_and_offsets_a_clean_stop(tmp_path: Path) -> None:
+async def test_the_first_offsets_of_a_group_survive_a_crash_and_later_ones_a_clean_stop(tmp_path: Path) -> None:
     async with open_broker(tmp_path, SMALL) as broker:
         await broker.administration.create_topic("orders", 1)
         await broker.send_many("orders", [raw()] * 5)
-        generation = (await broker.consumers.join("billing", "m", {"orders": None}, from_end=True)).generation
+        generation = (await broker.coordinator.join("billing", "m", {"orders": None}, from_end=True)).generation
         await broker.send_many("orders", [raw()] * 5)
-        assert broker.consumers.commit("billing", "m", generation, [("orders", 0, 7)])[0].offset == 7
-        assert broker.consumers.commit("billing", "m", generation, [("orders", 0, 99)])[0].clamped
+        assert broker.coordinator.commit("billing", "m", generation, [("orders", 0, 7)])[0].offset == 7
+        assert broker.coordinator.commit("billing", "m", generation, [("orders", 0, 99)])[0].clamped
     async with open_broker(tmp_path, SMALL) as broker:
-        assignment = await broker.consumers.join("billing", "m", {"orders": None})
-        assert assignment.shares[0].offset == 10
+        assignment = await broker.coordinator.join("billing", "m", {"orders": None})
+        assert assignment.queues[0].offset == 10
         assert assignment.generation > generation
-        assert (await broker.consumers.reset("billing", "orders", "start"))[0].offset == 0
-        assert (await broker.consumers.reset("billing", "orders", 99))[0].clamped
+        assert (await broker.coordinator.reset("billing", "orders", "start"))[0].offset == 0
+        assert (await broker.coordinator.reset("billing", "orders", 99))[0].clamped
         with pytest.raises(Rebalanced):
-            broker.consumers.commit("billing", "m", assignment.generation, [("orders", 0, 3)])
-        await broker.consumers.reset_to_time("billing", "orders", 2**62)
-        assert broker.groups.offsets.progress.groups["billing"]["orders"] == {0: 10}
+            broker.coordinator.commit("billing", "m", assignment.generation, [("orders", 0, 3)])
+        await broker.coordinator.reset_to_time("billing", "orders", 2**62)
+        assert broker.groups.offsets.document.groups["billing"]["orders"] == {0: 10}

@@ -1,28 +1,24 @@
-"""A crash at every single operation of a broker's life, in every mode: what was acknowledged is there, in order, byte for byte.
+"""Crashes at every operation of a broker's life, in every mode: acknowledged messages exist, in order, byte for byte.
 
-The script creates topics, sends, indexes completed chunks, moves offsets on, deletes old chunks, and opens again. Each run of
-it is stopped before the nth operation on the disk; then the broker is opened from what is left, and judged; then it lives on.
+The script creates topics, sends, indexes completed chunks, commits offsets, deletes old chunks, and opens again. Each run is
+stopped before the nth operation on the disk; then the broker is opened from the rest of the disk, checked, and used again.
 """
 
 from __future__ import annotations
 
 import random
-from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import islice
 
 import pytest
 
-from eventstore.broker.groups import Groups
-from eventstore.broker.message import RawMessage
-from eventstore.broker.progress import Progress
+from eventstore.broker.groups.offsets_document import OffsetsDocument
+from eventstore.broker.groups.registry import Groups
 from eventstore.errors import EventStoreError
+from eventstore.records.message import RawMessage
 from tests.broker.stepped import Stepped, raw
-from tests.simulated_disk import CRASH_MODES, CrashMode, SimulatedCrash, SimulatedDisk
+from tests.crash_harness import RUNS, after_each_crash, crash_in_recovery
+from tests.simulated_disk import CrashMode, SimulatedDisk
 
-RUNS: list[tuple[CrashMode, int]] = [("kept", 1), ("lost", 1), ("sectors", 1), ("sectors", 2)]
 TOPICS = {"orders": 3, "events": 1}
 QUEUES = [(topic, queue) for topic, queues in TOPICS.items() for queue in range(queues)]
 BATCHES = 30
@@ -48,7 +44,7 @@ SENT = batches()
 
 @dataclass
 class Life:
-    """A broker going through the script, and what its users were told: who was acknowledged where, which offsets are safe."""
+    """A broker that runs the script, and the answers of its users: acknowledged messages, durable offsets."""
 
     disk: SimulatedDisk
     acknowledged: dict[tuple[str, int, int], bytes] = field(default_factory=dict)
@@ -59,11 +55,33 @@ class Life:
 
     def open(self) -> Stepped:
         self.broker = Stepped(self.disk)
-        assert not self.broker.opened.report.rebuilt, "no crash leaves an index that says more than is there"
+        assert not self.broker.opened.report.rebuilt, "no crash leaves an index that covers more than there is"
         return self.broker
 
+    def reopen(self) -> None:
+        self.open()
+
+    def live(self) -> None:
+        self.run(self.open())
+
+    def judge(self) -> None:
+        assert self.broker is not None
+        judge(self.broker, self)
+
+    def copy(self, crashed: SimulatedDisk) -> Life:
+        return replace(
+            self, disk=crashed, broker=None, acknowledged=self.acknowledged.copy(), attempted=self.attempted.copy(),
+            saved=self.saved.copy(),
+        )  # fmt: skip
+
+    def abandon(self) -> None:
+        """A broker has nothing outside the simulated disk."""
+
+    def discard(self) -> None:
+        """A broker has nothing outside the simulated disk."""
+
     def run(self, broker: Stepped) -> Stepped:
-        """The script from where it was stopped. Returns the broker, another one after it was opened again."""
+        """Continues the script where it was stopped. Returns the broker, which is another one after a reopening."""
         for topic, queues in TOPICS.items():
             if topic not in broker.opened.topics.by_name:
                 broker.topic(topic, queues)
@@ -89,8 +107,8 @@ class Life:
         return broker
 
     def save(self, broker: Stepped, groups: Groups) -> None:
-        """The group consumes two thirds of everything."""
-        progress = groups.offsets.progress
+        """The group consumes two thirds of all messages."""
+        progress = groups.offsets.document
         offsets = [(topic, queue, 2 * bounds(broker, topic, queue)[1] // 3) for topic, queue in QUEUES]
         generation = groups.get("billing").generation
         now = groups.commit("billing", "m", generation, offsets)
@@ -98,7 +116,7 @@ class Life:
         self.saved = {(each.topic, each.queue): each.offset for each in now}
 
     def delete(self, broker: Stepped) -> None:
-        """The oldest chunk goes, whoever has consumed it."""
+        """Deletes the oldest chunk, consumed or not."""
         engine = broker.engine
         through = engine.files.first
         if through + 2 < engine.files.last and through <= engine.indexed:
@@ -114,8 +132,8 @@ def bounds(broker: Stepped, topic: str, queue: int) -> tuple[int, int]:
 
 
 def joined(broker: Stepped) -> Groups:
-    """The group with its one member, which has just joined."""
-    progress: Progress = broker.opened.progress
+    """Returns the group, with its only member just joined."""
+    progress: OffsetsDocument = broker.opened.offsets_document
     groups = Groups(progress, broker.opened.topics, lambda *queue: bounds(broker, *queue), member_timeout_s=10)
     groups.offsets.clamp()
     groups.join("billing", "m", dict.fromkeys(TOPICS))
@@ -133,48 +151,21 @@ def judge(broker: Stepped, told: Life) -> None:
         assert [message.position for message in messages] == sorted({message.position for message in messages})
         there |= {(topic, queue, message.queue_offset): message.body for message in messages}
     lost = {place for place in told.acknowledged.keys() - there.keys() if place[2] >= bounds(broker, *place[:2])[0]}
-    assert not lost, "acknowledged, and gone"
+    assert not lost, "an acknowledged message is lost"
     assert {place: there[place] for place in told.acknowledged.keys() & there.keys()} == {
         place: body for place, body in told.acknowledged.items() if place in there
     }
     assert {there[place] for place in there.keys() - told.acknowledged.keys()} <= told.attempted
     if told.saved:
-        offsets = broker.opened.progress.groups["billing"]
+        offsets = broker.opened.offsets_document.groups["billing"]
         for (topic, queue), offset in told.saved.items():
             begin, _ = bounds(broker, topic, queue)
             assert offsets[topic][queue] >= offset or begin > offsets[topic][queue]
 
 
-@contextmanager
-def explained(disk: SimulatedDisk, mode: CrashMode, seed: int, nth: int) -> Iterator[None]:
-    """Says how to run a failure again."""
-    try:
-        yield
-    except BaseException as error:
-        trace = "\n".join(disk.trace[-12:])
-        error.add_note(f"crash mode {mode!r}, seed {seed}, before operation {nth}; the last operations were:\n{trace}")
-        raise
-
-
-def crashes(mode: CrashMode, seed: int) -> Iterator[tuple[int, SimulatedDisk, Life]]:
-    """For each operation of the script the disk that is left when it is stopped there, and what users were told by then."""
-    life, left = Life(SimulatedDisk(seed)), deque[tuple[SimulatedDisk, Life]]()
-
-    def look(disk: SimulatedDisk) -> None:
-        crashed = disk.crash(mode)
-        left.append((crashed, replace(
-            life, disk=crashed, acknowledged=life.acknowledged.copy(), attempted=life.attempted.copy(), saved=life.saved.copy()
-        )))  # fmt: skip
-
-    life.disk.at_each_operation(look)
-    life.run(life.open())
-    for nth in range(1, len(left) + 1):
-        yield nth, *left.popleft()
-
-
 @pytest.fixture(scope="module")
 def operations() -> int:
-    """How many there are without a crash."""
+    """Returns how many operations there are without a crash."""
     life = Life(SimulatedDisk(0))
     broker = life.run(life.open())
     assert broker.engine.files.first > 1, "chunks were deleted"
@@ -184,34 +175,20 @@ def operations() -> int:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(("mode", "seed"), RUNS)
-def test_after_a_crash_at_any_operation_every_acknowledged_message_is_there_and_life_goes_on(
+def test_after_a_crash_at_any_operation_every_acknowledged_message_exists_and_sending_continues(
     mode: CrashMode, seed: int, operations: int
 ) -> None:
-    nth = 0
-    for nth, disk, life in crashes(mode, seed):
-        with explained(disk, mode, seed, nth):
-            broker = life.open()
-            judge(broker, life)
-            broker = life.run(broker)
-            judge(broker, life)
-            broker.close()
-    assert nth == operations
+    def check(life: Life) -> None:
+        broker = life.open()
+        judge(broker, life)
+        broker = life.run(broker)
+        judge(broker, life)
+        broker.close()
+
+    assert after_each_crash(Life(SimulatedDisk(seed)), mode, check) == operations
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(("mode", "seed"), RUNS)
-def test_a_crash_at_any_operation_of_a_recovery_loses_nothing_either(mode: CrashMode, seed: int, operations: int) -> None:
-    for nth, disk, life in islice(crashes(mode, seed), 2 + seed, operations, 17):
-        step, crashed = 0, True
-        while crashed:
-            step += 1
-            life.disk = disk.crash("kept")  # the same disk again
-            life.disk.crash_at(step)
-            with explained(life.disk, mode, seed, nth):
-                try:
-                    life.open()
-                    crashed = False
-                except SimulatedCrash:
-                    pass
-                life.disk = life.disk.crash(CRASH_MODES[step % 3])
-                judge(life.open(), life)
+def test_a_crash_at_any_operation_of_a_recovery_loses_nothing(mode: CrashMode, seed: int) -> None:
+    after_each_crash(Life(SimulatedDisk(seed)), mode, crash_in_recovery, first=3 + seed, step=17)

@@ -1,4 +1,4 @@
-"""docs/BROKER.md: its program runs, its limits are those of the code."""
+"""docs/BROKER.md: its programs run, and its limits are those of the code."""
 
 from __future__ import annotations
 
@@ -9,23 +9,28 @@ from pathlib import Path
 
 import pytest
 
-from eventstore.broker import group, groups, message, names, pulling, pulls, topics
-from eventstore.client.blocking import BlockingStore
-from eventstore.client.store import NetworkStore
+from eventstore.broker import pulls, topics
+from eventstore.broker.groups import group
+from eventstore.broker.groups import registry as groups
+from eventstore.broker.log import queue_reader as pulling
+from eventstore.client.aio.store import NetworkStore
+from eventstore.client.blocking.store import BlockingStore
+from eventstore.records import message
+from eventstore.records import topic_names as names
 from tests.server_thread import ServerThread
 
 PAGE = (Path(__file__).parents[2] / "docs" / "BROKER.md").read_text(encoding="utf-8")
 
 
 def test_the_program_without_a_server_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source, _ = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.M | re.S)
-    assert "./messages" in source, "or it writes into the folder that the tests run in"
+    _, source = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.M | re.S)
+    assert "./messages" in source, "otherwise it would write into the working folder of the tests"
     exec(source.replace("./messages", str(tmp_path)), {"__name__": "page"})  # our own page
     assert capsys.readouterr().out.endswith("order-42 b'...'\n")
 
 
 def test_the_program_of_a_client_prints_what_the_page_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _, source = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.M | re.S)
+    source, _ = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.M | re.S)
     (expected,) = re.findall(r"^```text\n(.*?)^```", PAGE, flags=re.M | re.S)
     with ServerThread(tmp_path / "data", broker_preallocate_bytes=64 * 1024) as server:
         capsys.readouterr()  # the server's log
@@ -34,7 +39,7 @@ def test_the_program_of_a_client_prints_what_the_page_says(tmp_path: Path, capsy
 
 
 def test_the_options_of_a_consumer_are_those_of_the_code() -> None:
-    rows = re.findall(r"^\| `(\w+)` \|([^|]*)\|", PAGE.split("### Consuming")[1].split("Entering it")[0], flags=re.M)
+    rows = re.findall(r"^\| `(\w+)` \|([^|]*)\|", PAGE.split("### Consuming")[1].split("Entering the consumer")[0], flags=re.M)
     for store in (NetworkStore, BlockingStore):
         _, *options = inspect.signature(store.consumer).parameters.values()
         assert [name for name, _ in rows] == [option.name for option in options]

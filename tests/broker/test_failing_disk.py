@@ -1,4 +1,4 @@
-"""A disk that is full or fails: whoever waits is told, and what was acknowledged stays."""
+"""A disk that is full or fails: waiting senders get an error, and acknowledged messages stay."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import trio
 import trio.testing
 
 from eventstore.broker.broker import open_broker
+from eventstore.broker.log.sender import SendOutcome
 from eventstore.broker.pulls import Want
-from eventstore.broker.sending import Outcome
-from eventstore.broker.settings import BrokerSettings
 from eventstore.errors import EventStoreError, Poisoned, StorageFull
+from eventstore.settings.broker import BrokerSettings
 from tests.broker.stepped import DATA, Stepped, numbered, raw
 from tests.simulated_disk import SimulatedDisk
 
@@ -23,12 +23,12 @@ ASYNC = BrokerSettings(durability="async", chunk_size_bytes=65_536, preallocate_
 
 
 async def until(condition: Callable[[], bool], step_s: float) -> None:
-    """Returns once the condition holds; on a clock that jumps, so nothing really waits."""
-    while not condition():  # noqa: ASYNC110 # what is waited for is on the disk, and sets no event
+    """Waits until the condition holds, on a clock that jumps."""
+    while not condition():  # noqa: ASYNC110 # the condition is on the disk, and sets no event
         await trio.sleep(step_s)
 
 
-async def test_on_a_full_disk_a_send_is_refused_pulls_go_on_and_sends_work_again_when_there_is_space() -> None:
+async def test_on_a_full_disk_sends_are_refused_and_pulls_continue_and_sends_work_again_once_there_is_space() -> None:
     disk = SimulatedDisk(0)
     async with open_broker(DATA, SETTINGS, files=disk) as broker:
         await broker.administration.create_topic("orders", 1)
@@ -55,7 +55,7 @@ async def test_on_a_full_disk_a_send_is_refused_pulls_go_on_and_sends_work_again
     assert again.bodies()[-1] == b"again"
 
 
-async def test_a_failed_sync_poisons_everybody_is_told_and_pulls_go_on() -> None:
+async def test_a_failed_sync_poisons_and_fails_all_senders_and_pulls_continue() -> None:
     disk = SimulatedDisk(1)
     async with open_broker(DATA, SETTINGS, files=disk) as broker:
         await broker.administration.create_topic("orders", 1)
@@ -71,7 +71,7 @@ async def test_a_failed_sync_poisons_everybody_is_told_and_pulls_go_on() -> None
     assert after.bodies() == [b"safe"]
 
 
-def test_what_is_not_flushed_can_be_read_and_a_killed_process_does_not_lose_it() -> None:
+def test_messages_not_flushed_yet_can_be_read_and_survive_a_killed_process() -> None:
     disk = SimulatedDisk(2)
     broker = Stepped(disk, ASYNC)
     broker.topic()
@@ -111,41 +111,39 @@ async def test_an_index_that_cannot_be_written_loses_nothing_and_is_written_late
         assert page.count == 200
 
 
-async def test_a_silent_member_is_taken_for_dead_and_offsets_are_saved(
-    autojump_clock: trio.testing.MockClock, tmp_path: Path
-) -> None:
+async def test_a_silent_member_expires_and_offsets_are_saved(autojump_clock: trio.testing.MockClock, tmp_path: Path) -> None:
     now = [0.0]
     async with open_broker(tmp_path, SETTINGS) as broker:
         broker.groups._clock = lambda: now[0]
         await broker.administration.create_topic("orders", 2)
         await broker.send_many("orders", [raw(queue=0)] * 9)
-        await broker.consumers.join("billing", "a", {"orders": None})
-        await broker.consumers.join("billing", "b", {"orders": None})
+        await broker.coordinator.join("billing", "a", {"orders": None})
+        await broker.coordinator.join("billing", "b", {"orders": None})
         now[0] = 14.0
         generation = broker.groups.get("billing").generation
-        broker.consumers.heartbeat("billing", "a", generation)
+        broker.coordinator.heartbeat("billing", "a", generation)
         now[0] = 16.0
         await until(lambda: "b" not in broker.groups.get("billing").members, 0.5)
         assert broker.groups.get("billing").members["a"].queues["orders"] == [0, 1]
-        broker.consumers.commit("billing", "a", broker.groups.get("billing").generation, [("orders", 0, 5)])
+        broker.coordinator.commit("billing", "a", broker.groups.get("billing").generation, [("orders", 0, 5)])
         document = tmp_path / "offsets.json"
         await until(lambda: b'"0": 5' in document.read_bytes(), 0.1)
 
 
-async def test_what_is_sent_while_a_failure_is_told_is_no_part_of_it() -> None:
+async def test_messages_sent_while_a_failure_is_reported_are_not_part_of_it() -> None:
     disk = SimulatedDisk(0)
     async with open_broker(DATA, SETTINGS, files=disk) as broker:
         await broker.administration.create_topic("orders", 1)
         committer, topic, told = broker.committer, broker.topics.get("orders"), trio.Event()
-        again: list[Outcome] = []
+        again: list[SendOutcome] = []
 
-        def refused(outcomes: list[Outcome]) -> None:
+        def refused(outcomes: list[SendOutcome]) -> None:
             assert isinstance(outcomes[-1], StorageFull)
             disk.capacity_bytes = None
             committer.submit(topic, [raw(b"again")], committed, told)
             committer.kick()
 
-        def committed(outcomes: list[Outcome]) -> None:
+        def committed(outcomes: list[SendOutcome]) -> None:
             again.extend(outcomes)
             told.set()
 

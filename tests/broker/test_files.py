@@ -1,4 +1,4 @@
-"""Message chunks and queue chunks on disk: maps and their watermarks, damage, what is refused."""
+"""Message chunks and queue chunks on disk: maps and their watermarks, damage, refused folders."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from eventstore.broker.engine import Engine
-from eventstore.broker.memory import memory_used
+from eventstore.broker.log.engine import Engine
+from eventstore.broker.log.memory_pressure import memory_used
+from eventstore.broker.log.queue_chunks import DOCUMENT
+from eventstore.broker.log.queue_reader import QueueRead
 from eventstore.broker.opening import open_broker_folder
-from eventstore.broker.pulling import Pulled
-from eventstore.broker.queue_chunks import DOCUMENT
-from eventstore.broker.settings import BrokerSettings
 from eventstore.errors import Corrupt, FolderRefused, InvalidArgument, ReadFailed
+from eventstore.settings.broker import BrokerSettings
 from tests.broker.stepped import DATA, Stepped, numbered, raw
 from tests.simulated_disk import SimulatedDisk
 
@@ -24,7 +24,7 @@ QUEUE = DATA / "queues" / "0000000001-00000" / "0000000001.queue"
 
 @dataclass
 class Machine:
-    """What a test says about memory and time."""
+    """Memory and time, as set by a test."""
 
     used: float = 0.0
     now: float = 1_000.0
@@ -45,24 +45,24 @@ def test_a_chunk_is_mapped_while_it_is_read_and_released_when_memory_is_short() 
     broker, _ = filled(machine)
     files = broker.engine.files
     broker.messages()
-    assert files.mapped == list(range(1, files.last)), "all but the ongoing one"
+    assert files.mapped == list(range(1, files.last)), "all but the current one"
     machine.now += 100
-    assert files.release_idle() == [], "there is memory enough"
+    assert files.release_idle() == [], "there is enough memory"
     machine.used = 0.5
     broker.pull(0, messages_max=1)
     assert files.release_idle() == list(range(2, files.last))
     assert files.mapped == [1], "it is in use"
     machine.used = 0.8
     assert len(broker.messages()) == 200
-    assert files.mapped == [1], "above the second watermark none is added"
+    assert files.mapped == [1], "above the second watermark no chunk is mapped"
 
 
-def test_memory_of_the_machine_is_a_share() -> None:
+def test_the_used_memory_of_the_machine_is_a_share() -> None:
     assert 0 < memory_used() < 1
 
 
 def mapped_kib(path: Path) -> int:
-    """How much of a file is in this process's real memory, by the kernel; -1 where the file is not mapped at all."""
+    """Returns how many bytes of a file are in this process's memory, as the kernel reports; -1 if it is not mapped."""
     lines = Path("/proc/self/smaps").read_text().splitlines()
     found = [place for place, line in enumerate(lines) if line.endswith(str(path))]
     return (
@@ -75,7 +75,7 @@ def mapped_kib(path: Path) -> int:
     ("release_above", "map_below"), [(0.0, 1.0), (1.0, 1.0), (0.0, 0.0)], ids=["short", "plenty", "far too short"]
 )
 def test_chunks_are_in_real_memory_between_the_watermarks(release_above: float, map_below: float, tmp_path: Path) -> None:
-    """The machine's own memory decides: watermarks of 0 and 1 are ones that it surely is above, or below."""
+    """Uses the memory of this machine, which is certainly above a watermark of 0 and below one of 1."""
     opened = open_broker_folder(
         tmp_path,
         BrokerSettings(
@@ -90,12 +90,12 @@ def test_chunks_are_in_real_memory_between_the_watermarks(release_above: float, 
         engine.write(segment)
         engine.mark_written(segment, durable=True)
     chunk = tmp_path / "messages" / "0000000001.messages"
-    page: Pulled = engine.puller.pull(engine.queues[1, 0], 0, engine.visible_position, 400, 1 << 20)
+    page: QueueRead = engine.reader.pull(engine.queues[1, 0], 0, engine.visible_position, 400, 1 << 20)
     assert (page.count, len(page.records) > 200_000) == (400, True)
     if not map_below:
         assert mapped_kib(chunk) == -1
     else:
-        assert mapped_kib(chunk) >= 195, "as much as was read"
+        assert mapped_kib(chunk) >= 195, "the bytes that were read"
         assert engine.files.release_idle() == ([] if release_above else [1])
         assert (mapped_kib(chunk) == -1) == (not release_above)
     opened.close()
@@ -103,7 +103,7 @@ def test_chunks_are_in_real_memory_between_the_watermarks(release_above: float, 
 
 
 @pytest.mark.parametrize("byte", [0, 1, 120])
-def test_rot_in_a_message_is_said_with_file_and_offset_and_its_neighbours_are_readable(byte: int) -> None:
+def test_rot_in_a_message_is_reported_with_file_and_offset_and_its_neighbours_are_readable(byte: int) -> None:
     broker, disk = filled()
     messages = broker.messages()
     victim = messages[3]
@@ -126,7 +126,7 @@ def test_a_read_that_fails_is_an_error_and_not_an_empty_answer(used: float) -> N
         broker.pull(0)
 
 
-def test_rot_anywhere_in_a_queue_chunk_is_noticed_and_the_messages_build_it_again() -> None:
+def test_rot_anywhere_in_a_queue_chunk_is_noticed_and_the_index_is_rebuilt_from_the_messages() -> None:
     for bit in range(8):
         broker, disk = filled()
         for byte in range(32):
@@ -165,7 +165,7 @@ def test_a_queue_chunk_is_completed_when_it_is_full() -> None:
     broker.close()
 
 
-def test_rot_in_the_last_chunk_is_said_at_opening_and_nothing_is_cut() -> None:
+def test_rot_in_the_last_chunk_is_reported_at_opening_and_nothing_is_cut() -> None:
     broker, disk = filled()
     last = DATA / "messages" / f"{broker.engine.files.last:010d}.messages"
     broker.close()
@@ -177,7 +177,7 @@ def test_rot_in_the_last_chunk_is_said_at_opening_and_nothing_is_cut() -> None:
 
 
 @pytest.mark.parametrize("name", ["broker.json", "topics.json", "messages/chunks.json", "messages/0000000002.messages"])
-def test_a_folder_in_which_something_is_missing_is_refused_and_never_begun_anew(name: str) -> None:
+def test_a_folder_with_a_missing_file_is_refused_and_not_initialised_again(name: str) -> None:
     broker, disk = filled()
     broker.close()
     disk.remove(DATA / name)

@@ -1,7 +1,7 @@
-"""A broker on a simulated disk against lists in memory: whatever is done in whatever order, and wherever it crashes.
+"""A broker on a simulated disk against lists in memory: any operations in any order, with crashes anywhere.
 
-The model knows what was acknowledged: per queue a list of bodies. After a crash a queue holds at least that, and perhaps some
-of what was being sent; a group is where it was last saved, and where it last committed if nothing crashed since.
+The model holds the acknowledged messages: per queue a list of bodies. After a crash a queue holds at least those, and perhaps
+some that were being sent; the offsets of a group are those last saved, or those last committed if nothing crashed since.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from eventstore.broker.groups import Groups
-from eventstore.broker.message import RawMessage
+from eventstore.broker.groups.registry import Groups
 from eventstore.broker.retention import held_back
 from eventstore.errors import Rebalanced, StorageFull
+from eventstore.records.message import RawMessage
 from tests.broker.stepped import Stepped, raw
 from tests.simulated_disk import CRASH_MODES, CrashMode, SimulatedCrash, SimulatedDisk
 
@@ -30,7 +30,7 @@ messages_strategy = st.lists(
 
 
 class BrokerAgainstModel(RuleBasedStateMachine):
-    """`queues`: what each holds, as (body, tag), from offset 0 on. `begins`: in front of it, messages may have been deleted."""
+    """`queues`: the (body, tag) of each message, from offset 0 on. `begins`: messages before it may have been deleted."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
 
     def _groups(self) -> None:
         opened = self.broker.opened
-        self.groups = Groups(opened.progress, opened.topics, self._bounds, member_timeout_s=10, clock=lambda: 0.0)
+        self.groups = Groups(opened.offsets_document, opened.topics, self._bounds, member_timeout_s=10, clock=lambda: 0.0)
         self.groups.offsets.clamp()
         self.generations = {}
 
@@ -101,7 +101,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         expected = [body for body, tag in self.queues[key][start:] if wanted is None or tag in wanted]
         assert self.broker.bodies(key[1], start, topic=key[0], tags=tags) == expected
 
-    # -- what goes on beside ------------------------------------------------------------------------------------------
+    # -- housekeeping -------------------------------------------------------------------------------------------------
 
     @rule()
     def index(self) -> None:
@@ -123,7 +123,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
             return
         engine.forget_chunks(through, state)
         moved = self.groups.offsets.clamp()
-        assert regardless or not moved, "what a group has not consumed stays"
+        assert regardless or not moved, "messages that a group has not consumed stay"
         for _, topic, queue, _, now in moved:
             self.offsets[topic, queue] = now
         engine.delete_chunks(through)
@@ -132,7 +132,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
 
     @rule(member=st.sampled_from(MEMBERS))
     def join(self, member: str) -> None:
-        known = bool(self.groups.offsets.progress.groups.get("billing"))
+        known = bool(self.groups.offsets.document.groups.get("billing"))
         assignment = self.groups.join("billing", member, dict.fromkeys(TOPICS))
         assert assignment.generation > self.last_generation
         self.last_generation = self.generations[member] = assignment.generation
@@ -167,7 +167,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
             raise AssertionError("a commit of an old generation was taken")
         for done in self.groups.commit("billing", member, group.generation, wanted):
             key = (done.topic, done.queue)
-            assert done.offset >= self.offsets[key], "an offset went back"
+            assert done.offset >= self.offsets[key], "an offset moved back"
             assert done.offset <= self._bounds(*key)[1], "an offset beyond the log"
             self.offsets[key] = done.offset
 
@@ -186,11 +186,11 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         self._save()
 
     def _save(self) -> None:
-        progress = self.groups.offsets.progress
+        progress = self.groups.offsets.document
         progress.write(progress.tree())
         self.saved = dict(self.offsets)
 
-    # -- ends and starts ----------------------------------------------------------------------------------------------
+    # -- stops and starts ---------------------------------------------------------------------------------------------
 
     @rule()
     def reopen(self) -> None:
@@ -220,7 +220,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
         self.broker = Stepped(self.disk)
         self._groups()
         self._take_what_survived(topic, {message[0]: message[2] for message in made})
-        found = self.groups.offsets.progress.groups.get("billing", {})
+        found = self.groups.offsets.document.groups.get("billing", {})
         for key in QUEUES:
             offset = found.get(key[0], {}).get(key[1])
             if offset is None:
@@ -248,7 +248,7 @@ class BrokerAgainstModel(RuleBasedStateMachine):
             begin, end = self._bounds(*key)
             assert end == len(self.queues[key])
             assert self.broker.bodies(key[1], begin, topic=key[0]) == [body for body, _ in self.queues[key][begin:]]
-        found = self.groups.offsets.progress.groups.get("billing", {})
+        found = self.groups.offsets.document.groups.get("billing", {})
         assert {(topic, queue): offset for topic, queues in found.items() for queue, offset in queues.items()} == self.offsets
 
 

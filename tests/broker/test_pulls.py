@@ -1,4 +1,4 @@
-"""Pulls that wait: what they look at, and what they cannot miss."""
+"""Waiting pulls: which queues they read, and that they miss no message."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import trio
 import trio.testing
 
 from eventstore.broker.broker import Broker, open_broker
-from eventstore.broker.message import decode_messages
-from eventstore.broker.pulling import Pulled
+from eventstore.broker.log.queue_reader import QueueRead
+from eventstore.broker.pending_pull import PendingPull
 from eventstore.broker.pulls import Want
-from eventstore.broker.search import Search
-from eventstore.broker.settings import BrokerSettings
+from eventstore.records.message import decode_messages
+from eventstore.settings.broker import BrokerSettings
 from tests.broker.stepped import DATA, raw
 from tests.simulated_disk import SimulatedDisk
 
@@ -30,12 +30,12 @@ async def broker_with(messages: int = 0, queues: int = 1) -> AsyncIterator[Broke
         yield broker
 
 
-def search_for(broker: Broker, *offsets: int, tags: str | None = None, wait_s: float = 60) -> Search:
+def search_for(broker: Broker, *offsets: int, tags: str | None = None, wait_s: float = 60) -> PendingPull:
     wants = [Want("orders", queue, offset, tags) for queue, offset in enumerate(offsets)]
-    return broker.pulls.search(wants, messages_max=64, bytes_max=1 << 20, wait_s=wait_s)
+    return broker.pulls.begin(wants, messages_max=64, bytes_max=1 << 20, wait_s=wait_s)
 
 
-async def test_a_pull_that_is_woken_looks_only_at_the_queues_that_have_news() -> None:
+async def test_a_woken_pull_reads_only_the_queues_with_new_messages() -> None:
     async with broker_with(queues=3) as broker:
         search = search_for(broker, 0, 0, 0)
         assert broker.pulls.answer_now(search) is None
@@ -54,7 +54,7 @@ async def test_a_pull_that_is_woken_looks_only_at_the_queues_that_have_news() ->
         assert broker.pulls.waiting == 0
 
 
-async def test_queues_with_news_are_looked_at_in_the_order_they_were_asked_for() -> None:
+async def test_queues_with_new_messages_are_read_in_the_order_of_the_request() -> None:
     async with broker_with(queues=9) as broker:
         for order in ((7, 2, 5), (5, 7, 2)):
             wants = [Want("orders", queue, broker.bounds("orders", queue)[1]) for queue in order]
@@ -71,7 +71,7 @@ async def test_queues_with_news_are_looked_at_in_the_order_they_were_asked_for()
             assert [page.count for page in after] == [1, 0, 0]
 
 
-async def test_what_comes_between_the_look_and_the_wait_is_not_missed() -> None:
+async def test_a_message_that_arrives_between_the_read_and_the_wait_is_not_missed() -> None:
     async with broker_with(3, queues=2) as broker:
         search = search_for(broker, 3, 0)
         assert broker.pulls.answer_now(search) is None
@@ -83,7 +83,7 @@ async def test_what_comes_between_the_look_and_the_wait_is_not_missed() -> None:
 
 @asynccontextmanager
 async def broker_on_cold_disk(messages: int, queues: int) -> AsyncIterator[Broker]:
-    """Of the last queue all messages are in memory, of the others none."""
+    """All messages of the last queue are in memory, those of the others on disk."""
     disk = SimulatedDisk(0)
     async with open_broker(DATA, SMALL, files=disk) as broker:
         await broker.administration.create_topic("orders", queues)
@@ -94,7 +94,7 @@ async def broker_on_cold_disk(messages: int, queues: int) -> AsyncIterator[Broke
         yield broker
 
 
-async def test_what_is_in_memory_is_answered_on_the_spot_and_what_is_on_disk_is_not() -> None:
+async def test_a_pull_is_answered_at_once_from_memory_but_not_from_disk() -> None:
     async with broker_on_cold_disk(messages=30, queues=2) as broker:
         found = broker.pulls.answer_now(search_for(broker, 30, 5))
         assert found is not None
@@ -108,20 +108,20 @@ async def test_what_is_in_memory_is_answered_on_the_spot_and_what_is_on_disk_is_
         assert [page.count for page in await broker.pulls.finish(search)] == [25]
 
 
-async def test_a_queue_on_disk_has_its_share_beside_one_in_memory() -> None:
+async def test_a_queue_on_disk_gets_its_share_next_to_one_in_memory() -> None:
     async with broker_on_cold_disk(messages=30, queues=2) as broker:
         for turn in range(10):
             wants = [Want("orders", 1, turn), Want("orders", 0, 0)]
-            search = broker.pulls.search(wants, messages_max=64, bytes_max=1 << 20, wait_s=60)
+            search = broker.pulls.begin(wants, messages_max=64, bytes_max=1 << 20, wait_s=60)
             assert broker.pulls.answer_now(search) is None
             found = await broker.pulls.finish(search)
             assert [page.count for page in found] == [10 - turn, 30]
 
 
-async def test_what_was_looked_at_twice_counts_once() -> None:
+async def test_messages_that_were_read_twice_count_once() -> None:
     async with broker_on_cold_disk(messages=30, queues=2) as broker:
         wants = [Want("orders", 1, 0), Want("orders", 0, 0)]
-        search = broker.pulls.search(wants, messages_max=64, bytes_max=1 << 20, wait_s=60)
+        search = broker.pulls.begin(wants, messages_max=64, bytes_max=1 << 20, wait_s=60)
         broker.statistics.tick(0)
         assert broker.pulls.answer_now(search) is None
         await broker.pulls.finish(search)
@@ -129,24 +129,24 @@ async def test_what_was_looked_at_twice_counts_once() -> None:
         assert [figures.rates.read for figures in broker.statistics.queues()] == [30, 10]
 
 
-async def test_what_is_found_waits_only_shortly_for_queues_on_disk(
+async def test_messages_found_in_memory_do_not_wait_long_for_queues_on_disk(
     mock_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reading a queue takes a hundredth of a second here. What was left out is found by later pulls, whatever their order."""
+    """Reading a queue takes a hundredth of a second here. Later pulls find the messages that were left out, in any order."""
     async with broker_on_cold_disk(messages=5, queues=20) as broker:
-        puller = broker.pulls._engine.puller
-        pull = puller.pull
+        reader = broker.pulls._engine.reader
+        pull = reader.pull
 
-        def slowly(*args: Any, cached_only: bool = False, **options: Any) -> Pulled:
+        def slowly(*args: Any, cached_only: bool = False, **options: Any) -> QueueRead:
             if not cached_only:
                 mock_clock.jump(0.01)
             return pull(*args, cached_only=cached_only, **options)
 
-        monkeypatch.setattr(puller, "pull", slowly)
+        monkeypatch.setattr(reader, "pull", slowly)
         offsets, pulls, begun = dict.fromkeys(reversed(range(20)), 0), 0, trio.current_time()
         while offsets != {**dict.fromkeys(range(19), 5), 19: 10}:
             wants = [Want("orders", queue, offset) for queue, offset in offsets.items()]
-            search = broker.pulls.search(wants, messages_max=64, bytes_max=1 << 20, wait_s=60)
+            search = broker.pulls.begin(wants, messages_max=64, bytes_max=1 << 20, wait_s=60)
             found = broker.pulls.answer_now(search) or await broker.pulls.finish(search)
             pulls += 1
             assert 0 < sum(page.count > 0 for page in found) <= 3
@@ -157,7 +157,7 @@ async def test_what_is_found_waits_only_shortly_for_queues_on_disk(
     assert pulls <= 12
 
 
-async def test_an_answer_out_of_memory_that_takes_too_long_for_one_turn_is_given_in_several() -> None:
+async def test_an_answer_from_memory_that_takes_too_long_for_one_turn_takes_several() -> None:
     bodies = [bytes([number]) * 20_000 for number in range(80)]
     async with open_broker(DATA, BrokerSettings(), files=SimulatedDisk(0)) as broker:
         await broker.administration.create_topic("orders", 4)
@@ -165,7 +165,7 @@ async def test_an_answer_out_of_memory_that_takes_too_long_for_one_turn_is_given
         offsets, seen, answers = [0] * 4, set(), 0
         while len(seen) < 80:
             wants = [Want("orders", queue, offsets[queue]) for queue in sorted(range(4), key=offsets.__getitem__)]
-            found = broker.pulls.answer_now(broker.pulls.search(wants, messages_max=100, bytes_max=1 << 24, wait_s=60))
+            found = broker.pulls.answer_now(broker.pulls.begin(wants, messages_max=100, bytes_max=1 << 24, wait_s=60))
             assert found is not None
             answers += 1
             for want, page in zip(wants, found, strict=True):
@@ -177,7 +177,7 @@ async def test_an_answer_out_of_memory_that_takes_too_long_for_one_turn_is_given
     assert 2 <= answers <= 8
 
 
-async def test_a_search_that_is_begun_again_finds_the_same() -> None:
+async def test_a_restarted_pull_finds_the_same_messages() -> None:
     async with broker_with(30, queues=2) as broker:
         search = search_for(broker, 22, 9)
         first = await broker.pulls.finish(search)
@@ -186,7 +186,7 @@ async def test_a_search_that_is_begun_again_finds_the_same() -> None:
         assert [page.clamped for page in first] == [None, 9]
 
 
-async def test_a_filter_that_left_everything_out_says_so_within_a_second_of_the_first(
+async def test_a_pull_whose_filter_skipped_everything_is_answered_within_a_second_of_the_first_message(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with broker_with(3) as broker:
@@ -195,7 +195,7 @@ async def test_a_filter_that_left_everything_out_says_so_within_a_second_of_the_
         assert (page.count, page.next_offset) == (0, 3)
         assert autojump_clock.current_time() - began <= 1.0
         (page,) = await broker.pulls.finish(search_for(broker, 3, tags="new"))
-        assert autojump_clock.current_time() - began >= 59.5, "nothing was left out"
+        assert autojump_clock.current_time() - began >= 59.5, "no message was left out"
 
 
 async def test_long_waits_end_together_and_short_ones_at_their_time(autojump_clock: trio.testing.MockClock) -> None:
@@ -218,12 +218,12 @@ async def test_long_waits_end_together_and_short_ones_at_their_time(autojump_clo
         assert ended[0][1] >= 1.25
 
 
-async def test_a_retry_that_is_due_is_found_by_a_pull_that_waits_for_it(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_waiting_pull_finds_a_retry_when_it_is_due(autojump_clock: trio.testing.MockClock) -> None:
     async with open_broker(DATA, SMALL, files=SimulatedDisk(0), clock=autojump_clock.current_time) as broker:
         await broker.administration.create_topic("orders", 1)
         await broker.send_many("orders", [raw(b"late")])
-        generation = (await broker.consumers.join("g", "m", {"orders": None})).generation
-        await broker.failures.fail("g", "m", generation, [("orders", 0, 0)])
+        generation = (await broker.coordinator.join("g", "m", {"orders": None})).generation
+        await broker.failed_messages.fail("g", "m", generation, [("orders", 0, 0)])
         other, page = await broker.pulls.pull([Want("orders", 0, 1), Want("retry:g", 0, 0)], wait_s=60)
         assert (other.count, page.count) == (0, 1)
         assert decode_messages(page.records, 1)[0].body == b"late"

@@ -1,10 +1,11 @@
-"""What is deleted, and what stays: by number, age and bytes, and never what a group has not consumed."""
+"""Retention deletes by number, age and bytes, and never messages that a group has not consumed."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
+from errno import ENOSPC
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,8 @@ import pytest
 from eventstore.broker.broker import Broker, open_broker
 from eventstore.broker.pulls import Want
 from eventstore.broker.retention import outdated
-from eventstore.broker.settings import BrokerSettings
 from eventstore.chunks.header import COMPLETED, MESSAGES, ChunkHeader
+from eventstore.settings.broker import BrokerSettings
 from tests.broker.stepped import DATA, Stepped, numbered, raw
 from tests.simulated_disk import SimulatedDisk
 
@@ -21,7 +22,7 @@ DAY = 86_400_000_000
 
 
 def chunks(count: int) -> dict[int, ChunkHeader]:
-    """One a day, of 1000 bytes each; the last is the ongoing one."""
+    """Returns chunks of 1000 bytes, one per day; the last one is the current one."""
     made = {
         number: ChunkHeader(MESSAGES, number, uuid.UUID(int=1), 1, number, number * DAY, COMPLETED, number, 936, 1)
         for number in range(1, count)
@@ -45,7 +46,7 @@ def chunks(count: int) -> dict[int, ChunkHeader]:
 )
 def test_the_rules_alone_and_combined(change: dict[str, object], expected: list[int]) -> None:
     settings = replace(BrokerSettings(retained_chunks_max=None, retained_age_s=None), **change)  # type: ignore[arg-type]
-    assert outdated(chunks(10), settings, int(9.5 * DAY)) == expected, "the ongoing chunk and the last completed one stay"
+    assert outdated(chunks(10), settings, int(9.5 * DAY)) == expected, "the current chunk and the last completed one stay"
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ async def filled(broker: Broker) -> None:
     await broker.housekeeping._index_once()
 
 
-async def test_what_no_group_reads_is_deleted_and_offsets_go_on(open_small: Callable[..., Broker]) -> None:
+async def test_messages_that_no_group_reads_are_deleted_and_offsets_continue(open_small: Callable[..., Broker]) -> None:
     async with open_small() as broker:  # type: ignore[attr-defined]
         await filled(broker)
         last = broker.engine.files.last
@@ -78,7 +79,9 @@ async def test_what_no_group_reads_is_deleted_and_offsets_go_on(open_small: Call
         assert (page.clamped, page.begin) == (0, begin)
         assert page.count > 0
         folder = broker.opened.path / "queues" / "0000000001-00000"
-        assert min(int(path.stem) for path in folder.iterdir()) == begin // 16 + 1, "queue chunks go with their messages"
+        assert min(int(path.stem) for path in folder.iterdir()) == begin // 16 + 1, (
+            "queue chunks are deleted with their messages"
+        )
     async with open_small() as broker:  # type: ignore[attr-defined]
         assert broker.bounds("orders", 0) == (begin, 200)
         assert (await broker.send_many("orders", [raw(queue=0)]))[0][1] == 200
@@ -97,16 +100,18 @@ async def test_a_queue_whose_messages_are_all_deleted_keeps_its_offsets(open_sma
         assert (await broker.send_many("orders", [raw(queue=1)]))[0][1] == 1
 
 
-async def test_the_slowest_group_holds_back_what_it_has_not_consumed(open_small: Callable[..., Broker]) -> None:
+async def test_the_slowest_group_holds_back_the_deletion_of_messages_it_has_not_consumed(
+    open_small: Callable[..., Broker],
+) -> None:
     async with open_small() as broker:  # type: ignore[attr-defined]
         await filled(broker)
-        slow = (await broker.consumers.join("slow", "m", {"orders": None})).generation
-        fast = (await broker.consumers.join("fast", "m", {"orders": None})).generation
-        broker.consumers.commit("fast", "m", fast, [("orders", 0, 200), ("orders", 1, 1)])
+        slow = (await broker.coordinator.join("slow", "m", {"orders": None})).generation
+        fast = (await broker.coordinator.join("fast", "m", {"orders": None})).generation
+        broker.coordinator.commit("fast", "m", fast, [("orders", 0, 200), ("orders", 1, 1)])
         assert await broker.housekeeping.delete_outdated() == 0
-        assert broker.housekeeping.held is not None
-        assert broker.housekeeping.held.group == "slow"
-        broker.consumers.commit("slow", "m", slow, [("orders", 0, 60)])
+        assert broker.housekeeping.held_back is not None
+        assert broker.housekeeping.held_back.group == "slow"
+        broker.coordinator.commit("slow", "m", slow, [("orders", 0, 60)])
         assert await broker.housekeeping.delete_outdated() > 0
         begin, _ = broker.bounds("orders", 0)
         assert 0 < begin <= 60
@@ -114,7 +119,37 @@ async def test_the_slowest_group_holds_back_what_it_has_not_consumed(open_small:
         assert await broker.housekeeping.delete_outdated() > 0
         begin, _ = broker.bounds("orders", 0)
         assert begin > 60
-        assert broker.groups.offsets.progress.groups["slow"]["orders"][0] == begin, "a group is where there are messages"
+        assert broker.groups.offsets.document.groups["slow"]["orders"][0] == begin, (
+            "the offset of a group is moved to the first message"
+        )
+
+
+@pytest.mark.parametrize(
+    ("operation", "path", "nth"),
+    [("write_at", "deleted.json", 1), ("remove", ".messages", 1), ("remove", ".messages", 3), ("remove", ".queue", 2)],
+)
+async def test_a_deletion_that_failed_is_finished_by_the_next_run(operation: str, path: str, nth: int) -> None:
+    disk = SimulatedDisk(0)
+    settings = replace(
+        BrokerSettings(), chunk_size_bytes=8192, preallocate_bytes=4096, queue_chunk_entries=16, retained_chunks_max=2
+    )
+    async with open_broker(DATA, settings, files=disk) as broker:
+        await filled(broker)
+        housekeeping = broker.housekeeping
+        count = broker.engine.files.last
+        disk.fail(operation, nth, ENOSPC, path_contains=path)
+        await housekeeping._attempt("deleting old chunks", housekeeping.delete_outdated)
+        assert "deleting old chunks failed" in (housekeeping.failure or "")
+        await housekeeping._attempt("writing the offsets", housekeeping.save_offsets)
+        assert "deleting old chunks failed" in (housekeeping.failure or ""), "another step's success is not this one's"
+        assert await housekeeping.delete_outdated() == count - 3
+        await housekeeping._attempt("deleting old chunks", housekeeping.delete_outdated)
+        assert housekeeping.failure is None
+        on_disk = [name for name in disk.names(DATA / "messages") if name.endswith(".messages")]
+        assert on_disk == [f"{number:010d}.messages" for number in (count - 2, count - 1, count)]
+        begin, _ = broker.bounds("orders", 0)
+        queue_chunks = [int(Path(name).stem) for name in disk.names(DATA / "queues" / "0000000001-00000")]
+        assert min(queue_chunks) == begin // 16 + 1
 
 
 def test_a_reader_of_a_chunk_that_is_deleted_meanwhile_reads_it_to_its_end() -> None:
@@ -123,7 +158,7 @@ def test_a_reader_of_a_chunk_that_is_deleted_meanwhile_reads_it_to_its_end() -> 
     broker.send(*numbered(200))
     broker.index()
     assert broker.pull(0, messages_max=1).count == 1
-    file = broker.engine.files._file(1)
+    file = broker.engine.files._files.get(1)
     state = broker.engine.files.state(3)
     assert state is not None
     broker.engine.forget_chunks(2, state)

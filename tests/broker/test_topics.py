@@ -1,4 +1,4 @@
-"""Topics and queues: their document, their states, and what their names may do."""
+"""Topics and queues: their document, their states, and the rules for names."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from errno import EIO
 
 import pytest
 
-from eventstore.broker.names import check_name
 from eventstore.broker.opening import TOPICS
 from eventstore.broker.topics import Topics
 from eventstore.errors import Corrupt, InvalidArgument, UnknownQueue, UnknownTopic
+from eventstore.records.topic_names import check_name
 from tests.broker.stepped import DATA, Stepped, numbered, raw
 from tests.simulated_disk import CRASH_MODES, CrashMode, SimulatedCrash, SimulatedDisk
 
@@ -40,7 +40,7 @@ def test_a_name_that_is_not_allowed_is_refused_with_the_rule(name: object) -> No
 
 
 @pytest.mark.parametrize("mode", CRASH_MODES)
-def test_a_change_that_is_interrupted_is_there_wholly_or_not_at_all(mode: CrashMode) -> None:
+def test_an_interrupted_change_is_stored_completely_or_not_at_all(mode: CrashMode) -> None:
     for nth in range(1, 30):
         disk = SimulatedDisk(nth)
         broker = Stepped(disk)
@@ -59,7 +59,7 @@ def test_a_change_that_is_interrupted_is_there_wholly_or_not_at_all(mode: CrashM
     raise AssertionError("a change takes fewer operations")
 
 
-def test_a_queue_goes_step_by_step_and_its_number_is_never_given_again() -> None:
+def test_a_queue_is_removed_step_by_step_and_its_number_is_never_reused() -> None:
     broker = Stepped(SimulatedDisk(0))
     broker.topic()
     topics = broker.opened.topics
@@ -79,7 +79,7 @@ def test_a_queue_goes_step_by_step_and_its_number_is_never_given_again() -> None
         topics.add_queues("orders", 254)
 
 
-def test_a_topic_that_is_deleted_and_created_again_begins_anew_and_the_index_can_still_be_built() -> None:
+def test_a_topic_that_is_deleted_and_created_again_is_empty_and_the_index_can_still_be_built() -> None:
     broker = Stepped(SimulatedDisk(0))
     broker.topic()
     broker.topic("events", 1)
@@ -110,7 +110,7 @@ def test_a_topic_that_is_deleted_and_created_again_begins_anew_and_the_index_can
      b'{"next_id": 9, "topics": {"a": {"id": 5, "next_queue": 1, "queues": {"0": "odd"}}}}',
      b'{"next_id": 9, "topics": {"a": {"id": 5, "next_queue": 1, "queues": {"4": "open"}}}}'],
 )  # fmt: skip
-def test_a_damaged_document_is_refused_and_names_the_copy_before(content: bytes) -> None:
+def test_a_damaged_document_is_refused_and_names_the_previous_copy(content: bytes) -> None:
     disk = SimulatedDisk(0)
     Stepped(disk).close()
     disk.replace(DATA / TOPICS, content)

@@ -1,4 +1,4 @@
-"""Small JSON documents are replaced whole, and the copy before is kept."""
+"""Documents are replaced atomically, and the previous copy is kept."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def disk_with(*numbers: int, seed: int = 0) -> SimulatedDisk:
     return disk
 
 
-def test_a_document_is_read_as_it_was_written_and_the_one_before_is_beside_it() -> None:
+def test_a_document_reads_back_as_written_and_the_previous_one_is_kept() -> None:
     disk = disk_with(1, 2, 3)
     assert read_document(disk, PATH) == {"number": 3}
     assert read_document(disk, FOLDER / "some.json.previous") == {"number": 2}
@@ -49,7 +49,7 @@ def test_a_crash_at_any_operation_leaves_the_old_document_or_the_new_one(mode: C
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"7", b"\xff\xfe", b"[" * 100_000, b'{"number": NaN' + bytes(7)])
-def test_a_damaged_document_is_corrupt_and_names_the_copy_before(content: bytes) -> None:
+def test_a_damaged_document_is_corrupt_and_names_the_previous_copy(content: bytes) -> None:
     disk = disk_with(1)
     disk.replace(PATH, content)
     with pytest.raises(Corrupt, match=r"some\.json\.previous"):

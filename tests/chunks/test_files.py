@@ -1,7 +1,7 @@
-"""What every implementation of `Files` promises: the same checks on the operating system and on the simulated disk.
+"""The contract of `Files`: the same checks on the operating system and on the simulated disk.
 
-The last test runs arbitrary programs on both and compares every answer, so that what holds on the simulated disk holds
-on a real one.
+The last test runs arbitrary programs on both and compares every answer, so that a result on the simulated disk is valid for a
+real one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.simulated_disk import SimulatedDisk
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class Workspace:
     """An implementation and an empty folder on it."""
 
     files: Files
@@ -40,27 +40,27 @@ class Ground:
             return file.read_at(0, file.size())
 
 
-def simulated(seed: int = 0) -> Ground:
+def simulated(seed: int = 0) -> Workspace:
     disk = SimulatedDisk(seed)
     disk.make_folder(Path("/data"))
-    return Ground(disk, Path("/data"))
+    return Workspace(disk, Path("/data"))
 
 
 @pytest.fixture(params=["operating system", "simulated disk"])
-def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Ground:
-    return Ground(OsFiles(), tmp_path) if request.param == "operating system" else simulated()
+def workspace(request: pytest.FixtureRequest, tmp_path: Path) -> Workspace:
+    return Workspace(OsFiles(), tmp_path) if request.param == "operating system" else simulated()
 
 
-def test_what_was_written_is_read(ground: Ground) -> None:
-    file = ground.create("a", b"hello")
+def test_written_bytes_are_read_back(workspace: Workspace) -> None:
+    file = workspace.create("a", b"hello")
     file.write_at(5, [b", ", b"", b"world"])
     assert file.read_at(0, 12) == b"hello, world"
     assert file.read_at(7, 3) == b"wor"
     assert file.size() == 12
 
 
-def test_a_read_is_short_only_at_the_end_of_the_file(ground: Ground) -> None:
-    file = ground.create("a", bytes(range(256)) * 40)
+def test_a_read_is_short_only_at_the_end_of_the_file(workspace: Workspace) -> None:
+    file = workspace.create("a", bytes(range(256)) * 40)
     assert len(file.read_at(0, 10_240)) == 10_240
     assert file.read_at(10_236, 100) == bytes([252, 253, 254, 255])
     assert file.read_at(10_240, 1) == b""
@@ -68,51 +68,51 @@ def test_a_read_is_short_only_at_the_end_of_the_file(ground: Ground) -> None:
     assert file.read_at(3, 0) == b""
 
 
-def test_one_write_takes_more_buffers_than_the_kernel_does(ground: Ground) -> None:
+def test_one_write_accepts_more_buffers_than_the_kernel(workspace: Workspace) -> None:
     buffers = [bytes([number % 251]) * (number % 7) for number in range(3_000)]
-    file = ground.create("a", b"....")
+    file = workspace.create("a", b"....")
     file.write_at(4, buffers)
     assert file.read_at(4, 20_000) == b"".join(buffers)
 
 
-def test_writing_no_bytes_changes_nothing(ground: Ground) -> None:
-    file = ground.create("a", b"abc")
+def test_writing_no_bytes_changes_nothing(workspace: Workspace) -> None:
+    file = workspace.create("a", b"abc")
     file.write_at(100, [])
     file.write_at(100, [b"", b""])
     assert file.size() == 3
 
 
-def test_an_overwrite_leaves_its_neighbours(ground: Ground) -> None:
-    file = ground.create("a", b"." * 2_000)
+def test_an_overwrite_leaves_its_neighbours(workspace: Workspace) -> None:
+    file = workspace.create("a", b"." * 2_000)
     file.write_at(700, [b"x" * 600])
     assert file.read_at(0, 2_000) == b"." * 700 + b"x" * 600 + b"." * 700
 
 
-def test_a_write_beyond_the_end_fills_the_gap_with_zeros(ground: Ground) -> None:
-    file = ground.create("a", b"abc")
+def test_a_write_beyond_the_end_fills_the_gap_with_zeros(workspace: Workspace) -> None:
+    file = workspace.create("a", b"abc")
     file.write_at(1_000, [b"z"])
     assert file.read_at(0, 2_000) == b"abc" + bytes(997) + b"z"
 
 
-def test_two_handles_of_a_file_see_the_same_content(ground: Ground) -> None:
-    writer = ground.create("a", b"old")
-    reader = ground.files.open(ground.folder / "a")
+def test_two_handles_of_a_file_see_the_same_content(workspace: Workspace) -> None:
+    writer = workspace.create("a", b"old")
+    reader = workspace.files.open(workspace.folder / "a")
     writer.write_at(0, [b"new"])
     assert reader.read_at(0, 3) == b"new"
 
 
-def test_sync_leaves_what_is_read_as_it_is(ground: Ground) -> None:
-    file = ground.create("a", b"abc")
+def test_sync_does_not_change_what_is_read(workspace: Workspace) -> None:
+    file = workspace.create("a", b"abc")
     file.sync()
     file.sync()
     assert file.read_at(0, 10) == b"abc"
 
 
-def test_negative_offsets_are_refused(ground: Ground) -> None:
-    file = ground.create("a", b"abc")
+def test_negative_offsets_are_refused(workspace: Workspace) -> None:
+    file = workspace.create("a", b"abc")
     refused: list[Callable[[], object]] = [
         lambda: file.read_at(-5, 1),
-        lambda: file.write_at(-5, [b"x"]),  # not -1, which pwritev takes for "at the position of the descriptor"
+        lambda: file.write_at(-5, [b"x"]),  # not -1, which pwritev reads as the position of the descriptor
         lambda: file.truncate(-5),
     ]
     for call in refused:
@@ -121,9 +121,9 @@ def test_negative_offsets_are_refused(ground: Ground) -> None:
     assert file.read_at(0, 10) == b"abc"
 
 
-def test_a_file_opened_for_reading_refuses_changes(ground: Ground) -> None:
-    ground.create("a", b"abc").close()
-    file = ground.files.open(ground.folder / "a")
+def test_a_file_opened_for_reading_refuses_changes(workspace: Workspace) -> None:
+    workspace.create("a", b"abc").close()
+    file = workspace.files.open(workspace.folder / "a")
     refused: list[Callable[[], object]] = [
         lambda: file.write_at(0, [b"x"]),
         lambda: file.truncate(0),
@@ -135,8 +135,8 @@ def test_a_file_opened_for_reading_refuses_changes(ground: Ground) -> None:
     assert file.read_at(0, 10) == b"abc"
 
 
-def test_a_closed_file_refuses_everything_but_being_closed_again(ground: Ground) -> None:
-    file = ground.create("a", b"abc")
+def test_a_closed_file_refuses_everything_except_close(workspace: Workspace) -> None:
+    file = workspace.create("a", b"abc")
     file.close()
     file.close()
     refused: list[Callable[[], object]] = [
@@ -152,217 +152,217 @@ def test_a_closed_file_refuses_everything_but_being_closed_again(ground: Ground)
             call()
 
 
-def test_creating_a_file_that_exists_is_refused_and_leaves_it(ground: Ground) -> None:
-    ground.create("a", b"abc").close()
-    ground.files.make_folder(ground.folder / "folder")
+def test_creating_a_file_that_exists_is_refused_and_leaves_it(workspace: Workspace) -> None:
+    workspace.create("a", b"abc").close()
+    workspace.files.make_folder(workspace.folder / "folder")
     for name in ("a", "folder"):
         with pytest.raises(FileExistsError):
-            ground.files.open(ground.folder / name, create=True, write=True)
-    assert ground.read("a") == b"abc"
+            workspace.files.open(workspace.folder / name, create=True, write=True)
+    assert workspace.read("a") == b"abc"
 
 
-def test_opening_a_missing_file_is_refused(ground: Ground) -> None:
+def test_opening_a_missing_file_is_refused(workspace: Workspace) -> None:
     for write in (False, True):
         with pytest.raises(FileNotFoundError):
-            ground.files.open(ground.folder / "a", write=write)
+            workspace.files.open(workspace.folder / "a", write=write)
     with pytest.raises(FileNotFoundError):
-        ground.files.open(ground.folder / "missing" / "a", create=True)
+        workspace.files.open(workspace.folder / "missing" / "a", create=True)
 
 
-def test_a_file_is_no_folder(ground: Ground) -> None:
-    ground.create("a").close()
-    below = ground.folder / "a" / "b"
+def test_a_file_is_not_a_folder(workspace: Workspace) -> None:
+    workspace.create("a").close()
+    below = workspace.folder / "a" / "b"
     refused: list[Callable[[], object]] = [
-        lambda: ground.files.names(ground.folder / "a"),
-        lambda: ground.files.sync_folder(ground.folder / "a"),
-        lambda: ground.files.open(below),
-        lambda: ground.files.open(below, create=True),
-        lambda: ground.files.make_folder(below),
-        lambda: ground.files.rename(ground.folder / "a", below),
-        lambda: ground.files.remove(below),
+        lambda: workspace.files.names(workspace.folder / "a"),
+        lambda: workspace.files.sync_folder(workspace.folder / "a"),
+        lambda: workspace.files.open(below),
+        lambda: workspace.files.open(below, create=True),
+        lambda: workspace.files.make_folder(below),
+        lambda: workspace.files.rename(workspace.folder / "a", below),
+        lambda: workspace.files.remove(below),
     ]
     for call in refused:
         with pytest.raises(NotADirectoryError):
             call()
-    assert not ground.files.exists(below)
+    assert not workspace.files.exists(below)
 
 
-def test_a_folder_is_no_file(ground: Ground) -> None:
-    ground.create("a").close()
-    ground.files.make_folder(ground.folder / "folder")
+def test_a_folder_is_not_a_file(workspace: Workspace) -> None:
+    workspace.create("a").close()
+    workspace.files.make_folder(workspace.folder / "folder")
     refused: list[Callable[[], object]] = [
-        lambda: ground.files.open(ground.folder / "folder", write=True),
-        lambda: ground.files.remove(ground.folder / "folder"),
-        lambda: ground.files.rename(ground.folder / "a", ground.folder / "folder"),
+        lambda: workspace.files.open(workspace.folder / "folder", write=True),
+        lambda: workspace.files.remove(workspace.folder / "folder"),
+        lambda: workspace.files.rename(workspace.folder / "a", workspace.folder / "folder"),
     ]
     for call in refused:
         with pytest.raises(IsADirectoryError):
             call()
     with pytest.raises(OSError):
-        ground.files.rename(ground.folder / "a", ground.folder)
-    assert ground.files.names(ground.folder) == ["a", "folder"]
+        workspace.files.rename(workspace.folder / "a", workspace.folder)
+    assert workspace.files.names(workspace.folder) == ["a", "folder"]
 
 
-def test_names_are_sorted_and_include_folders(ground: Ground) -> None:
+def test_names_are_sorted_and_include_folders(workspace: Workspace) -> None:
     for name in ("b", "a", "B", "ä"):
-        ground.create(name).close()
-    ground.files.make_folder(ground.folder / "aa" / "deeper")
-    assert ground.files.names(ground.folder) == ["B", "a", "aa", "b", "ä"]
-    assert ground.files.names(ground.folder / "aa") == ["deeper"]
+        workspace.create(name).close()
+    workspace.files.make_folder(workspace.folder / "aa" / "deeper")
+    assert workspace.files.names(workspace.folder) == ["B", "a", "aa", "b", "ä"]
+    assert workspace.files.names(workspace.folder / "aa") == ["deeper"]
 
 
-def test_names_of_a_missing_folder_are_refused(ground: Ground) -> None:
-    for call in (ground.files.names, ground.files.sync_folder):
+def test_names_of_a_missing_folder_are_refused(workspace: Workspace) -> None:
+    for call in (workspace.files.names, workspace.files.sync_folder):
         with pytest.raises(FileNotFoundError):
-            call(ground.folder / "missing")
+            call(workspace.folder / "missing")
 
 
-def test_exists_knows_files_and_folders(ground: Ground) -> None:
-    ground.create("a").close()
-    assert ground.files.exists(ground.folder)
-    assert ground.files.exists(ground.folder / "a")
-    assert not ground.files.exists(ground.folder / "b")
-    assert not ground.files.exists(ground.folder / "missing" / "b")
+def test_exists_knows_files_and_folders(workspace: Workspace) -> None:
+    workspace.create("a").close()
+    assert workspace.files.exists(workspace.folder)
+    assert workspace.files.exists(workspace.folder / "a")
+    assert not workspace.files.exists(workspace.folder / "b")
+    assert not workspace.files.exists(workspace.folder / "missing" / "b")
 
 
-def test_a_path_means_the_same_however_it_is_written(ground: Ground) -> None:
-    ground.create("a", b"abc").close()
-    relative = Path(os.path.relpath(ground.folder))
-    assert ground.files.names(relative) == ["a"]
-    assert ground.files.exists(relative / "." / "a")
+def test_all_spellings_of_a_path_mean_the_same(workspace: Workspace) -> None:
+    workspace.create("a", b"abc").close()
+    relative = Path(os.path.relpath(workspace.folder))
+    assert workspace.files.names(relative) == ["a"]
+    assert workspace.files.exists(relative / "." / "a")
 
 
-def test_make_folder_makes_the_parents_and_leaves_what_is_there(ground: Ground) -> None:
-    path = ground.folder / "one" / "two" / "three"
-    ground.files.make_folder(path)
-    ground.files.open(path / "a", create=True).close()
-    ground.files.make_folder(path)
-    ground.files.make_folder(path.parent)
-    assert ground.files.names(path) == ["a"]
+def test_make_folder_creates_the_parents_and_keeps_existing_files(workspace: Workspace) -> None:
+    path = workspace.folder / "one" / "two" / "three"
+    workspace.files.make_folder(path)
+    workspace.files.open(path / "a", create=True).close()
+    workspace.files.make_folder(path)
+    workspace.files.make_folder(path.parent)
+    assert workspace.files.names(path) == ["a"]
 
 
-def test_rename_replaces_the_target(ground: Ground) -> None:
-    ground.create("old", b"old").close()
-    ground.create("new", b"new").close()
-    ground.files.rename(ground.folder / "new", ground.folder / "old")
-    ground.files.sync_folder(ground.folder)
-    assert ground.files.names(ground.folder) == ["old"]
-    assert ground.read("old") == b"new"
+def test_rename_replaces_the_target(workspace: Workspace) -> None:
+    workspace.create("old", b"old").close()
+    workspace.create("new", b"new").close()
+    workspace.files.rename(workspace.folder / "new", workspace.folder / "old")
+    workspace.files.sync_folder(workspace.folder)
+    assert workspace.files.names(workspace.folder) == ["old"]
+    assert workspace.read("old") == b"new"
 
 
-def test_rename_reaches_into_another_folder(ground: Ground) -> None:
-    ground.create("a", b"abc").close()
-    ground.files.make_folder(ground.folder / "other")
-    ground.files.rename(ground.folder / "a", ground.folder / "other" / "b")
-    assert ground.files.names(ground.folder) == ["other"]
-    assert ground.read("other/b") == b"abc"
+def test_rename_reaches_into_another_folder(workspace: Workspace) -> None:
+    workspace.create("a", b"abc").close()
+    workspace.files.make_folder(workspace.folder / "other")
+    workspace.files.rename(workspace.folder / "a", workspace.folder / "other" / "b")
+    assert workspace.files.names(workspace.folder) == ["other"]
+    assert workspace.read("other/b") == b"abc"
 
 
-def test_rename_to_itself_changes_nothing(ground: Ground) -> None:
-    ground.create("a", b"abc").close()
-    ground.files.rename(ground.folder / "a", ground.folder / "a")
-    assert ground.read("a") == b"abc"
+def test_rename_to_itself_changes_nothing(workspace: Workspace) -> None:
+    workspace.create("a", b"abc").close()
+    workspace.files.rename(workspace.folder / "a", workspace.folder / "a")
+    assert workspace.read("a") == b"abc"
 
 
-def test_renaming_or_removing_a_missing_file_is_refused(ground: Ground) -> None:
-    ground.create("a", b"abc").close()
+def test_renaming_or_removing_a_missing_file_is_refused(workspace: Workspace) -> None:
+    workspace.create("a", b"abc").close()
     with pytest.raises(FileNotFoundError):
-        ground.files.rename(ground.folder / "b", ground.folder / "a")
+        workspace.files.rename(workspace.folder / "b", workspace.folder / "a")
     with pytest.raises(FileNotFoundError):
-        ground.files.rename(ground.folder / "a", ground.folder / "missing" / "a")
+        workspace.files.rename(workspace.folder / "a", workspace.folder / "missing" / "a")
     with pytest.raises(FileNotFoundError):
-        ground.files.remove(ground.folder / "b")
-    assert ground.read("a") == b"abc"
+        workspace.files.remove(workspace.folder / "b")
+    assert workspace.read("a") == b"abc"
 
 
-def test_an_open_file_outlives_its_name(ground: Ground) -> None:
-    replaced = ground.create("a", b"replaced")
-    ground.create("b", b"b").close()
-    ground.files.rename(ground.folder / "b", ground.folder / "a")
-    removed = ground.create("c", b"removed")
-    ground.files.remove(ground.folder / "c")
+def test_an_open_file_outlives_its_name(workspace: Workspace) -> None:
+    replaced = workspace.create("a", b"replaced")
+    workspace.create("b", b"b").close()
+    workspace.files.rename(workspace.folder / "b", workspace.folder / "a")
+    removed = workspace.create("c", b"removed")
+    workspace.files.remove(workspace.folder / "c")
     removed.write_at(7, [b"!"])
-    assert ground.files.names(ground.folder) == ["a"]
+    assert workspace.files.names(workspace.folder) == ["a"]
     assert replaced.read_at(0, 100) == b"replaced"
     assert removed.read_at(0, 100) == b"removed!"
 
 
-def test_a_held_lock_is_refused_to_a_second_holder(ground: Ground) -> None:
-    path = ground.folder / "lock"
-    lock = ground.files.lock(path)
+def test_a_held_lock_is_refused_to_a_second_holder(workspace: Workspace) -> None:
+    path = workspace.folder / "lock"
+    lock = workspace.files.lock(path)
     with pytest.raises(FolderRefused, match=f"in use by process {os.getpid()};") as refusal:
-        ground.files.lock(path)
-    assert refusal.value.path == str(ground.folder)
+        workspace.files.lock(path)
+    assert refusal.value.path == str(workspace.folder)
     lock.release()
 
 
-def test_a_released_lock_is_free_and_may_be_released_again(ground: Ground) -> None:
-    path = ground.folder / "lock"
-    first = ground.files.lock(path)
+def test_a_released_lock_is_free_and_may_be_released_again(workspace: Workspace) -> None:
+    path = workspace.folder / "lock"
+    first = workspace.files.lock(path)
     first.release()
-    second = ground.files.lock(path)
+    second = workspace.files.lock(path)
     first.release()
     with pytest.raises(FolderRefused):
-        ground.files.lock(path)
+        workspace.files.lock(path)
     second.release()
 
 
-def test_a_lock_is_a_file_that_names_its_holder(ground: Ground) -> None:
-    ground.create("lock", b"something longer than a process id").close()
+def test_a_lock_is_a_file_that_names_its_holder(workspace: Workspace) -> None:
+    workspace.create("lock", b"something longer than a process id").close()
     for _ in range(2):
-        ground.files.lock(ground.folder / "lock").release()
-    assert ground.files.names(ground.folder) == ["lock"]
-    assert ground.read("lock") == f"{os.getpid()}\n".encode()
+        workspace.files.lock(workspace.folder / "lock").release()
+    assert workspace.files.names(workspace.folder) == ["lock"]
+    assert workspace.read("lock") == f"{os.getpid()}\n".encode()
 
 
-def test_a_lock_in_a_missing_folder_is_refused(ground: Ground) -> None:
+def test_a_lock_in_a_missing_folder_is_refused(workspace: Workspace) -> None:
     with pytest.raises(FileNotFoundError):
-        ground.files.lock(ground.folder / "missing" / "lock")
+        workspace.files.lock(workspace.folder / "missing" / "lock")
 
 
-def test_map_is_the_whole_file_and_read_only(ground: Ground) -> None:
+def test_map_is_the_whole_file_and_read_only(workspace: Workspace) -> None:
     content = bytes(range(256)) * 40
-    view = ground.create("a", content).map()
+    view = workspace.create("a", content).map()
     assert view == content
     assert view.readonly
 
 
-def test_map_of_an_empty_file_is_empty(ground: Ground) -> None:
-    assert len(ground.create("a").map()) == 0
+def test_map_of_an_empty_file_is_empty(workspace: Workspace) -> None:
+    assert len(workspace.create("a").map()) == 0
 
 
-def test_a_map_outlives_the_handle_and_the_name(ground: Ground) -> None:
-    file = ground.create("a", b"abc")
+def test_a_map_outlives_the_handle_and_the_name(workspace: Workspace) -> None:
+    file = workspace.create("a", b"abc")
     view = file.map()
     file.close()
-    ground.create("b", b"replacement").close()
-    ground.files.rename(ground.folder / "b", ground.folder / "a")
+    workspace.create("b", b"replacement").close()
+    workspace.files.rename(workspace.folder / "b", workspace.folder / "a")
     assert bytes(view) == b"abc"
 
 
-def test_preallocate_extends_with_zeros(ground: Ground) -> None:
-    file = ground.create("a", b"abc")
+def test_preallocate_extends_with_zeros(workspace: Workspace) -> None:
+    file = workspace.create("a", b"abc")
     file.preallocate(100_000)
     assert file.size() == 100_000
     assert file.read_at(0, 100_000) == b"abc" + bytes(99_997)
 
 
-def test_preallocate_to_less_than_the_size_changes_nothing(ground: Ground) -> None:
-    file = ground.create("a", b"abc")
+def test_preallocate_to_less_than_the_size_changes_nothing(workspace: Workspace) -> None:
+    file = workspace.create("a", b"abc")
     for size in (2, 0, 3):
         file.preallocate(size)
     assert file.read_at(0, 10) == b"abc"
 
 
-def test_truncate_cuts_the_end(ground: Ground) -> None:
-    file = ground.create("a", b"x" * 3_000)
+def test_truncate_cuts_the_end(workspace: Workspace) -> None:
+    file = workspace.create("a", b"x" * 3_000)
     file.truncate(1_000)
     assert file.size() == 1_000
     assert file.read_at(0, 5_000) == b"x" * 1_000
 
 
-def test_what_was_cut_does_not_come_back_when_the_file_grows(ground: Ground) -> None:
-    file = ground.create("a", b"x" * 3_000)
+def test_cut_bytes_do_not_reappear_when_the_file_grows(workspace: Workspace) -> None:
+    file = workspace.create("a", b"x" * 3_000)
     file.truncate(1_000)
     file.truncate(2_000)
     file.preallocate(4_000)
@@ -384,9 +384,9 @@ STEPS = st.one_of(
 )
 
 
-def perform(ground: Ground, handles: dict[str, File], step: tuple[object, ...]) -> object:
-    """Runs a step; its answer, or the class of its error, is what the two implementations must agree on."""
-    files, path = ground.files, ground.folder / str(step[1])
+def perform(workspace: Workspace, handles: dict[str, File], step: tuple[object, ...]) -> object:
+    """Runs a step and returns its answer or the class of its error: both implementations must agree on it."""
+    files, path = workspace.files, workspace.folder / str(step[1])
     handle = handles.get(str(step[1]))
     try:
         match step:
@@ -394,8 +394,8 @@ def perform(ground: Ground, handles: dict[str, File], step: tuple[object, ...]) 
                 handles[name] = files.open(path, create=True)
             case ("open", str(name)):
                 handles[name] = files.open(path, write=True)
-            case ("rename", _, str(target)) if path != ground.folder / "sub":
-                files.rename(path, ground.folder / target)
+            case ("rename", _, str(target)) if path != workspace.folder / "sub":
+                files.rename(path, workspace.folder / target)
             case ("remove", _):
                 files.remove(path)
             case ("write", _, int(offset), bytes(data)) if handle is not None:
@@ -409,8 +409,8 @@ def perform(ground: Ground, handles: dict[str, File], step: tuple[object, ...]) 
     except OSError as error:
         return type(error)
     return [
-        files.names(ground.folder),
-        files.names(ground.folder / "sub"),
+        files.names(workspace.folder),
+        files.names(workspace.folder / "sub"),
         [(name, file.size(), file.read_at(0, 10_000)) for name, file in handles.items()],
     ]
 
@@ -419,11 +419,11 @@ def perform(ground: Ground, handles: dict[str, File], step: tuple[object, ...]) 
 @given(st.lists(STEPS, max_size=25))
 def test_any_program_gets_the_same_answers_from_both(steps: list[tuple[object, ...]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        real, simulation = Ground(OsFiles(), Path(folder)), simulated()
+        real, simulation = Workspace(OsFiles(), Path(folder)), simulated()
         real_handles: dict[str, File] = {}
         simulated_handles: dict[str, File] = {}
-        for ground in (real, simulation):
-            ground.files.make_folder(ground.folder / "sub")
+        for workspace in (real, simulation):
+            workspace.files.make_folder(workspace.folder / "sub")
         try:
             for step in steps:
                 assert perform(real, real_handles, step) == perform(simulation, simulated_handles, step), step

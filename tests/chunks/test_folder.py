@@ -1,4 +1,4 @@
-"""Which files belong to a folder of chunks, and what is said about those that do not, or are not there."""
+"""A folder of chunks refuses foreign and missing files, and says which."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from eventstore.chunks.front import FrontBuffer
 from eventstore.chunks.header import EVENTS, FOOTER_BYTES, MESSAGES, RECORDS_FROM
 from eventstore.chunks.writer import ChunkWriter
 from eventstore.errors import Corrupt, FolderRefused
-from tests.chunks.made import crc_of, record
+from tests.chunks.sample_records import crc_of, record
 from tests.simulated_disk import CRASH_MODES, CrashMode, SimulatedCrash, SimulatedDisk
 
 FOLDER = Path("/data/chunks")
@@ -24,7 +24,7 @@ def folder_on(disk: SimulatedDisk, store: uuid.UUID = STORE, kind: int = EVENTS)
 
 
 def with_chunks(chunks: int) -> SimulatedDisk:
-    """Chunks of three records each; the last is the ongoing one."""
+    """Makes chunks of three records each; the last is ongoing."""
     disk = SimulatedDisk(0)
     folder = folder_on(disk)
     folder.create()
@@ -47,7 +47,7 @@ def path(number: int) -> Path:
 
 
 def refused(disk: SimulatedDisk, *, name: str, why: str, error: type[Exception] = FolderRefused) -> None:
-    """Opening says why, names the file, and changes nothing."""
+    """Asserts that opening names the reason and the file, and changes nothing."""
     before = {name: disk.content(FOLDER / name) for name in disk.names(FOLDER)}
     operations = disk.operations
     with pytest.raises(error, match=why) as refusal:
@@ -57,7 +57,7 @@ def refused(disk: SimulatedDisk, *, name: str, why: str, error: type[Exception] 
     assert {name: disk.content(FOLDER / name) for name in disk.names(FOLDER)} == before
 
 
-def test_the_chunks_are_known_by_their_headers_alone() -> None:
+def test_chunks_are_identified_by_their_headers_alone() -> None:
     disk = with_chunks(4)
     headers = folder_on(disk).headers()
     assert [header.number for header in headers] == [1, 2, 3, 4]
@@ -70,6 +70,15 @@ def test_a_missing_chunk_is_refused(number: int) -> None:
     disk = with_chunks(4)
     disk.remove(path(number))
     refused(disk, name=path(number).name, why="is missing")
+
+
+def test_one_chunk_is_not_called_chunks() -> None:
+    disk = with_chunks(1)
+    disk.remove(path(1))
+    refused(disk, name=path(1).name, why="is missing: 1 chunk was begun")
+    disk = with_chunks(2)
+    disk.remove(path(2))
+    refused(disk, name=path(2).name, why="is missing: 2 chunks were begun")
 
 
 def test_a_chunk_too_many_is_refused() -> None:
@@ -85,7 +94,7 @@ def test_a_copy_under_the_next_number_is_refused() -> None:
     refused(disk, name=path(4).name, why="copy of chunk 3")
 
 
-def test_two_chunks_that_changed_places_are_refused() -> None:
+def test_two_swapped_chunks_are_refused() -> None:
     disk = with_chunks(3)
     first, second = disk.content(path(1)), disk.content(path(2))
     disk.replace(path(1), second)
@@ -94,7 +103,7 @@ def test_two_chunks_that_changed_places_are_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "0000000001.chunk.bak", "1.chunk", "00000000x1.chunk", ".DS_Store"])
-def test_a_file_that_does_not_belong_there_is_refused(name: str) -> None:
+def test_a_foreign_file_is_refused(name: str) -> None:
     disk = with_chunks(1)
     disk.replace(FOLDER / name, b"x")
     refused(disk, name=name, why="does not belong here")
@@ -136,7 +145,7 @@ def test_a_gap_in_the_sequences_is_refused() -> None:
     header = folder_on(disk).read_header(3)
     later = type(header)(header.kind, 3, STORE, 1, header.first_sequence + 1, header.created)
     disk.replace(path(3), later.encode() + disk.content(path(3))[128:])
-    refused(disk, name=path(3).name, why="begins at sequence 8, 7 belongs there")
+    refused(disk, name=path(3).name, why="begins at sequence 8, expected 7")
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"last_chunk": "3", "last_chunk_end": 4096}', b'{"last_chunk": 2}'])
@@ -152,7 +161,7 @@ def test_a_missing_document_is_refused() -> None:
     refused(disk, name="chunks.json", why="is missing")
 
 
-def test_what_an_interrupted_step_left_behind_is_removed_and_the_new_chunk_is_noted() -> None:
+def test_leftovers_of_an_interrupted_step_are_removed_and_the_new_chunk_is_recorded() -> None:
     disk = with_chunks(2)
     folder = folder_on(disk)
     folder.write_document(1)
@@ -163,7 +172,7 @@ def test_what_an_interrupted_step_left_behind_is_removed_and_the_new_chunk_is_no
     assert [name for name in disk.names(FOLDER) if name.endswith((".new", ".tmp"))] == []
 
 
-def test_a_folder_that_was_never_used_is_told_from_one_that_was() -> None:
+def test_an_unused_folder_is_distinguished_from_a_used_one() -> None:
     disk = SimulatedDisk(0)
     disk.make_folder(FOLDER)
     assert folder_on(disk).is_unused()
@@ -176,7 +185,7 @@ def test_a_folder_that_was_never_used_is_told_from_one_that_was() -> None:
     assert not folder_on(with_chunks(1)).is_unused()
 
 
-def test_a_chunk_has_room_for_records_up_to_its_footer_and_for_one_in_any_case() -> None:
+def test_a_chunk_has_room_for_records_up_to_its_footer_and_for_at_least_one() -> None:
     assert record_space(1_000_000) == 1_000_000 - FOOTER_BYTES
     assert record_space(10) == RECORDS_FROM + 1
 
@@ -185,7 +194,7 @@ def deletable(disk: SimulatedDisk) -> ChunkFolder:
     return ChunkFolder(disk, FOLDER, EVENTS, "chunk", STORE, ("index",), deletable=True)
 
 
-def test_the_oldest_chunks_can_be_deleted_and_the_others_stay() -> None:
+def test_the_oldest_chunks_can_be_deleted_and_the_others_remain() -> None:
     disk = with_chunks(4)
     deletable(disk).delete_through(2)
     assert [header.number for header in deletable(disk).headers()] == [3, 4]
@@ -194,13 +203,13 @@ def test_the_oldest_chunks_can_be_deleted_and_the_others_stay() -> None:
     assert [header.number for header in deletable(disk.crash("lost")).headers()] == [3, 4]
 
 
-def test_a_folder_that_is_not_deletable_takes_a_deleted_chunk_for_a_lost_one() -> None:
+def test_in_a_folder_that_is_not_deletable_a_deleted_chunk_is_a_lost_file() -> None:
     disk = with_chunks(3)
     deletable(disk).delete_through(1)
     refused(disk, name="deleted.json", why="does not belong here")
 
 
-def test_a_chunk_missing_behind_those_that_were_deleted_is_refused() -> None:
+def test_a_chunk_missing_after_the_deleted_ones_is_refused() -> None:
     disk = with_chunks(4)
     deletable(disk).delete_through(1)
     disk.remove(path(2))
@@ -209,7 +218,7 @@ def test_a_chunk_missing_behind_those_that_were_deleted_is_refused() -> None:
 
 
 @pytest.mark.parametrize("mode", CRASH_MODES)
-def test_a_deletion_interrupted_at_any_operation_deletes_wholly_or_not_at_all(mode: CrashMode) -> None:
+def test_a_deletion_interrupted_at_any_operation_deletes_all_or_nothing(mode: CrashMode) -> None:
     for nth in range(1, 30):
         disk = with_chunks(4)
         disk.crash_at(nth)

@@ -1,14 +1,14 @@
-"""Where records wait, and what they are told about how far their file is durable."""
+"""The front buffer: where records wait, and which durable offset they carry."""
 
 from __future__ import annotations
 
 from eventstore.chunks.front import FrontBuffer, Segment
 from eventstore.chunks.header import RECORDS_FROM
-from tests.chunks.made import crc_of, record
+from tests.chunks.sample_records import crc_of, record
 
 
 def appended(front: FrontBuffer, size: int = 100) -> bytes:
-    """One record of `size` bytes, put where an appender would put it."""
+    """Adds one record of `size` bytes as an appender does."""
     raw = record(front.next_sequence, bytes(size - 37), durable=front.durable)
     if front.begins_chunk(size):
         front.begin_chunk()
@@ -22,12 +22,12 @@ def resumed(*, sync: bool = True, limit: int = 5_000) -> FrontBuffer:
     return front
 
 
-def test_nothing_is_taken_where_nothing_waits() -> None:
+def test_nothing_is_taken_if_nothing_waits() -> None:
     assert resumed().take() is None
     assert FrontBuffer(5_000, sync=True).take() is None
 
 
-def test_what_is_appended_is_taken_as_one_segment_and_what_follows_as_another() -> None:
+def test_appended_records_are_taken_as_one_segment_and_later_ones_as_another() -> None:
     front = resumed()
     first, second = appended(front), appended(front)
     assert front.waiting_bytes == 200
@@ -39,14 +39,14 @@ def test_what_is_appended_is_taken_as_one_segment_and_what_follows_as_another() 
     assert front.take() is None
 
 
-def test_a_record_that_does_not_fit_begins_a_chunk_and_a_segment_of_its_own() -> None:
+def test_a_record_that_does_not_fit_begins_a_new_chunk_and_segment() -> None:
     front = resumed()
     first, second = appended(front, 400), appended(front, 300)
     assert front.take() == Segment(3, 4_500, 11, 12, False, [first], 4_900, crc_of(first))
     assert front.take() == Segment(4, RECORDS_FROM, 12, 13, True, [second], RECORDS_FROM + 300, crc_of(second))
 
 
-def test_a_record_larger_than_a_chunk_gets_one_for_itself() -> None:
+def test_a_record_larger_than_a_chunk_gets_its_own() -> None:
     front = resumed()
     for size in (9_000, 9_000, 100):
         appended(front, size)
@@ -65,7 +65,7 @@ def test_the_first_record_of_a_store_begins_its_first_chunk() -> None:
     assert (taken.chunk, taken.offset, taken.begins_chunk) == (1, RECORDS_FROM, True)
 
 
-def test_with_sync_a_record_says_that_its_file_is_durable_up_to_where_its_batch_begins() -> None:
+def test_with_sync_a_record_says_that_its_file_is_durable_up_to_the_start_of_its_batch() -> None:
     front = resumed()
     assert front.durable == 4_500
     appended(front)
@@ -83,7 +83,7 @@ def test_with_sync_a_record_says_that_its_file_is_durable_up_to_where_its_batch_
     assert front.durable == RECORDS_FROM + 400
 
 
-def test_without_sync_a_record_says_only_what_is_known() -> None:
+def test_without_sync_a_record_says_only_what_was_synced() -> None:
     front = resumed(sync=False)
     appended(front)
     front.take()
@@ -96,7 +96,7 @@ def test_without_sync_a_record_says_only_what_is_known() -> None:
     assert front.durable == 4_600, "durable is durable"
 
 
-def test_resuming_forgets_what_waited() -> None:
+def test_resuming_drops_waiting_records() -> None:
     front = resumed()
     appended(front)
     front.resume(3, 4_500, 11)

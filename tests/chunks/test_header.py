@@ -1,4 +1,4 @@
-"""The header and the footer of a chunk: their boxes, their checksums, and the one moment at which they disagree."""
+"""The header and footer of a chunk: boxes, checksums, and the interrupted completion at which they differ."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def little(raw: bytes) -> int:
     return int.from_bytes(raw, "little")
 
 
-def test_the_offsets_of_the_header_are_those_of_its_box() -> None:
+def test_the_offsets_of_the_header_match_its_box() -> None:
     raw = COMPLETE.encode()
     assert len(raw) == HEADER_BYTES == 128
     assert raw[0:8] == b"EVTCHUNK"
@@ -56,7 +56,7 @@ def test_the_offsets_of_the_header_are_those_of_its_box() -> None:
     assert little(raw[124:128]) == crc32c(raw[:124])
 
 
-def test_the_offsets_of_the_footer_are_those_of_its_box() -> None:
+def test_the_offsets_of_the_footer_match_its_box() -> None:
     raw = COMPLETE.footer()
     assert len(raw) == FOOTER_BYTES == FOOTER.size == 64
     assert raw[0:8] == b"EVTCHEND"
@@ -66,12 +66,12 @@ def test_the_offsets_of_the_footer_are_those_of_its_box() -> None:
 
 
 @pytest.mark.parametrize("header", [ONGOING, COMPLETE, dataclasses.replace(COMPLETE, flags=COMPLETED | SORTED)])
-def test_a_header_is_read_as_it_was_written(header: ChunkHeader) -> None:
+def test_a_header_reads_back_as_written(header: ChunkHeader) -> None:
     assert decode_header(header.encode() + b"whatever follows", "f", EVENTS) == header
     assert header.state == {0: "ongoing", 1: "completed", 3: "sorted"}[header.flags]
 
 
-def test_no_flipped_bit_in_a_header_goes_unnoticed() -> None:
+def test_every_flipped_bit_in_a_header_is_detected() -> None:
     for at in range(HEADER_BYTES):
         damaged = bytearray(COMPLETE.encode())
         damaged[at] ^= 4
@@ -89,7 +89,7 @@ def test_a_newer_format_and_another_kind_are_refused() -> None:
     newer[8] = 2
     with pytest.raises(FolderRefused, match="format version 2"):
         decode_header(bytes(newer), "f", EVENTS)
-    with pytest.raises(FolderRefused, match="kind 1 where kind 2"):
+    with pytest.raises(FolderRefused, match="kind 1, expected kind 2"):
         decode_header(COMPLETE.encode(), "f", MESSAGES)
 
 
@@ -108,7 +108,7 @@ def test_a_completion_interrupted_at_any_byte_of_the_header_is_finished() -> Non
         assert finish_completion(new[:written] + old[written:], COMPLETE.footer(), END) == COMPLETE, written
 
 
-def test_a_damaged_header_is_not_taken_for_an_interrupted_completion() -> None:
+def test_a_damaged_header_is_not_mistaken_for_an_interrupted_completion() -> None:
     for base in (ONGOING.encode(), COMPLETE.encode()):
         for at in range(HEADER_BYTES):
             for bit in range(8):
@@ -116,7 +116,7 @@ def test_a_damaged_header_is_not_taken_for_an_interrupted_completion() -> None:
                 damaged[at] ^= 1 << bit
                 found = finish_completion(bytes(damaged), COMPLETE.footer(), END)
                 assert found is None or (bytes(damaged) != base and found == COMPLETE)
-                if found is not None:  # one bit apart from both: the last differing byte of one is all that is left
+                if found is not None:  # one bit away from both: of one only the last differing byte is left
                     assert _is_mixture(bytes(damaged))
 
 

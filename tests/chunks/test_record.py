@@ -1,4 +1,4 @@
-"""What a walk over records accepts, where it stops, and what it says then."""
+"""A walk over records: what it accepts, where it stops, and which fault it names."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from eventstore.chunks import record
 from eventstore.chunks.record import PREFIX_BYTES, TRAILER, UNORDERED, Walk
-from tests.chunks.made import OVERHEAD, crc_of, sealed
-from tests.chunks.made import record as made
+from tests.chunks.sample_records import OVERHEAD, crc_of, sealed
+from tests.chunks.sample_records import record as made
 
 LENGTH_AT = 8
 
@@ -21,7 +21,7 @@ def walk(data: bytes, sequence: int = 1, base: int = 4096) -> Walk:
 
 
 def with_length(raw: bytes, before: int, behind: int | None = None) -> bytes:
-    """The record with other lengths, and the CRC that belongs to them."""
+    """Returns the record with other lengths and a matching CRC."""
     changed = bytearray(raw)
     struct.pack_into("<I", changed, LENGTH_AT, before)
     if behind is not None:
@@ -29,8 +29,8 @@ def with_length(raw: bytes, before: int, behind: int | None = None) -> bytes:
     return sealed(changed)
 
 
-def test_the_offsets_of_the_prefix_are_those_of_its_box() -> None:
-    raw = record.PREFIX.pack(0xC4, 30, 0x0A0B0C0D, 0, 0x01020304, 0x11121314, 0x2122232425262728, 0x31323334, 0x41424344)
+def test_the_offsets_of_the_prefix_match_its_box() -> None:
+    raw = record.PREFIX.struct.pack(0xC4, 30, 0x0A0B0C0D, 0, 0x01020304, 0x11121314, 0x2122232425262728, 0x31323334, 0x41424344)
     assert raw[0:2] == bytes((0xC4, 30))
     assert raw[2:6] == (0x0A0B0C0D).to_bytes(4, "little")
     assert raw[6:8] == bytes(2)
@@ -40,7 +40,7 @@ def test_the_offsets_of_the_prefix_are_those_of_its_box() -> None:
     assert raw[24:28] == (0x31323334).to_bytes(4, "little")
     assert raw[28:32] == (0x41424344).to_bytes(4, "little")
     assert len(raw) == PREFIX_BYTES == 32
-    assert record.TRAILER.pack(0xCE, 0x01020304) == bytes((0xCE, 1, 2, 3, 4))
+    assert record.TRAILER.struct.pack(0xCE, 0x01020304) == bytes((0xCE, 1, 2, 3, 4))
 
 
 def test_a_run_of_records_is_walked_to_its_end() -> None:
@@ -55,12 +55,12 @@ def test_a_run_of_records_is_walked_to_its_end() -> None:
     assert found.checksum == crc_of(first) + crc_of(second)
 
 
-def test_nothing_is_no_fault() -> None:
+def test_an_empty_slab_has_no_fault() -> None:
     assert walk(b"") == Walk([], [], 4096, 1, 0, 0, None)
 
 
 @given(st.integers(1, 200), st.integers(0, 7))
-def test_no_flipped_bit_anywhere_in_a_record_goes_unnoticed(at: int, bit: int) -> None:
+def test_every_flipped_bit_in_a_record_is_detected(at: int, bit: int) -> None:
     before, raw, behind = made(1), made(2, b"x" * 164), made(3)
     damaged = bytearray(raw)
     damaged[at] ^= 1 << bit
@@ -71,14 +71,14 @@ def test_no_flipped_bit_anywhere_in_a_record_goes_unnoticed(at: int, bit: int) -
 
 
 @pytest.mark.parametrize("length", [0, 1, OVERHEAD - 1, 2**31 - 1, 2**31, 2**32 - 1, record.RECORD_BYTES_MAX + 1])
-def test_an_impossible_length_is_a_fault_and_makes_nobody_read_that_much(length: int) -> None:
+def test_an_impossible_length_is_a_fault_and_is_not_read(length: int) -> None:
     found = walk(with_length(made(1), length))
     assert found.fault is not None
     assert "length" in found.fault
     assert found.wants == 0
 
 
-def test_a_length_beyond_what_is_there_says_how_much_it_wants() -> None:
+def test_a_length_beyond_the_data_says_how_much_it_wants() -> None:
     raw = made(1, b"x" * 1000)
     found = walk(raw[:600])
     assert found.fault == "cut off"
@@ -86,20 +86,20 @@ def test_a_length_beyond_what_is_there_says_how_much_it_wants() -> None:
     assert walk(raw[:20]).wants == OVERHEAD
 
 
-def test_a_length_that_differs_behind_the_record_is_a_fault() -> None:
+def test_a_length_that_differs_after_the_record_is_a_fault() -> None:
     raw = made(1)
     found = walk(with_length(raw, len(raw), len(raw) + 1))
     assert found.fault is not None
-    assert "behind" in found.fault
+    assert "after" in found.fault
 
 
 def test_a_good_record_of_another_sequence_is_a_fault() -> None:
     found = walk(made(1) + made(3))
-    assert found.fault == "a record of sequence 3 where 2 belongs"
+    assert found.fault == "a record of sequence 3, expected 2"
     assert found.sequences == [1]
 
 
-def test_without_an_order_any_sequence_will_do() -> None:
+def test_without_an_order_any_sequence_is_accepted() -> None:
     found = walk(made(5) + made(3), UNORDERED)
     assert found.fault is None
     assert found.sequences == [5, 3]
@@ -117,7 +117,7 @@ def test_exactly_one_record_is_checked_as_one() -> None:
 
 
 @given(st.binary(max_size=80), st.binary(max_size=80))
-def test_good_records_are_found_behind_any_rubbish(before: bytes, between: bytes) -> None:
+def test_good_records_are_found_after_any_garbage(before: bytes, between: bytes) -> None:
     first, second = made(5, b"first", durable=4096), made(9, b"second", durable=4200)
     data = before + first + between + second
     assert record.find_valid(data, 0, PREFIX_BYTES) == [

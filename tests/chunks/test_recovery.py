@@ -1,4 +1,4 @@
-"""Where a chunk ends that was being written when the process ended; and what is a torn tail, and what is rot."""
+"""Recovery finds the end of an interrupted chunk, and distinguishes a torn tail from rot."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from eventstore.chunks.header import EVENTS, RECORDS_FROM, ChunkHeader
 from eventstore.chunks.record import PREFIX_BYTES, Walk
 from eventstore.chunks.recovery import Recovered, read_records, recover
 from eventstore.errors import Corrupt, ReadFailed
-from tests.chunks.made import crc_of, record, sealed
+from tests.chunks.sample_records import crc_of, record, sealed
 from tests.chunks.test_header import ONGOING
 from tests.simulated_disk import SimulatedDisk, SimulatedFile
 
@@ -21,7 +21,7 @@ HEAD = ONGOING.encode().ljust(RECORDS_FROM, b"\0")
 
 
 class Seen:
-    """Takes the records that recovery tells of."""
+    """Collects the records that recovery reports."""
 
     def __init__(self) -> None:
         self.records: list[tuple[int, bytes]] = []
@@ -62,7 +62,7 @@ D = record(4, b"d" * 70, durable=_D_AT)
 ALL = A + B + C + D
 
 
-def test_whole_records_are_all_there_and_told_of_in_order() -> None:
+def test_all_whole_records_are_reported_in_order() -> None:
     seen = Seen()
     found = recover(opened(HEAD + ALL), "chunk", 1, PREFIX_BYTES, RECORDS_FROM, seen)
     assert [raw for _, raw in seen.records] == [A, B, C, D]
@@ -71,21 +71,21 @@ def test_whole_records_are_all_there_and_told_of_in_order() -> None:
 
 
 @pytest.mark.parametrize("zeros", [0, 1, 4096, 100_000])
-def test_an_empty_chunk_and_reserved_space_are_no_damage(zeros: int) -> None:
+def test_an_empty_chunk_and_reserved_space_are_not_damage(zeros: int) -> None:
     assert recovered(bytes(zeros)) == Recovered(RECORDS_FROM, 1, 0, 0, RECORDS_FROM)
     assert recovered(ALL + bytes(zeros)).torn == b""
     assert recovered(ALL + bytes(zeros)).end == RECORDS_FROM + len(ALL)
 
 
 @pytest.mark.parametrize("zeros", [0, 300])
-def test_a_tail_cut_at_every_byte_of_the_last_batch_drops_it_whole_and_tells_how_many_bytes(zeros: int) -> None:
+def test_a_tail_cut_at_any_byte_of_the_last_batch_drops_it_whole_and_reports_the_bytes(zeros: int) -> None:
     for kept in range(len(D)):
         found = recovered(A + B + C + D[:kept] + bytes(zeros))
         assert (found.end, found.next_sequence, found.records) == (_D_AT, 4, 3)
         assert found.torn == D[:kept].rstrip(b"\0"), "reserved space is zeros, so zeros at the end say nothing"
 
 
-def test_a_batch_that_is_torn_in_its_middle_keeps_the_commits_before_and_drops_those_behind() -> None:
+def test_a_batch_torn_in_its_middle_keeps_the_commits_before_and_drops_those_after() -> None:
     damaged = bytearray(B)
     damaged[-1] ^= 1
     found = recovered(A + bytes(damaged) + C)
@@ -94,7 +94,7 @@ def test_a_batch_that_is_torn_in_its_middle_keeps_the_commits_before_and_drops_t
     assert recovered(A + B + C[:-1]).records == 2
 
 
-def test_sectors_of_the_last_batch_that_never_came_are_a_torn_tail() -> None:
+def test_missing_sectors_of_the_last_batch_are_a_torn_tail() -> None:
     hole = A + bytes(len(B)) + C
     found = recovered(hole)
     assert (found.end, found.torn) == (_B_AT, bytes(len(B)) + C)
@@ -108,21 +108,21 @@ def test_a_bit_that_rots_before_the_last_batch_is_corrupt_and_nothing_is_cut(at:
     assert corrupt_at(bytes(damaged)) == max(start for start in starts if start <= RECORDS_FROM + at)
 
 
-def test_rot_in_the_last_batch_is_told_from_a_torn_tail_by_what_was_known_at_the_close() -> None:
+def test_after_a_clean_close_rot_in_the_last_batch_is_distinguished_from_a_torn_tail() -> None:
     damaged = bytearray(ALL)
     damaged[-20] ^= 8
     assert recovered(bytes(damaged)).torn == bytes(damaged)[-len(D) :], "without that it looks like a torn tail"
     assert corrupt_at(bytes(damaged), known_end=RECORDS_FROM + len(ALL)) == _D_AT
 
 
-def test_a_file_that_is_shorter_than_it_was_known_to_be_is_corrupt() -> None:
+def test_a_file_shorter_than_its_known_durable_end_is_corrupt() -> None:
     assert corrupt_at(A + B + C, known_end=RECORDS_FROM + len(ALL)) == _D_AT
     assert corrupt_at(A + B + C + bytes(1_000), known_end=RECORDS_FROM + len(ALL)) == _D_AT
     with pytest.raises(Corrupt):
         recover(opened(HEAD[:300]), "chunk", 1, PREFIX_BYTES, RECORDS_FROM + len(A), Seen())
 
 
-def test_a_good_record_that_belongs_elsewhere_is_corrupt_even_at_the_end() -> None:
+def test_a_good_record_that_belongs_elsewhere_is_corrupt_also_at_the_end() -> None:
     assert corrupt_at(A + B + C + A) == _D_AT
     assert corrupt_at(A + C + D) == _B_AT
 
@@ -134,14 +134,14 @@ def test_a_senseless_length_in_a_durable_record_is_corrupt_and_reads_no_more_tha
     assert corrupt_at(A + sealed(damaged) + C + D) == _B_AT
 
 
-def test_a_record_in_the_data_of_a_torn_batch_is_no_witness_of_what_was_durable() -> None:
+def test_a_record_within_the_data_of_a_torn_batch_does_not_count_as_durable() -> None:
     liar = record(9, durable=2**32 - 1)
     torn = record(4, b"x" * 10 + liar + b"y" * 10, durable=_D_AT)[:-5]
     assert recovered(A + B + C + torn).torn == torn
 
 
 @pytest.mark.parametrize("written", range(65))
-def test_a_footer_in_front_of_an_ongoing_chunk_is_no_torn_batch(written: int) -> None:
+def test_a_footer_in_an_ongoing_chunk_is_not_a_torn_batch(written: int) -> None:
     header = ChunkHeader(EVENTS, 1, ONGOING.store, 1, 1, 0).complete(RECORDS_FROM + len(ALL), 5, 4, 7)
     found = recovered(ALL + header.footer()[:written])
     assert (found.end, found.records, found.torn) == (RECORDS_FROM + len(ALL), 4, b"")
@@ -159,7 +159,7 @@ def test_records_are_found_across_the_edges_of_slabs(monkeypatch: pytest.MonkeyP
         assert corrupt_at(A + b"x" * 500 + D) == _B_AT
 
 
-def test_a_file_that_ends_before_it_should_is_a_fault_and_no_endless_loop() -> None:
+def test_a_file_that_ends_early_is_a_fault_and_not_an_endless_loop() -> None:
     for stop in (RECORDS_FROM + len(ALL) + 1, RECORDS_FROM + 10_000):
         found, fault = read_records(opened(HEAD + ALL), "chunk", RECORDS_FROM, stop, 1, PREFIX_BYTES, Seen())
         assert (found.end, fault) == (RECORDS_FROM + len(ALL), "the file ends here")

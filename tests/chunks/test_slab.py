@@ -1,4 +1,4 @@
-"""A slab is walked as `record.walk` walks it, whatever it holds: the same records, the same fault in the same words."""
+"""A slab walk finds the same records as `record.walk` for any bytes, and names the same fault in the same words."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from eventstore.chunks import record, slab
 from eventstore.chunks.record import LENGTH_AT, PREFIX_BYTES, TRAILER, UNORDERED, Walk
-from tests.chunks.made import record as made
-from tests.chunks.made import sealed
+from tests.chunks.sample_records import record as made
+from tests.chunks.sample_records import sealed
 
 bodies = st.lists(st.tuples(st.integers(0, 90), st.integers(0, 3), st.integers(0, 2**32 - 1)), min_size=1, max_size=12)
 
 
 def run_of(rows: list[tuple[int, int, int]], first: int) -> list[bytes]:
-    """Records that follow each other: of this many bytes, taking this many sequences, with this known durable."""
+    """Returns contiguous records; each row is (bytes, sequences, known durable)."""
     records = []
     for size, count, durable in rows:
         records.append(made(first, bytes(range(size)), count=count, durable=durable))
@@ -41,7 +41,7 @@ def test_a_slab_of_good_records_is_walked_to_its_end(rows: list[tuple[int, int, 
 
 
 @given(bodies, st.data())
-def test_a_flipped_bit_is_found_where_it_is(rows: list[tuple[int, int, int]], draw: st.DataObject) -> None:
+def test_a_flipped_bit_is_located(rows: list[tuple[int, int, int]], draw: st.DataObject) -> None:
     records = run_of(rows, 1)
     place = draw.draw(st.integers(0, len(records) - 1))
     damaged = bytearray(records[place])
@@ -53,7 +53,7 @@ def test_a_flipped_bit_is_found_where_it_is(rows: list[tuple[int, int, int]], dr
 
 
 @given(bodies, st.data())
-def test_what_is_cut_off_says_how_much_it_wants(rows: list[tuple[int, int, int]], draw: st.DataObject) -> None:
+def test_truncated_data_says_how_much_it_wants(rows: list[tuple[int, int, int]], draw: st.DataObject) -> None:
     data = b"".join(run_of(rows, 1))
     cut = draw.draw(st.integers(0, len(data)))
     walks_alike(data[:cut], 4096, 1)
@@ -61,8 +61,8 @@ def test_what_is_cut_off_says_how_much_it_wants(rows: list[tuple[int, int, int]]
 
 
 @given(bodies, st.data())
-def test_a_record_that_lies_under_a_good_checksum_is_found(rows: list[tuple[int, int, int]], draw: st.DataObject) -> None:
-    """Another sequence, another mark, another length in front or behind: what a checksum alone would let pass."""
+def test_a_wrong_record_with_a_good_checksum_is_detected(rows: list[tuple[int, int, int]], draw: st.DataObject) -> None:
+    """Forges another sequence, mark, or length before or after the body: faults that a checksum alone would not detect."""
     records = run_of(rows, 1)
     place = draw.draw(st.integers(0, len(records) - 1))
     wrong = bytearray(records[place])
@@ -76,14 +76,14 @@ def test_a_record_that_lies_under_a_good_checksum_is_found(rows: list[tuple[int,
     assert (found.fault is None) == (bytes(wrong) == run_of(rows, 1)[place])
 
 
-def test_structs_are_gathered_from_wherever_they_begin() -> None:
+def test_structs_are_gathered_from_any_offset() -> None:
     layout = np.dtype({"names": ["b"], "formats": [">u2"], "offsets": [1], "itemsize": 3})
     rows = slab.gather(bytes(range(10)), np.array([7, 0, 1]), layout)
     assert rows["b"].tolist() == [0x0809, 0x0102, 0x0203]
 
 
-def test_sequences_do_not_begin_again_behind_the_largest() -> None:
+def test_sequences_do_not_wrap_after_the_largest() -> None:
     largest = 2**64 - 1
     data = made(largest, b"", count=1) + made(0, b"", count=1)
-    assert walks_alike(data, 4096, largest).fault == f"a record of sequence 0 where {largest + 1} belongs"
+    assert walks_alike(data, 4096, largest).fault == f"a record of sequence 0, expected {largest + 1}"
     walks_alike(data, 4096, largest + 1)

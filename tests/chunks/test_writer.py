@@ -1,4 +1,4 @@
-"""One write and one sync a batch; and what is true after each step of it failed."""
+"""The writer: one write and one sync per batch, and the state after each of its steps failed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from eventstore.chunks.record import PREFIX_BYTES, Walk
 from eventstore.chunks.recovery import recover
 from eventstore.chunks.writer import ChunkWriter
 from eventstore.errors import EventStoreError, Overloaded, Poisoned, StorageFull
-from tests.chunks.made import record, segment
+from tests.chunks.sample_records import record, segment
 from tests.simulated_disk import SimulatedDisk
 
 FOLDER = Path("/data")
@@ -45,7 +45,7 @@ ROLL = batch(3, 2, begins=True)
 
 
 def records_in(disk: SimulatedDisk, path: Path, first_sequence: int) -> int:
-    """How many good records there are, as recovery sees it."""
+    """Returns the number of good records that recovery finds."""
 
     def ignore(data: memoryview, base: int, found: Walk) -> None:
         pass
@@ -98,11 +98,11 @@ def test_a_roll_completes_one_chunk_and_begins_the_next() -> None:
     folder = ChunkFolder(after, FOLDER, EVENTS, "chunk", STORE)
     assert folder.headers() == [completed, folder.read_header(2)]
     assert after.content(FIRST)[GO_ON.end :] == completed.footer()
-    assert len(after.content(FIRST)) == GO_ON.end + FOOTER_BYTES, "what was reserved is given back"
+    assert len(after.content(FIRST)) == GO_ON.end + FOOTER_BYTES, "reserved space is released"
     assert records_in(after, SECOND, 3) == 1
 
 
-def test_a_close_syncs_and_notes_how_far_the_chunk_came() -> None:
+def test_a_close_syncs_and_records_the_end_of_the_chunk() -> None:
     disk, folder = new_disk()
     writer = new_writer(folder, sync=False)
     writer.write(BEGIN)
@@ -112,7 +112,7 @@ def test_a_close_syncs_and_notes_how_far_the_chunk_came() -> None:
     assert ChunkFolder(after, FOLDER, EVENTS, "chunk", STORE).read_document() == (1, BEGIN.end)
 
 
-def test_a_full_disk_at_close_is_no_reason_to_fail_what_is_synced() -> None:
+def test_a_full_disk_at_close_does_not_fail_what_is_synced() -> None:
     disk, folder = new_disk()
     writer = new_writer(folder)
     writer.write(BEGIN)
@@ -125,7 +125,7 @@ OPERATIONS = ("write_at", "truncate", "preallocate", "create", "rename", "remove
 
 
 def failing_places(operation: str) -> list[int]:
-    """Every place in a roll at which the operation comes up."""
+    """Returns every position in a roll at which the operation occurs."""
     disk, folder = new_disk()
     writer = new_writer(folder)
     writer.write(BEGIN)
@@ -136,7 +136,7 @@ def failing_places(operation: str) -> list[int]:
 
 
 @pytest.mark.parametrize(("operation", "nth"), [(name, nth) for name in OPERATIONS for nth in failing_places(name)])
-def test_a_full_disk_at_any_step_of_a_roll_stores_nothing_and_the_same_batch_goes_in_later(operation: str, nth: int) -> None:
+def test_a_full_disk_at_any_step_of_a_roll_stores_nothing_and_the_same_batch_succeeds_later(operation: str, nth: int) -> None:
     disk, folder = new_disk()
     writer = new_writer(folder)
     writer.write(BEGIN)
@@ -150,7 +150,7 @@ def test_a_full_disk_at_any_step_of_a_roll_stores_nothing_and_the_same_batch_goe
         disk = disk.crash("kept")
     else:
         assert isinstance(failure.value, StorageFull)
-        assert records_in(disk.crash("lost"), FIRST, 1) == 2, "what was acknowledged stays"
+        assert records_in(disk.crash("lost"), FIRST, 1) == 2, "acknowledged records stay"
         disk = disk.crash("kept")
     folder = ChunkFolder(disk, FOLDER, EVENTS, "chunk", STORE)
     headers = folder.headers()
@@ -163,7 +163,7 @@ def test_a_full_disk_at_any_step_of_a_roll_stores_nothing_and_the_same_batch_goe
 @pytest.mark.parametrize(
     ("operation", "nth"), [(name, nth) for name in OPERATIONS for nth in failing_places(name) if (name, nth) != ("write_at", 2)]
 )
-def test_after_a_full_disk_the_same_process_goes_on_where_it_was(operation: str, nth: int) -> None:
+def test_after_a_full_disk_the_same_process_continues_at_the_same_place(operation: str, nth: int) -> None:
     disk, folder = new_disk()
     writer = new_writer(folder)
     writer.write(BEGIN)
@@ -204,7 +204,7 @@ def test_a_failed_sync_at_any_step_of_a_roll_poisons_and_is_never_tried_again(op
             attempt()
     writer.close()
     assert disk.operations == before
-    assert records_in(disk.crash("lost"), FIRST, 1) == 2, "what was acknowledged before stays"
+    assert records_in(disk.crash("lost"), FIRST, 1) == 2, "earlier acknowledged records stay"
 
 
 @pytest.mark.parametrize("operation", ["write_at", "sync", "preallocate"])
@@ -221,7 +221,7 @@ def test_an_io_error_in_a_batch_poisons(operation: str) -> None:
         writer.write(GO_ON)
 
 
-def test_a_sync_that_says_the_disk_is_full_poisons_too() -> None:
+def test_a_sync_that_reports_a_full_disk_also_poisons() -> None:
     disk, folder = new_disk()
     writer = new_writer(folder)
     writer.write(BEGIN)
@@ -243,7 +243,7 @@ def test_a_batch_that_did_not_fit_is_cut_off_again_durably(error: int) -> None:
             assert len(disk.crash(mode).content(FIRST).rstrip(b"\0")) <= BEGIN.end  # type: ignore[arg-type] # a mode
 
 
-def test_a_disk_that_cannot_even_cut_back_poisons() -> None:
+def test_a_failed_cut_after_a_full_disk_poisons() -> None:
     disk, folder = new_disk()
     writer = new_writer(folder)
     writer.write(BEGIN)
@@ -276,7 +276,7 @@ def test_a_completed_chunk_whose_header_was_not_synced_is_made_durable_before_an
     for part in (BEGIN, GO_ON, ROLL):
         second.write(part)
     completing = next(line for line in rehearsal.trace if f"write_at {FIRST} offset=0" in line and int(line.split()[0]) > roll)
-    disk.crash_at(int(completing.split()[0]) + 1 - roll)  # the header is overwritten, its sync never comes
+    disk.crash_at(int(completing.split()[0]) + 1 - roll)  # the header is overwritten, but never synced
     with pytest.raises(Exception, match="sync"):
         writer.write(ROLL)
     restarted = disk.crash("kept")
@@ -284,7 +284,7 @@ def test_a_completed_chunk_whose_header_was_not_synced_is_made_durable_before_an
     (header,) = folder.headers()
     assert header.completed
     writer = new_writer(folder)
-    writer.resume_behind(header)
+    writer.resume_after(header)
     writer.write(ROLL)
     assert [item.completed for item in ChunkFolder(restarted.crash("lost"), FOLDER, EVENTS, "chunk", STORE).headers()] == [
         True, False,

@@ -1,4 +1,4 @@
-"""Zeros ahead of the writer: never over a record, never in its way for long, and nothing depends on them."""
+"""Zeros ahead of the writer: never over a record, never a long wait for it, and not needed for correctness."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAGE = 4096
 
 
 def attached(size: int = 4 * SLICE_BYTES, end: int = PAGE) -> tuple[SimulatedDisk, SimulatedFile, ZeroAhead]:
-    """A file of ones, so that zeros are seen; the writer is at `end`, everything is reserved."""
+    """Returns a reserved file of ones, so that zeros are visible; the writer is at `end`."""
     disk = SimulatedDisk(0)
     disk.make_folder(PATH.parent)
     disk.replace(PATH, b"\1" * size)
@@ -29,7 +29,7 @@ def attached(size: int = 4 * SLICE_BYTES, end: int = PAGE) -> tuple[SimulatedDis
 
 
 def zeroed(disk: SimulatedDisk) -> list[tuple[int, int]]:
-    """The ranges of zeros in the file."""
+    """Returns the ranges of zeros in the file."""
     content, found, at = disk.content(PATH), [], 0
     while (start := content.find(0, at)) >= 0:
         stop = content.find(1, start)
@@ -38,7 +38,7 @@ def zeroed(disk: SimulatedDisk) -> list[tuple[int, int]]:
     return found
 
 
-def test_nothing_is_zeroed_that_was_claimed_or_not_reserved() -> None:
+def test_only_reserved_and_unclaimed_space_is_zeroed() -> None:
     disk, _, zeros = attached()
     zeros.claim(PAGE, PAGE + 100)
     zeros.reserved(3 * PAGE + 5)
@@ -80,17 +80,17 @@ def test_a_detached_file_is_left_alone() -> None:
     assert zeroed(disk) == []
 
 
-def test_a_failed_sync_of_zeros_is_handed_to_the_writer_and_a_full_disk_is_not() -> None:
+def test_a_failed_sync_of_zeros_is_reported_to_the_writer_and_a_full_disk_is_not() -> None:
     for operation, code, told in (("sync", errno.EIO, True), ("write_at", errno.EIO, True), ("write_at", errno.ENOSPC, False)):
         disk, _, zeros = attached()
         disk.fail(operation, 1, code)
         assert zeros.step()
         assert (zeros.failure is not None) == told
         assert not zeros.step(), "and nothing more is zeroed"
-        zeros.claim(PAGE, 2 * PAGE)  # does not wait for ever
+        zeros.claim(PAGE, 2 * PAGE)  # does not wait forever
 
 
-def test_a_file_that_cannot_be_opened_once_more_just_gets_no_zeros() -> None:
+def test_a_file_that_cannot_be_opened_again_gets_no_zeros() -> None:
     disk = SimulatedDisk(0)
     disk.make_folder(PATH.parent)
     disk.replace(PATH, bytes(PAGE))
@@ -103,11 +103,11 @@ def test_a_file_that_cannot_be_opened_once_more_just_gets_no_zeros() -> None:
     zeros.detach()
 
 
-def test_a_claim_that_would_have_to_wait_can_be_refused_instead() -> None:
+def test_a_claim_that_would_wait_can_be_refused_instead() -> None:
     disk, _, zeros = attached()
     zeros.claim(PAGE, PAGE + 100)
     thread = threading.Thread(target=zeros.step, daemon=True)
-    with disk._lock:  # the disk is busy: the slice is not finished before it is free
+    with disk._lock:  # the disk is busy: the slice is not finished until it is free
         thread.start()
         wait_until(lambda: zeros._slice_start is not None, "a slice is begun")
         assert zeros.try_claim(PAGE + 100, 2 * PAGE)
@@ -115,13 +115,13 @@ def test_a_claim_that_would_have_to_wait_can_be_refused_instead() -> None:
     thread.join(DEADLINE_SECONDS)
     assert not thread.is_alive()
     assert zeros.try_claim(2 * PAGE, 2 * PAGE + 1)
-    zeros.claim(2 * PAGE, 2 * PAGE + 1)  # again, as the writer does: at once
+    zeros.claim(2 * PAGE, 2 * PAGE + 1)  # again, as the writer does: returns at once
     zeros.step()
     assert zeroed(disk) == [(2 * PAGE, 2 * PAGE + 2 * SLICE_BYTES)]
 
 
 def test_while_a_thread_zeroes_every_record_of_a_busy_writer_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eventstore.chunks.zeroing.SLICE_BYTES", 3 * PAGE)  # so that they meet often
+    monkeypatch.setattr("eventstore.chunks.zeroing.SLICE_BYTES", 3 * PAGE)  # so that they collide often
     disk, file, zeros = attached(2 * SLICE_BYTES)
     thread = threading.Thread(target=zeros.run, daemon=True)
     thread.start()

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 import eventstore as es
-from eventstore.config import StoreSettings
+from eventstore.settings.store import StoreSettings
 from tests.cli.processes import Server
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
@@ -19,14 +19,14 @@ SMALL_FILES = StoreSettings(file_size_bytes=64 * 1024, preallocate_bytes=16 * 10
 
 @pytest.fixture(scope="session", autouse=True)
 def _interruptible() -> None:
-    """A script that runs the tests in its background has them ignore Ctrl-C, and so whatever they start."""
+    """Restores Ctrl-C: a shell that runs the tests in the background makes them and their children ignore it."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server for tests that do not mind what others appended: they use aggregates of their own."""
+    """A server shared by tests that use different aggregates."""
     server = Server(tmp_path_factory.mktemp("shared") / "data")
     yield server
     server.close()
@@ -34,7 +34,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Callable[..., Server]]:
-    """Starts servers on folders of their own; they end with the test."""
+    """Starts servers on separate folders, and ends them with the test."""
     servers: list[Server] = []
 
     def begin(*options: str, data: Path | None = None) -> Server:
@@ -75,13 +75,13 @@ def folder(_filled: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def unsorted_folder(_filled: Path, tmp_path: Path) -> Path:
-    """The same events in completed files that were never sorted."""
+    """The same events in completed files that are not sorted."""
     return Path(shutil.copytree(_filled / "unsorted", tmp_path / "unsorted"))
 
 
 @pytest.fixture(scope="module")
 def examples() -> Iterator[Path]:
-    """The folder of docs/examples, on the path of every process that is started meanwhile."""
+    """The folder docs/examples, on the path of every process that a test starts."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(EXAMPLES))
         yield EXAMPLES
@@ -89,7 +89,7 @@ def examples() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def bank(examples: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that runs the bank, for tests with accounts of their own."""
+    """A server that runs the bank, shared by tests that use different accounts."""
     server = Server(tmp_path_factory.mktemp("bank") / "data", "--domain", "bank:app")
     yield server
     server.close()

@@ -1,4 +1,4 @@
-"""Real processes for the tests of the command line: the server, and the commands that talk to it."""
+"""Runs servers and commands as real processes."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from tests.cli.warm import send_request
 ROOT = Path(__file__).parents[2]
 DEADLINE_SECONDS = 120.0
 TICK_SECONDS = 0.02
-PROGRAM = (sys.executable, "-m", "eventstore.cli.main")
+PROGRAM = (sys.executable, "-m", "eventstore")
 
 
 def environment() -> dict[str, str]:
-    """That of the tests, without settings somebody may have made for a server of theirs."""
+    """Returns the environment of the tests, without settings of a server."""
     return {name: value for name, value in os.environ.items() if not name.startswith("EVENTSTORE_")}
 
 
 def wait_for(condition: Callable[[], object], what: str) -> None:
-    """Returns once the condition holds; looks again until the deadline."""
+    """Returns when the condition holds; fails at the deadline."""
     deadline = time.monotonic() + DEADLINE_SECONDS
     while not condition():
         assert time.monotonic() < deadline, f"{what}: not within {DEADLINE_SECONDS:.0f} s"
@@ -39,7 +39,7 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
 
 
 class _Warm:
-    """The process that forks for each command (see `tests.cli.warm`), one after the other; it ends with the tests."""
+    """The process that forks for each command (see `tests.cli.warm`), one at a time. It ends with the tests."""
 
     def __init__(self) -> None:
         self._channel, theirs = socket.socketpair()
@@ -54,7 +54,7 @@ class _Warm:
     def run(self, arguments: list[str], text: str | None) -> subprocess.CompletedProcess[str]:
         request: dict[str, object] = {"arguments": arguments, "environment": environment(), "folder": os.getcwd()}
         with ExitStack() as opened:
-            # Files, not pipes: nobody has to read along, or to wait for what a command leaves behind with its output.
+            # Files, not pipes: no reader is needed, and a child that inherits the output does not keep it open.
             streams = [opened.enter_context(TemporaryFile("w+")) for _ in range(3)]
             if text is not None:
                 streams[0].write(text)
@@ -66,7 +66,7 @@ class _Warm:
                 code = self._number()
             except TimeoutError:
                 os.kill(pid, signal.SIGKILL)
-                self._number()  # or the next command would take it for its own
+                self._number()  # or the next command would read it as its own
                 raise
             for each in streams[1:]:
                 each.seek(0)
@@ -93,12 +93,12 @@ def run(*arguments: object, store: str | None = None, text: str | None = None) -
 
 
 def start(*arguments: object, **options: Any) -> subprocess.Popen[bytes]:
-    """Starts a command; whoever calls it waits for its end."""
+    """Starts a command; the caller waits for its end."""
     return subprocess.Popen([*PROGRAM, *map(str, arguments)], env=environment(), **options)
 
 
 def output(*arguments: object, store: str | None = None, text: str | None = None) -> str:
-    """What a command that must succeed prints."""
+    """Returns the output of a command that must succeed."""
     result = run(*arguments, store=store, text=text)
     assert result.returncode == 0, f"exit code {result.returncode}: {result.stdout}{result.stderr}"
     assert "Traceback" not in result.stderr
@@ -106,7 +106,7 @@ def output(*arguments: object, store: str | None = None, text: str | None = None
 
 
 def refused(*arguments: object, store: str | None = None, code: int = 1, text: str | None = None) -> str:
-    """The one line in which a command that must fail says why."""
+    """Returns the one line of error of a command that must fail."""
     result = run(*arguments, store=store, text=text)
     assert result.returncode == code, f"exit code {result.returncode}: {result.stdout}{result.stderr}"
     lines = result.stderr.splitlines()
@@ -116,7 +116,7 @@ def refused(*arguments: object, store: str | None = None, code: int = 1, text: s
 
 
 class Server:
-    """`eventstore serve` on a free port of the loopback interface."""
+    """Runs `eventstore serve` on a free port of the loopback interface."""
 
     def __init__(self, data: Path, *options: str) -> None:
         self.data = data
@@ -155,7 +155,7 @@ class Server:
 
 
 def line(aggregate_id: str, command_id: str, event_type: str = "Happened", data: object = 1, **more: object) -> str:
-    """A line of an import file."""
+    """Returns a line of an import file."""
     members = {
         "aggregate_id": aggregate_id, "command_id": command_id, "event_type": event_type,
         "timestamp": "2026-01-31T12:00:00.000001+01:00", "data": data,

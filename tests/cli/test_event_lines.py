@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventstore.cli.event_lines import LineRefused, format_event, parse_line
+from eventstore.cli.transfer.event_lines import LineRefused, format_event, parse_line
 from eventstore.model import DATA_IS_JSON, METADATA_IS_JSON, Event, NewEvent
 from tests.cli.processes import line
 
@@ -22,7 +22,7 @@ def _event(event: NewEvent, time: int) -> Event:
     return tuple.__new__(Event, ("a", 3, event[1], event[2], event[3], "c", time, 17, event[0]))
 
 
-def test_a_usual_line_is_an_event() -> None:
+def test_a_line_in_the_usual_order_is_an_event() -> None:
     aggregate_id, command_id, time, event = parse_line(line("order-1", "c-1", "Placed", {"total": 12}))
     assert (aggregate_id, command_id, time) == ("order-1", "c-1", 1_769_857_200_000_001)
     assert event == NewEvent("Placed", {"total": 12})
@@ -55,14 +55,14 @@ def test_times_are_kept_to_the_microsecond(time: object) -> None:
         ('"text"', "'{' is missing"),
         ('{"aggregate_id":', "not JSON"),
         (line("a", "c")[:-1], "not a JSON object"),
-        (line("a", "c") + "x", "there is more behind the object"),
+        (line("a", "c") + "x", "there is more text after the object"),
         (line("a", "c", data="§").replace('"\\u00a7"', "NaN"), "NaN is not JSON"),
         (line("a", "c").replace(":1}", ":01}"), "not a JSON object"),
         (line("a", "c").replace(":1}", ":}"), "not JSON"),
         (line("a", "c").replace(":1}", ":" + "[" * 100_000), "not JSON"),
-        (line("a", "c").replace('"data":1', '"dta":1'), "'dta' is none of"),
+        (line("a", "c").replace('"data":1', '"dta":1'), "'dta' is not one of"),
         (line("a", "c").replace(',"data":1', ""), "data is missing"),
-        (line("a", "c").replace(',"data":1', ',"data":1,"data":2'), "data is there twice"),
+        (line("a", "c").replace(',"data":1', ',"data":1,"data":2'), "data occurs twice"),
         (line("a", "c", data_base64="AA=="), "both data and data_base64"),
         (line("a", "c").replace('"data":1', '"data_base64":"?"'), "not base 64"),
         (line("a", "c").replace('"c"', "7", 1), "command_id is not a string"),
@@ -72,12 +72,12 @@ def test_times_are_kept_to_the_microsecond(time: object) -> None:
         (line("a", "c", timestamp=1.5), "timestamp is not a string"),
     ],
 )
-def test_what_is_no_event_is_refused_with_a_reason(text: str, words: str) -> None:
+def test_a_line_that_is_not_an_event_is_refused_with_a_reason(text: str, words: str) -> None:
     with pytest.raises(LineRefused, match=words.replace("{", r"\{")):
         parse_line(text)
 
 
-def test_the_ids_of_a_refused_line_are_made_out_where_possible() -> None:
+def test_the_ids_of_a_refused_line_are_read_if_possible() -> None:
     with pytest.raises(LineRefused) as refused:
         parse_line(line("order-1", "c-1")[:-5])
     assert refused.value.ids == ("order-1", "c-1")

@@ -6,10 +6,13 @@ import sys
 
 import pytest
 
+from eventstore.settings.declaration import settings_by_group
+from eventstore.settings.server import ServerSettings
 from tests.cli.processes import output, refused, run
 
 COMMANDS = (
     "serve",
+    "settings",
     "work",
     "send",
     "project",
@@ -35,9 +38,10 @@ GROUPS = {
 HEAVY = ("trio", "numpy", "lmdb", "rich", "structlog", "pydantic_settings", "anyio", "msgpack")
 
 
-def test_help_lists_every_command() -> None:
+def test_help_lists_every_command_in_a_whole_sentence() -> None:
     text = output("--help")
     assert all(f"\n  {command} " in text for command in (*COMMANDS, *GROUPS))
+    assert "..." not in text.partition("\nRun:\n")[2]
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -49,7 +53,13 @@ def test_every_group_of_commands_lists_them_and_each_has_help_with_an_example(gr
         assert f"Example:\n    eventstore {group} {command}" in own
         assert "--json" in own
         assert not re.search(r"<|\{\w", own.replace("'{", "")), command
-    assert refused(group, code=2) == "Missing command; see --help"
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_group_of_commands_without_a_command_shows_its_help(group: str) -> None:
+    result = run(group)
+    assert (result.returncode, result.stderr) == (2, "")
+    assert result.stdout == output(group, "--help")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -73,6 +83,7 @@ def test_help_imports_nothing_heavy() -> None:
 
 def test_an_unknown_command_is_refused_in_one_line() -> None:
     assert "No such command" in refused("conquer", code=2)
+    assert refused("sreve", code=2).endswith("Did you mean 'serve'? See --help")
 
 
 def test_a_missing_argument_is_refused_in_one_line() -> None:
@@ -88,6 +99,19 @@ def test_no_command_shows_help() -> None:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_shows_no_types_of_python(command: str) -> None:
     assert not re.search(r"<|\{\w", output(command, "--help").replace("'{", "")), command
+
+
+def test_serve_lists_its_options_in_groups_and_every_setting_has_one() -> None:
+    text = output("serve", "--help")
+    for group, members in settings_by_group(ServerSettings).items():
+        section = text.split(f"\n{group}:\n")[1].split("\n\n")[0]
+        for declared in members:
+            assert re.search(rf"^  {declared.flag.split('/')[0]}\b", section, flags=re.MULTILINE), declared.name
+
+
+def test_the_package_is_a_program() -> None:
+    result = subprocess.run([sys.executable, "-m", "eventstore", "--version"], capture_output=True, text=True, check=True)
+    assert result.stdout.startswith("eventstore ")
 
 
 def test_a_wrong_option_is_refused_in_plain_words() -> None:

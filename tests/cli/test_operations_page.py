@@ -1,9 +1,8 @@
-"""docs/OPERATIONS.md against the program: settings, metrics and errors it speaks of are those that there are."""
+"""docs/REFERENCE.md and docs/OPERATIONS.md against the program: they list all settings, metrics and errors."""
 
 from __future__ import annotations
 
 import json
-import re
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -11,48 +10,100 @@ from pathlib import Path
 import pytest
 
 from eventstore import errors
-from eventstore.server.settings import ServerSettings, load_settings
+from eventstore.settings.declaration import DeclaredSetting, declared_settings
+from eventstore.settings.server import ServerSettings
+from eventstore.settings.sources import load_with_origins
 from tests.cli.processes import Server, output, refused
 
 Serve = Callable[..., Server]
-PAGE = (Path(__file__).parents[2] / "docs" / "OPERATIONS.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+OPERATIONS = (DOCS / "OPERATIONS.md").read_text()
+REFERENCE = (DOCS / "REFERENCE.md").read_text()
 
 
-def _rows(heading: str) -> list[list[str]]:
-    """The cells of the first table behind a heading."""
-    table = re.search(r"(?:^\|.*\n)+", PAGE[PAGE.index(f"\n## {heading}\n") :], re.MULTILINE)
-    assert table is not None
-    return [[cell.strip() for cell in row.strip("|").split("|")] for row in table[0].splitlines()[2:]]
+def _rows(page: str, heading: str) -> list[list[str]]:
+    """Returns the cells of all tables between a heading and the next of its level."""
+    section = page.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("| ") and not line.startswith("| ---")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+
+
+def _table(page: str, heading: str) -> dict[str, list[str]]:
+    return {row[0].strip("`"): row for row in _rows(page, heading) if row[0].startswith("`")}
 
 
 def test_the_table_of_settings_is_complete_and_its_defaults_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ServerSettings.model_fields:
+    written = _table(REFERENCE, "Settings")
+    for name in written:
         monkeypatch.delenv(f"EVENTSTORE_{name.upper()}", raising=False)
-    written = {row[0].strip("`"): row[1].strip("`").partition(" ")[0] for row in _rows("Settings")}
-    actual = load_settings(None).model_dump()
-    assert set(written) == set(actual)
-    for name, value in actual.items():
+    actual = load_with_origins(None)
+    assert set(written) == set(actual.values)
+    assert set(actual.origins.values()) == {"default"}
+    for name, value in actual.values.items():
+        flag, variable, default = (written[name][cell].strip("`") for cell in (1, 2, 5))
+        assert flag.split("`")[0] == "--" + name.replace("_", "-")
+        assert variable == "EVENTSTORE_" + name.upper()
         if isinstance(value, bool):
-            assert written[name] == str(value).lower(), name
+            assert default == str(value).lower(), name
         elif isinstance(value, int | float):
-            assert float(written[name]) == value, name
-        elif isinstance(value, Path):
-            assert Path(written[name]) == value
+            assert _number(default) == value, name
         else:
-            assert written[name] == ("off" if value is None else value), name
+            assert default == ("off" if value is None else str(value)), name
+
+
+def _number(text: str) -> float:
+    """Reads `64 MiB` and `1,000` as numbers."""
+    number, _, unit = text.replace(",", "").partition(" ")
+    return float(number) * {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}[unit]
+
+
+@pytest.mark.parametrize("name", declared_settings(ServerSettings))
+def test_every_setting_reaches_the_server_from_its_flag_variable_and_file(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared = declared_settings(ServerSettings)[name]
+    value = _another_value(declared)
+    config = tmp_path / "server.toml"
+    config.write_text(f"{name} = {json.dumps(value)}\n")
+    from_file = load_with_origins(config)
+    monkeypatch.setenv(declared.variable, json.dumps(value) if isinstance(value, bool) else str(value))
+    from_environment = load_with_origins(None)
+    from_command_line = load_with_origins(None, **{name: value})
+    for loaded, origin in ((from_file, "file"), (from_environment, "environment"), (from_command_line, "command line")):
+        assert loaded.origins[name] == origin
+        held: object = loaded.settings
+        for part in declared.path:
+            held = getattr(held, part)
+        assert held == declared.read(loaded.values[name]) != declared.default
+
+
+def _another_value(declared: DeclaredSetting) -> bool | int | float | str:
+    if declared.kind is bool:
+        return not declared.default
+    if declared.choices:
+        return next(each for each in declared.choices if each != declared.default)
+    if declared.listed:
+        return "2,3"
+    if declared.kind not in (int, float):
+        return "127.0.0.1:7"
+    setting = declared.setting
+    value = setting.high if setting.high is not None else (setting.low or setting.above or 1) + 1
+    assert setting.allows(value)
+    return declared.kind(value)
 
 
 def test_every_metric_is_explained(serve: Serve) -> None:
     server = serve("--http", "127.0.0.1:0")
     with urllib.request.urlopen(f"http://{server.opened['http']}/metrics", timeout=10) as answer:
-        served = {line.partition(" ")[0] for line in answer.read().decode().splitlines() if not line.startswith("#")}
-    assert {row[0].strip("`") for row in _rows("Watching")} == served
+        served = {line.split()[2] for line in answer.read().decode().splitlines() if line.startswith("# TYPE ")}
+    assert {row[0].strip("`") for row in _rows(REFERENCE, "Metrics") if row[0].startswith("`eventstore_")} == served
 
 
 def test_every_error_is_explained_with_its_code() -> None:
-    written = {row[0].strip("`"): int(row[1]) for row in _rows("When something goes wrong")}
-    known = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, errors.EventStoreError)]
-    assert written == {error.__name__: error.code for error in known if error is not errors.EventStoreError}
+    written = {name: int(row[1]) for name, row in _table(REFERENCE, "Errors").items()}
+    kinds = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, errors.EventStoreError)]
+    assert written == {error.__name__: error.code for error in kinds}
+    assert set(_table(OPERATIONS, "When something goes wrong")) == written.keys() - {"EventStoreError"}
 
 
 def test_a_copy_of_the_completed_files_is_a_store_once_the_loss_is_declared(serve: Serve, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""What people are shown cannot command their terminal, whatever somebody stored."""
+"""Stored text that is shown to people cannot control their terminal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from eventstore.cli.output import escaped, shown
+from eventstore.cli.terminal.output import escaped, shown
 from tests.cli.processes import PROGRAM, Server, line, output, run
 
 Serve = Callable[..., Server]
@@ -17,16 +17,16 @@ ESCAPED = "a\\x1b]0;owned\\x07\\n\\x9b2J\\u202eb"
 
 
 @pytest.mark.parametrize("text", ["", "order-42", "größer – 東京 🙂"])
-def test_printable_text_is_shown_as_it_is(text: str) -> None:
+def test_printable_text_is_not_changed(text: str) -> None:
     assert escaped(text) == text
 
 
-def test_what_is_not_printable_is_spelled_out() -> None:
+def test_characters_that_are_not_printable_are_escaped() -> None:
     assert escaped(EVIL) == ESCAPED
     assert escaped("\udcff") == "\\udcff"
 
 
-def test_nothing_is_shown_as_a_dash() -> None:
+def test_an_empty_value_is_shown_as_a_dash() -> None:
     assert [shown(None), shown(""), shown(0), shown(False), shown(1234)] == ["–", "–", "0", "no", "1,234"]
 
 
@@ -46,13 +46,13 @@ def test_ids_and_types_do_not_reach_the_terminal_raw(serve: Serve) -> None:
         assert all(each.isprintable() for each in inspected.split("\n"))
 
 
-def test_a_disk_that_is_full_is_told_with_the_next_step() -> None:
+def test_a_full_disk_is_reported_with_the_next_step() -> None:
     with open("/dev/full", "w") as full:
         result = subprocess.run([*PROGRAM, "--version"], check=False, stdout=full, stderr=subprocess.PIPE, text=True)
     assert (result.returncode, result.stderr) == (1, "error: No space left on device; free some space and try again\n")
 
 
-def test_neither_do_errors_and_refusals(shared: Server) -> None:
+def test_errors_and_refusals_do_not_reach_the_terminal_raw(shared: Server) -> None:
     broken = run("import", "-", store=shared.store, text=line("b", "c", timestamp=EVIL) + "\n")
     assert "\x1b" not in broken.stdout + broken.stderr
     conflict = run("append", EVIL, "--type", "T", "--data", "1", "--expected-version", "7", store=shared.store)

@@ -1,4 +1,4 @@
-"""Planted faults: whatever is changed in a data folder is found, with its file and about where."""
+"""Planted faults: every change in a data folder is found, with its file and approximate place."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from crc32c import crc32c
 import eventstore as es
 from eventstore.chunks.files import OsFiles
 from eventstore.chunks.header import decode_header
-from eventstore.store import index as event_index
+from eventstore.store.sorted import index_format
+from eventstore.store.sorted.event_index import open_index
 from eventstore.store.verification import Finding, verify
 from tests.cli.conftest import SMALL_FILES
 
@@ -28,7 +29,7 @@ RECORDS_FROM = 4096
 
 @pytest.fixture
 def bare(folder: Path) -> Path:
-    """The folder without its directory, which is checked by a process of its own: that takes longer than all the rest."""
+    """Returns the folder without its directory: a separate process checks that, which takes longer than everything else."""
     shutil.rmtree(folder / "directory")
     return folder
 
@@ -50,7 +51,7 @@ def _flip(path: Path, offset: int, bit: int = 4) -> None:
 
 
 def _findings(folder: Path, path: Path) -> list[Finding]:
-    """What is found, all of it in this one file."""
+    """Returns the findings, which must all be in this file."""
     verified = verify(folder)
     assert verified.findings, "nothing was found"
     assert {finding.file for finding in verified.findings} == {str(path)}, verified.findings
@@ -69,7 +70,7 @@ def _record_offsets(path: Path) -> list[int]:
 
 
 def _rewrite_record(path: Path, offset: int, change: Callable[[bytearray], None]) -> None:
-    """Changes a record and makes its checksum, and the file's, right again: only its meaning is wrong then."""
+    """Changes a record, and corrects its checksum and the file's: only its meaning is wrong then."""
     raw = bytearray(path.read_bytes())
     length = struct.unpack_from("<I", raw, offset + 8)[0]
     record = raw[offset : offset + length]
@@ -93,7 +94,7 @@ def _fingerprint(folder: Path) -> str:
     return digest.hexdigest()
 
 
-# -- what is fine --------------------------------------------------------------------------------------------------
+# -- sound folders --------------------------------------------------------------------------------------------------
 
 
 def test_a_sound_folder_has_no_findings_and_is_not_changed(folder: Path) -> None:
@@ -131,7 +132,7 @@ def test_a_folder_that_can_only_be_read_is_verified(folder: Path) -> None:
             path.chmod(0o755 if path.is_dir() else 0o644)
 
 
-def test_missing_derived_files_are_noted_and_no_faults(folder: Path) -> None:
+def test_missing_derived_files_are_notes_not_faults(folder: Path) -> None:
     shutil.rmtree(folder / "directory")
     _index(folder, 1).unlink()
     (folder / "recent.json").unlink()
@@ -140,7 +141,7 @@ def test_missing_derived_files_are_noted_and_no_faults(folder: Path) -> None:
     assert len(verified.notes) == 2
 
 
-def test_a_torn_tail_is_noted_and_no_fault(folder: Path) -> None:
+def test_a_torn_tail_is_a_note_not_a_fault(folder: Path) -> None:
     last = sorted((folder / "events").glob("*.events"))[-1]
     with open(last, "ab") as file:
         file.write(b"\xc4half a record")
@@ -162,7 +163,7 @@ def test_a_folder_in_use_is_refused(folder: Path) -> None:
         os.close(descriptor)
 
 
-def test_what_is_no_store_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_store_is_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(es.FolderRefused, match="no such folder"):
         verify(tmp_path / "missing")
     with pytest.raises(es.FolderRefused, match="is a file"):
@@ -177,7 +178,7 @@ def test_what_is_no_store_is_refused(folder: Path, tmp_path: Path) -> None:
         verify(folder)
 
 
-def test_a_missing_event_file_is_found_and_nothing_else(folder: Path) -> None:
+def test_a_missing_event_file_is_the_only_finding(folder: Path) -> None:
     _events(folder, 2).unlink()
     _index(folder, 2).unlink()
     shutil.rmtree(folder / "directory")
@@ -185,7 +186,7 @@ def test_a_missing_event_file_is_found_and_nothing_else(folder: Path) -> None:
     assert (finding.file, finding.what[:10]) == (str(_events(folder, 2)), "is missing")
 
 
-def test_foreign_doubled_and_superfluous_files_are_found(folder: Path) -> None:
+def test_foreign_duplicate_and_unexpected_files_are_found(folder: Path) -> None:
     (folder / "events" / "notes.txt").write_text("hello")
     shutil.copy(_events(folder, 1), _events(folder, 2))
     last = len(list((folder / "events").glob("*.events")))
@@ -267,7 +268,7 @@ def test_a_file_that_is_too_short_or_too_long_is_found(bare: Path) -> None:
     assert _findings(bare, path)
 
 
-def test_rot_in_the_ongoing_file_is_found_and_what_follows_is_read(bare: Path) -> None:
+def test_damage_in_the_ongoing_file_is_found_and_later_records_are_read(bare: Path) -> None:
     last = sorted((bare / "events").glob("*.events"))[-1]
     _flip(last, RECORDS_FROM + 60)
     (finding,) = _findings(bare, last)
@@ -301,7 +302,7 @@ def test_a_gap_in_the_versions_between_files_is_found(unsorted_folder: Path) -> 
     for offset in _record_offsets(path):
         length = raw[offset + 48]
         by_aggregate.setdefault(raw[offset + 58 : offset + 58 + length], []).append(offset)
-    for offset in by_aggregate[b"aggregate-0"]:  # all of it in this file comes 10 versions too late
+    for offset in by_aggregate[b"aggregate-0"]:  # all versions in this file are too high by 10
         later = struct.unpack_from("<Q", raw, offset + 40)[0] + 10
         _rewrite_record(path, offset, lambda record, later=later: struct.pack_into("<Q", record, 40, later))  # type: ignore[misc]
     found = verify(unsorted_folder).findings
@@ -312,14 +313,14 @@ def test_a_gap_in_the_versions_between_files_is_found(unsorted_folder: Path) -> 
 
 
 @pytest.mark.parametrize("sort", [False, True], ids=["unsorted", "sorted"])
-def test_a_type_that_is_no_text_is_found(sort: bool, unsorted_folder: Path, folder: Path) -> None:
+def test_a_type_that_is_not_text_is_found(sort: bool, unsorted_folder: Path, folder: Path) -> None:
     chosen = folder if sort else unsorted_folder
     path = _events(chosen, 1)
     offset = _record_offsets(path)[5]
 
     def change(record: bytearray) -> None:
         at = record.index(b"\xa8Happened")
-        record[at : at + 2] = b"\xc4\x07"  # seven bytes, and no text
+        record[at : at + 2] = b"\xc4\x07"  # seven bytes that are not text
 
     _rewrite_record(path, offset, change)
     assert "canonical encoding" in " ".join(finding.what for finding in verify(chosen).findings if finding.file == str(path))
@@ -357,7 +358,7 @@ def test_a_command_id_that_was_used_twice_is_found(unsorted_folder: Path, other:
     assert f"byte {source}" in finding.what
 
 
-def test_a_record_that_is_no_commit_is_found(bare: Path) -> None:
+def test_a_record_that_is_not_a_commit_is_found(bare: Path) -> None:
     path = _events(bare, 2)
     offset = _record_offsets(path)[5]
 
@@ -384,12 +385,12 @@ def test_a_file_marked_as_sorted_that_is_not_is_found(unsorted_folder: Path) -> 
 def _columns(folder: Path, number: int) -> dict[str, tuple[int, int, int]]:
     file = OsFiles().open(_index(folder, number))
     try:
-        return event_index.read_header(file, "index").columns
+        return index_format.read_header(file, "index").columns
     finally:
         file.close()
 
 
-@pytest.mark.parametrize("name", list(event_index.COLUMNS))
+@pytest.mark.parametrize("name", list(index_format.COLUMNS))
 def test_a_flipped_bit_in_a_column_of_an_index_is_found(bare: Path, name: str) -> None:
     offset, _, _ = _columns(bare, 2)[name]
     _flip(_index(bare, 2), offset)
@@ -404,18 +405,18 @@ def test_a_flipped_bit_in_the_header_of_an_index_is_found(bare: Path, offset: in
     assert _findings(bare, _index(bare, 2))[0].offset == 0
 
 
-@pytest.mark.parametrize("name", list(event_index.COLUMNS))
-def test_a_column_that_says_something_else_than_the_events_is_found(bare: Path, name: str) -> None:
-    """Every checksum of the index is right, only the value is not."""
+@pytest.mark.parametrize("name", list(index_format.COLUMNS))
+def test_a_column_that_differs_from_the_events_is_found(bare: Path, name: str) -> None:
+    """Changes a value of the index, and corrects every checksum."""
     path = _index(bare, 2)
-    opened = event_index.open_index(OsFiles(), path)
+    opened = open_index(OsFiles(), path)
     columns = {column: np.array(values) for column, values in opened.columns.items()}
     del opened
     place = len(columns[name]) // 2
     columns[name][place] = columns[name][place] ^ 1
     path.unlink()
     raw = _events(bare, 2).read_bytes()
-    event_index.write_index(OsFiles(), path, decode_header(raw[:128], "events", 1), columns)
+    index_format.write_index(OsFiles(), path, decode_header(raw[:128], "events", 1), columns)
     assert _findings(bare, path)
 
 
@@ -424,7 +425,7 @@ def test_the_index_of_another_file_is_found(bare: Path) -> None:
     assert "does not belong" in _findings(bare, _index(bare, 2))[0].what
 
 
-def test_an_index_that_is_cut_off_is_found(bare: Path) -> None:
+def test_a_truncated_index_is_found(bare: Path) -> None:
     os.truncate(_index(bare, 2), 10_000)
     assert _findings(bare, _index(bare, 2))
     os.truncate(_index(bare, 2), 0)
@@ -434,7 +435,7 @@ def test_an_index_that_is_cut_off_is_found(bare: Path) -> None:
 # -- the directory -------------------------------------------------------------------------------------------------
 
 
-def test_damage_to_the_directory_is_found_and_kills_nobody(folder: Path) -> None:
+def test_damage_to_the_directory_is_found_without_a_crash(folder: Path) -> None:
     data = folder / "directory/data.mdb"
     raw = data.read_bytes()
     position = raw.find(b"aggregate-5")
@@ -465,15 +466,15 @@ def test_a_directory_of_another_store_is_found(folder: Path, tmp_path: Path) -> 
     trio.run(other)
     shutil.rmtree(folder / "directory")
     shutil.copytree(tmp_path / "other/directory", folder / "directory")
-    assert "covers another" in _findings(folder, folder / "directory/data.mdb")[0].what
+    assert "covers a 0000000001.events other than the existing one" in _findings(folder, folder / "directory/data.mdb")[0].what
 
 
-def test_a_directory_that_lags_behind_is_no_fault(folder: Path) -> None:
-    from eventstore.store.directory import Directory
+def test_a_directory_that_lags_is_not_a_fault(folder: Path) -> None:
+    from eventstore.store.sorted.directory import Directory
 
     shutil.rmtree(folder / "directory")
     directory = Directory(folder / "directory")
-    directory.add_file(event_index.open_index(OsFiles(), _index(folder, 1)))
+    directory.add_file(open_index(OsFiles(), _index(folder, 1)))
     directory.close()
     assert verify(folder).sound
 

@@ -1,8 +1,8 @@
-"""Commands without the half second that Python takes to import libraries: one process imports them, and forks for each command.
+"""Runs commands without the half second that Python takes to import libraries: one process imports them, and forks.
 
-Whatever is this project's own is imported by the command itself, as in a process that begins from nothing. Each has its own
-arguments, environment, folder and standard streams, and ends as Python ends. What is not proven so is that `python -m` starts
-and that hashes differ between commands; servers, workers and whatever is started to be signalled are processes of that kind.
+The command itself imports the modules of this project, as in a new process. Each command has its own arguments, environment,
+folder and standard streams, and ends as Python ends. This does not cover that `python -m` starts, nor that hashes differ
+between commands; servers, workers and commands that are sent signals are ordinary processes for that reason.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import runpy
 import socket
 import sys
 
-MODULE = "eventstore.cli.main"
-_LIBRARIES = (
+MODULE = "eventstore"
+LIBRARIES = (
     "typer", "typer._adapters", "typer._completion_shared", "pydantic", "pydantic_settings", "trio", "anyio",
     "anyio._backends._trio", "numpy", "lmdb", "rich.console", "rich.live", "rich.table", "rich.progress", "structlog",
     "prometheus_client", "msgpack", "sortedcontainers", "crc32c", "sqlite3", "asyncio", "tomllib", "uuid", "gzip",
@@ -26,15 +26,15 @@ _REQUEST_BYTES_MAX = 1024 * 1024
 
 
 def send_request(channel: socket.socket, request: dict[str, object], streams: list[int]) -> None:
-    """`streams`: what becomes standard input, output and error."""
+    """Sends a request. `streams` become standard input, output and error."""
     body = json.dumps(request).encode()
     assert len(body) < _REQUEST_BYTES_MAX
     socket.send_fds(channel, [len(body).to_bytes(4, "little")], streams)
     channel.sendall(body)
 
 
-def _receive_request(channel: socket.socket) -> tuple[dict[str, object], list[int]] | None:
-    head, streams, _, _ = socket.recv_fds(channel, 4, 3)
+def receive_request(channel: socket.socket, streams_max: int = 3) -> tuple[dict[str, object], list[int]] | None:
+    head, streams, _, _ = socket.recv_fds(channel, 4, streams_max)
     if not head:
         return None
     assert len(head) == 4
@@ -45,8 +45,8 @@ def _receive_request(channel: socket.socket) -> tuple[dict[str, object], list[in
     return request, streams
 
 
-def _become(request: dict[str, object], streams: list[int]) -> None:
-    """From here on this process is the command."""
+def become(request: dict[str, object], streams: list[int]) -> None:
+    """Turns this process into the command."""
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
@@ -65,14 +65,14 @@ def _become(request: dict[str, object], streams: list[int]) -> None:
 
 def main() -> None:
     channel = socket.socket(fileno=int(sys.argv[1]))
-    for name in _LIBRARIES:
+    for name in LIBRARIES:
         importlib.import_module(name)
-    gc.freeze()  # or every child looks at, and so copies, all of it
-    while (received := _receive_request(channel)) is not None:
+    gc.freeze()  # or the collector of every child touches, and so copies, all of it
+    while (received := receive_request(channel)) is not None:
         pid = os.fork()
         if pid == 0:
             channel.close()
-            _become(*received)
+            become(*received)
             runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
             return
         for stream in received[1]:

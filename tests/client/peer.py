@@ -1,11 +1,11 @@
-"""The other side of a session, sans-io: reads the frames a session sends, and says what a test tells it to say."""
+"""The server's side of a session, sans-io: reads the frames a session sends, and answers as a test wants."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from eventstore.client.calls import Call, Flag
-from eventstore.client.session import Session
+from eventstore.client.session.calls import Call, Flag
+from eventstore.client.session.session import Session
 from eventstore.errors import EventStoreError
 from eventstore.flat import Scalar
 from eventstore.protocol.answers import (
@@ -16,17 +16,18 @@ from eventstore.protocol.answers import (
     encode_page,
     encode_scan_page,
 )
+from eventstore.protocol.declaration import Request
 from eventstore.protocol.frames import FrameReader
 from eventstore.protocol.handshake import Welcome
 from eventstore.protocol.message_answers import QueuePage, encode_messages
 from eventstore.protocol.request_codec import RequestDecoder
-from eventstore.protocol.requests import Hello, Request
+from eventstore.protocol.requests import Hello
 
 STORE = bytes(range(16))
 
 
 class Peer:
-    """One connection of a session. Says hello at once, unless told otherwise."""
+    """One connection of a session. Answers the hello at once, unless `greet` is False."""
 
     def __init__(self, session: Session[Flag], welcome: Welcome | None = None, *, greet: bool = True) -> None:
         self._session = session
@@ -41,7 +42,7 @@ class Peer:
         self._session.receive(encode_ok(self.hello_id, *welcome.values()))
 
     def received(self) -> list[tuple[int, Request]]:
-        """The requests that the session sends now."""
+        """Returns the requests that the session sends now."""
         return self._read(self._session.data_to_send())
 
     def _read(self, data: bytes) -> list[tuple[int, Request]]:
@@ -60,7 +61,7 @@ class Peer:
         self._session.receive(encode_page(request_id, following, records))
 
     def scan_page(self, request_id: int, following: int, at_end: bool, records: bytes = b"") -> int:
-        """The payload's length, which is what a subscription's credit is counted in."""
+        """Returns the payload's length, in which a subscription's credit is counted."""
         frame = encode_scan_page(request_id, following, at_end, records)
         self._session.receive(frame)
         return len(frame) - 4
@@ -77,7 +78,7 @@ def new_session(requests_max: int = 1024) -> Session[Flag]:
 
 
 def add_call(session: Session[Flag], request: Request) -> Call[Flag]:
-    """A call that has been handed to the session."""
+    """Returns a call that was added to the session."""
     call = Call(request, Flag())
     session.add(call)
     return call

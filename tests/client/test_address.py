@@ -1,4 +1,4 @@
-"""Addresses and options: what is malformed is refused before anything is tried."""
+"""Addresses and options: malformed ones are refused before anything is tried."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from eventstore import blocking
 from eventstore.client.address import Address, parse_address
-from eventstore.client.store import connect
+from eventstore.client.aio.store import connect
 from eventstore.errors import InvalidArgument
 
 

@@ -1,4 +1,4 @@
-"""Reconnecting: at once, then ever more slowly, and not for ever."""
+"""Backoff: the first attempt is immediate, then delays grow, and the loss expires."""
 
 from __future__ import annotations
 

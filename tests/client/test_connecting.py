@@ -1,4 +1,4 @@
-"""Connecting, in both clients and on both event loops: against nobody, and against peers that are no event store."""
+"""Connecting, with both clients and on both event loops: to closed ports, and to peers that are not an event store."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 import trio
 
 from eventstore import blocking
-from eventstore.client.reaching import reached
-from eventstore.client.store import NetworkStore, connect
+from eventstore.client.aio.store import NetworkStore, connect
+from eventstore.client.aio.wait_for_server import wait_for_server
 from eventstore.errors import Closed, ConnectionLost, EventStoreError, Overloaded, ProtocolError, UnsupportedVersion
 from eventstore.model import NewEvent
 from eventstore.protocol.answers import encode_error, encode_ok
@@ -38,18 +38,28 @@ def run_asyncio(use: Use, *arguments: object) -> None:
 loops = pytest.mark.parametrize("run", [run_trio, run_asyncio], ids=["trio", "asyncio"])
 
 
+@loops
+def test_a_client_may_be_made_before_the_event_loop_runs(run: Callable[..., None]) -> None:
+    async def use(store: NetworkStore) -> None:
+        async with store:
+            pass
+
+    with canned_peer(WELCOME) as address:
+        run(use, connect(address))
+
+
 @contextlib.contextmanager
 def canned_peer(*says: bytes, hangs_up: bool = False, port: int = 0) -> Iterator[str]:
-    """Accepts connections, says to each the next of its sentences without listening, and then keeps quiet."""
+    """Accepts connections, sends each the next of `says` without reading, and then stays silent."""
     listener = socket.create_server(("127.0.0.1", port))
     accepted: list[socket.socket] = []
 
     def serve() -> None:
         with contextlib.suppress(OSError):
-            for sentence in says:
+            for data in says:
                 peer, _ = listener.accept()
                 accepted.append(peer)
-                peer.sendall(sentence)
+                peer.sendall(data)
                 if hangs_up:
                     peer.shutdown(socket.SHUT_WR)
 
@@ -66,8 +76,8 @@ def canned_peer(*says: bytes, hangs_up: bool = False, port: int = 0) -> Iterator
             peer.close()
 
 
-def nobody() -> str:
-    """An address where nobody listens."""
+def closed_port() -> str:
+    """Returns an address on which no server listens."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return "tcp://{}:{}".format(*listener.getsockname())
 
@@ -83,8 +93,8 @@ def enter_blocking(address: str, timeout: float = 5.0) -> None:
 
 
 @loops
-def test_a_server_that_is_not_there_is_a_lost_connection_at_once(run: Callable[..., None]) -> None:
-    address = nobody()
+def test_a_server_that_is_down_is_a_lost_connection_at_once(run: Callable[..., None]) -> None:
+    address = closed_port()
     for attempt in (lambda: run(enter, address), lambda: enter_blocking(address)):
         with pytest.raises(ConnectionLost, match=": Connection refused; is the server running") as caught:
             attempt()
@@ -92,8 +102,8 @@ def test_a_server_that_is_not_there_is_a_lost_connection_at_once(run: Callable[.
 
 
 @loops
-def test_a_server_that_comes_up_is_reached_by_who_waits(run: Callable[..., None]) -> None:
-    address, told = nobody(), []
+def test_waiting_for_a_server_ends_when_it_comes_up(run: Callable[..., None]) -> None:
+    address, told = closed_port(), []
 
     async def use() -> None:
         with contextlib.ExitStack() as peers:
@@ -102,7 +112,7 @@ def test_a_server_that_comes_up_is_reached_by_who_waits(run: Callable[..., None]
                 told.append(error)
                 peers.enter_context(canned_peer(WELCOME, port=int(address.rpartition(":")[2])))
 
-            async with reached(address, name="test", wait_s=60.0, on_waiting=come_up) as store:
+            async with wait_for_server(address, name="test", wait_s=60.0, on_waiting=come_up) as store:
                 assert store.store_uuid == bytes(16)
 
     run(use)
@@ -118,13 +128,13 @@ def test_a_server_that_comes_up_is_reached_by_who_waits(run: Callable[..., None]
         (60.0, encode_error(1, UnsupportedVersion("too old")), UnsupportedVersion, 0),
     ],
 )
-def test_who_waits_ends_with_what_does_not_pass(
+def test_waiting_for_a_server_ends_with_a_permanent_error(
     run: Callable[..., None], wait_s: float, says: bytes, expected: type[EventStoreError], times_told: int
 ) -> None:
     told: list[EventStoreError] = []
 
     async def use(address: str) -> None:
-        async with reached(address, name="test", wait_s=wait_s, on_waiting=told.append):
+        async with wait_for_server(address, name="test", wait_s=wait_s, on_waiting=told.append):
             pass
 
     with canned_peer(*[says] * 9) as address, pytest.raises(expected):
@@ -160,13 +170,13 @@ def test_a_peer_that_speaks_http_is_named_as_such(run: Callable[..., None]) -> N
     says = b"HTTP/1.1 400 Bad Request\r\n\r\n"
     with canned_peer(says, says) as address:
         for attempt in (lambda: run(enter, address), lambda: enter_blocking(address)):
-            with pytest.raises(ProtocolError, match="the other side speaks HTTP"):
+            with pytest.raises(ProtocolError, match="the peer speaks HTTP"):
                 attempt()
 
 
 @loops
-def test_a_peer_that_accepts_and_says_nothing_may_be_no_event_store(run: Callable[..., None]) -> None:
-    """The time includes that for connecting, which a busy machine needs more of."""
+def test_a_peer_that_accepts_and_says_nothing_may_not_be_an_event_store(run: Callable[..., None]) -> None:
+    """The timeout includes connecting, which takes longer on a busy machine."""
 
     def silent(attempt: Callable[[str, float], None]) -> None:
         for timeout in (0.02, 0.2, 2.0):
@@ -191,7 +201,7 @@ def test_a_peer_that_says_nothing_is_given_up_after_the_timeout(run: Callable[..
 
 
 @loops
-def test_an_exception_in_the_body_comes_out_as_it_is(run: Callable[..., None]) -> None:
+def test_an_exception_in_the_body_comes_out_unchanged(run: Callable[..., None]) -> None:
     async def fail(address: str) -> None:
         async with connect(address):
             raise LookupError("mine")
@@ -215,7 +225,7 @@ def test_closing_inside_the_body_does_not_cancel_the_body(run: Callable[..., Non
 
 
 @loops
-def test_whoever_waits_when_the_client_is_closed_is_told(run: Callable[..., None]) -> None:
+def test_a_waiting_call_gets_closed_when_the_client_is_closed(run: Callable[..., None]) -> None:
     async def close_while_waiting(address: str) -> None:
         told = []
 
@@ -235,7 +245,7 @@ def test_whoever_waits_when_the_client_is_closed_is_told(run: Callable[..., None
 
 
 @loops
-def test_whoever_waits_for_room_when_the_client_is_closed_is_told(run: Callable[..., None]) -> None:
+def test_a_call_waiting_for_room_gets_closed_when_the_client_is_closed(run: Callable[..., None]) -> None:
     async def close_while_full(address: str) -> None:
         told = []
 
@@ -246,7 +256,7 @@ def test_whoever_waits_for_room_when_the_client_is_closed_is_told(run: Callable[
 
         with anyio.fail_after(20):
             async with anyio.create_task_group() as tasks, connect(address) as store:
-                for _ in range(16):  # more than may be in flight and wait
+                for _ in range(16):  # more than may be in flight and queued
                     tasks.start_soon(append, store)
                 await anyio.wait_all_tasks_blocked()
                 assert not store._connection.session.appends.has_room
@@ -273,7 +283,7 @@ def test_when_the_server_does_not_come_back_calls_fail_with_a_lost_connection(ru
             store.version("a")
 
 
-def test_a_client_that_is_not_open_says_so() -> None:
+def test_a_client_that_is_not_open_raises_closed() -> None:
     async def ask() -> None:
         with pytest.raises(Closed, match="async with"):
             await connect("tcp://127.0.0.1:1").version("a")
@@ -288,7 +298,7 @@ def test_a_client_is_used_once() -> None:
         store = connect(address)
         async with store:
             pass
-        with pytest.raises(Closed, match="connect anew"):
+        with pytest.raises(Closed, match="open another one"):
             async with store:
                 pass
 
@@ -297,7 +307,7 @@ def test_a_client_is_used_once() -> None:
         blocking_store = blocking.connect(address)
         with blocking_store:
             pass
-        with pytest.raises(Closed, match="connect anew"), blocking_store:
+        with pytest.raises(Closed, match="open another one"), blocking_store:
             pass
 
 

@@ -1,4 +1,4 @@
-"""The three clients of the broker behind one interface: a test is written once and runs with each, against a real server.
+"""One interface to the three clients of the broker: a test is written once and runs with each, against a real server.
 
 trio, asyncio    `connect`
 blocking         `blocking.connect`; each call on a thread
@@ -38,7 +38,7 @@ async def _on_thread(call: Callable[..., Any], *arguments: object, **named: Any)
 
 
 class Disguised:
-    """An object of the blocking client with the methods of the others."""
+    """Gives an object of the blocking client the methods of the others."""
 
     def __init__(self, disguised: Any) -> None:
         self._disguised = disguised
@@ -92,7 +92,7 @@ class DisguisedConsumer:
 
 
 class World:
-    """What a test is given: a server, and a client of it."""
+    """A test's server, and a client of it."""
 
     def __init__(self, kind: str, server: ServerThread, store: Any) -> None:
         self.kind = kind
@@ -100,16 +100,16 @@ class World:
         self.store = store
 
     async def restart(self) -> None:
-        """The server stops in order and starts again on the same port."""
+        """Stops the server in order and starts it again on the same port."""
         await anyio.to_thread.run_sync(self.server.restart)
 
     async def create(self, topic: str = "orders", queues: int = 4) -> Any:
-        """A new topic, to send to."""
+        """Creates a topic and returns it."""
         await self.store.broker.create_topic(topic, queues)
         return self.store.topic(topic)
 
     async def backlog_is(self, group: str, backlog: int) -> None:
-        """Returns once the group has so much to consume."""
+        """Returns once the group has this many messages to consume."""
 
         async def is_so() -> bool:
             return bool((await self.store.broker.group(group)).backlog == backlog)
@@ -119,7 +119,7 @@ class World:
 
 @asynccontextmanager
 async def opened(kind: str, address: str) -> AsyncIterator[Any]:
-    """A client of this kind."""
+    """Yields a client of this kind."""
     if kind != "blocking":
         async with es.connect(address) as store:
             yield store
@@ -159,12 +159,12 @@ def with_each_client(test: Test | None = None, *, kinds: tuple[str, ...] = KINDS
 
 
 async def take(messages: AsyncIterator[Any], count: int) -> list[Any]:
-    """The next `count`; the iterator is left where it is."""
+    """Returns the next `count` items, and leaves the iterator open."""
     return [await anext(messages) for _ in range(count)]
 
 
 async def take_done(messages: AsyncIterator[Any], count: int) -> list[Any]:
-    """As `take`, and each was handled."""
+    """As `take`, and finishes each."""
     found = await take(messages, count)
     for message in found:
         message.done()

@@ -1,8 +1,8 @@
-"""A consumer as a process of its own, to be killed: it writes a line for each message that it has handled.
+"""Runs a consumer as a process, to be killed: it writes a line for each message that it has handled.
 
     python -m tests.consumers.consumer_process ADDRESS GROUP MEMBER TOPIC COMMIT_INTERVAL [QUEUE/OFFSET ...]
 
-A line is `queue offset body`. At each QUEUE/OFFSET it writes `here`, and handles nothing more before it is written a line.
+A line is `queue offset body`. At each QUEUE/OFFSET it writes `here`, and waits for a line on its input.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Consumers, with each client: every message, again what was not finished, failures, tags, one at a time, raw batches."""
+"""Consumers, with each client: delivery, redelivery, failures, tags, sequential mode, raw batches."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def test_every_message_comes_once_and_those_of_a_queue_in_order(world: Wor
 
 
 @with_each_client
-async def test_what_was_not_finished_is_delivered_again_and_nothing_else(world: World) -> None:
+async def test_only_unfinished_messages_are_delivered_again(world: World) -> None:
     topic = await world.create(queues=1)
     await topic.send_many([b"%d" % n for n in range(10)])
     async with world.store.consumer("billing", ["orders"]) as consumer:
@@ -44,7 +44,7 @@ async def test_what_was_not_finished_is_delivered_again_and_nothing_else(world: 
 
 
 @with_each_client
-async def test_an_error_in_the_block_is_raised_as_it_is_and_leaves_the_rest_unfinished(world: World) -> None:
+async def test_an_error_in_the_block_is_raised_unchanged_and_leaves_the_rest_unfinished(world: World) -> None:
     topic = await world.create(queues=1)
     await topic.send_many([b"%d" % n for n in range(10)])
 
@@ -72,7 +72,7 @@ async def test_messages_that_are_sent_later_arrive(world: World) -> None:
 
 
 @with_each_client
-async def test_what_a_filter_leaves_out_counts_as_consumed(world: World) -> None:
+async def test_messages_left_out_by_a_filter_count_as_consumed(world: World) -> None:
     topic = await world.create(queues=2)
     tags = ["paid", "cancelled", "other", None]
     await topic.send_many([es.NewMessage(b"%d" % n, tag=tags[n % 4]) for n in range(400)])
@@ -84,7 +84,7 @@ async def test_what_a_filter_leaves_out_counts_as_consumed(world: World) -> None
 
 
 @with_each_client
-async def test_a_failed_message_comes_again_as_it_was_and_is_dead_after_five_failures(world: World) -> None:
+async def test_a_failed_message_is_redelivered_unchanged_and_dead_after_five_failures(world: World) -> None:
     topic, broker = await world.create(queues=1), world.store.broker
     await topic.send(b"bad", key="k", tag="t", properties={"mine": "1"})
     await topic.send(b"good")
@@ -162,7 +162,7 @@ async def test_a_new_group_begins_at_the_start_or_at_the_end(world: World) -> No
 
 
 @with_each_client
-async def test_a_reset_reaches_those_who_read(world: World) -> None:
+async def test_a_reset_reaches_the_members(world: World) -> None:
     topic = await world.create(queues=1)
     await topic.send_many([b"%d" % n for n in range(10)])
     async with world.store.consumer("billing", "orders", commit_interval=0.02) as consumer:
@@ -178,7 +178,7 @@ async def test_a_reset_reaches_those_who_read(world: World) -> None:
 
 
 @with_each_client
-async def test_members_share_the_queues_and_a_group_without_members_can_go(world: World) -> None:
+async def test_members_share_the_queues_and_a_group_without_members_can_be_deleted(world: World) -> None:
     topic, broker = await world.create(queues=4), world.store.broker
     async with world.store.consumer("billing", "orders", member="a", commit_interval=0.02) as one:
         async with world.store.consumer("billing", "orders", member="b", commit_interval=0.02) as two:
@@ -208,7 +208,7 @@ async def test_members_share_the_queues_and_a_group_without_members_can_go(world
 
 
 @with_each_client
-async def test_what_cannot_be_is_refused_when_it_is_asked_for(world: World) -> None:
+async def test_impossible_arguments_are_refused_at_once(world: World) -> None:
     await world.create()
     store = world.store
     for wrong in ({"mode": "fast"}, {"commit_interval": 0.0}, {"commit_interval": 60.0}, {"hold_messages": 0}, {"member": ""}):
@@ -227,7 +227,7 @@ async def test_what_cannot_be_is_refused_when_it_is_asked_for(world: World) -> N
 
 
 @with_each_client(kinds=("trio", "asyncio"))
-async def test_a_consumer_that_holds_all_it_may_goes_on_when_something_is_finished(world: World) -> None:
+async def test_a_full_consumer_continues_when_a_message_is_finished(world: World) -> None:
     topic = await world.create(queues=1)
     await topic.send_many([b"%d" % n for n in range(500)])
     async with world.store.consumer("billing", "orders", hold_messages=10) as consumer:
@@ -273,7 +273,7 @@ async def test_several_tasks_may_share_a_consumer(world: World) -> None:
 
 
 @with_each_client(kinds=("trio", "asyncio"))
-async def test_a_closed_consumer_says_so(world: World) -> None:
+async def test_a_closed_consumer_raises_closed(world: World) -> None:
     await world.create()
     consumer = world.store.consumer("billing", "orders")
     with pytest.raises(es.Closed):

@@ -1,4 +1,4 @@
-"""What a consumer that ends still says: its last commit and its failures, once, and that it goes."""
+"""A consumer that ends sends its last commit and its failures, once, and leaves its group."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.consumers.clients import World, take, take_done, with_each_client
 
 
 @with_each_client(kinds=("trio", "asyncio"))
-async def test_the_last_commit_is_taken_though_another_member_came_and_went(world: World) -> None:
+async def test_the_last_commit_is_accepted_after_another_member_came_and_went(world: World) -> None:
     topic = await world.create(queues=2)
     await topic.send_many([b"%d" % n for n in range(100)])
     async with world.store.consumer("billing", "orders", commit_interval=5.0) as consumer:
@@ -31,7 +31,7 @@ async def test_a_failure_reported_right_before_leaving_is_stored_once(world: Wor
     async def stored() -> int:
         return sum(queue.end for queue in await world.store.broker.queues("retry:billing"))
 
-    for turn in range(11):  # the first makes the topic of the failed
+    for turn in range(11):  # the first failure creates the topic of retries
         async with world.store.consumer("billing", "orders") as consumer:
             while (message := await anext(consumer)).times_failed:
                 message.done()

@@ -1,4 +1,4 @@
-"""Sending to a topic, and looking up what was sent, with each client."""
+"""Sending to a topic, and looking messages up, with each client."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ async def test_a_message_is_found_by_its_id_its_place_its_key_and_its_time(world
 
 
 @with_each_client
-async def test_what_is_not_there_is_none_or_nothing(world: World) -> None:
+async def test_a_missing_message_is_none_or_an_empty_list(world: World) -> None:
     topic, broker = await world.create(), world.store.broker
     sent = await topic.send(b"", queue=0)
     node = sent.message_id[:4]
     assert await broker.message(f"{node}{0xFFFFFF:016x}") is None
     assert await broker.message_at("orders", 0, 1) is None
-    assert await broker.messages_of_key("orders", "nobody") == []
+    assert await broker.messages_of_key("orders", "missing") == []
     assert await broker.dead_letters("billing") == []
     with pytest.raises(es.InvalidArgument):
         await broker.message("nonsense")
@@ -89,7 +89,7 @@ async def test_messages_that_many_tasks_send_at_once_are_in_order_for_each(world
 
 
 @with_each_client
-async def test_a_topic_that_is_not_there_is_an_error_and_so_is_a_bad_name(world: World) -> None:
+async def test_a_missing_topic_is_an_error_and_so_is_a_bad_name(world: World) -> None:
     with pytest.raises(es.UnknownTopic):
         await world.store.topic("nowhere").send(b"")
     outcomes = await world.store.topic("nowhere").send_many([b"1", b"2"])
@@ -123,7 +123,7 @@ async def test_topics_and_queues_come_and_go(world: World) -> None:
 
 
 @with_each_client
-async def test_a_pull_without_a_group_brings_messages_and_waits_for_them(world: World) -> None:
+async def test_a_pull_without_a_group_returns_messages_and_waits_for_them(world: World) -> None:
     topic, broker = await world.create(queues=2), world.store.broker
     await topic.send_many([es.NewMessage(b"%d" % n, tag="even" if n % 2 == 0 else "odd", queue=n % 2) for n in range(10)])
     pulled = await broker.pull([("orders", 0, 0, None), ("orders", 1, 3, "odd")], 100)

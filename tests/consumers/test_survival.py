@@ -1,4 +1,4 @@
-"""What consumers and senders survive: a consumer that is killed, a server that is restarted or killed, a group in motion."""
+"""Consumers and senders survive a killed consumer, a server that restarts or is killed, and a changing group."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.waiting import eventually
 
 
 class ConsumerProcess:
-    """A consumer in a process, and what it has handled."""
+    """A consumer in a process, and the lines it has written."""
 
     def __init__(self, address: str, group: str, member: str, topic: str, commit_interval: float, *stops: str) -> None:
         program = [sys.executable, "-m", "tests.consumers.consumer_process"]
@@ -45,10 +45,10 @@ class ConsumerProcess:
         raise AssertionError(f"it ended: {self.lines[-5:]}")
 
     def kill(self) -> list[tuple[int, int]]:
-        """SIGKILL; what it has handled, as (queue, offset)."""
+        """Sends SIGKILL. Returns the messages it has handled, as (queue, offset)."""
         self.process.kill()
         assert self.process.stdout is not None
-        with self.process:  # not `communicate`, which leaves out what was read ahead
+        with self.process:  # not `communicate`, which loses data that was read ahead
             self.lines += self.process.stdout.read().splitlines()
         rows = [line.split() for line in self.lines]
         return [(int(row[0]), int(row[1])) for row in rows if len(row) == 3]
@@ -56,7 +56,7 @@ class ConsumerProcess:
 
 @with_each_client(kinds=("trio", "asyncio"))
 async def test_a_handler_that_never_waits_does_not_silence_its_consumer(world: World) -> None:
-    """Nothing in the block gives way to other tasks; one page is as long as the test."""
+    """The handler never yields to other tasks; one page lasts for the whole test."""
     topic = await world.create(queues=1)
     await topic.send_many([b""] * 300)
     committed = 0
@@ -72,12 +72,12 @@ async def test_a_handler_that_never_waits_does_not_silence_its_consumer(world: W
 
 
 @with_each_client(kinds=("trio",), broker_member_timeout_s=0.5)
-async def test_a_killed_consumer_skips_nothing_and_repeats_what_it_had_not_committed(world: World) -> None:
+async def test_a_killed_consumer_skips_nothing_and_repeats_only_uncommitted_messages(world: World) -> None:
     topic = await world.create(queues=1)
     await topic.send_many([b"%d" % n for n in range(300)])
     killed = ConsumerProcess(world.server.address, "billing", "killed", "orders", 0.02, "0/200")
     await killed.says("here")
-    await world.backlog_is("billing", 100)  # everything in front of 200 is committed, 200 is being handled
+    await world.backlog_is("billing", 100)  # all messages before 200 are committed, 200 is being handled
     handled = killed.kill()
     assert handled == [(0, offset) for offset in range(200)]
     async with world.store.consumer("billing", "orders") as consumer:
@@ -86,8 +86,8 @@ async def test_a_killed_consumer_skips_nothing_and_repeats_what_it_had_not_commi
 
 
 @with_each_client(kinds=("trio",), broker_member_timeout_s=0.5)
-async def test_a_consumer_that_froze_cannot_undo_what_its_successor_did(world: World) -> None:
-    """Its group took it for dead; when it goes on, it finishes what it held, and its commits are refused."""
+async def test_a_consumer_that_froze_cannot_undo_its_successors_progress(world: World) -> None:
+    """Its group expired it; when it resumes, it finishes the messages it held, and its commits are refused."""
     topic = await world.create(queues=1)
     await topic.send_many([b"%d" % n for n in range(300)])
     frozen = ConsumerProcess(world.server.address, "billing", "frozen", "orders", 0.02, "0/100")
@@ -98,7 +98,7 @@ async def test_a_consumer_that_froze_cannot_undo_what_its_successor_did(world: W
     async def is_gone() -> bool:
         return not await world.store.broker.members("billing")
 
-    await eventually(is_gone, "it is taken for dead")
+    await eventually(is_gone, "it is expired")
     async with world.store.consumer("billing", "orders", member="successor", commit_interval=0.02) as consumer:
         found = await take_done(consumer, 200)
         assert [message.queue_offset for message in found] == list(range(100, 300))
@@ -178,7 +178,7 @@ async def test_a_consumer_killed_at_any_moment_repeats_no_more_than_since_its_la
 
 
 @with_each_client
-async def test_consuming_and_sending_go_on_when_the_server_is_back(world: World) -> None:
+async def test_consuming_and_sending_continue_when_the_server_is_back(world: World) -> None:
     topic = await world.create(queues=4)
     seen: Counter[int] = Counter()
     async with world.store.consumer("billing", "orders", commit_interval=0.02) as consumer:
@@ -202,7 +202,7 @@ async def test_consuming_and_sending_go_on_when_the_server_is_back(world: World)
 
 @pytest.mark.heavy
 def test_nothing_acknowledged_is_lost_and_nothing_skipped_when_the_server_is_killed(tmp_path: Path) -> None:
-    """Messages may come twice: what was sent without an answer is sent again, what was not committed is delivered again."""
+    """Messages may come twice: unanswered ones are sent again, and uncommitted ones are delivered again."""
 
     async def main() -> None:
         server = ServerProcess(tmp_path / "data", **SMALL)
@@ -265,7 +265,7 @@ async def test_a_rebalance_while_messages_are_unfinished_loses_none_of_them(worl
             for message in held:
                 if message.is_mine:
                     handled[int(message.body)] += 1
-                message.done()  # ignored, where the queue is the other's
+                message.done()  # ignored if the queue belongs to the other member
             for message in await take_done(second, 20):
                 handled[int(message.body)] += 1
             await world.backlog_is("billing", 0)
@@ -289,7 +289,7 @@ async def test_a_consumer_whose_server_is_away_can_be_left(world: World) -> None
 
 
 @with_each_client(kinds=("trio", "asyncio"))
-async def test_a_queue_that_is_added_or_removed_reaches_those_who_read(world: World) -> None:
+async def test_a_queue_that_is_added_or_removed_reaches_the_members(world: World) -> None:
     topic = await world.create(queues=1)
     async with world.store.consumer("billing", "orders", commit_interval=0.02) as consumer:
         await world.store.broker.add_queues("orders", 1)
@@ -334,7 +334,7 @@ SEEDS = range(6)
 async def test_members_come_and_go_and_every_message_is_handled(world: World, seed: int) -> None:
     """Three members over eight queues, by a schedule of joins and leaves; some leave with messages unfinished.
 
-    No commit was ever made for a message that nobody had handled, and within one generation a queue has one reader.
+    No message is ever committed before it was handled, and within one generation a queue has one reader.
     """
     chance = random.Random(seed)
     topic = await world.create(queues=8)

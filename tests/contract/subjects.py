@@ -1,4 +1,4 @@
-"""The four ways to use a store, behind one interface: a contract test is written once and runs with each of them.
+"""One interface to the four ways to use a store: a contract test is written once and runs with each of them.
 
 embedded           `open_store`, on trio
 network-trio       `connect`, on trio, to a real server in a thread
@@ -22,8 +22,8 @@ import pytest
 import trio
 
 import eventstore as es
-from eventstore.client.blocking import BlockingStore
-from eventstore.config import StoreSettings
+from eventstore.client.blocking.store import BlockingStore
+from eventstore.settings.store import StoreSettings
 from tests.server_thread import ServerThread
 from tests.waiting import DEADLINE_SECONDS, eventually
 
@@ -34,7 +34,7 @@ _END = object()
 
 
 class Iteration:
-    """An iterator of the blocking client as an async one."""
+    """Turns an iterator of the blocking client into an async one."""
 
     def __init__(self, items: Iterator[Any]) -> None:
         self._items = items
@@ -54,7 +54,7 @@ async def _on_thread(call: Callable[..., Result], *arguments: object) -> Result:
 
 
 class Disguised:
-    """The blocking client with the methods of the others."""
+    """Gives the blocking client the methods of the others."""
 
     def __init__(self, store: BlockingStore) -> None:
         self._store = store
@@ -88,7 +88,7 @@ class Disguised:
 
 
 class Subject:
-    """What a contract test is given. `store` has the public methods; after `restart` it may be another object."""
+    """The store under test. `store` has the public methods; after `restart` it may be another object."""
 
     def __init__(self, kind: str, folder: Path, server: ServerThread | None, settings: dict[str, Any]) -> None:
         self.kind = kind
@@ -111,12 +111,12 @@ class Subject:
         return es.connect(self._server.address)
 
     def another(self) -> AbstractAsyncContextManager[Any]:
-        """A store of its own: another client of the same server, or, embedded, another folder."""
+        """Returns a separate store: another client of the same server, or, embedded, another folder."""
         self._others += 1
         return self._open(self._folder / f"other-{self._others}")
 
     async def restart(self) -> None:
-        """The process that holds the files ends in order and begins anew. Clients stay as they are."""
+        """Restarts the process that holds the files, in order. Clients stay open."""
         if self._server is not None:
             await anyio.to_thread.run_sync(self._server.restart)
         else:
@@ -147,7 +147,7 @@ async def collect(items: AsyncIterator[Any]) -> list[Any]:
 
 
 async def take(items: AsyncIterator[Any], count: int) -> list[Any]:
-    """The next `count` items; the iterator is left where it is."""
+    """Returns the next `count` items, and leaves the iterator open."""
     return [await anext(items) for _ in range(count)]
 
 

@@ -1,4 +1,4 @@
-"""Appending: what is committed is there, in order, byte for byte; what conflicts is not."""
+"""Appending: commits are stored in order, byte for byte; conflicting ones are not."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def test_the_expected_version_decides(subject: Subject) -> None:
 
 
 @contract
-async def test_a_stale_version_is_a_conflict_that_says_what_is_there(subject: Subject) -> None:
+async def test_a_stale_version_is_a_conflict_that_names_the_actual_version(subject: Subject) -> None:
     store = subject.store
     await store.append("a", [event(1), event(2)], 0)
     cases = [("a", 0, 0, 2), ("a", 1, 1, 2), ("a", 3, 3, 2), ("new", 1, 1, 0), ("new", es.EXISTS, "exists", 0)]
@@ -75,7 +75,7 @@ async def test_a_stale_version_is_a_conflict_that_says_what_is_there(subject: Su
 
 
 @contract
-async def test_without_a_command_id_each_append_has_one_of_its_own(subject: Subject) -> None:
+async def test_without_a_command_id_each_append_gets_a_new_one(subject: Subject) -> None:
     for _ in range(2):
         await subject.store.append("a", [event(1)], es.ANY)
     found = await collect(subject.store.read("a"))
@@ -85,7 +85,7 @@ async def test_without_a_command_id_each_append_has_one_of_its_own(subject: Subj
 
 
 @contract
-async def test_the_time_is_that_of_the_store_unless_it_is_given(subject: Subject) -> None:
+async def test_the_time_is_the_stores_unless_one_is_given(subject: Subject) -> None:
     before = datetime.now(UTC)
     await subject.store.append("a", [event(1)], 0)
     after = datetime.now(UTC)
@@ -147,7 +147,7 @@ async def test_many_commits_may_come_from_a_generator_and_may_be_none(subject: S
 
 
 @contract
-async def test_the_largest_commits_are_taken(subject: Subject) -> None:
+async def test_the_largest_commits_are_accepted(subject: Subject) -> None:
     store = subject.store
     await store.append("large", [es.NewEvent("T", bytes(4 * 1024 * 1024))] * 3, 0)
     await store.append("many", [es.NewEvent("T")] * 100_000, 0)

@@ -1,6 +1,4 @@
-"""Wrong arguments: the same refusal everywhere, which names the field, the limit and the value; nothing is written, and the
-store stays usable.
-"""
+"""Wrong arguments: refused the same everywhere, with field, limit and value; nothing is written, and the store stays usable."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ BAD_IDS: list[tuple[Any, dict[str, Any]]] = [
 
 
 async def refusal(call: Callable[[], Any]) -> dict[str, Any]:
-    """The fields of the InvalidArgument that calling, or what it returns, ends in."""
+    """Returns the fields of the InvalidArgument that the call, or awaiting its result, raises."""
 
     async def use() -> None:
         result = call()
@@ -125,7 +123,7 @@ async def test_bad_events_are_refused(subject: Subject) -> None:
     await check_untouched(subject)
 
 
-def test_data_that_is_neither_bytes_nor_json_is_refused_where_it_is_given() -> None:
+def test_data_that_is_neither_bytes_nor_json_is_refused_at_once() -> None:
     for name, arguments in (("data", ({1, 2},)), ("data", (float("nan"),)), ("metadata", (b"", object()))):
         with pytest.raises(es.InvalidArgument) as caught:
             es.NewEvent("T", *arguments)

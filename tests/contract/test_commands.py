@@ -1,4 +1,4 @@
-"""Commands: each is carried out once, however often it is sent, for the whole life of its aggregate."""
+"""Commands: each takes effect once, no matter how often it is sent, for the whole life of its aggregate."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def test_a_command_id_with_other_content_is_refused(subject: Subject) -> N
 
 
 @contract
-async def test_a_command_that_conflicted_may_be_tried_again(subject: Subject) -> None:
+async def test_a_command_that_conflicted_may_be_retried(subject: Subject) -> None:
     store = subject.store
     with pytest.raises(es.VersionConflict):
         await store.append("a", [event(1)], 1, "c-1")

@@ -1,4 +1,4 @@
-"""Many at once: exactly one wins where one can, nobody's events are lost or mixed up."""
+"""Concurrent calls: of conflicting ones exactly one wins, and no events are lost or mixed up."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_the_same_command_sent_by_many_at_once_is_carried_out_once(subject
 
 
 @contract
-async def test_an_append_that_was_cancelled_is_settled_by_its_command_id(subject: Subject) -> None:
+async def test_a_cancelled_append_is_settled_by_its_command_id(subject: Subject) -> None:
     for round_ in range(10):
         async with anyio.create_task_group() as tasks:
             for writer in range(5):

@@ -1,4 +1,4 @@
-"""From opening to closing: what errors look like, what is left behind by iterators that are not used up, what is closed."""
+"""From opening to closing: errors in the body, iterators that are left early, calls on a closed store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.contract.subjects import Subject, collect, contract, event, take
 
 
 @contract
-async def test_what_is_raised_in_the_body_arrives_as_itself(subject: Subject) -> None:
+async def test_an_exception_in_the_body_arrives_unchanged(subject: Subject) -> None:
     with pytest.raises(LookupError, match="mine"):
         async with subject.another():
             raise LookupError("mine")
@@ -28,7 +28,7 @@ async def test_what_is_raised_in_the_body_arrives_as_itself(subject: Subject) ->
 
 
 @contract
-async def test_a_store_that_was_left_says_that_it_is_closed(subject: Subject) -> None:
+async def test_a_store_that_was_left_raises_closed(subject: Subject) -> None:
     async with subject.another() as store:
         await store.append("a", [event(1)], 0)
         begun = store.read_all()
@@ -44,7 +44,7 @@ async def test_a_store_may_be_closed_inside_its_body(subject: Subject) -> None:
         await take(items, 1)
         await store.aclose()
         await check_closed(store)
-        if subject.kind != "blocking":  # whose subscriptions have connections of their own
+        if subject.kind != "blocking":  # whose subscriptions have separate connections
             with pytest.raises(es.Closed):
                 await anext(items)
 
@@ -63,7 +63,7 @@ async def check_closed(store: Any) -> None:
 
 
 @contract
-async def test_iterators_that_are_left_early_leave_nothing_behind(subject: Subject) -> None:
+async def test_iterators_that_are_left_early_hold_nothing(subject: Subject) -> None:
     store = subject.store
     payload = bytes(100_000)
     for first in range(0, 20, 5):  # more than a page
@@ -86,7 +86,7 @@ async def test_iterators_that_are_left_early_leave_nothing_behind(subject: Subje
 
 
 @contract
-async def test_the_figures_are_there_under_the_same_names(subject: Subject) -> None:
+async def test_the_stats_have_the_same_names(subject: Subject) -> None:
     store = subject.store
     await store.append("a", [event(1), event(2)], 0, "c-1")
     await store.append("a", [event(1), event(2)], 0, "c-1")
@@ -104,7 +104,7 @@ async def test_the_figures_are_there_under_the_same_names(subject: Subject) -> N
 
 
 @contract
-async def test_a_store_keeps_what_it_has_over_restarts(subject: Subject) -> None:
+async def test_a_store_keeps_its_events_over_restarts(subject: Subject) -> None:
     for round_ in range(3):
         await subject.store.append("a", [event(round_)], round_)
         before = await subject.all()
@@ -115,7 +115,7 @@ async def test_a_store_keeps_what_it_has_over_restarts(subject: Subject) -> None
 
 
 @contract(durability="async")
-async def test_a_store_without_sync_keeps_what_it_has_when_it_is_closed_in_order(subject: Subject) -> None:
+async def test_a_store_without_sync_keeps_its_events_when_it_is_closed_in_order(subject: Subject) -> None:
     await subject.store.append_many([es.Commit(f"a-{n}", [event(n)], 0) for n in range(50)])
     before = await subject.all()
     assert len(before) == 50

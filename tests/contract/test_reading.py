@@ -1,4 +1,4 @@
-"""Reading one aggregate: exactly the range that was asked for, from either end."""
+"""Reading one aggregate: exactly the requested range, from either end."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def test_both_ends_of_a_range_are_included(subject: Subject) -> None:
 
 
 @contract
-async def test_a_limit_ends_the_reading(subject: Subject) -> None:
+async def test_a_limit_ends_the_read(subject: Subject) -> None:
     await fill(subject)
     for limit in (0, 1, 2, 9, 10, 11):
         assert await versions(subject, limit=limit) == list(range(1, 11))[:limit]
@@ -53,15 +53,15 @@ async def test_a_limit_ends_the_reading(subject: Subject) -> None:
 
 
 @contract
-async def test_what_does_not_exist_is_empty_and_no_error(subject: Subject) -> None:
+async def test_a_missing_aggregate_is_empty_and_not_an_error(subject: Subject) -> None:
     await fill(subject)
-    assert await collect(subject.store.read("nobody")) == []
-    assert await collect(subject.store.read("nobody", 5, 7, backwards=True, limit=3)) == []
+    assert await collect(subject.store.read("missing")) == []
+    assert await collect(subject.store.read("missing", 5, 7, backwards=True, limit=3)) == []
     assert await versions(subject, 11) == []
     assert await versions(subject, 2**63 - 1) == []
     assert await versions(subject, 5, 4) == []
     assert await versions(subject, 1, 0) == []
-    assert await subject.store.version("nobody") == 0
+    assert await subject.store.version("missing") == 0
 
 
 @contract
@@ -87,7 +87,7 @@ async def test_a_history_over_several_pages_and_files_is_whole_from_either_end(s
 
 
 @contract
-async def test_a_reading_may_be_left_early_and_taken_up_again(subject: Subject) -> None:
+async def test_a_read_may_be_left_early_and_continued(subject: Subject) -> None:
     await fill(subject)
     events = subject.store.read("a")
     assert [each.version for each in await take(events, 3)] == [1, 2, 3]
@@ -97,7 +97,7 @@ async def test_a_reading_may_be_left_early_and_taken_up_again(subject: Subject) 
 
 
 @contract
-async def test_what_is_appended_while_reading_does_not_disturb(subject: Subject) -> None:
+async def test_appends_while_reading_do_not_disturb(subject: Subject) -> None:
     await fill(subject)
     seen = []
     async for each in subject.store.read("a"):

@@ -1,4 +1,4 @@
-"""Reading everything: in commit order, filtered, from any place on."""
+"""Reading all events: in commit order, filtered, from any sequence on."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FILTERS: list[dict[str, Any]] = [
     {"types": ("Nothing",)},
     {"aggregate_prefix": "order-"},
     {"aggregate_prefix": "ordé"},
-    {"aggregate_prefix": "nobody"},
+    {"aggregate_prefix": "missing"},
     {"aggregate_prefix": ""},
     {"from_time": 3_600_000_000 * 20},
     {"to_time": datetime.fromtimestamp(3_600 * 30, UTC)},
@@ -58,7 +58,7 @@ def passes(event: es.Event, after: int, filters: dict[str, Any]) -> bool:
 
 
 def again(filters: dict[str, Any]) -> dict[str, Any]:
-    """A fresh iterator where a filter is one."""
+    """Returns the filters, with new iterators for those that are iterators."""
     types = filters.get("types")
     return {**filters, "types": iter(["Placed"])} if types is not None and not hasattr(types, "__len__") else filters
 
@@ -89,13 +89,13 @@ async def test_everything_is_read_in_commit_order(subject: Subject) -> None:
 
 
 @contract
-async def test_filters_and_limits_let_through_exactly_what_they_say(subject: Subject) -> None:
+async def test_filters_and_limits_return_exactly_the_matching_events(subject: Subject) -> None:
     await subject.store.append_many(commits(60))
     await check_all_filters(subject, await subject.all())
 
 
 @contract(**SMALL_FILES)
-async def test_filters_and_limits_say_the_same_of_sorted_files(subject: Subject) -> None:
+async def test_filters_and_limits_return_the_same_from_sorted_files(subject: Subject) -> None:
     await subject.store.append_many(commits(60, size=1_000))
     before = await subject.all()
     await subject.sorted()
@@ -117,14 +117,14 @@ async def test_a_log_over_several_pages_is_whole(subject: Subject) -> None:
 
 
 @contract
-async def test_a_place_inside_a_commit_is_a_place(subject: Subject) -> None:
+async def test_a_read_may_start_inside_a_commit(subject: Subject) -> None:
     await subject.store.append("a", [es.NewEvent("T", b"%d" % n) for n in range(5)], 0)
     assert [each.sequence for each in await subject.all(after=2)] == [3, 4, 5]
     assert [each.sequence for each in await subject.all(after=2, limit=2)] == [3, 4]
 
 
 @contract
-async def test_a_reading_may_be_left_early(subject: Subject) -> None:
+async def test_a_read_may_be_left_early(subject: Subject) -> None:
     await subject.store.append_many(commits(40))
     events = subject.store.read_all()
     assert [each.sequence for each in await take(events, 3)] == [1, 2, 3]

@@ -1,4 +1,4 @@
-"""Subscriptions: everything behind a place, without a gap and in order; CaughtUp once; then what is appended."""
+"""Subscriptions: all events after a sequence, in order and without a gap; CaughtUp once; then new events."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ SMALL_FILES = {"file_size_bytes": 64 * 1024, "preallocate_bytes": 16 * 1024}
 
 
 def shown(items: list[Any]) -> list[int | str]:
-    """Events as their sequence, CaughtUp as itself with its sequence."""
+    """Returns the sequence of an event, or CaughtUp with its sequence."""
     return [f"caught up at {item.sequence}" if isinstance(item, es.CaughtUp) else item.sequence for item in items]
 
 
 @contract
-async def test_what_is_stored_comes_first_then_caught_up_once_then_what_is_appended(subject: Subject) -> None:
+async def test_stored_events_come_first_then_caught_up_once_then_new_events(subject: Subject) -> None:
     store = subject.store
     await store.append("a", [event(1), event(2)], 0)
     items = store.subscribe()
@@ -32,7 +32,7 @@ async def test_what_is_stored_comes_first_then_caught_up_once_then_what_is_appen
 
 
 @contract
-async def test_an_empty_store_is_caught_up_with_at_once(subject: Subject) -> None:
+async def test_a_subscription_to_an_empty_store_is_caught_up_at_once(subject: Subject) -> None:
     items = subject.store.subscribe()
     assert shown(await take(items, 1)) == ["caught up at 0"]
     await subject.store.append("a", [event(1)], 0)
@@ -40,7 +40,7 @@ async def test_an_empty_store_is_caught_up_with_at_once(subject: Subject) -> Non
 
 
 @contract
-async def test_a_subscription_begins_behind_a_place(subject: Subject) -> None:
+async def test_a_subscription_begins_after_a_sequence(subject: Subject) -> None:
     store = subject.store
     await store.append("a", [event(n) for n in range(1, 6)], 0)
     assert shown(await take(store.subscribe(after=3), 3)) == [4, 5, "caught up at 5"]
@@ -51,7 +51,7 @@ async def test_a_subscription_begins_behind_a_place(subject: Subject) -> None:
 
 
 @contract
-async def test_a_subscription_brings_what_its_filters_let_through(subject: Subject) -> None:
+async def test_a_subscription_delivers_the_events_that_pass_its_filters(subject: Subject) -> None:
     store = subject.store
     await store.append("order-1", [event(1, "A"), event(2, "B")], 0)
     await store.append("cart-1", [event(3, "A")], 0)
@@ -84,7 +84,7 @@ async def test_a_subscription_sees_no_gap_while_others_append(subject: Subject) 
 
 
 @contract(**SMALL_FILES)
-async def test_a_subscription_goes_on_over_files_and_a_restart(subject: Subject) -> None:
+async def test_a_subscription_continues_over_files_and_a_restart(subject: Subject) -> None:
     store = subject.store
     commits = [es.Commit(f"a-{n % 5}", [es.NewEvent("T", bytes(500))], es.ANY, f"c-{n}") for n in range(600)]
     await store.append_many(commits[:400])
@@ -114,7 +114,7 @@ async def test_a_slow_subscriber_misses_nothing_of_more_than_its_window(subject:
 
 
 @contract
-async def test_several_subscriptions_of_one_store_go_their_own_ways(subject: Subject) -> None:
+async def test_several_subscriptions_of_one_store_are_independent(subject: Subject) -> None:
     store = subject.store
     await store.append("a", [event(n) for n in range(1, 4)], 0)
     first, second, third = (store.subscribe(after=after) for after in (0, 1, 2))

@@ -1,4 +1,4 @@
-"""The example of the documentation is the domain that is tested with."""
+"""Tests use the example of the documentation as their domain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real PostgreSQL for the tests, on a free port of the loopback interface and a folder of its own."""
+"""A real PostgreSQL for the tests, on a free loopback port and its own folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SECONDS_MAX = 60.0
 
 
 def why_not() -> str | None:
-    """Why there can be no server here; None where there can."""
+    """Returns why no server can be started here; None if it can."""
     try:
         import psycopg  # noqa: F401 # only whether it is there
     except ImportError:
@@ -34,7 +34,7 @@ def why_not() -> str | None:
 
 @contextmanager
 def running_server() -> Iterator[str]:
-    """The address of an empty database."""
+    """Returns the address of an empty database."""
     import psycopg
 
     user, password = _unprivileged() if os.geteuid() == 0 else None, secrets.token_hex(16)
@@ -86,7 +86,7 @@ def _run(folder: Path, user: str | None, program: str, *arguments: str) -> None:
 
 
 def _binary(name: str) -> Path | None:
-    """Debian keeps them away from the PATH; the newest release first."""
+    """Returns the folders of the programs, which Debian does not put on the PATH; the newest release first."""
     folders = [folder for folder in Path("/usr/lib/postgresql").glob("*/bin") if folder.parent.name.isdigit()]
     found = [folder / name for folder in sorted(folders, key=lambda folder: int(folder.parent.name), reverse=True)]
     elsewhere = shutil.which(name)

@@ -1,13 +1,12 @@
-"""The bank run in the simplest way that is right: restore, decide, append on the version that was decided on."""
+"""Runs the bank in the simplest correct way: restore, decide, append on the version that was decided on."""
 
 from __future__ import annotations
 
 import bank
-
 import eventstore as es
 import eventstore.domain as d
 from eventstore import flat
-from eventstore.domain.event_type import event_type
+from eventstore.domain.encoding.event_type import event_type
 from eventstore.store.embedded import EmbeddedStore
 
 

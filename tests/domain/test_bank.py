@@ -1,9 +1,10 @@
-"""docs/examples/bank.py, tested as its author would: with the test kit alone."""
+"""docs/examples/bank.py, tested as its author would, with only the test kit."""
 
 from __future__ import annotations
 
-import bank
 import pytest
+
+import bank
 from bank import (
     Balances,
     Deposit,
@@ -20,7 +21,6 @@ from bank import (
     Withdraw,
     Withdrawn,
 )
-
 from eventstore.domain.testing import given, rows_of, sent_by, stored
 
 
@@ -28,11 +28,11 @@ def test_an_account_is_opened_once() -> None:
     given().when(Open("acc-1", "Ada")).then(Opened("Ada")).when(Open("acc-1", "Bea")).then_rejected("already_open")
 
 
-def test_money_comes_and_goes() -> None:
+def test_money_is_deposited_and_withdrawn() -> None:
     given(Opened("Ada")).when(Deposit("acc-1", 100)).then(Deposited(100)).when(Withdraw("acc-1", 30)).then(Withdrawn(30))
 
 
-def test_more_than_there_is_cannot_be_withdrawn() -> None:
+def test_more_than_the_balance_cannot_be_withdrawn() -> None:
     scenario = given(Opened("Ada"), Deposited(100)).when(Withdraw("acc-1", 101))
     assert scenario.then_failed().fields["missing"] == 1
     scenario.then_rejected("not_covered").when(Withdraw("acc-1", 100)).then(Withdrawn(100))
@@ -43,7 +43,7 @@ def test_an_amount_is_positive(cents: int) -> None:
     given(Opened("Ada")).when(Deposit("acc-1", cents)).then_rejected("amount")
 
 
-def test_an_account_that_is_not_open_takes_nothing() -> None:
+def test_an_account_that_is_not_open_accepts_nothing() -> None:
     given().when(Deposit("acc-1", 1)).then_rejected("not_open")
 
 
@@ -52,7 +52,7 @@ def test_a_transfer_goes_from_event_to_event() -> None:
     given(Opened("Bea")).when(Receive("acc-2", "acc-1", 60)).then(Received("acc-1", 60))
 
 
-def test_a_transfer_to_nobody_comes_back() -> None:
+def test_a_transfer_to_an_unknown_account_comes_back() -> None:
     given().when(Receive("acc-9", "acc-1", 60)).then(ReceiptRefused("acc-1", 60))
     given(Opened("Ada"), Deposited(100), Sent("acc-9", 60)).when(TakeBack("acc-1", "acc-9", 60)).then(
         TakenBack("acc-9", 60)
@@ -77,5 +77,5 @@ def test_the_table_of_balances() -> None:
     }
 
 
-def test_a_projection_passes_over_events_it_does_not_fold() -> None:
+def test_a_projection_skips_events_it_does_not_fold() -> None:
     assert rows_of(Balances(), stored(ReceiptRefused("acc-1", 60))) == {}

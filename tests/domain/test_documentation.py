@@ -1,4 +1,4 @@
-"""docs/DOMAIN.md: its blocks of Python, one after the other, are a program that runs."""
+"""The Python blocks of docs/DOMAIN.md, one after the other, are a program that runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from eventstore.domain.projection import Projection
+from eventstore.domain.projections.projection import Projection
 from eventstore.domain.testing import rows_of, sent_by, stored
 
 PAGE = Path(__file__).parents[2] / "docs" / "DOMAIN.md"
@@ -38,7 +38,7 @@ async def test_the_command_id_of_the_page_is_what_is_sent(shown: ModuleType) -> 
 
 
 def test_the_upcast_of_the_page_works(shown: ModuleType) -> None:
-    from eventstore.domain.event_type import event_type
+    from eventstore.domain.encoding.event_type import event_type
     from eventstore.model import Event
 
     old = tuple.__new__(Event, ("a", 1, "Moved", b'{"address":"Street 1, Town"}', None, "c", 0, 1, 1))

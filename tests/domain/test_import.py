@@ -1,4 +1,4 @@
-"""What importing the domain costs: no event loop, no driver, no store."""
+"""Importing the domain loads no event loop, no driver and no store, and shows every public name."""
 
 from __future__ import annotations
 
@@ -19,12 +19,27 @@ def test_importing_the_domain_loads_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize("name", d.__all__)
-def test_every_public_name_is_there(name: str) -> None:
-    if name == "PostgresTarget":
-        pytest.importorskip("psycopg")
+def test_every_public_name_exists(name: str) -> None:
     assert getattr(d, name) is not None
 
 
-def test_any_other_name_is_not() -> None:
+def test_all_names_are_imported_without_psycopg_and_only_its_target_needs_it() -> None:
+    program = (
+        "import sys; sys.modules['psycopg'] = None\n"
+        "from eventstore.domain import *\n"
+        "from eventstore.errors import DomainRefused\n"
+        "assert project and SQLiteTarget\n"
+        "try: target_at('postgresql://db')\n"
+        "except DomainRefused as error: print(error.message)"
+    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=True)
+    assert "pip install 'psycopg[binary]'" in done.stdout
+
+
+def test_completion_shows_the_public_names() -> None:
+    assert dir(d) == sorted(d.__all__)
+
+
+def test_any_other_name_is_refused() -> None:
     with pytest.raises(AttributeError):
         d.absent  # noqa: B018 # the attribute is the test

@@ -1,15 +1,15 @@
-"""The test kit: that it fails where it should, and says why."""
+"""The test kit fails when it should, and explains why."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import bank
 import pytest
-from bank import Deposit, Deposited, Opened
 
+import bank
 import eventstore as es
 import eventstore.domain as d
+from bank import Deposit, Deposited, Opened
 from eventstore.domain.testing import given
 
 
@@ -71,34 +71,34 @@ def test_no_event_is_shown_as_such() -> None:
         given(Opened("Ada")).when(Deposit("acc-1", 5)).then_nothing()
 
 
-def test_a_rejection_that_was_not_expected_is_told() -> None:
-    with pytest.raises(AssertionError, match="ended with Rejected: there is no account acc-1"):
+def test_an_unexpected_rejection_is_reported() -> None:
+    with pytest.raises(AssertionError, match="failed with Rejected: there is no account acc-1"):
         given().when(Deposit("acc-1", 5)).then(Deposited(5))
-    with pytest.raises(AssertionError, match="not expected: it ended with Rejected"):
+    with pytest.raises(AssertionError, match="the command before failed: the command failed with Rejected"):
         given().when(Deposit("acc-1", 5)).when(Deposit("acc-1", 5))
 
 
-def test_a_rejection_that_did_not_come_is_told() -> None:
-    with pytest.raises(AssertionError, match="it was accepted"):
+def test_a_missing_rejection_is_reported() -> None:
+    with pytest.raises(AssertionError, match="the command was accepted"):
         given(Opened("Ada")).when(Deposit("acc-1", 5)).then_rejected()
 
 
-def test_another_reason_is_told() -> None:
-    with pytest.raises(AssertionError, match="expected to be rejected for 'amount', but the reason was 'not_open'"):
+def test_another_reason_is_reported() -> None:
+    with pytest.raises(AssertionError, match="expected a rejection with reason 'amount', but the reason was 'not_open'"):
         given().when(Deposit("acc-1", 5)).then_rejected("amount")
     given().when(Deposit("acc-1", 5)).then_rejected("no account")
     given().when(Deposit("acc-1", 5)).then_rejected(d.Rejected)
 
 
-def test_a_command_that_does_not_fit_its_class_fails_as_it_would_on_a_server() -> None:
+def test_a_command_that_does_not_match_its_class_fails_as_on_a_server() -> None:
     failed = given().when(Deposit("acc-1", "5")).then_failed(es.PayloadInvalid)  # type: ignore[arg-type] # on purpose
     assert failed.fields["field"] == "cents"
     with pytest.raises(es.PayloadInvalid, match="owner"):
         given(Opened(5)).when(Deposit("acc-1", 5))  # type: ignore[arg-type] # on purpose
 
 
-def test_state_that_changes_beside_the_events_is_found() -> None:
-    with pytest.raises(AssertionError, match="state may only change under @applies"):
+def test_state_that_changes_without_an_event_is_found() -> None:
+    with pytest.raises(AssertionError, match="change state only in @applies methods"):
         given().when(Leak("t-1"))
 
 
@@ -110,7 +110,7 @@ async def test_async_handlers_run_within_an_event_loop() -> None:
     given().when(Wait("t-1")).then(Waited())
 
 
-def test_a_command_that_nobody_handles_is_told() -> None:
+def test_a_command_without_a_handler_is_reported() -> None:
     with pytest.raises(AssertionError, match=r"no domain handles .*Unhandled"):
         given().when(Unhandled("t-1"))
     given(domain=app).when(Unhandled("t-1")).then_failed(es.UnknownCommand)

@@ -1,4 +1,4 @@
-"""A store in memory that keeps what the mailboxes are promised by one, and nothing else: versions, command ids, followers."""
+"""An in-memory store that provides exactly what the mailboxes need: versions, command ids, dependents."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeAlias
 from eventstore_mailbox import COMMITTED, CONFLICT, DUPLICATE
 
 Change: TypeAlias = tuple[str, int | None, str, tuple[str, ...] | None]
-"""Aggregate id, expected version or None, command id, and the history it was decided on; None for a plain append."""
+"""Aggregate id, expected version or None, command id, and the history it was decided on (None for a plain append)."""
 Outcome: TypeAlias = tuple[int, object, int]
 
 
@@ -20,7 +20,7 @@ class Commit:
 
 
 class HistoryStore:
-    """One event a commit; an aggregate's version is the number of its commits."""
+    """Each commit has one event; an aggregate's version is the number of its commits."""
 
     def __init__(self) -> None:
         self.commits: dict[str, list[Commit]] = {}
@@ -29,22 +29,22 @@ class HistoryStore:
     def history(self, aggregate_id: str) -> tuple[str, ...]:
         return tuple(commit.command_id for commit in self.commits.get(aggregate_id, ()))
 
-    def append(self, changes: Sequence[Change], followers: Sequence[int] = ()) -> list[Outcome]:
+    def append(self, changes: Sequence[Change], dependents: Sequence[int] = ()) -> list[Outcome]:
         outcomes: list[Outcome] = []
         before: dict[str, str] = {}
         for place, change in enumerate(changes):
-            outcomes.append(self._one(change, before.get(change[0]) if place in followers else None))
+            outcomes.append(self._one(change, before.get(change[0]) if place in dependents else None))
             before[change[0]] = change[2]
         return outcomes
 
-    def _one(self, change: Change, leader: str | None) -> Outcome:
-        """`leader`: the command that has to be the latest."""
+    def _one(self, change: Change, required: str | None) -> Outcome:
+        """`required`: the command that must be the latest one of the aggregate."""
         aggregate_id, expected, command_id, basis = change
         commits = self.commits.setdefault(aggregate_id, [])
         for version, commit in enumerate(commits, 1):
             if commit.command_id == command_id:
                 return DUPLICATE, version, 0
-        if leader is not None and (not commits or commits[-1].command_id != leader):
+        if required is not None and (not commits or commits[-1].command_id != required):
             return CONFLICT, len(commits), 0
         if expected is not None and expected != len(commits):
             return CONFLICT, len(commits), 0

@@ -1,4 +1,4 @@
-"""A worker whose machine is driven by hand: whatever takes time waits in a list until a test has it end, well or badly."""
+"""A worker whose machine is driven step by step: operations that take time wait in a list until a test ends them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from collections.abc import Callable, Coroutine, Generator, Sequence
 from itertools import count
 from typing import cast
 
-from eventstore_mailbox import OVERLOADED, REFUSED, UNCHANGED, Batch, Entry, Options, Ports, Publication
-from eventstore_mailbox.entry import COMMITTED, DUPLICATE, AnyEntry
-from eventstore_mailbox.lane import Lane
-from eventstore_mailbox.machine import Machine
-from eventstore_mailbox.ports import AnyPorts
-from eventstore_mailbox.publisher import Publications
+from eventstore_mailbox import OVERLOADED, REFUSED, UNCHANGED, Batch, Entry, Options, Ports
+from eventstore_mailbox.core.machine import Machine
+from eventstore_mailbox.core.ports import AnyPorts
+from eventstore_mailbox.core.state import COMMITTED, DUPLICATE, AnyEntry, Lane
 from tests.mailbox.history_store import Change, HistoryStore, Outcome
+
+ONE = Options(mailboxes=1)
+"""Options with a single mailbox."""
 
 
 class Rejected(Exception):
-    """What a handler raises."""
+    """Raised by handlers."""
 
 
 class History:
@@ -30,7 +31,7 @@ class History:
 
 
 class Request(Entry["Request", Outcome]):
-    """A command, its own entry; what its `kind` means, `decide` says. `seen`: the state it was last decided on, None before;
+    """A command and its entry; `decide` defines its `kind`. `seen`: the state it was last decided on, None before;
     `stored`: how many changes of its aggregate the store had when it was submitted.
     """
 
@@ -73,69 +74,55 @@ def handle(request: Request, history: History) -> Change | Coroutine[object, obj
 
 
 class _Driver:
-    """Begins nothing: what the machine asks for waits in its lists."""
+    """Starts nothing: records the machine's calls in lists."""
 
     def __init__(self, store: HistoryStore, shared: bool) -> None:
         self.store = store
         self.shared = shared
         self.restores: list[tuple[Lane, History]] = []
         self.handlers: dict[Lane, tuple[AnyEntry, Coroutine[object, object, object], bool]] = {}
-        self.publishing: list[Publications] = []
         self.timers: list[Callable[[], None]] = []
         self.woken = False
 
     def restore(self, lane: Lane) -> None:
-        """What is written from now on, the restored aggregate does not know of. One that is in doubt is brought up to the
-        store, which must have everything that it knows.
-        """
+        """Takes the history of now; later writes are not part of it. The store must have all that a stale aggregate knows."""
         ids = self.store.history(lane.aggregate_id)
-        known, lane.doubted = lane.doubted, None
+        known, lane.stale = lane.stale, None
         if known is not None and self.shared:
             assert isinstance(known, History)
             assert not known.dirty
             assert tuple(known.ids) == ids[: len(known.ids)]
         self.restores.append((lane, History(lane.aggregate_id, ids)))
 
-    def handle(self, lane: Lane, entry: AnyEntry, coroutine: Coroutine[object, object, object]) -> None:
+    def run_handler(self, lane: Lane, entry: AnyEntry, coroutine: Coroutine[object, object, object]) -> None:
         assert lane not in self.handlers
         self.handlers[lane] = entry, coroutine, False
 
-    def cancel(self, lane: Lane) -> None:
+    def cancel_handler(self, lane: Lane) -> None:
         entry, coroutine, _ = self.handlers[lane]
         self.handlers[lane] = entry, coroutine, True
 
-    def publish(self, publications: Publications) -> None:
-        self.publishing.append(publications)
-
-    def later(self, delay_s: float, action: Callable[[], None]) -> None:
+    def call_later(self, delay_s: float, action: Callable[[], None]) -> None:
         assert delay_s > 0
         self.timers.append(action)
 
     def wake(self) -> None:
         self.woken = True
 
-    def left(self) -> None:
+    def answered(self) -> None:
         pass
 
 
 class Stepped:
-    """One set of mailboxes on a store that others may use too; `shared`: and they know that. `check` is what must hold of every
-    answer.
-    """
+    """One set of mailboxes on a store that others may use too; if `shared`, they know that. `_check` checks each answer."""
 
-    def __init__(self, store: HistoryStore, options: Options, publishes: bool = False, shared: bool = False) -> None:
+    def __init__(self, store: HistoryStore, options: Options, shared: bool = False) -> None:
         self.store = store
         self.shared = shared
         self.pending: deque[Batch[Change, Outcome]] = deque()
         self.driver = driver = _Driver(store, shared)
-        self.restores, self.handlers, self.publishing, self.timers = (
-            driver.restores,
-            driver.handlers,
-            driver.publishing,
-            driver.timers,
-        )
+        self.restores, self.handlers, self.timers = driver.restores, driver.handlers, driver.timers
         self.answered: list[Request] = []
-        self.published: dict[str, list[int]] = {}
         self.errors: list[str] = []
         self.slow: list[str] = []
         self.rounds = self.handled = 0
@@ -145,7 +132,7 @@ class Stepped:
             handle=self._handle, restore=self._never, refresh=self._never if shared else None,
             persist=self._persist, answer=self._answer,
             clock=lambda: next(self.ticks) / 10_000, refusal=lambda error: (REFUSED, error, 0),
-            untouched=lambda history: not history.dirty, publish=self._publish if publishes else None, flush=self._flush,
+            unmodified=lambda history: not history.dirty, flush=self._flush,
             on_error=lambda what, error: self.errors.append(what), on_slow=lambda entry, _: self.slow.append(entry.command_id),
             size=lambda change: len(change[2]),
         )  # fmt: skip
@@ -160,9 +147,6 @@ class Stepped:
     async def _never(self, *_: object) -> History:
         raise AssertionError("the driver restores")
 
-    async def _publish(self, publications: Sequence[Publication[Change, Outcome]]) -> None:
-        raise AssertionError("the driver publishes")
-
     def _persist(self, batch: Batch[Change, Outcome]) -> None:
         self.pending.append(batch)
 
@@ -176,12 +160,12 @@ class Stepped:
             self.answered.append(entry)
             try:
                 self._check(entry)
-            except AssertionError as error:  # the machine takes care that a failing receiver harms nobody
+            except AssertionError as error:  # the machine would swallow it: a failing receiver must not disturb others
                 self.wrong.append(error)
 
     def _check(self, request: Request) -> None:
-        """No answer tells of anything that is not durable; what is answered has been published. Where others write, a refusal
-        knows of all that the store had when its command came; but one that came again has the answer of the first.
+        """No answer reveals state that is not durable. If others write, a refusal is based on all that the store had when its
+        command was submitted; an in-flight duplicate has the answer of the first.
         """
         assert request.answers == 1
         history, seen = self.store.history(request.aggregate_id), request.seen
@@ -194,10 +178,8 @@ class Stepped:
             version = request.outcome[1]
             assert isinstance(version, int)
             assert history[version - 1] == request.command_id
-            if self.machine.publisher is not None:
-                assert version in self.published[request.aggregate_id]
 
-    # -- what a test does ---------------------------------------------------------------------------------------------
+    # -- steps of a test ----------------------------------------------------------------------------------------------
 
     def submit(self, *requests: Request) -> list[Request]:
         for request in requests:
@@ -208,24 +190,24 @@ class Stepped:
         return cast("list[Request]", refused)
 
     def append(self, changes: Sequence[Change]) -> list[list[Outcome]]:
-        told: list[list[Outcome]] = []
-        self.machine.append(changes, lambda outcomes: told.append(cast("list[Outcome]", outcomes)), None)
+        delivered: list[list[Outcome]] = []
+        self.machine.append(changes, lambda outcomes: delivered.append(cast("list[Outcome]", outcomes)), None)
         self.machine.pump()
-        return told
+        return delivered
 
     def deliver(self) -> None:
-        """The store does the oldest batch."""
+        """The store commits the oldest batch."""
         batch = self.pending.popleft()
-        batch.deliver(self.store.append(batch.changes, batch.followers))
+        batch.deliver(self.store.append(batch.changes, batch.dependents))
 
     def fail(self, done: int, part: int = 0) -> None:
-        """The store cannot be reached: it did the oldest few batches and `part` of the next one, and nobody hears of any."""
+        """The store is lost: it has stored the oldest `done` batches and `part` of the next, but all answers are lost."""
         batches = list(self.pending)
         self.pending.clear()
         for batch in batches[:done]:
-            self.store.append(batch.changes, batch.followers)
+            self.store.append(batch.changes, batch.dependents)
         for batch in batches[done : done + 1]:
-            self.store.append(batch.changes[:part], batch.followers)
+            self.store.append(batch.changes[:part], batch.dependents)
         for batch in batches:
             batch.fail(ConnectionError("unreachable"))
 
@@ -257,18 +239,6 @@ class Stepped:
         self.machine.handled(lane, entry, change, error)
         self.machine.pump()
 
-    def publish_ends(self, place: int = 0, fails: bool = False, done: int = 0) -> None:
-        publications = self.publishing.pop(place)
-        values = cast("list[Publication[Change, Outcome]]", publications.values())
-        for aggregate_id, _, outcome in values[:done] if fails else values:
-            assert isinstance(outcome[1], int)
-            self.published.setdefault(aggregate_id, []).append(outcome[1])
-        if fails:
-            self.machine.publish_failed(publications, ConnectionError("unreachable"))
-        else:
-            self.machine.published(publications)
-        self.machine.pump()
-
     def fire(self, place: int = 0) -> None:
         self.timers.pop(place)()
         self.machine.pump()
@@ -279,42 +249,50 @@ class Stepped:
 
     @property
     def quiet(self) -> bool:
-        return not (self.pending or self.restores or self.handlers or self.publishing or self.timers or self.driver.woken)
+        return not (self.pending or self.restores or self.handlers or self.timers or self.driver.woken)
 
     def finish(self, rounds_max: int = 10_000) -> None:
-        """Everything ends well from now on."""
+        """Ends all operations successfully."""
         for _ in range(rounds_max):
             if self.quiet:
                 break
             for waiting, end in (
                 (self.driver.woken, self.pump), (self.timers, self.fire), (self.restores, self.restore),
-                (self.handlers, self.end_handler), (self.publishing, self.publish_ends), (self.pending, self.deliver),
+                (self.handlers, self.end_handler), (self.pending, self.deliver),
             ):  # fmt: skip
                 if waiting:
                     end()
         assert self.quiet
 
     def assert_right(self) -> None:
-        """No answer was wrong."""
+        """Asserts that no answer was wrong."""
         for error in self.wrong:
             raise error
 
     def assert_empty(self) -> None:
-        """Nothing is left of any command anywhere."""
+        """Asserts that no command has left any state."""
         machine = self.machine
         self.assert_right()
         assert machine.depth == 0
-        assert not machine.repeats.by_entry
-        assert not machine.settlement.answers
-        assert not machine.settlement._reruns
+        assert not machine.duplicates.by_entry
+        assert not machine.outcomes.answers
+        assert not machine.outcomes._reruns
         for lane in machine.lanes.by_id.values():
             assert lane.first is lane.last is lane.cursor is None
             assert lane.ids is None
-            assert lane.backlog is None
             assert lane.aggregate is not None
-            assert (lane.hold, lane.flying, lane.passing) == (0, 0, 0)
+            assert (lane.state, lane.in_flight, lane.fast_path_calls) == (0, 0, 0)
         for mailbox in machine.mailboxes:
             assert mailbox.max_offset == mailbox.consume_offset
             assert not mailbox.resumed
             assert mailbox.events.waiting == 0
             assert mailbox.events.writing is None
+
+
+def warm(store: HistoryStore, *names: str, options: Options = ONE) -> Stepped:
+    """Returns a worker with these aggregates in memory, one commit each."""
+    worker = Stepped(store, options)
+    worker.submit(*[Request(name, "first") for name in names])
+    worker.finish()
+    worker.answered.clear()
+    return worker

@@ -1,16 +1,13 @@
-"""What follows what in a batch."""
+"""Event mailboxes: which changes of a batch depend on others."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from eventstore_mailbox.command_mailbox import CommandMailbox
-from eventstore_mailbox.entry import Entry
-from eventstore_mailbox.event_mailbox import EventMailbox
-from eventstore_mailbox.lane import Lane
+from eventstore_mailbox.core.state import CommandMailbox, Entry, EventMailbox, Lane
 
 
-def made() -> tuple[EventMailbox, Lane, Lane]:
+def new_mailbox() -> tuple[EventMailbox, Lane, Lane]:
     events = EventMailbox(100, 1000, None)
     mailbox = CommandMailbox(0, events)
     return events, Lane("a", mailbox), Lane("b", mailbox)
@@ -22,22 +19,22 @@ def add(events: EventMailbox, lane: Lane, change: str) -> None:
     events.add(lane, entry, change)
 
 
-def test_a_change_follows_the_one_before_it_of_its_aggregate() -> None:
-    events, a, b = made()
+def test_a_change_depends_on_the_previous_one_of_its_aggregate() -> None:
+    events, a, b = new_mailbox()
     for lane, change in ((a, "a1"), (b, "b1"), (a, "a2"), (a, "a3")):
         add(events, lane, change)
     draft = events.take()
     assert draft is not None
-    assert (draft.changes, draft.followers) == (["a1", "b1", "a2", "a3"], [2, 3])
+    assert (draft.changes, draft.dependents) == (["a1", "b1", "a2", "a3"], [2, 3])
 
 
-def test_after_the_changes_of_an_aggregate_were_dropped_its_next_one_follows_nothing() -> None:
-    events, a, b = made()
+def test_after_the_changes_of_an_aggregate_are_removed_its_next_one_depends_on_nothing() -> None:
+    events, a, b = new_mailbox()
     for lane, change in ((a, "a1"), (b, "b1"), (a, "a2")):
         add(events, lane, change)
-    events.drop([a])
+    events.remove([a])
     for lane, change in ((a, "a1 again"), (b, "b2"), (a, "a2 again")):
         add(events, lane, change)
     draft = events.take()
     assert draft is not None
-    assert (draft.changes, draft.followers) == (["b1", "a1 again", "b2", "a2 again"], [2, 3])
+    assert (draft.changes, draft.dependents) == (["b1", "a1 again", "b2", "a2 again"], [2, 3])

@@ -1,4 +1,4 @@
-"""Slots, the counter of the hottest, waiting before a repetition."""
+"""Slots, the top-k counter, retry delays."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import random
 from collections import Counter
 
 from eventstore_mailbox import SLOTS, slot_of
-from eventstore_mailbox.backoff import Backoff
-from eventstore_mailbox.hottest import Hottest
+from eventstore_mailbox.core.backoff import Backoff
+from eventstore_mailbox.core.top_k import TopK
 
 
 def test_slots_are_those_of_crc32c_in_every_process() -> None:
@@ -20,15 +20,15 @@ def test_slots_spread_over_mailboxes() -> None:
     assert all(2_200 < count < 2_800 for count in counts.values())
 
 
-def test_the_hottest_keys_are_found_among_many_in_bounded_memory() -> None:
-    chance, hottest = random.Random(7), Hottest(32)
+def test_the_most_frequent_keys_are_found_in_bounded_memory() -> None:
+    chance, hottest = random.Random(7), TopK(32)
     for number in range(20_000):
         hottest.add("hot" if chance.random() < 0.1 else "warm" if chance.random() < 0.05 else f"cold {number}")
     assert [key for key, _ in hottest.top()[:2]] == ["hot", "warm"]
     assert len(hottest.top()) == 32
 
 
-def test_repetitions_wait_twice_as_long_each_time_up_to_a_bound() -> None:
+def test_retry_delays_double_up_to_a_bound() -> None:
     backoff = Backoff(1, 5)
     assert [backoff.next_s() for _ in range(5)] == [1, 2, 4, 5, 5]
     backoff.reset()

@@ -1,5 +1,5 @@
-"""Records of commits and messages, made and read the slow and obvious way, straight from docs/PROTOCOL.md, to hold the fast
-code against.
+"""Records of commits and messages, encoded and decoded in the slow and obvious way, straight from docs/PROTOCOL.md, to compare
+the fast code with.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def make_record(
     first_version: int = 1,
     time: int = 1_700_000_000_000_000,
 ) -> bytes:
-    """One commit record."""
+    """Returns one commit record."""
     ids = b"".join(bytes((0xD9, len(raw))) + raw for raw in (aggregate_id.encode(), command_id.encode()))
     content = ids + b"".join(flat.encode(event) for event in events)
     length = HEADER.size + len(content) + 5
@@ -41,7 +41,7 @@ def make_message(
     topic: str, body: bytes, *, key: str | None = None, tag: str | None = None, queue: int = 0, offset: int = 0,
     position: int = (1 << 32) + 4096, node: int = 1, properties: bytes | None = None,
 ) -> bytes:  # fmt: skip
-    """One message record."""
+    """Returns one message record."""
     values = flat.encode((tag, key, topic, body, properties))
     length = MESSAGE_HEADER.size + len(values) + 5
     hashes = [0 if text is None else crc32c(text.encode()) for text in (tag, key)]
@@ -53,7 +53,7 @@ def make_message(
 
 
 def reference_events(records: bytes) -> list[Event]:
-    """The events of a page, record by record and event by event."""
+    """Returns the events of a page, record by record and event by event."""
     events = []
     position = 0
     while position < len(records):

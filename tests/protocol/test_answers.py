@@ -1,4 +1,4 @@
-"""Answers: every one survives the wire; errors keep class, fields and code, and can always be sent."""
+"""Answers: all of them survive the wire; errors keep class, fields and code, and can always be sent."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_pages_survive_the_wire(size: int, request_id: int, following: int | Non
     assert (answered, page.next, page.at_end, bytes(page.records)) == (request_id, following or 0, at_end, records)
 
 
-def test_a_large_page_in_another_encoding_is_understood() -> None:
+def test_a_large_page_in_another_encoding_is_decoded() -> None:
     records = bytes(100_000)
     head = b"\xcd\x00\x07\xcc\x67\xc0"  # longer than necessary
     payload = head + b"\xc6" + len(records).to_bytes(4, "big") + records
@@ -146,7 +146,7 @@ def test_an_unknown_error_code_becomes_a_plain_error() -> None:
     assert same(answer.error, EventStoreError("from the future", answer=42))
 
 
-def test_an_error_that_quotes_what_cannot_be_sent_is_sent_all_the_same() -> None:
+def test_an_error_that_quotes_a_value_that_cannot_be_encoded_is_still_sent() -> None:
     error = InvalidArgument("bad \udcff", field="id", value="\ud800" + "x" * 100_000, limit=2**70)
     _, answer = decode(encode_error(5, error))
     assert isinstance(answer, Failure)
@@ -177,7 +177,7 @@ def test_an_outcome_survives_the_wire(outcome: Committed | EventStoreError) -> N
 @pytest.mark.parametrize(
     "values", [(4, 1, 1), (0, None, 1), (0, 1, "1"), (2, "x", 0), (3, 2, "text"), (3, 2, b""), (3, 2, b"\xc1"), (3, 2, b"\x02")]
 )
-def test_what_is_no_outcome_is_a_protocol_error(values: tuple[Scalar, Scalar, Scalar]) -> None:
+def test_values_that_are_not_an_outcome_are_a_protocol_error(values: tuple[Scalar, Scalar, Scalar]) -> None:
     assert isinstance(decode_outcome("a", 1, *values), ProtocolError)
 
 
@@ -191,7 +191,7 @@ def test_what_is_no_outcome_is_a_protocol_error(values: tuple[Scalar, Scalar, Sc
     ],
     ids=lambda payload: payload[:10].hex(),
 )  # fmt: skip
-def test_what_is_no_answer_is_a_protocol_error(payload: bytes) -> None:
+def test_a_payload_that_is_not_an_answer_is_a_protocol_error(payload: bytes) -> None:
     with pytest.raises(ProtocolError):
         AnswerDecoder().decode(payload)
 

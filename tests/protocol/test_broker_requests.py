@@ -1,4 +1,4 @@
-"""Requests to the broker: every one survives the wire, and whatever breaks a rule is refused by field, limit and value."""
+"""Requests to the broker: all of them survive the wire; invalid values are refused by field, limit and value."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from eventstore.flat import Scalar
 from eventstore.protocol import broker_requests as asked
 from eventstore.protocol import limits
 from eventstore.protocol.broker_requests import BrokerRequest, SendMessages
-from eventstore.protocol.codes import RequestCode
+from eventstore.protocol.declaration import Request, code_of
 from eventstore.protocol.frames import LENGTH_BYTES, encode_frame
 from eventstore.protocol.request_codec import BadRequest, RequestDecoder, encode_request, encode_send_messages
-from eventstore.protocol.requests import Request
 
 texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=63)
-queues = st.integers(0, asked.QUEUE_MAX)
-offsets = st.integers(0, asked.OFFSET_MAX)
+queues = st.integers(0, limits.QUEUE_MAX)
+offsets = st.integers(0, limits.INT64_MAX)
 tags = st.none() | texts
 page_sizes = st.integers(1, limits.PAGE_BYTES_MAX)
 messages = st.tuples(st.binary(max_size=50), st.none() | texts, tags, st.none() | st.binary(max_size=20), st.none() | queues)
@@ -60,7 +59,7 @@ requests: st.SearchStrategy[BrokerRequest] = st.one_of(
     st.builds(asked.FindMessage, texts),
     st.builds(asked.ReadMessage, texts, queues, offsets),
     st.builds(asked.FindKey, texts, texts, st.integers(1, limits.FOUND_MESSAGES_MAX), page_sizes),
-    st.builds(asked.OffsetAt, texts, queues, st.integers(asked.TIME_MIN, asked.OFFSET_MAX)),
+    st.builds(asked.OffsetAt, texts, queues, st.integers(limits.INT64_MIN, limits.INT64_MAX)),
     st.builds(asked.ListChunks, offsets),
 )  # fmt: skip
 
@@ -84,24 +83,24 @@ def test_every_request_survives_the_wire(request_id: int, request: BrokerRequest
 @pytest.mark.parametrize(
     ("code", "values", "field", "limit", "value"),
     [
-        (RequestCode.PULL, (0, 1, 0, "t", 0, 0, None), "messages_max", 1, 0),
-        (RequestCode.PULL, (10_001, 1, 0, "t", 0, 0, None), "messages_max", 10_000, 10_001),
-        (RequestCode.PULL, (1, 2**23 + 1, 0, "t", 0, 0, None), "bytes_max", 2**23, 2**23 + 1),
-        (RequestCode.PULL, (1, 1, 60_001, "t", 0, 0, None), "wait_ms", 60_000, 60_001),
-        (RequestCode.PULL, (1, 1, 0), "wants", 1_000, 0),
-        (RequestCode.PULL, (1, 1, 0, *("t", 0, 0, None) * 1_001), "wants", 1_000, 1_001),
-        (RequestCode.PULL, (1, 1, 0, "t", 65_536, 0, None), "queue", 65_535, 65_536),
-        (RequestCode.PULL, (1, 1, 0, "t", 0, -1, None), "offset", 0, -1),
-        (RequestCode.PULL, (1, 1, 0, "t", 0, 0, ""), "tags", 1, 0),
-        (RequestCode.JOIN, ("g", "m", False), "topics", 1_000, 0),
-        (RequestCode.JOIN, ("g", "x" * 256, False, "t", None), "member", 255, 256),
-        (RequestCode.COMMIT_OFFSETS, ("g", "m", 1, *("t", 0, 0) * 16_385), "offsets", 16_384, 16_385),
-        (RequestCode.FAIL_MESSAGES, ("g", "m", 1, "", *("t", 0, 0) * 257), "places", 256, 257),
-        (RequestCode.REPLAY_DEAD, ("g",), "offsets", 256, 0),
-        (RequestCode.CREATE_TOPIC, ("t", 257, False), "queues", 256, 257),
-        (RequestCode.CREATE_TOPIC, ("x" * 300, 1, False), "topic", 255, 300),
-        (RequestCode.FIND_KEY, ("t", "k", 1_001, 1), "messages_max", 1_000, 1_001),
-        (RequestCode.SEND_MESSAGES, ("t", *(b"", None, None, None, None) * 16_385), "messages", 16_384, 16_385),
+        (code_of(asked.Pull), (0, 1, 0, "t", 0, 0, None), "messages_max", 1, 0),
+        (code_of(asked.Pull), (10_001, 1, 0, "t", 0, 0, None), "messages_max", 10_000, 10_001),
+        (code_of(asked.Pull), (1, 2**23 + 1, 0, "t", 0, 0, None), "bytes_max", 2**23, 2**23 + 1),
+        (code_of(asked.Pull), (1, 1, 60_001, "t", 0, 0, None), "wait_ms", 60_000, 60_001),
+        (code_of(asked.Pull), (1, 1, 0), "wants", 1_000, 0),
+        (code_of(asked.Pull), (1, 1, 0, *("t", 0, 0, None) * 1_001), "wants", 1_000, 1_001),
+        (code_of(asked.Pull), (1, 1, 0, "t", 65_536, 0, None), "queue", 65_535, 65_536),
+        (code_of(asked.Pull), (1, 1, 0, "t", 0, -1, None), "offset", 0, -1),
+        (code_of(asked.Pull), (1, 1, 0, "t", 0, 0, ""), "tags", 1, 0),
+        (code_of(asked.Join), ("g", "m", False), "topics", 1_000, 0),
+        (code_of(asked.Join), ("g", "x" * 256, False, "t", None), "member", 255, 256),
+        (code_of(asked.CommitOffsets), ("g", "m", 1, *("t", 0, 0) * 16_385), "offsets", 16_384, 16_385),
+        (code_of(asked.FailMessages), ("g", "m", 1, "", *("t", 0, 0) * 257), "places", 256, 257),
+        (code_of(asked.ReplayDead), ("g",), "offsets", 256, 0),
+        (code_of(asked.CreateTopic), ("t", 257, False), "queues", 256, 257),
+        (code_of(asked.CreateTopic), ("x" * 300, 1, False), "topic", 255, 300),
+        (code_of(asked.FindKey), ("t", "k", 1_001, 1), "messages_max", 1_000, 1_001),
+        (code_of(SendMessages), ("t", *(b"", None, None, None, None) * 16_385), "messages", 16_384, 16_385),
     ],
 )
 def test_a_value_beyond_its_limit_is_refused_by_field_limit_and_value(
@@ -115,16 +114,16 @@ def test_a_value_beyond_its_limit_is_refused_by_field_limit_and_value(
 @pytest.mark.parametrize(
     ("code", "values", "field"),
     [
-        (RequestCode.PULL, (1, 1, 0, b"t", 0, 0, None), "topic"),
-        (RequestCode.PULL, (1, 1, 0, "t", True, 0, None), "queue"),
-        (RequestCode.PULL, (1, 1, 0, "t", 0, None, None), "offset"),
-        (RequestCode.JOIN, ("g", "m", 1, "t", None), "from_end"),
-        (RequestCode.JOIN, ("g", "m", False, "t", None, "t", "paid"), "topics"),
-        (RequestCode.HEARTBEAT, ("g", "m", None), "generation"),
-        (RequestCode.RESET_GROUP, ("g", "t", None, "middle", None), "to"),
-        (RequestCode.RESET_GROUP, ("g", "t", None, "end", 7), "value"),
-        (RequestCode.RESET_GROUP, ("g", "t", None, "time", None), "value"),
-        (RequestCode.CREATE_TOPIC, ("t", 1, None), "if_missing"),
+        (code_of(asked.Pull), (1, 1, 0, b"t", 0, 0, None), "topic"),
+        (code_of(asked.Pull), (1, 1, 0, "t", True, 0, None), "queue"),
+        (code_of(asked.Pull), (1, 1, 0, "t", 0, None, None), "offset"),
+        (code_of(asked.Join), ("g", "m", 1, "t", None), "from_end"),
+        (code_of(asked.Join), ("g", "m", False, "t", None, "t", "paid"), "topics"),
+        (code_of(asked.Heartbeat), ("g", "m", None), "generation"),
+        (code_of(asked.ResetGroup), ("g", "t", None, "middle", None), "to"),
+        (code_of(asked.ResetGroup), ("g", "t", None, "end", 7), "value"),
+        (code_of(asked.ResetGroup), ("g", "t", None, "time", None), "value"),
+        (code_of(asked.CreateTopic), ("t", 1, None), "if_missing"),
     ],
 )
 def test_a_value_of_the_wrong_kind_is_refused_by_field(code: int, values: tuple[Scalar, ...], field: str) -> None:
@@ -136,26 +135,26 @@ def test_a_value_of_the_wrong_kind_is_refused_by_field(code: int, values: tuple[
 @pytest.mark.parametrize(
     ("code", "values"),
     [
-        (RequestCode.SEND_MESSAGES, ()),
-        (RequestCode.SEND_MESSAGES, ("t",)),
-        (RequestCode.SEND_MESSAGES, ("t", b"", None, None, None)),
-        (RequestCode.SEND_MESSAGES, (b"t", b"", None, None, None, None)),
-        (RequestCode.PULL, (1, 1)),
-        (RequestCode.PULL, (1, 1, 0, "t", 0, 0)),
-        (RequestCode.JOIN, ("g", "m", False, "t")),
-        (RequestCode.COMMIT_OFFSETS, ("g", "m", 1, "t", 0)),
-        (RequestCode.LEAVE, ("g",)),
-        (RequestCode.LIST_TOPICS, (1,)),
+        (code_of(SendMessages), ()),
+        (code_of(SendMessages), ("t",)),
+        (code_of(SendMessages), ("t", b"", None, None, None)),
+        (code_of(SendMessages), (b"t", b"", None, None, None, None)),
+        (code_of(asked.Pull), (1, 1)),
+        (code_of(asked.Pull), (1, 1, 0, "t", 0, 0)),
+        (code_of(asked.Join), ("g", "m", False, "t")),
+        (code_of(asked.CommitOffsets), ("g", "m", 1, "t", 0)),
+        (code_of(asked.Leave), ("g",)),
+        (code_of(asked.ListTopics), (1,)),
     ],
 )
 def test_a_wrong_number_of_values_is_a_protocol_error(code: int, values: tuple[Scalar, ...]) -> None:
     assert isinstance(refused(code, *values), ProtocolError)
 
 
-def test_what_a_message_says_is_left_to_the_broker() -> None:
+def test_the_content_of_a_message_is_checked_by_the_broker() -> None:
     bad = [("text", 1, True, None, "x"), (b"", "", "a|b", b"\xc1", -1)]
     values = [value for message in bad for value in message]
-    assert decode(RequestCode.SEND_MESSAGES, "t", *values) == ("t", bad)
+    assert decode(code_of(SendMessages), "t", *values) == SendMessages("t", bad)
 
 
 def test_flat_message_values_encode_as_the_request_they_make() -> None:

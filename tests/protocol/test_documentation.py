@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from eventstore import errors, flat, model
-from eventstore.broker import message
 from eventstore.errors import EventStoreError, InvalidArgument, Rebalanced, UnknownOperation, UnknownQueue, VersionConflict
 from eventstore.model import Committed, NewEvent
 from eventstore.protocol import limits
@@ -36,7 +35,8 @@ from eventstore.protocol.broker_requests import (
     SendMessages,
     ShowGroup,
 )
-from eventstore.protocol.codes import AnswerCode, RequestCode
+from eventstore.protocol.codes import AnswerCode
+from eventstore.protocol.declaration import DECLARATIONS
 from eventstore.protocol.handshake import Welcome
 from eventstore.protocol.message_answers import QueuePage, encode_messages, sent_values
 from eventstore.protocol.request_codec import encode_request
@@ -54,6 +54,7 @@ from eventstore.protocol.requests import (
     Unsubscribe,
     Version,
 )
+from eventstore.records import message
 from tests.protocol.records import make_message, make_record
 
 TEXT = (Path(__file__).parents[2] / "docs" / "PROTOCOL.md").read_text(encoding="utf-8")
@@ -132,7 +133,7 @@ def documented_codes(heading: str) -> dict[int, str]:
     return {int(code): name for code, name in re.findall(r"^\| (\d+) \| (\w+) \|", table, flags=re.M)}
 
 
-def test_every_example_is_known() -> None:
+def test_every_example_has_code() -> None:
     assert documented_examples().keys() == EXAMPLES.keys()
 
 
@@ -142,8 +143,16 @@ def test_an_example_is_what_the_code_sends(name: str) -> None:
 
 
 def test_every_request_and_answer_code_is_documented() -> None:
-    assert documented_codes("| code | request |") == {code.value: code.name for code in RequestCode}
+    assert documented_codes("| code | request |") == {each.code: each.name for each in DECLARATIONS.values()}
     assert documented_codes("| code | answer |") == {code.value: code.name for code in AnswerCode}
+
+
+def test_the_kind_of_answer_of_each_request_is_documented() -> None:
+    rows = re.findall(
+        r"^\| (\d+) \| \w+ \|.*\| (\w+)(?: …)? \|$", TEXT.split("| code | request |")[1].split("\n\n")[0], flags=re.M
+    )
+    answers = {each.code: "none" if each.answer is None else each.answer.name for each in DECLARATIONS.values()}
+    assert {int(code): answer for code, answer in rows} == answers
 
 
 def test_every_error_code_is_documented() -> None:
@@ -168,7 +177,7 @@ def test_every_error_code_is_documented() -> None:
         limits.PULL_QUEUES_MAX,
         limits.PULL_WAIT_MS_MAX,
         limits.SUBSCRIPTIONS_MAX,
-        limits.SHARES_MAX,
+        limits.ASSIGNED_QUEUES_MAX,
         limits.QUEUES_MAX,
         message.BODY_BYTES_MAX,
         message.PROPERTIES_BYTES_MAX,

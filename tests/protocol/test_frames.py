@@ -1,4 +1,4 @@
-"""Frames: FAULTS 14. The result never depends on how the bytes were cut; a bad length is refused before it costs anything."""
+"""Frames: FAULTS 14. The result never depends on how the bytes are split; a bad length is refused before it costs anything."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ def test_frames_sent_byte_by_byte_arrive_whole() -> None:
     st.lists(st.integers(1, 5000).map(lambda size: bytes([size % 251]) * size), min_size=1, max_size=8),
     st.lists(st.integers(0, 40_000), max_size=12),
 )
-def test_however_the_bytes_are_cut_the_frames_are_the_same(payloads: list[bytes], cuts: list[int]) -> None:
+def test_the_frames_are_the_same_wherever_the_bytes_are_split(payloads: list[bytes], cuts: list[int]) -> None:
     data = frames_of(payloads)
     reader = FrameReader()
     assert feed_in_pieces(reader, data, [min(cut, len(data)) for cut in cuts]) == payloads
     assert reader.buffered_bytes == 0
 
 
-def test_what_has_arrived_of_a_frame_is_counted() -> None:
+def test_the_received_bytes_of_an_incomplete_frame_are_counted() -> None:
     reader = FrameReader()
     assert reader.feed(frames_of([b"whole"]) + LENGTH.pack(10) + b"abc") == [b"whole"]
     assert reader.buffered_bytes == 7
 
 
-def test_a_limit_that_is_raised_holds_from_the_next_length_on() -> None:
+def test_a_raised_limit_applies_from_the_next_length_on() -> None:
     reader = FrameReader(10)
     assert reader.feed(LENGTH.pack(10) + b"x" * 4) == []
     reader.allow(20)

@@ -1,4 +1,4 @@
-"""The hello: both sides agree on a version or say why they cannot."""
+"""The handshake: both sides agree on a version, or report why they cannot."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ UUID = bytes(range(16))
 
 
 @pytest.mark.parametrize("version", [PROTOCOL_VERSION, PROTOCOL_VERSION + 1, 2**40])
-def test_the_lower_of_the_highest_versions_is_spoken(version: int) -> None:
+def test_the_agreed_version_is_the_lower_of_the_highest_ones(version: int) -> None:
     assert agreed_version(Hello(version, "demo")) == PROTOCOL_VERSION
 
 
 @pytest.mark.parametrize("version", [0, -1])
-def test_a_version_that_never_was_is_unsupported(version: int) -> None:
+def test_a_version_that_never_existed_is_unsupported(version: int) -> None:
     with pytest.raises(UnsupportedVersion) as caught:
         agreed_version(Hello(version, "demo"))
     assert caught.value.fields == {"limit": PROTOCOL_VERSION, "value": version}
 
 
-def test_a_welcome_is_read_as_it_was_given() -> None:
+def test_a_welcome_survives_the_wire() -> None:
     welcome = Welcome(1, "demo", UUID)
     assert read_welcome(welcome.values()) == welcome
     assert (welcome.frame_bytes_max, welcome.requests_max) == (FRAME_BYTES_MAX, REQUESTS_MAX)
 
 
-def test_a_welcome_may_say_more_than_this_version_knows() -> None:
+def test_a_welcome_may_have_more_values_than_this_version_knows() -> None:
     welcome = Welcome(1, "demo", UUID, 1000, 5)
     assert read_welcome((*welcome.values(), "extra")) == welcome
 
@@ -47,7 +47,7 @@ def test_a_server_that_speaks_another_version_is_unsupported(version: int) -> No
     [(), (1, "demo", UUID, 1000), (1, "demo", "uuid", 1000, 5), (1, "demo", UUID[:4], 1000, 5), (1, 7, UUID, 1000, 5),
      ("1", "demo", UUID, 1000, 5), (1, "demo", UUID, 0, 5), (1, "demo", UUID, 1000, 0)],
 )  # fmt: skip
-def test_what_is_no_welcome_is_a_protocol_error(values: tuple[Scalar, ...]) -> None:
+def test_values_that_are_not_a_welcome_are_a_protocol_error(values: tuple[Scalar, ...]) -> None:
     with pytest.raises(EventStoreError) as caught:
         read_welcome(values)
     assert type(caught.value) is ProtocolError

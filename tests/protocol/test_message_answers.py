@@ -1,4 +1,4 @@
-"""Answers of the broker survive the wire, whatever their size; what is none is a ProtocolError."""
+"""Answers of the broker survive the wire at any size; other values are a ProtocolError."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_large_records_are_not_copied(size: int) -> None:
     assert isinstance(answer.records, memoryview) == (size >= 70_000)
 
 
-def test_records_are_pieces_of_the_frame_as_they_are() -> None:
+def test_records_are_pieces_of_the_frame_without_a_copy() -> None:
     records = [b"a" * 10, b"b" * 10]
     assert [piece for piece in encode_messages(1, records, 2) if any(piece is record for record in records)] == records
 
@@ -65,7 +65,7 @@ def test_more_than_a_frame_holds_is_refused() -> None:
         (1, b"x" * 70_000),
     ],
 )
-def test_what_are_no_messages_is_a_protocol_error(values: tuple[Scalar, ...]) -> None:
+def test_values_that_are_not_messages_are_a_protocol_error(values: tuple[Scalar, ...]) -> None:
     payload = flat.encode((1, AnswerCode.MESSAGES, *values))
     with pytest.raises(ProtocolError):
         AnswerDecoder().decode(payload)
@@ -79,7 +79,7 @@ def test_a_large_payload_that_is_cut_off_is_a_protocol_error() -> None:
     assert LENGTH.unpack(b"".join(encode_messages(1, [b"x" * 100_000], 1))[:LENGTH_BYTES]) == (len(whole),)
 
 
-def test_what_became_of_a_message_survives_the_wire() -> None:
+def test_the_outcome_of_a_message_survives_the_wire() -> None:
     assert decode_sent(*sent_values((3, 7, 2**63))) == (3, 7, 2**63)
     error = decode_sent(*sent_values(UnknownQueue("no queue", topic="t", queue=None)))
     assert isinstance(error, UnknownQueue)
@@ -92,5 +92,5 @@ def test_what_became_of_a_message_survives_the_wire() -> None:
 @pytest.mark.parametrize(
     "values", [(None, 1, None), (None, 1, b"\xc1"), (None, 1, b"\x01"), (1, 2, None), (True, 1, 1), (None, 1, 1)]
 )
-def test_what_is_no_outcome_of_a_message_is_a_protocol_error(values: tuple[Scalar, Scalar, Scalar]) -> None:
+def test_values_that_are_not_the_outcome_of_a_message_are_a_protocol_error(values: tuple[Scalar, Scalar, Scalar]) -> None:
     assert isinstance(decode_sent(*values), ProtocolError)

@@ -1,4 +1,4 @@
-"""Payloads from outside: FAULTS 15. One error for whatever is wrong, bounded memory, and nothing left over for the next one."""
+"""Payloads from outside: FAULTS 15. One error for any fault, bounded memory, and no effect on the next payload."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ scalars = st.one_of(st.none(), st.booleans(), st.integers(-(2**63), 2**64 - 1), 
 
 
 @given(st.lists(scalars, max_size=40))
-def test_every_flat_sequence_comes_back(values: list[Scalar]) -> None:
+def test_every_flat_sequence_survives_encoding(values: list[Scalar]) -> None:
     assert payload_decoder().decode(flat.encode(values)) == values
 
 
@@ -84,7 +84,7 @@ def test_sixteen_megabytes_of_nonsense_take_bounded_memory(name: str, unit: byte
     assert decoder.decode(b"\x01\x02") == [1, 2]
 
 
-def test_as_many_values_as_allowed_are_taken_and_not_one_more() -> None:
+def test_as_many_values_as_allowed_are_decoded_and_not_one_more() -> None:
     decoder = payload_decoder()
     assert len(decoder.decode(b"\x01" * VALUES_PER_FRAME_MAX)) == VALUES_PER_FRAME_MAX
     with pytest.raises(Malformed, match=str(VALUES_PER_FRAME_MAX)):
@@ -115,7 +115,7 @@ def test_a_large_payload_does_not_stay_in_memory() -> None:
     assert held < 2 * MIB
 
 
-def test_longer_encodings_than_necessary_are_understood() -> None:
+def test_longer_encodings_than_necessary_are_decoded() -> None:
     assert payload_decoder().decode(b"\xcd\x00\x01\xd9\x01a\xc6\x00\x00\x00\x01b") == [1, "a", b"b"]
 
 
@@ -129,7 +129,7 @@ def test_the_request_id_is_read_from_an_otherwise_malformed_payload(request_id: 
 
 
 @pytest.mark.parametrize("payload", [b"", b"\xc0", b"\xff", b"\x90", b"\x81\xc0\xc0", b"\xcd\x01", b"\xa3abc", b"\xc1"])
-def test_where_there_is_no_request_id_it_is_zero(payload: bytes) -> None:
+def test_a_request_id_that_cannot_be_read_is_zero(payload: bytes) -> None:
     assert request_id_of(payload) == 0
 
 

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from tests.domain.conftest import EXAMPLES
-from tests.server.places import KINDS, Place
-from tests.server.tallies import gates
+from tests.server.commands.domain_hosts import KINDS, DomainHost
+from tests.server.commands.tallies import gates
 from tests.server_process import ServerProcess
 from tests.server_thread import ServerThread
 
 Serve = Callable[..., ServerThread]
 Launch = Callable[..., ServerProcess]
-Begin = Callable[..., Place]
+Begin = Callable[..., DomainHost]
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
 
 @pytest.fixture
 def launch(tmp_path: Path) -> Iterator[Launch]:
-    """Starts server processes; they are killed with the test, if they still run."""
+    """Starts server processes; they are killed at the end of the test."""
     with ExitStack() as stack:
 
         def begin(data: Path | None = None, **settings: Any) -> ServerProcess:
@@ -40,20 +40,20 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
-    """One server for all tests of a module that do not mind each other."""
+    """One server for all tests of a module that do not affect each other."""
     with ServerThread(tmp_path_factory.mktemp("shared") / "data") as server:
         yield server
 
 
 @pytest.fixture(params=KINDS)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Place]]:
-    """Begins to run a domain, in the server of a store and, in another run of the test, in a worker beside it."""
+def host(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., DomainHost]]:
+    """Runs a domain: once in the server of a store, and in another run of the test in a worker."""
     gates.clear()
     with ExitStack() as stack:
-        yield lambda **settings: stack.enter_context(Place(request.param, tmp_path, **settings))
+        yield lambda **settings: stack.enter_context(DomainHost(request.param, tmp_path, **settings))
 
 
 @pytest.fixture
 def examples(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes find the domains of the documentation."""
+    """Lets processes import the domains of the documentation."""
     monkeypatch.setenv("PYTHONPATH", str(EXAMPLES))

@@ -1,8 +1,8 @@
-"""What clients were told, against what is there afterwards.
+"""Checks the outcomes that clients got against the store.
 
-A workload of concurrent tasks appends commits of all sizes to a server that may die at any moment. The ledger keeps what was
-acknowledged, what was seen by a subscriber, and what was sent without an answer; `check` compares it with a store, `settle`
-sends what was not answered once more.
+Concurrent tasks append commits of all sizes to a server that may die at any moment. The ledger keeps the acknowledged commits,
+the events a subscriber saw, and the commits without an answer; `check` compares it with a store, `settle` sends unanswered
+commits again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from itertools import pairwise
 import trio
 
 import eventstore as es
-from eventstore.client.store import NetworkStore
+from eventstore.client.aio.store import NetworkStore
 from eventstore.model import Event, NewEvent
 from tests.waiting import DEADLINE_SECONDS
 
@@ -26,7 +26,7 @@ Command = tuple[str, str]
 
 @dataclass
 class Ledger:
-    """All that clients know about one data folder, over any number of servers."""
+    """All outcomes clients got from one data folder, over any number of servers."""
 
     seed: str
     acknowledged: dict[Command, es.Committed] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class Ledger:
         return [commit for command, commit in self.sent.items() if command not in self.acknowledged]
 
     def note(self, commit: es.Commit, outcome: es.Committed | es.EventStoreError) -> None:
-        """What a client was told about a commit."""
+        """Records the outcome of a commit."""
         command = commit.aggregate_id, commit.command_id
         if isinstance(outcome, es.Committed):
             known = self.acknowledged.setdefault(command, outcome)
@@ -52,7 +52,7 @@ class Ledger:
     # -- the workload ---------------------------------------------------------------------------------------------------
 
     def run(self, address: str, commits: int, at: Callable[[int], None] = lambda _: None) -> None:
-        """Appends until so many commits are acknowledged or the server is gone; `at` is told how many there are."""
+        """Appends until this many commits are acknowledged or the server is gone; calls `at` with the number so far."""
         trio.run(self._run, address, commits, at)
 
     async def _run(self, address: str, commits: int, at: Callable[[int], None]) -> None:
@@ -118,7 +118,7 @@ class Ledger:
     # -- afterwards -----------------------------------------------------------------------------------------------------
 
     def check(self, address: str) -> None:
-        """Everything acknowledged and everything seen is there, byte for byte; commits are whole, nothing has a gap."""
+        """Checks that all events acknowledged or seen are stored, byte for byte, in whole commits and without gaps."""
         with es.blocking.connect(address) as store:
             events = list(store.read_all())
             histories = {name: list(store.read(name)) for name in {event.aggregate_id for event in events}}
@@ -129,10 +129,10 @@ class Ledger:
         for command, found in by_command.items():
             self._check_commit(self.sent[command], found)
         for command, outcome in self.acknowledged.items():
-            assert command in by_command, f"{command} was acknowledged and is not there"
+            assert command in by_command, f"{command} was acknowledged and is not stored"
             assert (by_command[command][-1].version, by_command[command][-1].sequence) == (outcome.version, outcome.sequence)
         for sequence, event in self.seen.items():
-            assert events[sequence - 1] == event, "what a subscriber saw is not there"
+            assert events[sequence - 1] == event, "an event that a subscriber saw is not stored"
         for name, history in histories.items():
             assert history == [event for event in events if event.aggregate_id == name]
             assert [event.version for event in history] == list(range(1, len(history) + 1))
@@ -146,7 +146,7 @@ class Ledger:
             assert (after.version, after.sequence) == (before.version + 1, before.sequence + 1)
 
     def settle(self, address: str) -> None:
-        """Sends what was not answered once more: every command of which nobody knows is carried out now, or was before."""
+        """Sends unanswered commits again: each of them is now stored, or was before."""
         commits = self.unanswered
         with es.blocking.connect(address) as store:
             for commit, outcome in zip(commits, store.append_many(commits), strict=True):

@@ -1,6 +1,4 @@
-"""A TCP proxy in front of a server that loses answers: it cuts a connection when the server has answered, but before it has
-passed the answer on.
-"""
+"""A TCP proxy that loses answers: it cuts a connection after the server has answered, before it forwards the answer."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from tests.waiting import DEADLINE_SECONDS
 
 
 class LosingProxy:
-    """Passes everything on, but for the first `losses` answers behind the hello of a connection: each is lost with it."""
+    """Forwards everything except the first `losses` answers after HELLO: each is lost together with its connection."""
 
     def __init__(self, port: int, losses: int) -> None:
         self._port = port

@@ -1,22 +1,22 @@
-"""A client that is nothing but a socket: it sends what a test says, and decodes what comes back."""
+"""A client that is only a socket: it sends the bytes a test gives it, and decodes the answers."""
 
 from __future__ import annotations
 
 import socket
 from collections import deque
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeAlias
 
 from eventstore import flat
 from eventstore.errors import EventStoreError
 from eventstore.model import NewEvent
 from eventstore.protocol.answers import Answer, AnswerDecoder, Failure, Ok, Outcomes, Page
-from eventstore.protocol.codes import RequestCode
+from eventstore.protocol.declaration import Request, code_of
 from eventstore.protocol.frames import LENGTH, LENGTH_BYTES, FrameReader, encode_frame
 from eventstore.protocol.handshake import Welcome, read_welcome
 from eventstore.protocol.limits import FRAME_BYTES_MAX
 from eventstore.protocol.request_codec import encode_request
-from eventstore.protocol.requests import Hello, Request, WireCommit
+from eventstore.protocol.requests import Append, Hello
 from tests.waiting import DEADLINE_SECONDS
 
 
@@ -25,7 +25,7 @@ class Gone(Exception):
 
 
 class RawClient:
-    """One connection. Says hello at once, unless told otherwise."""
+    """One connection. Sends HELLO at once if `greet`."""
 
     def __init__(self, port: int, *, greet: bool = True, receive_buffer_bytes: int | None = None) -> None:
         self.socket = socket.socket()
@@ -58,25 +58,25 @@ class RawClient:
         self.send(LENGTH.pack(len(payload)) + payload)
 
     def send_request(self, request: Request) -> int:
-        """Sends it under the next request id, which is returned."""
+        """Sends the request; returns its id."""
         self._last_id += 1
         self.send(encode_request(self._last_id, request))
         return self._last_id
 
     def ask(self, request: Request) -> Answer:
-        """The answer to a request, where no other is on its way."""
+        """Returns the answer to a request; no other may be in flight."""
         request_id = self.send_request(request)
         answered, answer = self.answer()
         assert answered == request_id, f"an answer to {answered}, asked was {request_id}"
         return answer
 
     def answer(self) -> tuple[int, Answer]:
-        """The next answer, and the request it is for."""
+        """Returns the next answer, and its request id."""
         request_id, answer, _ = self.sized_answer()
         return request_id, answer
 
     def sized_answer(self) -> tuple[int, Answer, int]:
-        """As `answer`, and how many bytes its payload has."""
+        """Returns the same as `answer`, and the size of its payload in bytes."""
         while not self._answers:
             try:
                 data = self.socket.recv(1 << 20)
@@ -88,17 +88,17 @@ class RawClient:
         return self._answers.popleft()
 
     def error(self) -> tuple[int, EventStoreError]:
-        """The next answer, which must be an error, and the request it is for."""
+        """Returns the next answer, which must be an error, and its request id."""
         request_id, answer = self.answer()
         assert isinstance(answer, Failure), answer
         return request_id, answer.error
 
     def hurry(self) -> None:
-        """From now on it takes as much at once as others do."""
+        """Raises the receive buffer to the size other clients have."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * 1024 * 1024)
 
     def quiet(self) -> bool:
-        """Whether nothing has arrived that was not looked at."""
+        """Whether there is no unread answer."""
         self.socket.setblocking(False)
         try:
             return not self._answers and not self._reader.buffered_bytes and not self.socket.recv(1, socket.MSG_PEEK)
@@ -108,7 +108,7 @@ class RawClient:
             self.socket.settimeout(DEADLINE_SECONDS)
 
     def is_gone(self) -> bool:
-        """Whether the server closes the connection, without having said anything more; waits for it."""
+        """Waits for an answer or the end; returns whether the server closed the connection without another answer."""
         try:
             self.answer()
         except Gone:
@@ -119,7 +119,7 @@ class RawClient:
         self.socket.close()
 
     def cut(self) -> None:
-        """Ends the connection by a reset, as when a cable is pulled and a machine restarts."""
+        """Resets the connection, as a restart of the machine would."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         self.socket.close()
 
@@ -130,17 +130,20 @@ class RawClient:
         self.close()
 
 
+WireCommit: TypeAlias = tuple[flat.Scalar, ...]
+
+
 def commit(aggregate_id: str, command_id: str, data: bytes = b"data", expected: int | bool | None = None) -> WireCommit:
-    """A commit of one event."""
+    """Returns a commit of one event."""
     return aggregate_id, expected, command_id, None, flat.encode(NewEvent("T", data))
 
 
 def append_frame(request_id: int, *commits: WireCommit) -> bytes:
-    return encode_frame(request_id, RequestCode.APPEND, flat.chain(commits))
+    return encode_frame(request_id, code_of(Append), flat.chain(commits))
 
 
 def outcomes_of(answer: Answer) -> list[tuple[flat.Scalar, ...]]:
-    """The three values of each commit."""
+    """Returns the three values of each commit."""
     assert isinstance(answer, Outcomes), answer
     values = iter(answer.values)
     return list(zip(values, values, values, strict=True))

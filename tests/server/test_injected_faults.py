@@ -1,4 +1,4 @@
-"""A real server whose operating system fails: a call that kills it, a sync that fails, a disk that is full for a while."""
+"""A real server with failing system calls: one that kills it, a sync that fails, a full disk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FIRST = "events/0000000001.events"
 
 
 def deadly_calls() -> list[str]:
-    """The nth call of each kind that changes a disk, in any thread or child of the server."""
+    """Returns a fault at some call of each kind that changes a disk, in any thread or child of the server."""
     chance = random.Random("deadly")
     often = {"fdatasync": 25, "pwritev2": 30, "rename": 12}
     seldom = {"fsync": 8, "ftruncate": 2, "fallocate": 3, "pwrite64": 4}
@@ -69,7 +69,7 @@ def test_a_sync_that_fails_ends_the_server_and_nothing_acknowledged_is_lost(laun
     verify(data)
 
 
-def test_whoever_waits_for_a_sync_that_fails_is_told_that_the_store_is_poisoned(launch: Launch, tmp_path: Path) -> None:
+def test_appends_that_wait_for_a_failing_sync_get_poisoned(launch: Launch, tmp_path: Path) -> None:
     data = tmp_path / "data"
     server = launch(data=data, before=injecting("fdatasync:error=EIO:when=3+", path=str(data / FIRST)))
     done: list[es.Committed] = []
@@ -87,14 +87,14 @@ def test_whoever_waits_for_a_sync_that_fails_is_told_that_the_store_is_poisoned(
     with es.blocking.connect(again.address) as store:
         found = list(store.read("a"))
         assert [event.data for event in found[: len(done)]] == [b"%d" % number for number in range(len(done))]
-        assert len(found) in (len(done), len(done) + 1)  # what was not acknowledged may be there or not
+        assert len(found) in (len(done), len(done) + 1)  # an unacknowledged commit may be stored or not
         number = len(done)
         outcome = store.append("a", [es.NewEvent("T", b"%d" % number)], number, f"c-{number}")
         assert outcome.version == number + 1
         assert outcome.duplicate == (len(found) > number)
 
 
-def test_a_disk_that_is_full_for_a_while_refuses_appends_for_a_while(launch: Launch, tmp_path: Path) -> None:
+def test_a_full_disk_refuses_appends_until_there_is_space(launch: Launch, tmp_path: Path) -> None:
     data = tmp_path / "data"
     server = launch(data=data, before=injecting("pwritev2:error=ENOSPC:when=4..8", path=str(data / FIRST)))
     outcomes: list[es.Committed | es.EventStoreError] = []
@@ -122,7 +122,7 @@ def test_a_disk_that_is_full_for_a_while_refuses_appends_for_a_while(launch: Lau
     verify(data)
 
 
-def test_a_disk_that_is_full_when_a_file_is_begun_refuses_and_then_begins_it(launch: Launch, tmp_path: Path) -> None:
+def test_a_disk_that_is_full_when_a_file_begins_refuses_appends_and_then_begins_it(launch: Launch, tmp_path: Path) -> None:
     data = tmp_path / "data"
     ledger = Ledger("full")
     second = str(data / "events/0000000002.events.new")

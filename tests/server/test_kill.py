@@ -1,4 +1,4 @@
-"""A real server under load, killed again and again: what was acknowledged is there, byte for byte, and the rest converges."""
+"""A real server killed repeatedly under load: acknowledged commits are stored, byte for byte, and the rest converges."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KIB = 1024
 
 def verify(data: Path) -> None:
     """`eventstore verify` finds nothing."""
-    command = [sys.executable, "-m", "eventstore.cli.main", "verify", str(data)]
+    command = [sys.executable, "-m", "eventstore", "verify", str(data)]
     result = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     assert result.returncode == 0, result.stdout + result.stderr
 
@@ -30,7 +30,7 @@ def verify(data: Path) -> None:
     [("small files", 7, 48 * KIB), ("large files", 3, 8 * 1024 * KIB)],
     ids=["small-files", "large-files"],
 )
-def test_what_was_acknowledged_survives_a_kill(launch: Launch, seed: str, rounds: int, file_size_bytes: int) -> None:
+def test_acknowledged_commits_survive_a_kill(launch: Launch, seed: str, rounds: int, file_size_bytes: int) -> None:
     chance = random.Random(seed)
     ledger = Ledger(seed)
     settings = {"file_size_bytes": file_size_bytes, "preallocate_bytes": 16 * KIB, "preload_interval_s": 0.1}

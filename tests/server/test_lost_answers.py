@@ -1,4 +1,4 @@
-"""Answers that never arrive: the same command again has the same result, and there is one event."""
+"""Lost answers: the command sent again has the same result, and there is one event."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def on_asyncio(use: Callable[..., Awaitable[None]], *arguments: object) -> None:
 
 
 @pytest.mark.parametrize("run", [trio.run, on_asyncio], ids=["trio", "asyncio"])
-def test_a_client_sends_again_what_was_not_answered(serve: Serve, run: Callable[..., None]) -> None:
+def test_a_client_resends_unanswered_requests(serve: Serve, run: Callable[..., None]) -> None:
     server = serve()
     with LosingProxy(server.port, LOSSES) as proxy:
         run(append_through, proxy.address, "a")
@@ -63,7 +63,7 @@ def test_a_client_sends_again_what_was_not_answered(serve: Serve, run: Callable[
     assert server.ask(lambda running: running.store.engine.appender.duplicates) == LOSSES
 
 
-def test_a_blocking_client_sends_again_what_was_not_answered(serve: Serve) -> None:
+def test_a_blocking_client_resends_unanswered_requests(serve: Serve) -> None:
     server = serve()
     with LosingProxy(server.port, LOSSES) as proxy:
         with es.blocking.connect(proxy.address) as store:
@@ -74,7 +74,7 @@ def test_a_blocking_client_sends_again_what_was_not_answered(serve: Serve) -> No
     assert server.ask(lambda running: running.store.engine.appender.duplicates) == LOSSES
 
 
-def test_reading_goes_on_behind_a_lost_page(serve: Serve) -> None:
+def test_reading_resumes_after_a_lost_page(serve: Serve) -> None:
     server = serve()
     with es.blocking.connect(server.address) as store:
         store.append_many(

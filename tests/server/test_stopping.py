@@ -1,4 +1,4 @@
-"""Stopping: who was promised something gets it, who was not finds out by asking again."""
+"""Stopping: requests in flight are answered, and a client without an answer finds out by retrying."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.waiting import wait_until
 MIB = 1024 * 1024
 
 
-def test_on_sigterm_what_was_acknowledged_is_there_and_the_rest_converges(launch: Launch) -> None:
+def test_after_sigterm_acknowledged_commits_are_stored_and_the_rest_converges(launch: Launch) -> None:
     server = launch()
     count = 4_000
     frames = [append_frame(number, commit(f"a-{number % 9}", f"c-{number}", b"%d" % number)) for number in range(1, count + 1)]
@@ -131,7 +131,7 @@ def health(address: str) -> tuple[int, bool]:
             return error.code, json.load(error)["healthy"]
 
 
-def test_while_it_stops_it_waits_for_slow_readers_says_so_and_accepts_nobody(launch: Launch) -> None:
+def test_a_stopping_server_sends_goodbye_waits_for_slow_readers_and_accepts_none(launch: Launch) -> None:
     server = launch(http="127.0.0.1:0", stop_timeout_s=60)
     assert health(server.http) == (200, True)
     with RawClient(server.port, receive_buffer_bytes=4_096) as client:
@@ -160,7 +160,7 @@ def test_while_it_stops_it_waits_for_slow_readers_says_so_and_accepts_nobody(lau
     assert server.said("stopped")
 
 
-def test_a_client_that_never_reads_does_not_keep_it_from_stopping(launch: Launch) -> None:
+def test_a_client_that_never_reads_does_not_prevent_stopping(launch: Launch) -> None:
     server = launch(stop_timeout_s=0.5)
     with RawClient(server.port, receive_buffer_bytes=4_096) as client:
         for number in range(10):

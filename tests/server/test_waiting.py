@@ -1,4 +1,4 @@
-"""A process that waits for the store it is about ends at a signal, as it would later."""
+"""Processes that wait for their store: a signal ends them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import pytest
 import trio
 
 import eventstore as es
-from eventstore.server.relaying import relay
-from eventstore.server.settings import ServerSettings
-from eventstore.server.work import run as run_worker
+from eventstore.server.outbox.relay import relay
+from eventstore.server.worker import run as run_worker
+from eventstore.settings.sources import load_settings
 from tests.domain.conftest import EXAMPLES
 from tests.logged_process import EVENTSTORE
 from tests.waiting import DEADLINE_SECONDS, eventually, wait_until
 
 PROJECTION = ("--projection", "bank:Balances", "--to", "sqlite:/nowhere/rows.db")
 NOBODY = "tcp://127.0.0.1:1"
-WORKER = ServerSettings(domain="tests.server.tallies:app", listen="127.0.0.1:0")
+WORKER = load_settings(None, domain="tests.server.commands.tallies:app", listen="127.0.0.1:0")
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ WORKER = ServerSettings(domain="tests.server.tallies:app", listen="127.0.0.1:0")
     ],
     ids=["worker", "relay"],
 )
-async def test_a_signal_ends_the_waiting(run: Callable[[], Awaitable[object]]) -> None:
+async def test_a_signal_ends_waiting_for_the_server(run: Callable[[], Awaitable[object]]) -> None:
     usual = signal.getsignal(signal.SIGTERM)
 
     async def listens() -> bool:
@@ -46,14 +46,14 @@ async def test_a_signal_ends_the_waiting(run: Callable[[], Awaitable[object]]) -
             signal.raise_signal(signal.SIGTERM)
 
 
-async def test_what_is_wrong_by_itself_is_refused_without_waiting(tmp_path: Path) -> None:
+async def test_wrong_arguments_are_refused_without_waiting(tmp_path: Path) -> None:
     told = r"there is no folder .*/absent for the checkpoint; create it"
     with trio.fail_after(DEADLINE_SECONDS), pytest.raises(es.InvalidArgument, match=told):
         await relay(NOBODY, NOBODY, "events", tmp_path / "absent" / "place.json", wait_s=math.inf)
 
 
 @pytest.mark.parametrize("arguments", [("publish", "--topic", "t", "--from"), ("project", *PROJECTION, "--store")])
-def test_what_is_stopped_before_it_has_caught_up_does_not_end_well(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_a_run_stopped_before_it_caught_up_exits_with_an_error(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     command = [*EVENTSTORE, *arguments, NOBODY, "--until-caught-up", "--wait", "60"]
     with open(tmp_path / "log", "wb") as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=EXAMPLES)

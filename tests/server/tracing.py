@@ -1,4 +1,4 @@
-"""strace as a way to make the operating system fail: the nth call of a kind, in a real process."""
+"""Makes the nth system call of a kind fail in a real process, with strace."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ needs_strace = pytest.mark.skipif(not _can_trace(), reason="strace is not instal
 
 
 def injecting(*faults: str, path: str | None = None) -> tuple[str, ...]:
-    """What a command begins with so that its calls fail: `fdatasync:error=EIO:when=3`; only those on `path`, if given."""
+    """Returns the prefix of a command that makes its calls fail, such as `fdatasync:error=EIO:when=3`; only those on `path`."""
     # With a filter in the kernel a process stops at these calls alone, and is nearly as fast as without a tracer. But a
     # filtered call fails once the tracer is gone, and strace does not send signals there.
     filtered = ("--seccomp-bpf",) if all("error=" in fault for fault in faults) else ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
-from eventstore.domain.projection import Projection, Row
+from eventstore.domain.projections.projection import Projection, Row
 from eventstore.model import Event
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

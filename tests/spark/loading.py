@@ -7,7 +7,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_eventstore import EventStoreSource
-from pyspark_eventstore.source import EventScanner
+from pyspark_eventstore.source.source import EventScanner
 
 
 def load(spark: SparkSession, *paths: Path | str, schema: str | None = None, **options: object) -> DataFrame:

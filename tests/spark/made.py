@@ -7,13 +7,13 @@ from pathlib import Path
 
 from eventstore import flat
 from eventstore.chunks.files import OsFiles
-from eventstore.config import StoreSettings
-from eventstore.model import Event, NewEvent
-from eventstore.store.appending import RawCommit
-from eventstore.store.event_filter import EventFilter
+from eventstore.model import ANY, Event, NewEvent
+from eventstore.records.event_filter import EventFilter
+from eventstore.records.event_page import decode_page
+from eventstore.settings.store import StoreSettings
+from eventstore.store.append import NewCommit
 from eventstore.store.opening import OpenStore, open_folder
-from eventstore.store.page import decode_page
-from eventstore.store.sorting import sort_file, switch
+from eventstore.store.sorted.sorting import sort_file, switch
 
 
 class MadeStore:
@@ -33,9 +33,9 @@ class MadeStore:
         return self.opened.engine.tail.current.next_sequence - 1
 
     def append(self, aggregate_id: str, *events: NewEvent, command_id: str, when: int = 1_700_000_000_000_000) -> None:
-        self.append_all([(aggregate_id, None, command_id, when, flat.encode(flat.chain(events)))])
+        self.append_all([(aggregate_id, ANY, command_id, when, flat.encode(flat.chain(events)))])
 
-    def append_all(self, commits: Iterable[RawCommit]) -> None:
+    def append_all(self, commits: Iterable[NewCommit]) -> None:
         """One batch, durable on return."""
         engine = self.opened.engine
         outcomes = engine.append_batch(list(commits))
@@ -55,7 +55,7 @@ class MadeStore:
             engine.use_sorted(file.number)
             engine.directory.add_file(engine.files.index(file.number))
             for aggregate_id in file.heads:
-                engine.known.forget(aggregate_id)
+                engine.version_cache.forget(aggregate_id)
             engine.release(file)
         return len(chosen)
 
@@ -80,9 +80,9 @@ class MadeStore:
         self.opened.close()
 
 
-def commits(count: int, *, aggregates: int = 10, first: int = 0, payload: int = 40) -> list[RawCommit]:
+def commits(count: int, *, aggregates: int = 10, first: int = 0, payload: int = 40) -> list[NewCommit]:
     """Commits of one to three events: JSON, bytes, with and without metadata."""
-    made: list[RawCommit] = []
+    made: list[NewCommit] = []
     for place in range(first, first + count):
         events = [
             NewEvent(
@@ -92,7 +92,7 @@ def commits(count: int, *, aggregates: int = 10, first: int = 0, payload: int = 
             NewEvent("Zażółć", {"n": place}),
         ][: 1 + place % 3]
         when = 1_700_000_000_000_000 + place * 1_000_000
-        made.append((f"acc-{place % aggregates:03d}", None, f"c-{place}", when, flat.encode(flat.chain(events))))
+        made.append((f"acc-{place % aggregates:03d}", ANY, f"c-{place}", when, flat.encode(flat.chain(events))))
     return made
 
 

@@ -34,29 +34,27 @@ def complaint(spark: SparkSession, *paths: Path | str, schema: str | None = None
 
 
 @pytest.fixture
-def shard(tmp_path: Path) -> Path:
+def data_folder(tmp_path: Path) -> Path:
     three_states(tmp_path / "shard").close()
     return tmp_path / "shard"
 
 
-def test_the_command_without_spark_says_what_brings_it(shard: Path) -> None:
+def test_the_command_without_spark_says_what_brings_it(data_folder: Path) -> None:
     """Also importing the package needs none of it."""
     script = f"""
 import sys
 sys.modules.update(dict.fromkeys(["pyspark", "pyarrow", "pandas"]))  # to be found nowhere
 from pyspark_eventstore.main import run
-sys.exit(run(["verify", {str(shard)!r}]))
+sys.exit(run(["verify", {str(data_folder)!r}]))
 """
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=DEADLINE_SECONDS)
-    told = "error: pyspark: is not installed; pip install 'eventstore-trio[spark]' brings what Spark jobs need\n"
+    told = "error: pyspark: is not installed; run pip install 'eventstore-trio[spark]'\n"
     assert (result.returncode, result.stderr) == (1, told)
 
 
 def test_a_path_that_is_not_there(spark: SparkSession, tmp_path: Path) -> None:
-    assert f"{tmp_path}/nothing: there is no such folder; name the data folder of a shard" in complaint(
-        spark, tmp_path / "nothing"
-    )
-    assert "shard-*: nothing matches; name the data folders of shards" in complaint(spark, tmp_path / "shard-*")
+    assert f"{tmp_path}/nothing: does not exist; name the data folder of a store" in complaint(spark, tmp_path / "nothing")
+    assert "shard-*: nothing matches; name the data folders of stores" in complaint(spark, tmp_path / "shard-*")
 
 
 def test_an_empty_folder_and_a_file(spark: SparkSession, tmp_path: Path) -> None:
@@ -69,64 +67,70 @@ def test_an_empty_folder_and_a_file(spark: SparkSession, tmp_path: Path) -> None
 
 def test_a_file_system_that_is_not_mounted(spark: SparkSession) -> None:
     told = complaint(spark, "hdfs://cluster/data/shard-0")
-    assert "event files are read as local files, hdfs: is none; mount the folder on every worker" in told
+    assert "event files are read as local files, not through hdfs:; mount the folder on every worker" in told
 
 
-def test_a_folder_and_a_file_of_a_newer_format(spark: SparkSession, shard: Path) -> None:
-    path = shard / "events" / "0000000001.events"
+def test_a_folder_and_a_file_of_a_newer_format(spark: SparkSession, data_folder: Path) -> None:
+    path = data_folder / "events" / "0000000001.events"
     raw = bytearray(path.read_bytes())
     raw[8] = 2
     path.write_bytes(raw)
-    assert re.search(r"0000000001\.events: format version 2; this program reads version 1", complaint(spark, shard))
-    document = json.loads((shard / "store.json").read_text())
-    (shard / "store.json").write_text(json.dumps({**document, "format": 2}))
-    assert "store.json: format 2; this program knows format 1. Use a newer one" in complaint(spark, shard)
+    assert re.search(r"0000000001\.events: format version 2; this program reads version 1", complaint(spark, data_folder))
+    document = json.loads((data_folder / "store.json").read_text())
+    (data_folder / "store.json").write_text(json.dumps({**document, "format": 2}))
+    assert "store.json: format 2; this program knows format 1. Use a newer one" in complaint(spark, data_folder)
 
 
-def test_a_missing_event_file(spark: SparkSession, shard: Path) -> None:
-    (shard / "events" / "0000000002.events").unlink()
-    assert "0000000002.events: is missing: " in complaint(spark, shard)
+def test_a_missing_event_file(spark: SparkSession, data_folder: Path) -> None:
+    (data_folder / "events" / "0000000002.events").unlink()
+    assert "0000000002.events: is missing: " in complaint(spark, data_folder)
 
 
-def test_the_last_event_file_is_missing(spark: SparkSession, shard: Path) -> None:
-    last = sorted(shard.glob("events/*.events"))[-1]
+def test_the_last_event_file_is_missing(spark: SparkSession, data_folder: Path) -> None:
+    last = sorted(data_folder.glob("events/*.events"))[-1]
     last.unlink()
-    assert f"{last}: is missing" in complaint(spark, shard)
+    assert f"{last}: is missing" in complaint(spark, data_folder)
 
 
-def test_a_copy_of_a_shard_beside_it(spark: SparkSession, shard: Path, tmp_path: Path) -> None:
-    os.system(f"cp -r {shard} {tmp_path}/shard-copy")
+def test_a_copy_of_a_shard_beside_it(spark: SparkSession, data_folder: Path, tmp_path: Path) -> None:
+    os.system(f"cp -r {data_folder} {tmp_path}/shard-copy")
     assert "holds the same store as" in complaint(spark, tmp_path / "shard*")
 
 
-def test_a_flipped_bit_in_a_sorted_file_names_file_and_offset(spark: SparkSession, shard: Path) -> None:
-    flip(shard / "events" / "0000000001.events", 4096 + 100)
-    told = complaint(spark, shard)
+def test_a_flipped_bit_in_a_sorted_file_names_file_and_offset(spark: SparkSession, data_folder: Path) -> None:
+    flip(data_folder / "events" / "0000000001.events", 4096 + 100)
+    told = complaint(spark, data_folder)
     assert re.search(r"0000000001\.events: corrupt at byte offset 4096: the checksum of the record does not match", told)
-    told = complaint(spark, shard, columns="aggregate_id,data", pushdown="true")
+    told = complaint(spark, data_folder, columns="aggregate_id,data", pushdown="true")
     assert "0000000001.events: corrupt at byte offset 4096" in told
 
 
-def test_a_flipped_bit_is_noticed_by_a_look_up_and_by_filtered_rows(spark: SparkSession, shard: Path) -> None:
-    flip(shard / "events" / "0000000001.events", 4096 + 100)
+def test_a_flipped_bit_is_noticed_by_a_look_up_and_by_filtered_rows(spark: SparkSession, data_folder: Path) -> None:
+    flip(data_folder / "events" / "0000000001.events", 4096 + 100)
     for where in ("aggregate_id = 'acc-000'", "version = 1", "type = 'Opened'"):
         with pytest.raises(PySparkException, match=r"0000000001\.events: corrupt at byte offset 4096"):
-            load(spark, shard).where(where).collect()
-    assert load(spark, shard).where("aggregate_id = 'acc-007'").count() > 0
+            load(spark, data_folder).where(where).collect()
+    assert load(spark, data_folder).where("aggregate_id = 'acc-007'").count() > 0
 
 
-def test_a_flipped_bit_in_an_index_names_it(spark: SparkSession, shard: Path) -> None:
-    path = shard / "events" / "0000000001.index"
+def test_a_flipped_bit_in_an_index_names_it(spark: SparkSession, data_folder: Path) -> None:
+    path = data_folder / "events" / "0000000001.index"
     flip(path, path.stat().st_size // 2)
-    assert re.search(r"0000000001\.index: corrupt at byte offset \d+: .* `eventstore rebuild` does", complaint(spark, shard))
+    assert re.search(
+        r"0000000001\.index: corrupt at byte offset \d+: .* run `eventstore rebuild`", complaint(spark, data_folder)
+    )
 
 
-def test_a_missing_index_and_one_of_another_file(spark: SparkSession, shard: Path) -> None:
-    first, second = shard / "events" / "0000000001.index", shard / "events" / "0000000002.index"
+def test_a_missing_index_and_one_of_another_file(spark: SparkSession, data_folder: Path) -> None:
+    first, second = data_folder / "events" / "0000000001.index", data_folder / "events" / "0000000002.index"
     first.write_bytes(second.read_bytes())
-    assert "0000000001.index: corrupt at byte offset 0: the index does not belong to its event file" in complaint(spark, shard)
+    assert "0000000001.index: corrupt at byte offset 0: the index does not belong to its event file" in complaint(
+        spark, data_folder
+    )
     first.unlink()
-    assert "0000000001.index: corrupt at byte offset 0: the index of a sorted event file is missing" in complaint(spark, shard)
+    assert "0000000001.index: corrupt at byte offset 0: the index of a sorted event file is missing" in complaint(
+        spark, data_folder
+    )
 
 
 def test_a_flipped_bit_in_a_file_that_is_not_sorted_yet(spark: SparkSession, tmp_path: Path) -> None:
@@ -155,26 +159,26 @@ def test_rot_in_the_middle_of_the_ongoing_file(spark: SparkSession, tmp_path: Pa
         ({"columns": "aggregate_id,colour"}, "there is no column 'colour'; there are aggregate_id, version"),
         ({"colour": "red"}, "there is no option 'colour'; there are path, paths, columns"),
         ({"partitionByte": "1"}, "there is no option 'partitionbyte', did you mean partitionBytes? there are path"),
-        ({"after": "[1]"}, "after is '[1]', it is a JSON object of sequences by the uuid of a store"),
-        ({"upto": '{"shard-0": 12}'}, "it is a JSON object of sequences by the uuid of a store"),
+        ({"after": "[1]"}, "after is '[1]', expected a JSON object of sequences by the uuid of a store"),
+        ({"upto": '{"shard-0": 12}'}, "expected a JSON object of sequences by the uuid of a store"),
     ],
 )
-def test_options_that_are_none(spark: SparkSession, shard: Path, options: dict[str, str], told: str) -> None:
-    assert told in complaint(spark, shard, **options)
+def test_options_that_are_none(spark: SparkSession, data_folder: Path, options: dict[str, str], told: str) -> None:
+    assert told in complaint(spark, data_folder, **options)
 
 
-def test_no_path_and_a_schema_with_other_types(spark: SparkSession, shard: Path) -> None:
+def test_no_path_and_a_schema_with_other_types(spark: SparkSession, data_folder: Path) -> None:
     with pytest.raises(PySparkException, match="no path: load"):
         spark.read.format("eventstore").load().collect()
-    assert "column version is asked for as string, it is bigint; cast it in the query" in complaint(
-        spark, shard, schema="version string"
+    assert "column version is requested as string, its type is bigint; cast it in the query" in complaint(
+        spark, data_folder, schema="version string"
     )
 
 
-def test_pushdown_switched_off_in_sparks_settings_says_what_to_set(spark: SparkSession, shard: Path) -> None:
+def test_pushdown_switched_off_in_sparks_settings_says_what_to_set(spark: SparkSession, data_folder: Path) -> None:
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
     try:
-        told = complaint(spark, shard)
+        told = complaint(spark, data_folder)
     finally:
         spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     assert "'spark.sql.python.filterPushdown.enabled' is false. Set it to true" in told
@@ -219,21 +223,21 @@ def test_permissive_reads_what_is_good_and_names_what_is_not(spark: SparkSession
     assert all(members <= lost for members in by_command.values() if members & lost)  # whole commits, and only these
 
 
-def test_permissive_over_a_sound_store_is_the_same_rows(spark: SparkSession, shard: Path) -> None:
+def test_permissive_over_a_sound_store_is_the_same_rows(spark: SparkSession, data_folder: Path) -> None:
     columns = "aggregate_id,version,sequence,type,data,command_id"
-    plain = load(spark, shard, columns=columns).collect()
-    rows = load(spark, shard, columns=columns + ",_corrupt", mode="permissive").collect()
+    plain = load(spark, data_folder, columns=columns).collect()
+    rows = load(spark, data_folder, columns=columns + ",_corrupt", mode="permissive").collect()
     assert sorted(row[:6] for row in rows) == sorted(tuple(row) for row in plain)
     assert {row._corrupt for row in rows} == {None}
 
 
 @pytest.mark.parametrize("spoil", [lambda path: path.write_bytes(b""), lambda path: flip(path, 20)], ids=["empty", "header"])
 def test_permissive_goes_on_behind_a_file_whose_header_is_lost(
-    spark: SparkSession, shard: Path, spoil: Callable[[Path], None]
+    spark: SparkSession, data_folder: Path, spoil: Callable[[Path], None]
 ) -> None:
-    before = load(spark, shard, columns="sequence,file").collect()
-    spoil(shard / "events" / "0000000001.events")
-    rows = load(spark, shard, mode="permissive", columns="sequence,file,_corrupt").collect()
+    before = load(spark, data_folder, columns="sequence,file").collect()
+    spoil(data_folder / "events" / "0000000001.events")
+    rows = load(spark, data_folder, mode="permissive", columns="sequence,file,_corrupt").collect()
     assert [row.file for row in rows if row._corrupt is not None] == ["0000000001.events"]
     wanted = {row.sequence for row in before if row.file != "0000000001.events"}
     assert {row.sequence for row in rows if row._corrupt is None} >= wanted

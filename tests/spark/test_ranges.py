@@ -12,20 +12,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from eventstore.domain.projection import fold
+from eventstore.domain.projections.projection import fold
 from eventstore.model import Event, NewEvent
-from pyspark_eventstore.counts import Count
-from pyspark_eventstore.events import EVENT_COLUMNS, events_of_batch, events_of_rows
-from pyspark_eventstore.predicates import Texts, Wanted, prefix
-from pyspark_eventstore.range_folding import RANGE_COLUMN, RangeFold
-from pyspark_eventstore.ranges import Ranges, plan_ranges
-from pyspark_eventstore.reading import read_slices
-from pyspark_eventstore.shards import find_shards
-from pyspark_eventstore.slices import plan
-from pyspark_eventstore.snapshot import Snapshot, take_snapshot
-from pyspark_eventstore.sorted_file import SortedFile
-from pyspark_eventstore.table import COLUMNS
-from pyspark_eventstore.touched import Touched
+from pyspark_eventstore.files.event_objects import EVENT_COLUMNS, events_of_batch, events_of_rows
+from pyspark_eventstore.files.read_metrics import ReadMetrics
+from pyspark_eventstore.files.sorted_file import SortedFile
+from pyspark_eventstore.folds.counts import Count
+from pyspark_eventstore.folds.id_ranges import Ranges, plan_ranges
+from pyspark_eventstore.folds.range_fold import RANGE_COLUMN, RangeFold
+from pyspark_eventstore.source.data_folders import find_data_folders
+from pyspark_eventstore.source.partition_reader import read_slices
+from pyspark_eventstore.source.predicates import Texts, Wanted, prefix
+from pyspark_eventstore.source.slices import plan
+from pyspark_eventstore.source.snapshot import Snapshot, take_snapshot
+from pyspark_eventstore.source.table import COLUMNS
 from tests.spark.balances import Balances
 from tests.spark.made import MadeStore, three_states
 
@@ -43,7 +43,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MadeStore]:
 
 @pytest.fixture(scope="module")
 def snapshot(store: MadeStore) -> Snapshot:
-    return take_snapshot(find_shards([str(store.path)])[0])
+    return take_snapshot(find_data_folders([str(store.path)])[0])
 
 
 class Told(dict[int, Count]):
@@ -134,7 +134,7 @@ def check_events(store: MadeStore, snapshot: Snapshot, types: set[str] | None) -
     made = [
         event
         for part in ranges.files
-        for rows in SortedFile(part.slice, part.header, EVENT_COLUMNS, Touched()).rows(wanted)
+        for rows in SortedFile(part.slice, part.header, EVENT_COLUMNS, ReadMetrics()).rows(wanted)
         for event in events_of_rows(rows)
     ]
     stored = [event for event in store.events() if event.sequence <= ranges.upto[store.uuid]]
@@ -153,12 +153,12 @@ def test_few_events_among_many_bytes_are_found_without_copying_these(tmp_path: P
         many, few = NewEvent("Filled", bytes(4_000)), NewEvent("Noted", {"n": place}, b"by")
         made.append("acc", many, *([few] if place % 40 == 0 else []), command_id=f"c-{place}")
     made.sort()
-    assert check_events(made, take_snapshot(find_shards([str(made.path)])[0]), {"Noted"}) > 3
+    assert check_events(made, take_snapshot(find_data_folders([str(made.path)])[0]), {"Noted"}) > 3
     made.close()
 
 
 def test_without_sorted_files_there_is_one_range_and_nothing_in_it(tmp_path: Path) -> None:
     made = MadeStore(tmp_path / "shard")
-    ranges = plan_ranges([take_snapshot(find_shards([str(made.path)])[0])], Texts(), 2)
+    ranges = plan_ranges([take_snapshot(find_data_folders([str(made.path)])[0])], Texts(), 2)
     assert (ranges.files, ranges.upto, ranges.steps) == ((), {}, ((b"", None),))
     made.close()

@@ -12,8 +12,9 @@ import pytest
 from pyspark.sql import Row, SparkSession
 
 from eventstore import flat
-from eventstore.cli.event_lines import parse_line
-from eventstore.store.appending import RawCommit
+from eventstore.cli.transfer.event_lines import parse_line
+from eventstore.model import ANY
+from eventstore.store.append import NewCommit
 from tests.spark.loading import load
 from tests.spark.made import MadeStore
 
@@ -51,7 +52,7 @@ def travel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store = MadeStore(tmp_path_factory.mktemp("travel") / "travel", file_size_bytes=32 * 1024 * 1024)
     with gzip.open(REAL_DATA, "rt", encoding="utf-8") as lines:
         parsed = map(parse_line, (line.rstrip("\n") for line in lines))
-        commits: list[RawCommit] = [(row[0], None, row[1], row[2], flat.encode(row[3])) for row in parsed]
+        commits: list[NewCommit] = [(row[0], ANY, row[1], row[2], flat.encode(row[3])) for row in parsed]
     for first in range(0, len(commits), 5_000):
         store.append_all(commits[first : first + 5_000])
     assert f"{store.sequence:,} events" in TEXT

@@ -39,7 +39,7 @@ sys.meta_path.insert(0, Blocked())
 from tests.spark.loading import reader_of
 reader = reader_of(sys.argv[1])
 print(sum(batch.num_rows for partition in reader.partitions() for batch in reader.read(partition)))
-from pyspark_eventstore import stream
+from pyspark_eventstore.source import stream
 loaded = sorted(name for name in sys.modules if name.startswith("eventstore."))
 print(*loaded)
 """
@@ -79,8 +79,8 @@ def where(_):
     yield package.__file__
 places = set(spark.sparkContext.parallelize(range(4), 4).mapPartitions(where).collect())
 assert all(".zip" in place for place in places), places
-from pyspark_eventstore.rebuilding import rebuild_once
-from pyspark_eventstore.spreading import Place
+from pyspark_eventstore.jobs.rebuild import rebuild_once
+from pyspark_eventstore.folds.distribution import Place
 done = rebuild_once(spark, [data], Place("totals:Totals", folder), "parquet:" + out)
 print("ROWS", len(seen), frame.rdd.getNumPartitions(), done.events, done.keys, done.rows)
 spark.stop()

@@ -1,4 +1,4 @@
-"""Stores that the tests of this folder begin with."""
+"""Stores that tests start with."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from eventstore.model import NewEvent
-from eventstore.store.appending import RawCommit
+from eventstore.store.append import NewCommit
 from tests.simulated_disk import SimulatedDisk
 from tests.store.stepped import Stepped, raw
 
@@ -17,7 +17,7 @@ Maker = Callable[..., Stepped]
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Iterator[Maker]:
-    """Opens stores, and closes their directories at the end, for LMDB must not be open twice."""
+    """Opens stores, and closes their directories at the end, because LMDB must not be opened twice."""
     stores: list[Stepped] = []
 
     def make(disk: SimulatedDisk | None = None, directory: str = "lmdb", **changes: object) -> Stepped:
@@ -30,8 +30,8 @@ def opened(tmp_path: Path) -> Iterator[Maker]:
         store.abandon()
 
 
-def order(number: int) -> RawCommit:
-    """One commit of one to three events on one of five aggregates."""
+def order(number: int) -> NewCommit:
+    """Returns a commit of one to three events on one of five aggregates."""
     events = [NewEvent(f"Type{place}", f"{number}.{place}".encode() * 8, b"meta") for place in range(1 + number % 3)]
     return raw(f"order-{number % 5}", f"command-{number}", *events)
 

@@ -1,4 +1,4 @@
-"""A store on a simulated disk that is driven step by step, on one thread: nothing happens that the test did not ask for."""
+"""A store on a simulated disk that a test drives step by step, on one thread: nothing else happens."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from pathlib import Path
 
 from eventstore import flat
 from eventstore.chunks.files import Files
-from eventstore.config import StoreSettings
 from eventstore.errors import EventStoreError
-from eventstore.model import Event, NewEvent
-from eventstore.store.appending import Expected, Outcome, RawCommit
+from eventstore.model import ANY, Event, NewEvent
+from eventstore.records.event_filter import EventFilter
+from eventstore.records.event_page import decode_page
+from eventstore.records.raw_commit import AppendCondition
+from eventstore.settings.store import StoreSettings
+from eventstore.store.append import AppendOutcome, NewCommit
 from eventstore.store.engine import Engine
-from eventstore.store.event_filter import EventFilter
+from eventstore.store.memory.tail import TailFile
 from eventstore.store.opening import OpenStore, open_folder
-from eventstore.store.page import decode_page
-from eventstore.store.sorting import sort_file, switch
-from eventstore.store.tail import TailFile
+from eventstore.store.sorted.sorting import sort_file, switch
 from tests.simulated_disk import SimulatedDisk
 
 DATA = Path("/data")
@@ -33,15 +34,15 @@ def events_bytes(events: Iterable[NewEvent]) -> bytes:
 
 
 def raw(
-    aggregate_id: str, command_id: str, *events: NewEvent, expected: Expected = None, when: int | None = 1_000_000
-) -> RawCommit:
-    """A commit as the engine takes it; the time is fixed, so that two runs write the same bytes."""
+    aggregate_id: str, command_id: str, *events: NewEvent, expected: AppendCondition = ANY, when: int | None = 1_000_000
+) -> NewCommit:
+    """Returns a commit as the engine takes it; the time is fixed, so that two runs write the same bytes."""
     return aggregate_id, expected, command_id, when, events_bytes(events or [NewEvent("Happened", command_id.encode())])
 
 
 @dataclass
 class Stepped:
-    """An open store and the disk it lies on. `directory`: the folder of LMDB, which is always a real one."""
+    """An open store and its disk. `directory`: the folder of LMDB, which is always a real one."""
 
     disk: Files
     directory: Path
@@ -56,14 +57,14 @@ class Stepped:
     def engine(self) -> Engine:
         return self.opened.engine
 
-    def append(self, *commits: RawCommit) -> list[Outcome]:
+    def append(self, *commits: NewCommit) -> list[AppendOutcome]:
         """Appends the commits as one batch, and writes and syncs it."""
         outcomes = self.engine.append_batch(commits)
         self.persist()
         return outcomes
 
     def persist(self) -> None:
-        """Writes and syncs whatever is waiting, as a committer does."""
+        """Writes and syncs all waiting commits, as a committer does."""
         engine = self.engine
         while (segment := engine.take()) is not None:
             try:
@@ -74,11 +75,11 @@ class Stepped:
             engine.mark_written(segment, durable=True)
 
     def unsorted(self) -> list[TailFile]:
-        """The completed files that are not sorted yet, oldest first."""
+        """Returns the completed files that are not sorted yet, oldest first."""
         return [file for file in self.engine.tail.files if self.engine.files.headers[file.number - 1].completed]
 
     def sort(self, files: int = 1_000_000) -> int:
-        """Sorts up to so many files, each step as `maintenance` does it. Returns how many there were."""
+        """Sorts up to `files` files, each step as `maintenance` does it. Returns their number."""
         chosen = self.unsorted()[:files]
         for file in chosen:
             self.sort_file(file)
@@ -92,13 +93,13 @@ class Stepped:
             engine.use_sorted(file.number)
         engine.directory.add_file(engine.files.index(file.number))
         for aggregate_id in file.heads:
-            engine.known.forget(aggregate_id)
+            engine.version_cache.forget(aggregate_id)
         engine.release(file)
 
     def read(
         self, aggregate_id: str, low: int = 1, high: int | None = None, *, backwards: bool = False, page_bytes: int = 1 << 20
     ) -> list[Event]:
-        """The aggregate's events in this range, page by page, as a client reads them."""
+        """Reads the aggregate's events in this range, page by page, as a client does."""
         found: list[Event] = []
         stop = high if high is not None else 2**63 - 1
         start = low
@@ -113,47 +114,47 @@ class Stepped:
     def read_all(
         self, after: int = 0, wanted: EventFilter = EVERYTHING, *, page_bytes: int = 1 << 20, events_max: int | None = None
     ) -> list[Event]:
-        """Everything behind `after` that is wanted, page by page, as a client reads it."""
+        """Reads all wanted events after `after`, page by page, as a client does."""
         found: list[Event] = []
         while True:
             page = self.engine.scan(after, wanted, page_bytes, events_max)
             found += [event for event in decode_page(page.records) if event.sequence > after and wanted.matches(event)]
-            assert page.next > after or page.at_end, "a page that leads nowhere"
+            assert page.next > after or page.at_end, "a page without progress"
             after = max(after, page.next)
             if page.at_end:
                 return found
 
     def state(self) -> list[Event]:
-        """Everything there is, in commit order."""
+        """Returns all events, in commit order."""
         return self.read_all()
 
     def close(self) -> None:
         self.opened.close()
 
     def abandon(self) -> None:
-        """Lets go of what a crashed process would have lost anyway, so that the folder of LMDB can be opened again."""
+        """Releases what a crashed process would have lost anyway, so that the folder of LMDB can be opened again."""
         self.opened.engine.directory.close()
 
     def reopen(self) -> Stepped:
-        """Closed in good order and opened again."""
+        """Closes the store cleanly and opens it again."""
         self.close()
         return Stepped(self.disk, self.directory, self.settings, self.clock)
 
 
 def forget_directory(directory: Path) -> None:
-    """Throws LMDB away: it is derived, and a store must not need it."""
+    """Deletes the LMDB folder: it is derived, and a store must not need it."""
     shutil.rmtree(directory, ignore_errors=True)
 
 
 def spare_the_probe(directory: Path) -> None:
-    """Lets the directory look as if it had been closed in good order: the probe takes a process, which these loops lack
-    the time for. The probe has tests of its own.
+    """Makes the directory look cleanly closed: the probe starts a process, which takes too long in these loops. Other tests
+    cover the probe.
     """
     (directory / "in-use").unlink(missing_ok=True)
 
 
 def contents(disk: SimulatedDisk, *, without: Sequence[str] = ("/data/lock",)) -> dict[str, bytes]:
-    """Every file on the disk and what is in it, but for the lock, which holds a process id."""
+    """Returns the contents of every file on the disk except the lock, which holds a process id."""
     return {
         f"{folder}/{name}": bytes(node.live)
         for folder, names in disk._names.live.items()
@@ -168,5 +169,5 @@ def document(disk: SimulatedDisk, path: Path) -> dict[str, object]:
 
 
 def order_of_files(store: Stepped) -> list[str]:
-    """The state of each event file."""
+    """Returns the state of each event file."""
     return [header.state for header in store.engine.files.headers]

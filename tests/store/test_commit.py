@@ -1,4 +1,4 @@
-"""The commit record, byte by byte, and every way to take it apart."""
+"""The commit record, byte by byte, and all of its decoders."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from eventstore.chunks.header import RECORDS_FROM
 from eventstore.model import NewEvent
-from eventstore.store import commit
-from eventstore.store.appending import COMMITTED
-from eventstore.store.page import decode_page
+from eventstore.records import commit
+from eventstore.records.event_page import decode_page
+from eventstore.store.append import COMMITTED
 from tests.simulated_disk import SimulatedDisk
 from tests.store.conftest import Maker
 from tests.store.stepped import EVENTS, Stepped, events_bytes, raw
@@ -26,7 +26,7 @@ def content(store: Stepped) -> bytes:
     return store.disk.content(FILE)
 
 
-def test_the_record_on_disk_is_the_one_of_the_box(opened: Maker) -> None:
+def test_the_record_on_disk_has_the_documented_bytes(opened: Maker) -> None:
     store = opened()
     store.append(raw("first", "c1"))
     durable = store.engine.front.end
@@ -76,7 +76,7 @@ events = st.builds(NewEvent, ids, st.binary(max_size=300), st.none() | st.binary
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(ids, ids, st.lists(events, min_size=1, max_size=4), st.integers(-(10**15), 10**15))
-def test_every_way_to_take_a_commit_apart_says_the_same(
+def test_all_decoders_of_a_commit_agree(
     opened: Maker, aggregate_id: str, command_id: str, made: list[NewEvent], when: int
 ) -> None:
     store = _shared(opened)
@@ -98,14 +98,14 @@ _stores: dict[int, Stepped] = {}
 
 
 def _shared(opened: Maker) -> Stepped:
-    """One store for all examples of a test: a thousand would take a thousand directories."""
+    """One store for all examples of a test, instead of a thousand directories."""
     if id(opened) not in _stores:
         _stores.clear()
         _stores[id(opened)] = opened()
     return _stores[id(opened)]
 
 
-def test_a_commit_larger_than_a_file_gets_one_for_itself_and_is_read_like_any_other(opened: Maker) -> None:
+def test_a_commit_larger_than_a_file_gets_its_own_and_is_read_like_any_other(opened: Maker) -> None:
     store = opened()
     for number in range(4):
         store.append(raw("small", f"s{number}"), raw("large", f"l{number}", NewEvent("L", bytes([number]) * 20_000)))

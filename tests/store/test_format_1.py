@@ -1,4 +1,4 @@
-"""A store that was written when format 1 was settled: it is read for as long as there is a format 1."""
+"""A store written when format 1 was fixed; it must stay readable as long as format 1 is supported."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from eventstore.chunks.files import OsFiles
+from eventstore.records.event_page import decode_page
 from eventstore.store.opening import OpenStore, open_folder
-from eventstore.store.page import decode_page
 from tests.fixtures import write_format_1
 from tests.fixtures.write_format_1 import SETTINGS, as_json, clock, read_everything
 
@@ -31,7 +31,7 @@ def event_files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted((folder / "events").iterdir()) if path.suffix != ".previous"}
 
 
-def test_the_store_of_format_1_holds_exactly_what_was_put_into_it(copy: Path) -> None:
+def test_the_store_of_format_1_holds_exactly_its_events(copy: Path) -> None:
     store = opened(copy)
     engine = store.engine
     assert [header.state for header in engine.files.headers] == ["sorted", "sorted", "completed", "ongoing"]
@@ -67,7 +67,7 @@ def test_the_store_of_format_1_is_appended_to_and_sorted_like_any_other(copy: Pa
     store.close()
 
 
-def test_every_derived_file_of_format_1_can_be_built_again(copy: Path) -> None:
+def test_every_derived_file_of_format_1_can_be_rebuilt(copy: Path) -> None:
     for path in (copy / "events").glob("*.index"):
         path.unlink()
     store = opened(copy)
@@ -78,7 +78,7 @@ def test_every_derived_file_of_format_1_can_be_built_again(copy: Path) -> None:
     store.close()
 
 
-def test_what_is_written_today_is_format_1_byte_for_byte(tmp_path: Path) -> None:
+def test_files_written_today_are_format_1_byte_for_byte(tmp_path: Path) -> None:
     events = write_format_1.write(tmp_path / "data")
     assert [as_json(event) for event in events] == EXPECTED
     assert event_files(tmp_path / "data") == event_files(FIXTURE)

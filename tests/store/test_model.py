@@ -1,7 +1,7 @@
-"""The engine against a plain model: a list of events and a dict of commands. Restarts, crashes and full disks included.
+"""The engine against a plain model: a list of events and a dict of commands, with restarts, crashes and full disks.
 
-What was appended and not yet written is pending: it takes part in every check, is visible to nobody, and a crash or a full
-disk may take it away, from some commit on to the last.
+Commits that are appended but not yet written are pending: checks include them, readers do not see them, and a crash or a full
+disk may remove the last of them.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from eventstore.config import StoreSettings
 from eventstore.errors import CommandIdReused, StorageFull
-from eventstore.model import Event, NewEvent
-from eventstore.store.appending import COMMITTED, CONFLICT, DUPLICATE, REFUSED, Expected, Outcome
-from eventstore.store.event_filter import EventFilter
+from eventstore.model import ANY, EXISTS, Event, NewEvent
+from eventstore.records.event_filter import EventFilter
+from eventstore.records.raw_commit import AppendCondition
+from eventstore.settings.store import StoreSettings
+from eventstore.store.append import COMMITTED, CONFLICT, DUPLICATE, REFUSED, AppendOutcome
 from tests.simulated_disk import CRASH_MODES, CrashMode, SimulatedCrash, SimulatedDisk
 from tests.store.stepped import Stepped, forget_directory, raw, spare_the_probe
 
 TINY = StoreSettings(file_size_bytes=6_144, preallocate_bytes=4_096, sort=False, preload_aggregates=3)
-CACHED_BYTES = 1_500  # five aggregates or so: what is forgotten must be found again
+CACHED_BYTES = 1_500  # about five aggregates: dropped ones must be found again
 
 aggregates = st.sampled_from(["a", "b", "ba", "c-ü", "d" * 40])
 command_ids = st.sampled_from([f"command-{number}" for number in range(40)])
@@ -35,8 +36,8 @@ page_sizes = st.sampled_from([1, 300, 1_000, 1 << 20])
 
 
 @dataclass(frozen=True)
-class Wish:
-    """A commit as somebody wants it: `expected` is relative to the version the aggregate is at."""
+class CommitToAppend:
+    """A commit to append; `expected` is relative to the aggregate's version."""
 
     aggregate_id: str
     command_id: str
@@ -45,11 +46,11 @@ class Wish:
 
 
 expectations = st.sampled_from(["any", "any", "right", "right", "exists", "new", "stale", "ahead"])
-wishes = st.builds(Wish, aggregates, command_ids, contents, expectations)
+commits_to_append = st.builds(CommitToAppend, aggregates, command_ids, contents, expectations)
 
 
 class Model:
-    """All events in order, durable ones first, and where each command is."""
+    """All events in order, durable ones first, and the position of each command."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -67,13 +68,13 @@ class Model:
     def visible(self) -> list[Event]:
         return self.events[: self.durable]
 
-    def append(self, aggregate_id: str, command_id: str, content: list[NewEvent], expected: Expected) -> tuple[int, ...]:
-        """What the outcome has to be. The commit takes the time `self.time`."""
+    def append(self, aggregate_id: str, command_id: str, content: list[NewEvent], expected: AppendCondition) -> tuple[int, ...]:
+        """Returns the outcome that the engine must give. The commit's time is `self.time`."""
         version = self.version(aggregate_id)
         known = self.commands.get((aggregate_id, command_id))
         if known is not None:
             return (DUPLICATE, known[0], known[1]) if known[2] == content else (REFUSED,)
-        fits = expected is None or (version > 0 if expected is True else version == expected)
+        fits = expected is ANY or (version > 0 if expected is EXISTS else version == expected)
         if not fits:
             return CONFLICT, version, 0
         for event in content:
@@ -83,8 +84,8 @@ class Model:
         self.commands[aggregate_id, command_id] = (version, len(self.events), content)
         return COMMITTED, version, len(self.events)
 
-    def forget_behind(self, sequence: int) -> None:
-        """What comes behind `sequence` was never stored."""
+    def forget_after(self, sequence: int) -> None:
+        """Removes everything after `sequence`, which was never stored."""
         del self.events[sequence:]
         self.commands = {key: found for key, found in self.commands.items() if found[1] <= sequence}
 
@@ -102,7 +103,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
 
     def open(self) -> None:
         self.store = Stepped(self.disk, Path(self.folder.name) / "lmdb", TINY)
-        self.store.engine.known._generation_bytes_max = CACHED_BYTES
+        self.store.engine.version_cache._generation_bytes_max = CACHED_BYTES
 
     def teardown(self) -> None:
         if hasattr(self, "store"):
@@ -115,22 +116,22 @@ class StoreAgainstModel(RuleBasedStateMachine):
 
     # -- appending
 
-    @rule(batch=st.lists(wishes, min_size=1, max_size=5), at_once=st.booleans())
-    def append(self, batch: list[Wish], at_once: bool) -> None:
-        for wish in batch:
-            version = self.model.version(wish.aggregate_id)
-            expected: Expected = {
-                "any": None, "exists": True, "new": 0, "right": version, "stale": max(0, version - 1), "ahead": version + 1,
-            }[wish.expected]  # fmt: skip
+    @rule(batch=st.lists(commits_to_append, min_size=1, max_size=5), at_once=st.booleans())
+    def append(self, batch: list[CommitToAppend], at_once: bool) -> None:
+        for wanted in batch:
+            version = self.model.version(wanted.aggregate_id)
+            expected: AppendCondition = {
+                "any": ANY, "exists": EXISTS, "new": 0, "right": version, "stale": max(0, version - 1), "ahead": version + 1,
+            }[wanted.expected]  # fmt: skip
             self.model.time += 7
-            commit = raw(wish.aggregate_id, wish.command_id, *wish.content, expected=expected, when=self.model.time)
+            commit = raw(wanted.aggregate_id, wanted.command_id, *wanted.content, expected=expected, when=self.model.time)
             (outcome,) = self.store.engine.append_batch([commit])
-            due = self.model.append(wish.aggregate_id, wish.command_id, wish.content, expected)
+            due = self.model.append(wanted.aggregate_id, wanted.command_id, wanted.content, expected)
             self.compare(outcome, due)
         if at_once:
             self.persist()
 
-    def compare(self, outcome: Outcome, due: tuple[int, ...]) -> None:
+    def compare(self, outcome: AppendOutcome, due: tuple[int, ...]) -> None:
         if due[0] == REFUSED:
             assert outcome[0] == REFUSED
             assert isinstance(outcome[1], CommandIdReused)
@@ -143,14 +144,14 @@ class StoreAgainstModel(RuleBasedStateMachine):
             self.store.persist()
         except StorageFull:
             assert self.disk.capacity_bytes is not None
-            self.model.forget_behind(self.store.engine.visible_sequence)
+            self.model.forget_after(self.store.engine.visible_sequence)
             assert self.model.ends_a_commit(len(self.model.events))
         assert self.store.engine.barrier == len(self.model.events)
         self.model.durable = len(self.model.events)
 
     @rule(content=contents, command_id=command_ids, aggregate_id=aggregates)
     def append_the_same_again(self, content: list[NewEvent], command_id: str, aggregate_id: str) -> None:
-        """A client that got no answer sends a command once more."""
+        """Sends a command again, as a client without an answer does."""
         known = self.model.commands.get((aggregate_id, command_id))
         if known is not None:
             (outcome,) = self.store.engine.append_batch([raw(aggregate_id, command_id, *known[2], expected=0)])
@@ -215,15 +216,15 @@ class StoreAgainstModel(RuleBasedStateMachine):
 
     @rule(mode=st.sampled_from(CRASH_MODES), keep_directory=st.booleans())
     def crash(self, mode: CrashMode, keep_directory: bool) -> None:
-        """Nothing of what is pending was written."""
-        self.model.forget_behind(self.model.durable)
+        """Removes all pending commits, of which none was written."""
+        self.model.forget_after(self.model.durable)
         self.restart_after_crash(mode, keep_directory)
         assert self.store.state() == self.model.events
 
     @precondition(lambda self: self.pending)
     @rule(nth=st.integers(1, 12), mode=st.sampled_from(CRASH_MODES), keep_directory=st.booleans())
     def crash_while_writing(self, nth: int, mode: CrashMode, keep_directory: bool) -> None:
-        """Any commits from the first on may be there, each whole or not at all."""
+        """A prefix of the pending commits may exist, each whole or not at all."""
         self.disk.capacity_bytes = None
         self.disk.crash_at(nth)
         try:
@@ -235,7 +236,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
         stored = self.store.engine.visible_sequence
         assert self.model.durable <= stored <= len(self.model.events)
         assert self.model.ends_a_commit(stored)
-        self.model.forget_behind(stored)
+        self.model.forget_after(stored)
         self.model.durable = stored
         assert self.store.state() == self.model.events
 

@@ -1,4 +1,4 @@
-"""Folders: a whole store, its event files, its LMDB directory."""
+"""Describes folders: a whole store, its event files, its LMDB directory."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Final
 
 from eventstore.chunks.header import EVENTS, HEADER_BYTES, ChunkHeader, decode_header
-from eventstore.cli.inspection.facts import Facts, Table, Value, name_of, time_of
+from eventstore.cli.inspection.file_report import FileReport, Table, Value, name_of, time_of
 from eventstore.errors import EventStoreError, FolderRefused
-from eventstore.store.opening import DIRECTORY, ENDING, EVENTS_FOLDER, STORE
-from eventstore.store.verification.folder import held
+from eventstore.store.data_folder import DIRECTORY, ENDING, EVENTS_FOLDER, STORE
+from eventstore.store.verification.folder_survey import held
 
 _COLUMNS = ("file", "state", "first sequence", "last sequence", "commits", "bytes", "created")
 _DATA_FILE: Final = "data.mdb"
@@ -21,32 +21,32 @@ _RECORDS: Final = "records not checked; `eventstore verify` does, or `eventstore
 _ENTRIES: Final = "entries not checked against the indexes; `eventstore verify` does"
 
 
-def describe_data_folder(path: Path, records: int) -> Facts:
-    """A store, by the headers of its files alone."""
-    from eventstore.cli.inspection.documents import describe_document
+def describe_data_folder(path: Path, records: int) -> FileReport:
+    """Describes a store by the headers of its files alone."""
+    from eventstore.cli.inspection.document_files import describe_document
 
     identity = describe_document(path / STORE)
-    facts = Facts("a data folder", {name: identity.fields.get(name) for name in ("store", "format", "created")})
-    facts.damage += [f"{STORE}: {what}" for what in identity.damage]
+    report = FileReport("a data folder", {name: identity.fields.get(name) for name in ("store", "format", "created")})
+    report.damage += [f"{STORE}: {what}" for what in identity.damage]
     try:
         with held(path):
-            facts.fields["in use"] = False
+            report.fields["in use"] = False
     except FolderRefused as refused:
-        facts.fields["in use"] = str(refused.fields["why"]).partition(";")[0].removeprefix("in use ")
+        report.fields["in use"] = str(refused.fields["why"]).partition(";")[0].removeprefix("in use ")
     if (path / EVENTS_FOLDER).is_dir():
         events = describe_events_folder(path / EVENTS_FOLDER, records)
-        facts.fields |= events.fields
-        facts.tables, facts.damage = events.tables, facts.damage + events.damage
+        report.fields |= events.fields
+        report.tables, report.damage = events.tables, report.damage + events.damage
     else:
-        facts.damage.append(f"{EVENTS_FOLDER} is missing")
-    facts.unchecked = _RECORDS
-    facts.fields["directory"] = "there" if (path / DIRECTORY / _DATA_FILE).exists() else "missing; the next start builds it"
-    return facts
+        report.damage.append(f"{EVENTS_FOLDER} is missing")
+    report.unchecked = _RECORDS
+    report.fields["directory"] = "there" if (path / DIRECTORY / _DATA_FILE).exists() else "missing; the next start builds it"
+    return report
 
 
-def describe_events_folder(path: Path, records: int) -> Facts:
-    """The event files, of which the last ones are listed."""
-    facts = Facts("the event files of a store", unchecked=_RECORDS)
+def describe_events_folder(path: Path, records: int) -> FileReport:
+    """Describes the event files, and lists the last of them."""
+    report = FileReport("the event files of a store", unchecked=_RECORDS)
     rows: list[list[Value]] = []
     states: dict[str, int] = {}
     size, last = 0, 0
@@ -54,18 +54,18 @@ def describe_events_folder(path: Path, records: int) -> Facts:
         try:
             header = _header(file)
         except EventStoreError as error:
-            facts.damage.append(f"{file.name}: {error.fields.get('what') or error.fields.get('why') or error.message}")
+            report.damage.append(f"{file.name}: {error.fields.get('what') or error.fields.get('why') or error.message}")
             continue
         states[header.state] = states.get(header.state, 0) + 1
         size += file.stat().st_size
         last = max(last, header.last_sequence)
         ended = (header.last_sequence, header.records) if header.completed else (None, None)
         rows.append([file.name, header.state, header.first_sequence, *ended, file.stat().st_size, time_of(header.created)])
-    facts.fields |= {"event files": len(rows), **states, "events in completed files": last, "bytes": size}
+    report.fields |= {"event files": len(rows), **states, "events in completed files": last, "bytes": size}
     if records and rows:
         shown = rows[-records:]
-        facts.tables.append(Table("files", f"last {len(shown)} of {len(rows)} event files", _COLUMNS, shown))
-    return facts
+        report.tables.append(Table("files", f"last {len(shown)} of {len(rows)} event files", _COLUMNS, shown))
+    return report
 
 
 def _header(path: Path) -> ChunkHeader:
@@ -73,38 +73,38 @@ def _header(path: Path) -> ChunkHeader:
         return decode_header(file.read(HEADER_BYTES), str(path), EVENTS)
 
 
-def describe_directory(path: Path, records: int) -> Facts:
-    """The LMDB directory, read by a child process: a damaged environment can kill whoever reads it."""
-    facts = Facts("the directory (LMDB): aggregate id → where its events are", unchecked=_ENTRIES)
-    facts.fields["bytes"] = (path / _DATA_FILE).stat().st_size
+def describe_directory(path: Path, records: int) -> FileReport:
+    """Describes the LMDB directory. A child process reads it, because a damaged environment can kill its reader."""
+    report = FileReport("the directory (LMDB): aggregate id → where its events are", unchecked=_ENTRIES)
+    report.fields["bytes"] = (path / _DATA_FILE).stat().st_size
     command = [sys.executable, "-m", __name__, str(path), str(records)]
     result = subprocess.run(command, check=False, capture_output=True, stdin=subprocess.DEVNULL)
     if result.returncode:
         last = result.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         died = f"killed by {signal.Signals(-result.returncode).name}" if result.returncode < 0 else last
-        facts.damage.append(f"whoever reads it fails ({died}); `eventstore rebuild` makes it anew")
-        return facts
+        report.damage.append(f"reading it fails ({died}); `eventstore rebuild` rebuilds it")
+        return report
     found = json.loads(result.stdout)
-    facts.fields |= {"aggregates": found["aggregates"], "event files covered": len(found["covered"])}
-    facts.fields["in use, or not closed in order"] = (path / "in-use").exists()
-    facts.tables.append(Table("covers", "covers", ("event file", "checksum", "records end at"), found["covered"][-records:]))
-    facts.tables.append(
+    report.fields |= {"aggregates": found["aggregates"], "event files covered": len(found["covered"])}
+    report.fields["in use, or not closed in order"] = (path / "in-use").exists()
+    report.tables.append(Table("covers", "covers", ("event file", "checksum", "records end at"), found["covered"][-records:]))
+    report.tables.append(
         Table("aggregates", "first aggregates", ("aggregate id", "version", "file: first row + rows"), found["entries"])
     )
-    return facts
+    return report
 
 
 def main(arguments: list[str]) -> int:
-    """The child process: prints what the directory holds as JSON."""
+    """Runs in the child process: prints the contents of the directory as JSON."""
     import lmdb
 
-    from eventstore.store.verification.directory import ReadOnlyDirectory
+    from eventstore.store.verification.check_directory import ReadOnlyDirectory
 
     try:
         directory = ReadOnlyDirectory(Path(arguments[0]))
         covered = [[number, f"{checksum:016x}", end] for number, (checksum, end) in directory.covered().items()]
         entries = [
-            [name_of(key), entry.version, ", ".join(f"{place.file}: {place.first} + {place.rows}" for place in entry.places)]
+            [name_of(key), entry.version, ", ".join(f"{part.file}: {part.first} + {part.rows}" for part in entry.row_ranges)]
             for key, entry in directory.first(int(arguments[1]))
         ]
         print(json.dumps({"aggregates": directory.count(), "covered": covered, "entries": entries}))

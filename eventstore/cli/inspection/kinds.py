@@ -1,4 +1,4 @@
-"""Which kind of file something is: by its content first, by its name where the content is damaged."""
+"""Recognises the kind of a file: by its content, or by its name if the content is damaged."""
 
 from __future__ import annotations
 
@@ -8,27 +8,31 @@ from typing import Final
 
 from eventstore.chunks.folder import DOCUMENT
 from eventstore.chunks.header import MAGIC as CHUNK_MAGIC
-from eventstore.cli.inspection.facts import Facts
+from eventstore.chunks.opening import CUT, LOCK
+from eventstore.cli.inspection.file_report import FileReport
 from eventstore.errors import InvalidArgument
-from eventstore.store.index import MAGIC as INDEX_MAGIC
-from eventstore.store.opening import CUT, DIRECTORY, ENDING, LOCK, STORE
-from eventstore.store.preload import NAME as PRELOAD
-from eventstore.store.sorting import INDEX
+from eventstore.store.data_folder import DIRECTORY, ENDING, STORE
+from eventstore.store.memory.preload import NAME as PRELOAD
+from eventstore.store.sorted.index_format import MAGIC as INDEX_MAGIC
+from eventstore.store.sorted.sorting import INDEX
 
 _TORN_TAIL: Final = re.compile(r"\d{10}-\d+-\d+")
 _LMDB: Final = ("data.mdb", "lock.mdb")
 
 
-def describe(path: Path, records: int) -> Facts:
-    """What the file or folder is and holds; `records`: how many of its records are shown.
+def describe(path: Path, records: int) -> FileReport:
+    """Describes a file or folder, with up to `records` of its records.
 
     Raises:
-        InvalidArgument: it is none of ours.
+        InvalidArgument: it is not a file or folder of a store.
         OSError: it cannot be read.
     """
     if path.is_dir():
         return _describe_folder(path, records)
-    from eventstore.cli.inspection import documents, event_file, folders, index_file
+    from eventstore.cli.inspection import document_files as documents
+    from eventstore.cli.inspection import event_files as event_file
+    from eventstore.cli.inspection import folders
+    from eventstore.cli.inspection import index_files as index_file
 
     with open(path, "rb") as file:
         magic = file.read(8)
@@ -47,10 +51,10 @@ def describe(path: Path, records: int) -> Facts:
         return documents.describe_lock(path)
     if _TORN_TAIL.fullmatch(name) or path.parent.name == CUT:
         return event_file.describe_torn_tail(path, records)
-    raise InvalidArgument(f"{path} is no file of an event store: neither its beginning nor its name is known", field="file")
+    raise InvalidArgument(f"{path} is not a file of an event store: neither its beginning nor its name is known", field="file")
 
 
-def _describe_folder(path: Path, records: int) -> Facts:
+def _describe_folder(path: Path, records: int) -> FileReport:
     from eventstore.cli.inspection import folders
 
     if (path / STORE).exists():

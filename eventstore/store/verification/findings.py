@@ -1,4 +1,4 @@
-"""What a verification finds, and how far it is."""
+"""The findings of a verification, and its progress."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Final
 
 from eventstore.errors import Corrupt, EventStoreError
 
-# A file full of zeros has a million findings, and the first thousand say all there is to know.
+# A file full of zeros has a million findings; the first thousand are enough.
 FINDINGS_MAX: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is not as it was written. `offset`: byte offset in the file; None where it is about the whole file."""
+    """One fault. `offset`: byte offset in the file; None if it concerns the whole file."""
 
     file: str
     offset: int | None
@@ -27,7 +27,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """So many of so many bytes were read; `step` says of what."""
+    """Bytes read, bytes in all, and the current step."""
 
     done_bytes: int
     total_bytes: int
@@ -38,7 +38,7 @@ OnProgress = Callable[[Progress], None]
 
 
 class Findings:
-    """Collects up to `FINDINGS_MAX` findings, and counts the rest. Notes are no faults: what the next start puts right."""
+    """Collects up to `FINDINGS_MAX` findings and counts the rest. Notes are about things that the next start repairs."""
 
     def __init__(self) -> None:
         self.kept: list[Finding] = []
@@ -51,7 +51,7 @@ class Findings:
             self.kept.append(Finding(file, offset, what))
 
     def add_error(self, file: str, error: EventStoreError | OSError) -> None:
-        """What an error says, as a finding."""
+        """Adds an error as a finding."""
         if isinstance(error, Corrupt):
             self.add(str(error.fields["file"]), int(str(error.fields["offset"])), str(error.fields["what"]))
         elif isinstance(error, EventStoreError):

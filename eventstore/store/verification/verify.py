@@ -7,18 +7,18 @@ from pathlib import Path
 
 from eventstore.chunks.files import Files, OsFiles
 from eventstore.errors import FolderRefused
-from eventstore.store.verification.directory import check_directory
-from eventstore.store.verification.event_file import Contents, read_contents
+from eventstore.store.verification.check_aggregates import IndexTable, MemoryTable, Table, check_aggregates
+from eventstore.store.verification.check_commits import check_commits
+from eventstore.store.verification.check_directory import check_directory
+from eventstore.store.verification.check_index import check_index
+from eventstore.store.verification.file_contents import Contents, read_contents
 from eventstore.store.verification.findings import Finding, Findings, OnProgress, Progress
-from eventstore.store.verification.folder import Survey, allow_many_files, held, survey
-from eventstore.store.verification.history import IndexTable, MemoryTable, Table, check_history
-from eventstore.store.verification.index_rows import check_index
-from eventstore.store.verification.order import check_order
+from eventstore.store.verification.folder_survey import Survey, allow_many_files, held, survey
 
 
 @dataclass(slots=True)
-class Verified:
-    """What was checked, and what was found. `findings_total` may exceed what `findings` holds."""
+class VerifyReport:
+    """Totals of a verification and its findings. `findings_total` may exceed the length of `findings`."""
 
     event_files: int = 0
     sorted_files: int = 0
@@ -35,15 +35,15 @@ class Verified:
         return self.findings_total == 0
 
 
-def verify(path: str | Path, on_progress: OnProgress = lambda _: None) -> Verified:
+def verify(path: str | Path, on_progress: OnProgress = lambda _: None) -> VerifyReport:
     """Checks everything in the data folder `path` without changing a byte of it.
 
-    Every file's header, footer and records; sequences and versions without a gap over all files; command ids used once per
-    aggregate; indexes and directory against the records. Servers are kept out meanwhile. Memory: the columns of one file,
-    and of those that are not sorted yet, the aggregates and commits.
+    Checks every file's header, footer and records; that sequences and versions have no gap over all files; that command ids
+    are used once per aggregate; indexes and directory against the records. Keeps servers out meanwhile. Needs memory for the
+    columns of one file, and for the aggregates and commits of unsorted files.
 
     Raises:
-        FolderRefused, Corrupt: there is no store, it is being served, or it is of a newer format.
+        FolderRefused, Corrupt: there is no store, a server uses it, or it has a newer format.
     """
     path = Path(path)
     if not path.is_dir():
@@ -61,13 +61,13 @@ class _Verification:
         self._findings = Findings()
         self._survey: Survey = survey(files, path, self._findings)
         self._on_progress = on_progress
-        self._result = Verified(bytes=self._survey.total_bytes)
+        self._result = VerifyReport(bytes=self._survey.total_bytes)
         self._tables: list[Table] = []
         self._sound_indexes: list[int] = []
         self._damaged: list[int] = []
         self._done_bytes = 0
 
-    def run(self) -> Verified:
+    def run(self) -> VerifyReport:
         numbers, folder, findings = self._survey.numbers, self._survey.folder, self._findings
         before: Contents | None = None
         for number in numbers:
@@ -77,7 +77,7 @@ class _Verification:
         missing = set(range(1, max(numbers, default=0))) - set(numbers)
         self._progress("versions and commands of every aggregate")
         damaged = sorted({*self._damaged, *missing})
-        self._result.aggregates = check_history(folder, self._tables, damaged, findings)
+        self._result.aggregates = check_aggregates(folder, self._tables, damaged, findings)
         self._progress("directory")
         check_directory(self._path, self._sound_indexes, findings)
         self._progress("done")
@@ -90,7 +90,7 @@ class _Verification:
         path = folder.chunk_path(number)
         known_end = self._survey.known_end if number == self._survey.numbers[-1] else None
         contents = read_contents(folder, number, known_end, findings, lambda at: self._progress(path.name, at))
-        check_order(folder, contents, findings)
+        check_commits(folder, contents, findings)
         index = check_index(folder, contents, number in self._survey.indexes, findings)
         self._count(contents)
         if index is not None:
@@ -101,7 +101,7 @@ class _Verification:
         if contents.damaged:
             self._damaged.append(number)
         self._done_bytes += path.stat().st_size
-        return Contents(number, contents.name, contents.header)  # the columns are not kept
+        return Contents(number, contents.name, contents.header)  # without the columns
 
     def _count(self, contents: Contents) -> None:
         result = self._result
@@ -112,7 +112,7 @@ class _Verification:
             result.events += int(contents.ints("commit_count").sum())
 
     def _check_follows(self, before: Contents | None, contents: Contents) -> None:
-        """Whether the sequences of this file begin where those of the file before end."""
+        """Checks that the sequences of this file begin where those of the previous file end."""
         header = contents.header
         if header is None or (before is not None and before.header is None):
             return
@@ -121,7 +121,7 @@ class _Verification:
         else:
             expected = before.header.last_sequence + 1 if before.header.completed else header.first_sequence
         if header.first_sequence != expected:
-            what = f"begins at sequence {header.first_sequence}, {expected} belongs there"
+            what = f"begins at sequence {header.first_sequence}, expected {expected}"
             self._findings.add(contents.name, 0, what)
 
     def _progress(self, step: str, done_bytes: int = 0) -> None:

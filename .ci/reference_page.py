@@ -1,0 +1,112 @@
+"""Writes docs/REFERENCE.md from the declarations: settings, metrics, errors."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "mailbox"))
+
+from eventstore import errors
+from eventstore.metrics import LabelledMetric, Metric
+from eventstore.server.broker.broker_metrics import GROUP_BACKLOG, QUEUE_METRICS
+from eventstore.server.broker.service import BROKER_METRICS
+from eventstore.server.mailbox_metrics import MAILBOX_METRICS
+from eventstore.server.outbox.local_outbox import PUBLISHING_METRICS
+from eventstore.server.prometheus import exported_name
+from eventstore.server.requests.dispatch import DISPATCH_METRICS
+from eventstore.server.requests.subscriptions import SUBSCRIPTION_METRICS
+from eventstore.settings.declaration import DeclaredSetting, settings_by_group
+from eventstore.settings.server import ServerSettings
+from eventstore.store.store_stats import STORE_METRICS
+
+_HEAD = """\
+# Reference
+
+All settings, metrics and errors. Generated from their declarations by `make generate`;
+how to use them: [OPERATIONS](OPERATIONS.md).
+
+## Settings
+
+Of `eventstore serve` and `eventstore work`; [where a value comes from](OPERATIONS.md#settings). The name is the key in the TOML
+file and in `--set`. `eventstore settings` lists them with the values they have, and where each comes from.
+"""
+_METRICS = """\
+## Metrics
+
+`/metrics` exports them. `eventstore stats` and `/health` show the same values under the name without `eventstore_` and
+`_total`, times in microseconds instead of seconds, and some texts besides.
+"""
+_LABELLED_METRICS = """\
+Of each queue and group, once there are topics. Above 1,000 queues they are added up per topic (`queue="all"`),
+above 1,000 topics the rest of them as `topic=":others"`.
+"""
+_ERRORS = """\
+## Errors
+
+The codes are those of the [protocol](PROTOCOL.md); a code is never used again for another error. If an error is *retriable*,
+the same call may succeed later. What to do about each: [OPERATIONS](OPERATIONS.md#when-something-goes-wrong).
+"""
+
+
+def reference_page() -> str:
+    """The page as it must be."""
+    return "\n".join([_HEAD, *_settings(), *_metrics(), _ERRORS, *_errors(), ""])
+
+
+def _settings() -> Iterator[str]:
+    columns = ("name", "flag", "variable", "type", "range", "default", "unit", "meaning")
+    for group, members in settings_by_group(ServerSettings).items():
+        yield f"### {group}\n"
+        yield from _table(columns, map(_setting_row, members))
+
+
+def _metrics() -> Iterator[str]:
+    yield _METRICS
+    groups: tuple[Sequence[Metric[Any]], ...] = (
+        STORE_METRICS, MAILBOX_METRICS, PUBLISHING_METRICS, BROKER_METRICS, DISPATCH_METRICS, SUBSCRIPTION_METRICS,
+    )  # fmt: skip
+    yield from _table(
+        ("metric", "kind", "what", "look at it when"),
+        ((_exported(each), each.kind, each.help, each.watch) for group in groups for each in group if each.kind != "text"),
+    )
+    yield _LABELLED_METRICS
+    yield from _table(
+        ("metric", "kind", "labels", "what"),
+        ((_exported(each), each.kind, ", ".join(each.labels), each.help) for each in (*QUEUE_METRICS, GROUP_BACKLOG)),
+    )
+
+
+def _exported(metric: Metric[Any] | LabelledMetric) -> str:
+    return f"`{exported_name(metric.name)}{'_total' if metric.kind == 'counter' else ''}`"
+
+
+def _setting_row(each: DeclaredSetting) -> tuple[str, ...]:
+    flag = each.flag.replace("/", "`, `")
+    return (
+        f"`{each.name}`", f"`{flag}`", f"`{each.variable}`", each.type_text, each.range_text, f"`{each.default_text}`",
+        each.unit, each.setting.meaning,
+    )  # fmt: skip
+
+
+def _errors() -> Iterator[str]:
+    found = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.EventStoreError)]
+    rows = sorted((kind.code, kind.__name__, kind.retriable, kind.__doc__ or "") for kind in found)
+    yield from _table(
+        ("error", "code", "retriable", "meaning"),
+        ((f"`{name}`", str(code), "yes" if retriable else "", _first_paragraph(text)) for code, name, retriable, text in rows),
+    )
+
+
+def _first_paragraph(text: str) -> str:
+    return " ".join(text.split("\n\n")[0].split())
+
+
+def _table(columns: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> Iterator[str]:
+    yield f"| {' | '.join(columns)} |"
+    yield f"|{' --- |' * len(columns)}"
+    yield from (f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows)
+    yield ""

@@ -1,0 +1,1 @@
+"""What every benchmark uses: subjects, traffic, interleaved measuring, processes, generated stores."""

@@ -1,0 +1,53 @@
+"""Servers and workers of ours as processes, with a client each, for benchmarks that need several of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Final, Self
+
+import eventstore as es
+from benchmarks.peers import Scratch, Server, free_port
+from eventstore.client.blocking.store import BlockingStore
+
+ROOT: Final = Path(__file__).parents[2]
+EXAMPLES: Final = ROOT / "docs" / "examples"
+EVENTSTORE: Final = "eventstore"
+SERVE: Final = ("serve", "--listen", "{listen}", "--data", "{data}")
+_PROCESS_CLOCK: Final = 2  # with a process id it makes what clock_getcpuclockid(3) gives
+
+
+class Process:
+    """A server or worker on a scratch folder, and a client of it. `{listen}` and `{data}` in its command are replaced."""
+
+    def __init__(self, name: str, *command: str) -> None:
+        self._scratch = Scratch(name)
+        listen = f"127.0.0.1:{free_port()}"
+        self.address = f"tcp://{listen}"
+        data = str(self._scratch.path / "data")
+        os.environ["PYTHONPATH"] = os.pathsep.join((str(EXAMPLES), str(ROOT)))
+        program = [sys.executable, "-m", *(part.format(listen=listen, data=data) for part in command)]
+        self._server = Server(program, self._scratch.path)
+        self.store: BlockingStore = es.blocking.connect(self.address, reconnect_timeout=0.5, silence_timeout=120.0)
+
+    def __enter__(self) -> Self:
+        self._server.wait_until_ready(lambda: (self.store.__enter__(), None)[1], (es.ConnectionLost,))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.store.close()
+        self._server.stop()
+        self._scratch.remove()
+
+    def processor_s(self) -> float:
+        """Processor time of all its threads, also of those that have ended."""
+        return time.clock_gettime(~self._server.pid << 3 | _PROCESS_CLOCK)
+
+    def signal(self, number: signal.Signals) -> None:
+        os.kill(self._server.pid, number)
+
+    def figure(self, name: str) -> int:
+        return int(str(self.store.stats()[name]))

@@ -1,0 +1,187 @@
+"""Reports the results of a benchmark: a table for people, a JSON document for programs, and where both are written."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from benchmarks.harness.catalogue import OURS, OWN
+from benchmarks.harness.subject import PAYLOAD, Subject, Workload
+
+RESULTS = Path(__file__).parents[1] / "results"
+
+
+def say(line: str) -> None:
+    """Prints progress to standard error; standard output is for results."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def machine() -> dict[str, object]:
+    """Describes the machine for a JSON document."""
+    return {"cpus": os.cpu_count(), "python": platform.python_version(), "system": platform.platform()}
+
+
+def machine_line() -> str:
+    """Describes the machine in one line."""
+    return f"{os.cpu_count()} CPUs, Python {platform.python_version()}, {platform.system()} {platform.machine()}"
+
+
+def write_results(stem: str, document: str, table: str | None = None, folder: Path = RESULTS) -> list[Path]:
+    """Writes `stem`.json, and `stem`.md if there is a table."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = {folder / f"{stem}.md": table, folder / f"{stem}.json": document + "\n"}
+    for path, text in written.items():
+        if text is not None:
+            path.write_text(text, encoding="utf-8")
+    return [path for path, text in written.items() if text is not None]
+
+
+def figures_table(results: Mapping[str, Mapping[str, float]], title: str) -> str:
+    """Formats figures by name as a table of (title, figure, value)."""
+    lines = [f"| {title} | figure | value |", "| --- | --- | --- |"]
+    for name, figures in results.items():
+        lines += [f"| {name} | {key} | {value:,.{2 if value < 1_000 else 0}f} |" for key, value in figures.items()]
+    return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long to measure: turns per workload and subject, seconds per turn, and seconds for everything together."""
+
+    rounds: int
+    turn_s: float
+    total_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The rates of one subject on one workload, one per round, or why it was not measured."""
+
+    subject: str
+    rates: tuple[float, ...]
+    failure: str | None = None
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.rates)
+
+    @property
+    def spread(self) -> float:
+        """How far the fastest round lies above the slowest one, as a share of the median."""
+        return (max(self.rates) - min(self.rates)) / self.median
+
+
+@dataclass(slots=True)
+class Report:
+    """Everything one benchmark found, ready to be written as a table or as a document."""
+
+    benchmark: str
+    quick: bool
+    pace: Pace
+    subjects: Mapping[str, Subject]
+    skipped: Mapping[str, str]
+    ours: Sequence[str] = OURS
+    results: dict[Workload, dict[str, Result]] = field(default_factory=dict)
+
+    @property
+    def failed(self) -> bool:
+        return any(result.failure for row in self.results.values() for result in row.values())
+
+    def best_durable_peer(self, workload: Workload) -> Result | None:
+        """The fastest of those that are not ours and lose nothing when the power goes."""
+        row = self.results[workload]
+        peers = [row[key] for key in row if key not in self.ours and self.subjects[key].durable and row[key].rates]
+        return max(peers, key=lambda result: result.median, default=None)
+
+    def ratio(self, workload: Workload, key: str = OWN) -> float | None:
+        """The median of a subject as a multiple of the best durable peer's."""
+        best, result = self.best_durable_peer(workload), self.results[workload].get(key)
+        if best is None or result is None or not result.rates:
+            return None
+        return round(result.median / best.median, 3)
+
+
+def markdown(report: Report) -> str:
+    """The table: a row per workload, a column per subject, and how ours compares to the best durable peer."""
+    names = [subject.name + ("" if subject.durable else " (not synced)") for subject in report.subjects.values()]
+    compared = [key for key in report.ours if key in report.subjects]
+    heads = ["workload", *names, *(f"{report.subjects[key].name} to the best durable peer" for key in compared)]
+    lines = [_row(heads), _row(["---"] * len(heads))]
+    for workload, row in report.results.items():
+        cells = [workload.title]
+        cells += [cell(row[key], workload) if key in row else "–" for key in report.subjects]
+        cells += [_comparison(report, workload, key) for key in compared]
+        lines.append(_row(cells))
+    versions = ", ".join(f"{subject.name} {subject.version}" for subject in report.subjects.values())
+    rounds = f"Median of {report.pace.rounds} interleaved rounds (in brackets: fastest minus slowest, as a share of it)"
+    lines += ["", f"{rounds}. {len(PAYLOAD)}-byte payloads. {versions}. {machine_line()}."]
+    lines += [f"\nSkipped: {name}: {reason}" for name, reason in report.skipped.items()]
+    lines += [
+        f"\nFailed: {report.subjects[key].name}, {workload.title}: {result.failure}"
+        for workload, row in report.results.items()
+        for key, result in row.items()
+        if result.failure
+    ]
+    return "\n".join([f"## {report.benchmark}{' (quick)' if report.quick else ''}", "", *lines]) + "\n"
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def cell(result: Result, workload: Workload) -> str:
+    """Formats the median and spread of a result."""
+    if not result.rates:
+        return "failed"
+    return f"{result.median:,.0f} {workload.unit} ({result.spread:.0%})"
+
+
+def _comparison(report: Report, workload: Workload, key: str) -> str:
+    ratio, best = report.ratio(workload, key), report.best_durable_peer(workload)
+    return "–" if ratio is None or best is None else f"{ratio:.2f}× {report.subjects[best.subject].name}"
+
+
+def document(report: Report) -> str:
+    """The same as JSON; rates per second."""
+    content = {
+        "benchmark": report.benchmark,
+        "quick": report.quick,
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+        "rounds": report.pace.rounds,
+        "payload_bytes": len(PAYLOAD),
+        "machine": machine(),
+        "subjects": {
+            key: {"name": subject.name, "version": subject.version, "durable": subject.durable}
+            for key, subject in report.subjects.items()
+        },
+        "skipped": report.skipped,
+        "workloads": [_workload_document(report, workload) for workload in report.results],
+    }
+    return json.dumps(content, indent=2, ensure_ascii=False)
+
+
+def _workload_document(report: Report, workload: Workload) -> dict[str, object]:
+    best = report.best_durable_peer(workload)
+    results: dict[str, object] = {}
+    for key, result in report.results[workload].items():
+        if result.rates:
+            spread, ratio = round(result.spread, 3), report.ratio(workload, key)
+            rates = [round(rate, 1) for rate in result.rates]
+            results[key] = {"rates": rates, "median": round(result.median, 1), "spread": spread, "ratio": ratio}
+        else:
+            results[key] = {"failure": result.failure}
+    return {
+        "name": workload.name,
+        "title": workload.title,
+        "unit": workload.unit,
+        "best_durable_peer": best.subject if best else None,
+        "ratio": report.ratio(workload),
+        "results": results,
+    }

@@ -1,0 +1,197 @@
+"""The protocol of a measured system, and the traffic that is the same for all of them.
+
+The traffic lives here, once, so that no subject can be favoured by a cheaper loop around it: every client appends to its
+own aggregate, connections are made before the clock starts, and all clients start together.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+PAYLOAD = os.urandom(256)
+"""The data of every event. Random, so that no subject gains by compressing it."""
+
+EVENT_TYPE = "Measured"
+READ_AGGREGATE = "order-100"
+"""The aggregate that `read_aggregate_100` replays."""
+
+AGGREGATE_EVENTS = 100
+"""Events per aggregate in the data set of the read workloads."""
+
+CLIENTS_WAIT_S_MAX = 120.0
+"""How long a crowd of clients may take to connect, and again to finish, before the workload counts as stuck."""
+
+
+class Unavailable(Exception):
+    """The subject cannot take part on this machine; the message names the missing part and how to install it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one run of a workload did: `count` events (or replays) in `seconds` of wall-clock time."""
+
+    count: int
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Events (or replays) per second."""
+        return self.count / self.seconds
+
+
+Run = Callable[[int], Measured]
+
+
+class Subject(Protocol):
+    """A system under measurement."""
+
+    @property
+    def name(self) -> str:
+        """How the table calls it."""
+
+    @property
+    def version(self) -> str:
+        """Which release it is; known once started."""
+
+    @property
+    def durable(self) -> bool:
+        """Whether every append is on disk before it is acknowledged. Only durable peers count for the ratio."""
+
+    def start(self) -> None:
+        """Start on a scratch folder and a free loopback port, and return when it answers.
+
+        Raises:
+            Unavailable: something that it needs is not installed, or it did not come up.
+        """
+
+    def stop(self) -> None:
+        """End what `start` began and remove the scratch folder; also after a `start` that failed half way."""
+
+    def workloads(self) -> Mapping[str, Run]:
+        """The workloads it can do, by name; the others are reported as "–". Asked for after `start` and `fill`.
+
+        A run takes a size and returns what it did. The size is the number of appends *per client* for the `append_*`
+        workloads, of replays for `read_aggregate_100`, of passes over the whole data set for `read_all`.
+        """
+
+    def fill(self, events: int) -> None:
+        """Write the data set of the read workloads into the fresh store: exactly `events` events, a multiple of 100.
+
+        It ends with `READ_AGGREGATE`, written as 100 appends of one event; see `fill_through`. Not timed. Returns when
+        the store is in the state in which it would be found on a quiet day (sorted, indexed, checkpointed).
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A row of the table. `smallest` is the size that calibration starts with, and the least a turn is cut down to."""
+
+    name: str
+    title: str
+    unit: str
+    smallest: int = 1
+
+
+class Client(Protocol):
+    """One connection to a subject, used by one thread at a time."""
+
+    def append(self, aggregate_id: str, expected: int, events: int) -> int:
+        """Append `events` events durably in one commit, under a fresh command id, and return the next `expected`.
+
+        `expected` is the condition of an append (a version, a position); 0 for a new aggregate.
+        """
+
+
+def append_workloads(clients: Callable[[int], Sequence[Client]]) -> dict[str, Run]:
+    """The lock-step append workloads on top of `clients(n)`, which returns n connected clients."""
+    return {
+        "append_lockstep_1": lambda appends: lockstep(clients(1), appends, 1),
+        "append_lockstep_64": lambda appends: lockstep(clients(64), appends, 1),
+        "append_batch_100": lambda appends: lockstep(clients(1), appends, 100),
+        "append_batch_1000_x16": lambda appends: lockstep(clients(16), appends, 1000),
+    }
+
+
+def lockstep(clients: Sequence[Client], appends: int, events: int) -> Measured:
+    """Each client appends `appends` times `events` events to a new aggregate, one after the other's answer."""
+
+    def one_client(client: Client) -> None:
+        aggregate_id, expected = uuid.uuid4().hex, 0
+        for _ in range(appends):
+            expected = client.append(aggregate_id, expected, events)
+
+    if len(clients) == 1:
+        started = time.perf_counter()
+        one_client(clients[0])
+        seconds = time.perf_counter() - started
+    else:
+        seconds = _together([partial(one_client, client) for client in clients])
+    return Measured(len(clients) * appends * events, seconds)
+
+
+def _together(works: Sequence[Callable[[], None]]) -> float:
+    """Run each work in its own thread and return the seconds from the common start to the last end.
+
+    Raises the first error of any of them: a rate with refused appends in it is not a rate.
+    """
+    started: list[float] = []
+    errors: list[Exception] = []
+    barrier = threading.Barrier(len(works), action=lambda: started.append(time.perf_counter()))
+
+    def run(work: Callable[[], None]) -> None:
+        try:
+            barrier.wait(CLIENTS_WAIT_S_MAX)
+            work()
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(work,), daemon=True) for work in works]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + CLIENTS_WAIT_S_MAX
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    ended = time.perf_counter()
+    if errors:
+        raise errors[0]
+    if any(thread.is_alive() for thread in threads):
+        raise TimeoutError(f"clients still busy after {CLIENTS_WAIT_S_MAX:.0f} s")
+    return ended - started[0]
+
+
+def fill_through(client: Client, events: int) -> None:
+    """Write the data set of the read workloads through one client; see `Subject.fill`."""
+    if events % AGGREGATE_EVENTS:
+        raise ValueError(f"events must be a multiple of {AGGREGATE_EVENTS}, not {events}")
+    for _ in range(events // AGGREGATE_EVENTS - 1):
+        client.append(uuid.uuid4().hex, 0, AGGREGATE_EVENTS)
+    expected = 0
+    for _ in range(AGGREGATE_EVENTS):
+        expected = client.append(READ_AGGREGATE, expected, 1)
+
+
+def replays(replay: Callable[[], int]) -> Run:
+    """`read_aggregate_100` on top of `replay`, which reads `READ_AGGREGATE` and returns how many events it saw."""
+    return lambda times: Measured(times, _repeated(replay, times, AGGREGATE_EVENTS))
+
+
+def passes(read_all: Callable[[], int], events: int) -> Run:
+    """`read_all` on top of a function that reads everything and returns how many events it saw, of `events` in all."""
+    return lambda times: Measured(times * events, _repeated(read_all, times, events))
+
+
+def _repeated(read: Callable[[], int], times: int, expected: int) -> float:
+    """Seconds for `times` reads. A read that misses events is not a fast read, so every count is checked."""
+    started = time.perf_counter()
+    for _ in range(times):
+        seen = read()
+        if seen != expected:
+            raise ValueError(f"read {seen} events where {expected} were written")
+    return time.perf_counter() - started

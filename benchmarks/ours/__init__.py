@@ -1,0 +1,1 @@
+"""Our own store and broker as subjects."""

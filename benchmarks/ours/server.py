@@ -1,0 +1,135 @@
+"""Our own store as a subject: a real server process, and the blocking client, one connection per client.
+
+`append_pipelined_256` is one call of `append_many` with 256 commits of one event each, as the peer's is one pipeline of 256
+commands: 256 appends on one connection before the first answer is waited for.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+
+import eventstore as es
+from benchmarks.harness.subject import (
+    EVENT_TYPE,
+    PAYLOAD,
+    READ_AGGREGATE,
+    Measured,
+    Run,
+    append_workloads,
+    fill_through,
+    passes,
+    replays,
+)
+from benchmarks.peers import Scratch, Server, free_port
+
+IN_FLIGHT = 256
+_SORTED_SECONDS_MAX = 120.0
+
+
+class _Client:
+    def __init__(self, address: str) -> None:
+        self.store = es.blocking.connect(address)
+        self.store.__enter__()
+
+    def append(self, aggregate_id: str, expected: int, events: int) -> int:
+        batch = [es.NewEvent(EVENT_TYPE, PAYLOAD) for _ in range(events)]
+        return self.store.append(aggregate_id, batch, expected).version
+
+
+class EventStore:
+    name = "eventstore"
+    version = es.__version__
+    durable = True
+
+    def __init__(self) -> None:
+        self._scratch: Scratch | None = None
+        self._server: Server | None = None
+        self._clients: list[_Client] = []
+        self._address = ""
+        self._events_filled = 0
+
+    def start(self) -> None:
+        self._scratch = Scratch("eventstore")
+        self._serve()
+
+    def _serve(self, *options: str) -> None:
+        assert self._scratch is not None
+        folder, listen = self._scratch.path, f"127.0.0.1:{free_port()}"
+        command = [sys.executable, "-m", "eventstore", "serve", "--data", str(folder / "data"), "--listen", listen]
+        self._server = Server([*command, *options], folder)
+        self._address = f"tcp://{listen}"
+        self._server.wait_until_ready(self._probe, (es.ConnectionLost,))
+
+    def _probe(self) -> None:
+        with es.blocking.connect(self._address, reconnect_timeout=0.5) as store:
+            store.stats()
+
+    def stop(self) -> None:
+        for client in self._clients:
+            client.store.__exit__(None, None, None)
+        self._clients.clear()
+        if self._server is not None:
+            self._server.stop()
+        if self._scratch is not None:
+            self._scratch.remove()
+
+    def workloads(self) -> Mapping[str, Run]:
+        return {
+            **append_workloads(self._connected),
+            "append_pipelined_256": self._pipelined,
+            "read_aggregate_100": replays(self._replay),
+            "read_all": passes(self._read_all, self._events_filled),
+        }
+
+    def fill(self, events: int) -> None:
+        """Served once with small event files, so that reads go to sorted files; then with default settings."""
+        assert self._server is not None
+        self._server.stop()
+        self._serve("--file-size-bytes", str(4 * 1024 * 1024))
+        client = _Client(self._address)
+        fill_through(client, events)
+        # Fill up the last event file to complete it, so that everything read next is sorted.
+        self._events_filled = events + self._complete(client)
+        client.store.__exit__(None, None, None)
+
+    def _complete(self, client: _Client) -> int:
+        """Appends to a separate aggregate until all completed files are sorted and one of them holds READ_AGGREGATE."""
+        deadline = time.monotonic() + _SORTED_SECONDS_MAX
+        files = int(str(client.store.stats()["event_files"]))
+        version = 0
+        while int(str(client.store.stats()["event_files"])) == files:
+            version = client.append("filler", version, 1000)
+        while int(str(client.store.stats()["unsorted_files"])) > 1:
+            if time.monotonic() > deadline:
+                raise TimeoutError("sorting has not ended")
+            time.sleep(0.05)
+        return version
+
+    def _connected(self, clients: int) -> Sequence[_Client]:
+        while len(self._clients) < clients:
+            self._clients.append(_Client(self._address))
+        return self._clients[:clients]
+
+    def _pipelined(self, appends: int) -> Measured:
+        store = self._connected(1)[0].store
+        aggregate_id, version = uuid.uuid4().hex, 0
+        started = time.perf_counter()
+        for _ in range(max(1, appends // IN_FLIGHT)):
+            commits = [
+                es.Commit(aggregate_id, [es.NewEvent(EVENT_TYPE, PAYLOAD)], version + place) for place in range(IN_FLIGHT)
+            ]
+            outcomes = store.append_many(commits)
+            version += IN_FLIGHT
+            last = outcomes[-1]
+            if not isinstance(last, es.Committed) or last.version != version:
+                raise ValueError(f"an append was refused: {last}")
+        return Measured(version, time.perf_counter() - started)
+
+    def _replay(self) -> int:
+        return len(list(self._connected(1)[0].store.read(READ_AGGREGATE)))
+
+    def _read_all(self) -> int:
+        return sum(1 for _ in self._connected(1)[0].store.read_all())

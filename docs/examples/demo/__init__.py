@@ -1,0 +1,1 @@
+"""The stories that `make demo` tells, each with a real server on a folder of its own."""

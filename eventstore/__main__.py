@@ -1,0 +1,6 @@
+"""Runs the command line as `python -m eventstore`."""
+
+from eventstore.cli.main import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Consumer groups: members, queue assignment, committed offsets. Independent of the message log."""

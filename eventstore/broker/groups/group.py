@@ -1,0 +1,174 @@
+"""One consumer group: its members, and the assignment of queues to them.
+
+Each rebalance begins a new *generation*, and commits of an older generation are refused: a member that has expired, or whose
+queue has moved, cannot overwrite the commits of its successor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from eventstore.broker.groups.assignment import assign_queues
+from eventstore.broker.groups.offsets_document import Offsets
+from eventstore.broker.topics import Topics
+from eventstore.errors import InvalidArgument, Rebalanced
+from eventstore.fields import shown
+from eventstore.records.consumer_groups import AssignedQueue
+from eventstore.records.tag_filter import parse_tags
+from eventstore.records.topic_names import retry_topic
+
+MEMBERS_MAX: Final = 1_000
+SUBSCRIPTIONS_MAX: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """The queues that a member reads in this generation."""
+
+    generation: int
+    queues: tuple[AssignedQueue, ...]
+
+
+@dataclass(slots=True)
+class Member:
+    """`queues`: its queues by topic. `sent_generation`: the last generation whose assignment was sent to it."""
+
+    id: str
+    topics: dict[str, str | None]
+    last_heartbeat: float
+    sent_generation: int
+    queues: dict[str, list[int]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Group:
+    """A group. `deleted_topics`: topics deleted while the group subscribed to them, with the generation of the deletion.
+
+    `expired`: members whose heartbeat timed out, with the last generation sent to each. One that joins again may still hold
+    messages of a topic that was deleted.
+    """
+
+    name: str
+    generation: int = 0
+    members: dict[str, Member] = field(default_factory=dict)
+    deleted_topics: dict[str, int] = field(default_factory=dict)
+    expired: dict[str, int] = field(default_factory=dict)
+
+    def member(self, member: str, generation: int) -> Member:
+        """Returns the member, whose assignment is of this generation. Raises Rebalanced: it has left or expired."""
+        known = self.members.get(member) if isinstance(member, str) else None
+        if known is None:
+            raise Rebalanced(
+                f"{shown(member)} is no longer a member of group {self.name!r}; join again",
+                group=self.name, member=shown(member), generation=generation,
+            )  # fmt: skip
+        return known
+
+    def reader(self, member: str, generation: int, queues: Iterable[tuple[str, int]]) -> Member:
+        """Returns the member, if these queues are assigned to it in this generation.
+
+        Raises:
+            Rebalanced: the generation is another one, or a queue is not assigned to the member.
+        """
+        known = self.member(member, generation)
+        if generation != self.generation:
+            raise Rebalanced(
+                f"group {self.name!r} is in generation {self.generation}, not {shown(generation)}; "
+                "a heartbeat returns the new assignment",
+                group=self.name, member=member, generation=self.generation,
+            )  # fmt: skip
+        for topic, queue in queues:
+            if queue not in known.queues.get(topic, ()):
+                raise Rebalanced(
+                    f"queue {shown(queue)} of {shown(topic)} is not assigned to {member!r} in generation {generation}",
+                    group=self.name, member=member, generation=generation,
+                )  # fmt: skip
+        return known
+
+    def subscriber(self, topic: str) -> Member | None:
+        """Returns a member that is subscribed to the topic, if there is one."""
+        return next((member for member in self.members.values() if topic in member.topics), None)
+
+    def check_join(self, member: str, topics: Mapping[str, str | None]) -> None:
+        """Checks whether a member of this name may join with these topics and tags.
+
+        Raises:
+            InvalidArgument: the group is full; or other members read the same topic with other tags, which would lose messages.
+        """
+        if member not in self.members and len(self.members) >= MEMBERS_MAX:
+            raise InvalidArgument(
+                f"group {self.name!r} has {MEMBERS_MAX} members, no more are allowed", field="member", limit=MEMBERS_MAX
+            )
+        for other in self.members.values():
+            for topic in topics.keys() & other.topics.keys():
+                if other.id != member and parse_tags(topics[topic]) != parse_tags(other.topics[topic]):
+                    tags = other.topics[topic]
+                    wanted = "every message" if tags is None else f"the tags {tags!r}"
+                    raise InvalidArgument(
+                        f"member {other.id!r} of group {self.name!r} wants {wanted} of {topic!r}; "
+                        "all members must want the same: stop the others first, or use another group",
+                        field="tags",
+                        value=topics[topic],
+                    )
+
+    def expire_before(self, deadline: float) -> list[str]:
+        """Expires members whose last heartbeat was not after `deadline`. Returns their names."""
+        silent = [member.id for member in self.members.values() if member.last_heartbeat <= deadline]
+        for member in silent:
+            self.expired[member] = self.members.pop(member).sent_generation
+        _drop_oldest(self.expired, MEMBERS_MAX)
+        return silent
+
+    def topic_deleted(self, topic: str) -> None:
+        """Notes that the topic was deleted in this generation."""
+        self.deleted_topics[topic] = self.generation
+        _drop_oldest(self.deleted_topics, SUBSCRIPTIONS_MAX)
+
+    def was_recreated(self, member: Member, since: int, topics: Topics) -> bool:
+        """Returns whether a topic of the member was deleted after the generation `since` and exists again."""
+        return any(
+            since < deleted and topic in member.topics and topic in topics.by_name
+            for topic, deleted in self.deleted_topics.items()
+        )
+
+    def rebalance(self, generation: int, offsets: Offsets, topics: Topics) -> None:
+        """Begins a generation: assigns the readable queues of the topics in `offsets` to their subscribers.
+
+        A topic that was deleted and created again is assigned only to members that were sent a generation after the deletion.
+        """
+        self.generation = generation
+        load = dict.fromkeys(self.members, 0)
+        held = {member.id: member.queues for member in self.members.values()}
+        for member in self.members.values():
+            member.queues = {}
+        for topic in sorted(offsets):
+            if topic not in topics.by_name:
+                continue
+            own = topic == retry_topic(self.name)
+            deleted = self.deleted_topics.get(topic, 0)
+            readers = [
+                each.id for each in self.members.values() if own or (topic in each.topics and each.sent_generation >= deleted)
+            ]
+            queues = topics.get(topic).readable
+            assigned = assign_queues(queues, readers, {name: held[name].get(topic, ()) for name in readers}, load)
+            for name, queues_of_member in assigned.items():
+                self.members[name].queues[topic] = queues_of_member
+                load[name] += len(queues_of_member)
+
+    def assignment(self, member: Member, offsets: Offsets) -> Assignment:
+        """Returns the member's assignment in the current generation."""
+        return Assignment(
+            self.generation,
+            tuple(
+                AssignedQueue(topic, queue, offsets[topic][queue], member.topics.get(topic))
+                for topic, queues in sorted(member.queues.items())
+                for queue in queues
+            ),
+        )
+
+
+def _drop_oldest(remembered: dict[str, int], count_max: int) -> None:
+    while len(remembered) > count_max:
+        del remembered[next(iter(remembered))]

@@ -1,0 +1,112 @@
+"""Committed offsets: one for each queue of each topic that a consumer group reads.
+
+An offset moves back only by `reset`, and always lies within its queue. Belongs to one thread. Touches no disk: the owner
+writes `document`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from eventstore.broker.groups.offsets_document import Offsets, OffsetsDocument
+from eventstore.broker.topics import Topics
+
+Bounds: TypeAlias = Callable[[str, int], tuple[int, int]]
+"""(topic, queue) → the offsets that the queue holds: [begin, end)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """An offset after a commit. `clamped`: it differs from the requested one, which was too low or past the end of the log."""
+
+    topic: str
+    queue: int
+    offset: int
+    clamped: bool
+
+
+class GroupOffsets:
+    """The offsets of all groups. `Groups` checks whether a group exists and who may move its offsets."""
+
+    def __init__(self, document: OffsetsDocument, topics: Topics, bounds: Bounds) -> None:
+        self.document = document
+        self._topics = topics
+        self._bounds = bounds
+
+    def of(self, group: str) -> Offsets:
+        """Returns the group's offsets by topic and queue; empty for a new group."""
+        return self.document.groups.get(group, {})
+
+    def begin(self, group: str, topic: str, *, from_end: bool = False) -> None:
+        """Gives each queue that is new to the group an offset. A queue added to a topic later is consumed from its start."""
+        offsets, found = self.document.groups.setdefault(group, {}), self._topics.get(topic)
+        is_new = topic not in offsets
+        queues = offsets.setdefault(topic, {})
+        for queue in found.readable:
+            if queue not in queues:
+                begin, end = self._bounds(topic, queue)
+                queues[queue] = end if from_end and is_new else begin
+                self.document.changed = True
+        for queue in queues.keys() - found.queues.keys():
+            del queues[queue]
+            self.document.changed = True
+
+    def forget_topic(self, group: str, topic: str) -> bool:
+        """Drops the group's offsets in the topic; returns whether it had any."""
+        known = self.of(group).pop(topic, None) is not None
+        self.document.changed = self.document.changed or known
+        return known
+
+    def forget(self, group: str) -> None:
+        """Drops all offsets of a deleted group."""
+        self.document.groups.pop(group, None)
+        self.document.changed = True
+
+    def advance(self, group: str, topic: str, queue: int, offset: int) -> CommittedOffset:
+        """Commits an offset: all messages before it are done."""
+        return self._set(group, topic, queue, offset, least=self.of(group).get(topic, {}).get(queue, 0))
+
+    def reset(self, group: str, topic: str, queue: int, offset: int) -> CommittedOffset:
+        """Sets the offset, backwards as well."""
+        return self._set(group, topic, queue, offset, least=0)
+
+    def _set(self, group: str, topic: str, queue: int, offset: int, *, least: int) -> CommittedOffset:
+        queues = self.document.groups.setdefault(group, {}).setdefault(topic, {})
+        begin, end = self._bounds(topic, queue)
+        low = max(begin, least)
+        now = min(max(offset, low), max(end, low))
+        if queues.get(queue) != now:
+            queues[queue] = now
+            self.document.changed = True
+        return CommittedOffset(topic, queue, now, now != offset)
+
+    def clamp(self) -> list[tuple[str, str, int, int, int]]:
+        """Moves offsets that lie outside their queues into them; returns (group, topic, queue, before, now) for each.
+
+        After a crash, a log with durability `async` may be shorter than the part of it that was consumed.
+        """
+        moved = []
+        for group, topics in self.document.groups.items():
+            for topic in [topic for topic in topics if topic not in self._topics.by_name]:
+                del topics[topic]
+            for topic, queues in topics.items():
+                for queue in queues.keys() - self._topics.get(topic).queues.keys():
+                    del queues[queue]
+                for queue, offset in list(queues.items()):
+                    begin, end = self._bounds(topic, queue)
+                    now = min(max(offset, begin), max(end, begin))
+                    if now != offset:
+                        queues[queue] = now
+                        moved.append((group, topic, queue, offset, now))
+        self.document.changed = self.document.changed or bool(moved)
+        return moved
+
+    def unconsumed(self, topic: str, queue: int, below: int) -> str | None:
+        """Returns a group whose offset in the queue is lower than `below`, if there is one."""
+        for group, topics in self.document.groups.items():
+            offset = topics.get(topic, {}).get(queue)
+            if offset is not None and offset < below:
+                return group
+        return None

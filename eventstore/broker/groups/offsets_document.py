@@ -1,0 +1,99 @@
+"""The offsets document: the committed offsets of all consumer groups as one file, with the previous version as a copy.
+
+It is written about once a second, not with every commit: after a crash, messages of the last second may be delivered again.
+It is also written at opening, with a higher number of starts, so that no generation of a group is ever used twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Final, TypeAlias, cast
+
+from eventstore.chunks.documents import PREVIOUS, Tree, read_tree, write_document
+from eventstore.chunks.files import NO_SPACE, Files
+from eventstore.errors import Corrupt, FolderRefused
+
+GENERATIONS_PER_START: Final = 1 << 20
+Offsets: TypeAlias = dict[str, dict[int, int]]
+"""Topic → queue → the offset of the next message to consume."""
+
+_log = logging.getLogger(__name__)
+
+
+class OffsetsDocument:
+    """Committed offsets by group. `changed`: memory is ahead of the file."""
+
+    def __init__(self, files: Files, path: Path) -> None:
+        self.groups: dict[str, Offsets] = {}
+        self.starts = 0
+        self.changed = False
+        self._files = files
+        self._path = path
+
+    def load(self) -> None:
+        """Loads the document, or the previous copy if the document is damaged.
+
+        Raises:
+            Corrupt, FolderRefused: neither can be read.
+        """
+        try:
+            self._take(self._path)
+        except (Corrupt, FileNotFoundError) as error:
+            copy = self._path.with_name(self._path.name + PREVIOUS)
+            try:
+                self._take(copy)
+            except FileNotFoundError:
+                if isinstance(error, Corrupt):
+                    raise error from None
+                raise FolderRefused(str(self._path), "is missing; restore it. Nothing was changed") from None
+            _log.warning("%s: %s; loaded the previous copy: groups may get messages again", self._path, error)
+
+    def begin(self) -> None:
+        """Counts a start, so that all generations from now on are higher than before."""
+        self.starts += 1
+        try:
+            self.write(self.tree())
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            self.changed = True
+            _log.warning("%s: not written: %s", self._path, error.strerror)
+
+    def tree(self) -> Tree:
+        """Returns a copy of everything, for `write` on another thread."""
+        self.changed = False
+        groups: Tree = {
+            group: {topic: {str(queue): offset for queue, offset in queues.items()} for topic, queues in topics.items()}
+            for group, topics in self.groups.items()
+        }
+        return {"groups": groups, "starts": self.starts}
+
+    def write(self, tree: Tree) -> None:
+        """Writes the document; durable on return. Raises OSError."""
+        write_document(self._files, self._path, tree)
+
+    def _take(self, path: Path) -> None:
+        tree = read_tree(self._files, path)
+        try:
+            starts = tree["starts"]
+            groups = {
+                group: {
+                    topic: {int(queue): _offset(offset) for queue, offset in cast(Tree, queues).items()}
+                    for topic, queues in cast(Tree, topics).items()
+                }
+                for group, topics in cast(Tree, tree["groups"]).items()
+            }
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            raise Corrupt(
+                str(path), 0, f"not a document of offsets ({error!r}); the previous copy is {self._path.name}{PREVIOUS}"
+            ) from None
+        if not isinstance(starts, int):
+            raise Corrupt(str(path), 0, f"not a number of starts; the previous copy is {self._path.name}{PREVIOUS}")
+        self.groups, self.starts = groups, starts
+
+
+def _offset(value: object) -> int:
+    if not isinstance(value, int) or value < 0:
+        raise ValueError(f"{value!r} is not an offset")
+    return value

@@ -1,0 +1,70 @@
+"""Views of consumer groups for operators: groups, members, and offsets by queue."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from eventstore.broker.groups.offsets import Bounds
+from eventstore.broker.groups.registry import Groups
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    name: str
+    generation: int
+    members: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemberView:
+    """`silent_s`: seconds since the last heartbeat."""
+
+    id: str
+    silent_s: float
+    queues: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueView:
+    """A group's committed offset in a queue, which holds [begin, end). `member`: the member it is assigned to, if any."""
+
+    topic: str
+    queue: int
+    offset: int
+    begin: int
+    end: int
+    member: str | None
+
+
+def all_groups(groups: Groups) -> list[GroupView]:
+    """Returns all groups, ordered by name."""
+    return [GroupView(name, group.generation, len(group.members)) for name, group in sorted(groups.by_name.items())]
+
+
+def members_of(groups: Groups, name: str, now: float) -> list[MemberView]:
+    """Returns the members of a group; `now` is on the clock of `groups`. Raises UnknownGroup."""
+    return [
+        MemberView(member.id, max(0.0, now - member.last_heartbeat), sum(map(len, member.queues.values())))
+        for _, member in sorted(groups.get(name).members.items())
+    ]
+
+
+def queues_of(groups: Groups, name: str, bounds: Bounds, skip: int, limit: int) -> tuple[int, list[QueueView]]:
+    """Returns how many queues a group has offsets in, and those after the first `skip`, by topic and number.
+
+    Raises:
+        UnknownGroup
+    """
+    group = groups.get(name)
+    readers = {
+        (topic, queue): member.id
+        for member in group.members.values()
+        for topic, queues in member.queues.items()
+        for queue in queues
+    }
+    offsets = groups.offsets.of(name)
+    places = [(topic, queue) for topic in sorted(offsets) for queue in sorted(offsets[topic])]
+    return len(places), [
+        QueueView(topic, queue, offsets[topic][queue], *bounds(topic, queue), readers.get((topic, queue)))
+        for topic, queue in places[skip : skip + limit]
+    ]

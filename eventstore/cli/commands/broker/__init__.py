@@ -1,0 +1,1 @@
+"""Commands that administer topics, groups and messages."""

@@ -1,0 +1,131 @@
+"""Lists, replays and purges dead letters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from eventstore.cli.terminal.broker_connection import connect_to_broker
+from eventstore.cli.terminal.output import print_json, print_line, print_note, print_table
+from eventstore.cli.terminal.program import Command, command_group
+from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, StoreAddress
+from eventstore.errors import EventStoreError, InvalidArgument, UnknownTopic
+from eventstore.fields import counted
+
+if TYPE_CHECKING:
+    from eventstore.client.blocking.broker import BlockingBroker
+
+deadletter = command_group("deadletter", "Messages that a consumer group could not handle.")
+GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.")]
+_REPLAYED_AT_ONCE: Final = 256
+_PAGE: Final = 1_000
+
+
+@deadletter.command("list", cls=Command)
+def list_(
+    name: GroupName,
+    from_offset: Annotated[int, typer.Option(metavar="N", min=0, help="Begin at this offset among the dead letters.")] = 0,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="List at most this many.")] = 64,
+    as_json: AsJson = False,
+    store: StoreAddress = DEFAULT_STORE,
+) -> None:
+    """List dead letters, each with its origin, failures and reason.
+
+    \b
+    Example:
+      eventstore deadletter list billing
+    """
+    from eventstore.cli.transfer.message_lines import format_message
+
+    with connect_to_broker(store, "deadletter list") as connected:
+        connected.broker.members(name)  # raises if the group does not exist
+        letters = connected.broker.dead_letters(name, from_offset, limit)
+    if as_json:
+        for each in letters:
+            print(format_message(each))
+        return
+    rows = []
+    for each in letters:
+        properties = each.properties
+        origin = f"{properties.get(':origin-topic')}/{properties.get(':origin-queue')}@{properties.get(':origin-offset')}"
+        rows.append((each.queue_offset, origin, each.key, each.tag, properties.get(":failures"), properties.get(":reason")))
+    if rows:
+        print_table(None, ("dead letter", "from", "key", "tag", "failures", "reason"), rows)
+        if len(rows) == limit:
+            print_note(f"there may be more: --from-offset {letters[-1].queue_offset + 1}")
+    else:
+        print_line(f"group {name} has no dead letters" + (f" from offset {from_offset} on" if from_offset else ""))
+
+
+@deadletter.command("replay", cls=Command)
+def replay(
+    name: GroupName,
+    offsets: Annotated[list[int] | None, typer.Argument(metavar="OFFSET", help="The offsets of the dead letters.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All dead letters.")] = False,
+    as_json: AsJson = False,
+    store: StoreAddress = DEFAULT_STORE,
+) -> None:
+    """Deliver dead letters to their group again.
+
+    As if they had never failed. They stay in the list without a mark: replaying them again delivers them again.
+
+    \b
+    Example:
+      eventstore deadletter replay billing 0 3 4
+    """
+    if bool(offsets) == everything:
+        raise InvalidArgument(
+            f"give the offsets of dead letters (`eventstore deadletter list {name}` shows them), or --all", field="offsets"
+        )
+    with connect_to_broker(store, "deadletter replay") as connected:
+        connected.broker.members(name)
+        wanted = _offsets(connected.broker, name) if everything else sorted(set(offsets or []))
+        count = 0
+        try:
+            for start in range(0, len(wanted), _REPLAYED_AT_ONCE):
+                count += connected.broker.replay(name, wanted[start : start + _REPLAYED_AT_ONCE])
+        except EventStoreError as error:
+            error.message += f" ({counted(count, 'dead letter')} before these are being delivered)" if count else ""
+            raise
+    if as_json:
+        print_json({"group": name, "replayed": count})
+        return
+    print_line(f"{counted(count, 'dead letter')} being delivered to group {name} again")
+    if count:
+        print_note(
+            "They stay in the list, and replaying them again delivers them again; "
+            f"`eventstore deadletter purge {name}` empties it"
+        )
+
+
+@deadletter.command("purge", cls=Command)
+def purge(name: GroupName, as_json: AsJson = False, store: StoreAddress = DEFAULT_STORE) -> None:
+    """Delete all dead letters of a group.
+
+    Also those that arrive meanwhile. They cannot be replayed after that.
+
+    \b
+    Example:
+      eventstore deadletter purge billing
+    """
+    with connect_to_broker(store, "deadletter purge") as connected:
+        connected.broker.members(name)
+        topic, count = f"dead:{name}", 0
+        try:
+            count = sum(queue.end - queue.begin for queue in connected.broker.queues(topic))
+            connected.broker.delete_topic(topic)
+        except UnknownTopic:  # there is no dead letter yet, or another purge was faster
+            pass
+    if as_json:
+        print_json({"group": name, "purged": count})
+    else:
+        print_line(f"deleted {counted(count, 'dead letter')} of group {name}")
+
+
+def _offsets(broker: BlockingBroker, name: str) -> list[int]:
+    """Returns the offsets of all dead letters."""
+    found: list[int] = []
+    while page := broker.dead_letters(name, found[-1] + 1 if found else 0, _PAGE):
+        found += [each.queue_offset for each in page]
+    return found

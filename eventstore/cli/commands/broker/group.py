@@ -1,0 +1,163 @@
+"""Lists, shows, resets and deletes consumer groups."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from eventstore.cli.terminal.broker_connection import connect_to_broker
+from eventstore.cli.terminal.output import print_json, print_line, print_note, print_table
+from eventstore.cli.terminal.program import Command, command_group
+from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, StoreAddress, parse_time
+from eventstore.errors import InvalidArgument
+from eventstore.fields import counted
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from eventstore.client.blocking.broker import BlockingBroker
+
+group = command_group("group", "Consumer groups and their progress.")
+GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.")]
+
+
+@group.command("list", cls=Command)
+def list_(as_json: AsJson = False, store: StoreAddress = DEFAULT_STORE) -> None:
+    """List the consumer groups with their backlogs.
+
+    \b
+    Example:
+      eventstore group list
+    """
+    from eventstore.errors import UnknownGroup
+
+    rows = []
+    with connect_to_broker(store, "group list") as connected:
+        for each in connected.broker.groups():
+            try:
+                rows.append((each.name, each.members, each.generation, connected.broker.group(each.name).backlog))
+            except UnknownGroup:  # deleted meanwhile
+                continue
+    columns = ("group", "members", "generation", "backlog")
+    if as_json:
+        print_json([dict(zip(columns, row, strict=True)) for row in rows])
+    elif rows:
+        print_table(None, columns, rows)
+    else:
+        print_line("no consumer groups; the first consumer to join creates one")
+
+
+@group.command("show", cls=Command)
+def show(name: GroupName, as_json: AsJson = False, store: StoreAddress = DEFAULT_STORE) -> None:
+    """Show the progress and the members of a group.
+
+    \b
+    Example:
+      eventstore group show billing
+    """
+    with connect_to_broker(store, "group show") as connected:
+        progress, members = connected.broker.group(name), connected.broker.members(name)
+    if as_json:
+        queues = [{**each._asdict(), "backlog": each.backlog} for each in progress.queues]
+        found = {"group": name, "generation": progress.generation, "backlog": progress.backlog, "queues": queues}
+        print_json({**found, "members": [each._asdict() for each in members]})
+        return
+    print_line(f"{name}: generation {progress.generation}, {counted(progress.backlog, 'message')} to consume")
+    columns = ("topic", "queue", "offset", "begin", "end", "backlog", "member")
+    print_table(None, columns, [(*each[:5], each.backlog, each.member) for each in progress.queues])
+    if members:
+        silent = [(each.name, each.queues, f"{each.silent_ms / 1000:.1f} s ago") for each in members]
+        print_table(None, ("member", "queues", "last heard"), silent)
+
+
+@group.command("reset", cls=Command)
+def reset(
+    name: GroupName,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic it reads.")],
+    queue: Annotated[int | None, typer.Option(metavar="N", min=0, help="Only in this queue. [all]")] = None,
+    to_start: Annotated[bool, typer.Option("--to-start", help="To the first message.")] = False,
+    to_end: Annotated[bool, typer.Option("--to-end", help="After the last message.")] = False,
+    to_offset: Annotated[int | None, typer.Option(metavar="N", min=0, help="To this offset.")] = None,
+    to_time: Annotated[
+        str | None, typer.Option(metavar="TIME", help="To the first message of this time or later, as 2026-01-31T12:00:00Z.")
+    ] = None,
+    as_json: AsJson = False,
+    store: StoreAddress = DEFAULT_STORE,
+) -> None:
+    """Set the offsets of a group in a topic.
+
+    Its members continue from there.
+
+    \b
+    Example:
+      eventstore group reset billing orders --to-time 2026-01-31T12:00:00+01:00
+    """
+    to = _target(to_start, to_end, to_offset, to_time)
+    with connect_to_broker(store, "group reset") as connected:
+        consumed = _topics_of(connected.broker, name)
+        done = connected.broker.reset(name, topic, to, queue=queue)
+    if topic not in consumed:
+        print_note(
+            f"{name} did not read {topic} before: from now on messages are kept until it has consumed them, "
+            f"until `eventstore group delete {name} --topic {topic}`"
+        )
+    if as_json:
+        print_json({"group": name, "topic": topic, "queues": [each._asdict() for each in done]})
+        return
+    for each in done:
+        note = " (the queue does not hold the offset that was asked for)" if each.clamped else ""
+        print_line(f"{name} is at offset {each.offset} of queue {each.queue} of {topic}{note}")
+
+
+def _topics_of(broker: BlockingBroker, group: str) -> set[str]:
+    """Returns the queues in which the group has offsets."""
+    return {each.topic for each in broker.group(group).queues}
+
+
+def _target(to_start: bool, to_end: bool, to_offset: int | None, to_time: str | None) -> str | int | datetime:
+    given: list[str | int | datetime] = []
+    if to_start:
+        given.append("start")
+    if to_end:
+        given.append("end")
+    if to_offset is not None:
+        given.append(to_offset)
+    if to_time is not None:
+        given.append(parse_time("--to-time", to_time))
+    if len(given) != 1:
+        raise InvalidArgument("give one of --to-start, --to-end, --to-offset N and --to-time TIME", field="to")
+    return given[0]
+
+
+@group.command("delete", cls=Command)
+def delete(
+    name: GroupName,
+    topic: Annotated[
+        str | None, typer.Option(metavar="TOPIC", help="Only its offsets in this topic, which it no longer reads.")
+    ] = None,
+    as_json: AsJson = False,
+    store: StoreAddress = DEFAULT_STORE,
+) -> None:
+    """Delete a group that has no consumers.
+
+    Deletes its offsets, its pending retries, and its dead letters.
+
+    \b
+    Example:
+      eventstore group delete billing
+    """
+    with connect_to_broker(store, "group delete") as connected:
+        if topic is None:
+            connected.broker.delete_group(name)
+        else:
+            consumed = _topics_of(connected.broker, name)
+            if topic not in consumed:
+                raise InvalidArgument(
+                    f"group {name} does not read {topic}; it reads {', '.join(sorted(consumed)) or 'nothing'}", field="topic"
+                )
+            connected.broker.forget_topic(name, topic)
+    if as_json:
+        print_json({"group": name, "topic": topic, "deleted": True})
+    else:
+        print_line(f"group {name} is deleted" if topic is None else f"group {name} no longer reads topic {topic}")

@@ -1,0 +1,107 @@
+"""Creates, lists, shows and deletes topics."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from eventstore.cli.terminal.broker_connection import connect_to_broker
+from eventstore.cli.terminal.output import print_json, print_line, print_note, print_table
+from eventstore.cli.terminal.program import Command, command_group
+from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, StoreAddress
+from eventstore.errors import Unconsumed
+from eventstore.fields import counted
+
+topic = command_group("topic", "Topics of the broker.")
+TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
+
+
+@topic.command("create", cls=Command)
+def create(
+    name: TopicName,
+    queues: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="The number of queues. [broker_default_queues of the server]")
+    ] = None,
+    if_missing: Annotated[bool, typer.Option("--if-missing", help="Succeed if the topic exists.")] = False,
+    as_json: AsJson = False,
+    store: StoreAddress = DEFAULT_STORE,
+) -> None:
+    """Create a topic.
+
+    \b
+    Example:
+      eventstore topic create orders --queues 8
+    """
+    with connect_to_broker(store, "topic create") as connected:
+        created = connected.broker.create_topic(name, queues, if_missing=if_missing)
+        count = len(connected.broker.queues(name))
+    if as_json:
+        print_json({"topic": name, "queues": count, "created": created})
+        return
+    print_line(f"topic {name} {'has' if created else 'already exists; it has'} {counted(count, 'queue')}")
+    if queues not in (None, count):
+        print_note(f"not {queues:,}: `eventstore queue add` and `eventstore queue remove` change that")
+
+
+@topic.command("list", cls=Command)
+def list_(as_json: AsJson = False, store: StoreAddress = DEFAULT_STORE) -> None:
+    """List the topics, also those of retries and dead letters.
+
+    \b
+    Example:
+      eventstore topic list --json
+    """
+    with connect_to_broker(store, "topic list") as connected:
+        topics = connected.broker.topics()
+    if as_json:
+        print_json([{"topic": each.name, "queues": each.queues, "open_queues": each.open_queues} for each in topics])
+    elif topics:
+        print_table(None, ("topic", "queues", "open"), [(each.name, each.queues, each.open_queues) for each in topics])
+    else:
+        print_line("no topics; `eventstore topic create NAME` creates one")
+
+
+@topic.command("show", cls=Command)
+def show(name: TopicName, as_json: AsJson = False, store: StoreAddress = DEFAULT_STORE) -> None:
+    """Show the queues of a topic with their messages and rates.
+
+    \b
+    Example:
+      eventstore topic show orders
+    """
+    with connect_to_broker(store, "topic show") as connected:
+        queues = connected.broker.queues(name)
+    if as_json:
+        print_json({"topic": name, "queues": [each._asdict() for each in queues]})
+        return
+    columns = ("queue", "state", "begin", "end", "messages", "written/s", "bytes/s", "read/s", "bytes/s")
+    rows = [(*each[:4], each.end - each.begin, *each[4:]) for each in queues]
+    print_table(None, columns, rows)
+
+
+@topic.command("delete", cls=Command)
+def delete(
+    name: TopicName,
+    ignore_unconsumed: Annotated[
+        bool, typer.Option("--ignore-unconsumed", help="Also delete messages that groups have not consumed.")
+    ] = False,
+    as_json: AsJson = False,
+    store: StoreAddress = DEFAULT_STORE,
+) -> None:
+    """Delete a topic with all its messages.
+
+    \b
+    Example:
+      eventstore topic delete orders
+    """
+    with connect_to_broker(store, "topic delete") as connected:
+        try:
+            connected.broker.delete_topic(name, ignore_unconsumed=ignore_unconsumed)
+        except Unconsumed as error:
+            error.message += "; nothing was deleted. Let it consume them, or use --ignore-unconsumed"
+            raise
+    if as_json:
+        print_json({"topic": name, "deleted": True})
+    else:
+        print_line(f"topic {name} is deleted")

@@ -1,0 +1,1 @@
+"""Commands that append or read events through a server."""

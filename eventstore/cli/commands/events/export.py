@@ -1,0 +1,109 @@
+"""Writes stored events as lines of JSON."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO, cast
+
+import typer
+
+from eventstore.cli.terminal.output import meter, print_note
+from eventstore.cli.terminal.shared_options import DEFAULT_STORE, After, Prefix, StoreAddress, Types
+from eventstore.fields import counted
+
+if TYPE_CHECKING:
+    from eventstore.model import Event
+
+_LINES = 500
+
+
+def export(
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file; packed if it ends in .gz.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    after: After = 0,
+    types: Types = None,
+    prefix: Prefix = None,
+    progress: Annotated[
+        bool | None, typer.Option("--progress/--no-progress", help="Show a progress bar. [on a terminal, with -o]")
+    ] = None,
+    store: StoreAddress = DEFAULT_STORE,
+) -> None:
+    """Write stored events as lines of JSON.
+
+    In the order in which they were appended, up to the last event at the start.
+
+    Importing the result gives equal events; another store assigns other sequence numbers. The file gets its name when
+    it is complete.
+
+    \b
+    Example:
+      eventstore export --prefix order- -o orders.jsonl.gz
+    """
+    from eventstore import blocking
+
+    if output == Path("-"):
+        output = None
+    with (
+        _written(output, force) as file,
+        blocking.connect(store, name="eventstore export") as connected,
+        meter("export", False if output is None and progress is None else progress) as bar,
+    ):
+        last = int(connected.stats()["events"] or 0)
+        count = 0
+        for lines, sequence in _lines(connected.read_all(after, types or None, prefix)):
+            file.write(lines)
+            count += lines.count(b"\n")
+            bar.update(sequence - after, max(last, sequence) - after, f"{count:,} events")
+    if output is not None:
+        print_note(f"{counted(count, 'event')} written to {output}")
+
+
+def _lines(events: Iterator[Event]) -> Iterator[tuple[bytes, int]]:
+    """Yields a few hundred lines at a time, with their last sequence."""
+    from eventstore.cli.transfer.event_lines import format_event
+
+    lines: list[str] = []
+    sequence = 0
+    for event in events:
+        lines.append(format_event(event))
+        sequence = event.sequence
+        if len(lines) >= _LINES:
+            yield ("\n".join(lines) + "\n").encode(), sequence
+            lines.clear()
+    if lines:
+        yield ("\n".join(lines) + "\n").encode(), sequence
+
+
+@contextmanager
+def _written(path: Path | None, force: bool) -> Iterator[BinaryIO]:
+    """Opens standard output, or a file beside `path` that is renamed to it when it is complete."""
+    if path is None:
+        yield sys.stdout.buffer
+        return
+    if path.exists() and not (force and path.is_file()):
+        hint = "--force overwrites it" if path.is_file() else "name a file"
+        raise FileExistsError(errno.EEXIST, f"exists; {hint}", str(path))
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "does not exist; create it first", str(path.parent))
+    temporary = path.with_name(path.name + ".part")
+    try:
+        with open(temporary, "wb") as raw:
+            if path.suffix == ".gz":
+                with gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=6, filename="") as packed:
+                    yield cast(BinaryIO, packed)
+            else:
+                yield raw
+            raw.flush()
+            os.fsync(raw.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

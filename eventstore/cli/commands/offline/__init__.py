@@ -1,0 +1,1 @@
+"""Commands that work on the data folder of a stopped server."""

@@ -1,0 +1,79 @@
+"""Checks a data folder, and lists its faults."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from eventstore.cli.terminal.output import meter, print_error, print_json, print_line
+from eventstore.cli.terminal.shared_options import AsJson, DataFolder
+from eventstore.fields import counted
+
+if TYPE_CHECKING:
+    from eventstore.store.verification import Progress, VerifyReport
+
+_CANNOT_BE_OPENED = 2
+_FINDINGS_SHOWN = 50
+
+
+def verify(
+    data: DataFolder,
+    progress: Annotated[
+        bool | None, typer.Option("--progress/--no-progress", help="Show a progress bar. [on a terminal]")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check a data folder that is not being served.
+
+    Checks all checksums, that versions and sequences have no gaps, that command ids are used once, and indexes and
+    directory against the event files. Changes nothing. The exit code is 0 without faults, 1 with faults, 2 if the
+    folder cannot be opened.
+
+    \b
+    Example:
+      eventstore verify ./data
+    """
+    from eventstore.errors import EventStoreError
+    from eventstore.store.verification import verify
+
+    try:
+        with meter("verify", progress) as bar:
+
+            def on_progress(step: Progress) -> None:
+                bar.update(step.done_bytes, step.total_bytes, step.step)
+
+            verified = verify(data, on_progress)
+    except EventStoreError as error:
+        print_error(error.message)
+        raise typer.Exit(_CANNOT_BE_OPENED) from None
+    except OSError as error:
+        print_error(f"{error.filename or data}: {error.strerror}")
+        raise typer.Exit(_CANNOT_BE_OPENED) from None
+    _print_json(verified) if as_json else _print(verified)
+    if not verified.sound:
+        raise typer.Exit(1)
+
+
+def _print(verified: VerifyReport) -> None:
+    print(
+        f"{counted(verified.events, 'event')} in {counted(verified.commits, 'commit')} of "
+        f"{counted(verified.aggregates, 'aggregate')}, {counted(verified.event_files, 'event file')} "
+        f"({verified.sorted_files:,} sorted)"
+    )
+    for note in verified.notes:
+        print_line(f"  note: {note}")
+    for finding in verified.findings[:_FINDINGS_SHOWN]:
+        print_line(f"  {finding}")
+    if verified.findings_total > _FINDINGS_SHOWN:
+        print(f"  … and {verified.findings_total - _FINDINGS_SHOWN} more (--json shows up to {len(verified.findings)})")
+    print(counted(verified.findings_total, "fault") if verified.findings_total else "no faults")
+
+
+def _print_json(verified: VerifyReport) -> None:
+    findings = [{"file": item.file, "offset": item.offset, "what": item.what} for item in verified.findings]
+    names = ("event_files", "sorted_files", "commits", "events", "aggregates")
+    counts = {name: getattr(verified, name) for name in names}
+    print_json(
+        {"sound": verified.sound, **counts, "faults": verified.findings_total, "findings": findings, "notes": verified.notes}
+    )

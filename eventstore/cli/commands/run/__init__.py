@@ -1,0 +1,1 @@
+"""Commands that run servers, workers and projections."""

@@ -1,0 +1,103 @@
+"""Keeps the table of a projection up to date."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from eventstore.cli.dashboard.projection_progress import ProjectionProgress
+from eventstore.cli.terminal.output import print_note
+from eventstore.cli.terminal.shared_options import DEFAULT_STORE, WAIT_SECONDS, StoreAddress, Wait
+
+if TYPE_CHECKING:
+    from eventstore.domain.projections.projection import Projection
+    from eventstore.domain.projections.targets.base import Target
+    from eventstore.errors import EventStoreError
+
+
+def project(
+    projection: Annotated[str, typer.Option(metavar="MODULE:NAME", help="The projection, such as bank:Balances.")],
+    to: Annotated[str, typer.Option(metavar="TARGET", help="sqlite:FILE or postgresql://USER@HOST/DATABASE.")],
+    store: StoreAddress = DEFAULT_STORE,
+    from_checkpoint: Annotated[
+        bool,
+        typer.Option(
+            "--from-checkpoint",
+            help="Only continue from a checkpoint, such as that of a rebuild; never start at the first event.",
+        ),
+    ] = False,
+    until_caught_up: Annotated[
+        bool, typer.Option("--until-caught-up", help="End after the last event, instead of following.")
+    ] = False,
+    wait: Wait = WAIT_SECONDS,
+    progress: Annotated[
+        bool | None, typer.Option("--progress/--no-progress", help="Show a progress bar. [on a terminal]")
+    ] = None,
+) -> None:
+    """Bring a projection's table up to date and keep it so.
+
+    Continues from the table's checkpoint, or begins with the first event. Every event counts once, even if this is
+    interrupted: SIGTERM and Ctrl-C end it after the batch that is being written. Run it once for each table.
+
+    \b
+    Example:
+      eventstore project --projection bank:Balances --to sqlite:balances.db
+    """
+    import trio
+
+    from eventstore.domain.import_path import load_projection
+    from eventstore.domain.projections.targets.open import target_at
+
+    loaded, target = load_projection(projection), target_at(to)
+    with ProjectionProgress(loaded.name, progress, follows=not until_caught_up) as shown:
+        stopped_by = trio.run(_project, store, wait, loaded, target, from_checkpoint, until_caught_up, shown)
+    shown.conclude()
+    if stopped_by == signal.SIGINT or (until_caught_up and stopped_by is not None):
+        raise KeyboardInterrupt
+
+
+async def _project(
+    address: str,
+    wait_s: float,
+    projection: Projection[Any],
+    target: Target,
+    from_checkpoint: bool,
+    until_caught_up: bool,
+    shown: ProjectionProgress,
+) -> int | None:
+    """Runs the projection. Returns the signal that ended it, if one did."""
+    import trio
+
+    from eventstore.client.aio.wait_for_server import wait_for_server
+    from eventstore.domain.event_batches import last_sequence
+    from eventstore.domain.projections.projector import project
+
+    stopped_by: int | None = None
+
+    async def stop_on_signals(*, task_status: trio.TaskStatus[None]) -> None:
+        nonlocal stopped_by
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            task_status.started()
+            async for number in signals:
+                stopped_by = number
+                nursery.cancel_scope.cancel()
+                return  # a second signal has the operating system's default effect
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(stop_on_signals)
+        nursery.start_soon(shown.redraw)
+        connecting = wait_for_server(address, name="eventstore project", wait_s=wait_s, on_waiting=_say_waiting)
+        async with connecting as store:
+            shown.begin(await last_sequence(store))
+            await project(
+                store, projection, target,
+                until_caught_up=until_caught_up, begins=not from_checkpoint, on_progress=shown.advance,
+            )  # fmt: skip
+        nursery.cancel_scope.cancel()
+    return stopped_by
+
+
+def _say_waiting(error: EventStoreError) -> None:
+    print_note(f"waiting for the store: {error.message}")

@@ -1,0 +1,77 @@
+"""Sends every event to a topic of the broker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from eventstore.cli.terminal.output import meter, print_line
+from eventstore.cli.terminal.settings_options import ConfigFile, offers_settings
+from eventstore.cli.terminal.shared_options import DEFAULT_STORE, WAIT_SECONDS, Wait
+from eventstore.fields import counted
+
+
+@offers_settings("Logs")
+def publish(
+    topic: Annotated[str, typer.Option(metavar="TOPIC", help="The topic; created if it does not exist.")],
+    source: Annotated[
+        str,
+        typer.Option("--from", metavar="tcp://HOST:PORT", envvar="EVENTSTORE_STORE", help="The server with the events."),
+    ] = DEFAULT_STORE,
+    target: Annotated[
+        str | None, typer.Option("--to", metavar="tcp://HOST:PORT", help="The server with the topic. [as --from]")
+    ] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Save the progress in this file, in case retention deletes the whole topic."),
+    ] = None,
+    until_caught_up: Annotated[
+        bool, typer.Option("--until-caught-up", help="End after the last event, instead of following.")
+    ] = False,
+    wait: Wait = WAIT_SECONDS,
+    progress: Annotated[
+        bool | None,
+        typer.Option("--progress/--no-progress", help="Show a progress bar. [on a terminal, with --until-caught-up]"),
+    ] = None,
+    config: ConfigFile = None,
+    **given: object,
+) -> None:
+    """Send every event to a topic of the broker as a message.
+
+    In order, at least once. `eventstore serve --publish TOPIC` does the same inside a server; this is for a broker on another
+    server. It may be stopped and killed at any time, and continues where the topic ends.
+
+    \b
+    Example:
+      eventstore publish --from tcp://127.0.0.1:7701 --to tcp://127.0.0.1:7801 --topic events
+    """
+    from eventstore.server.bootstrap import run_to_end
+    from eventstore.server.logs import configure_logs
+    from eventstore.server.outbox.relay import relay
+    from eventstore.settings.sources import load_settings
+
+    settings = load_settings(config, **given)
+
+    sent, caught_up = 0, False
+
+    async def run() -> None:
+        nonlocal sent
+        sent = await relay(
+            source, target or source, topic, checkpoint,
+            until_caught_up=until_caught_up, wait_s=wait, on_progress=advance,
+        )  # fmt: skip
+
+    with meter("publish", progress if until_caught_up or progress else False) as bar:
+        configure_logs(settings.log_format, settings.log_level)  # in here: the bar makes room for lines on standard error
+
+        def advance(sequence: int, last: int, published: int) -> None:
+            nonlocal caught_up
+            caught_up = sequence >= last
+            bar.update(sequence, max(sequence, last), f"{counted(published, 'event')} published")
+
+        run_to_end(run)
+    print_line(f"{counted(sent, 'event')} published to topic {topic}")
+    if until_caught_up and not caught_up:
+        raise KeyboardInterrupt

@@ -1,0 +1,1 @@
+"""Live views of a server and of a projection's progress."""

@@ -1,0 +1,108 @@
+"""Draws a snapshot of a server as tables, on a terminal or as lines of text."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from eventstore.cli.terminal.output import escaped, shown
+
+if TYPE_CHECKING:
+    from eventstore.cli.dashboard.server_snapshot import Snapshot
+
+_WIDE: Final = 160
+_KIB: Final = 1024
+
+
+def dashboard(snapshot: Snapshot, address: str, *, with_queues: bool) -> RenderableType:
+    """Returns the snapshot as something rich can draw."""
+    parts: list[RenderableType] = [*_headlines(snapshot, address), _topics(snapshot)]
+    if with_queues:
+        parts.append(_queues(snapshot))
+    parts += [_groups(snapshot), _chunks(snapshot)]
+    return Group(*parts)
+
+
+def print_dashboard(snapshot: Snapshot, address: str, *, with_queues: bool) -> None:
+    """Prints the snapshot as lines, cut to the width of a terminal only."""
+    console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False)
+    with console.capture() as captured:
+        console.print(dashboard(snapshot, address, with_queues=with_queues))
+    for line in captured.get().rstrip().splitlines():
+        print(line.rstrip())
+
+
+def _headlines(snapshot: Snapshot, address: str) -> list[Text]:
+    stats = snapshot.stats
+    lines = [
+        f"{address}  events: {shown(stats.get('events'))}  events/s: {_rate(snapshot.events_a_second)}  "
+        f"requests/s: {_rate(snapshot.requests_a_second)}  connections: {shown(stats.get('connections'))}  "
+        f"subscriptions: {shown(stats.get('subscriptions'))}"
+    ]
+    if stats.get("published_sequence"):
+        lines.append(f"published up to sequence {shown(stats['published_sequence'])}, "
+                     f"{shown(stats.get('publish_backlog'))} to go")  # fmt: skip
+    lines += [f"attention: {stats[name]!s}" for name in ("attention", "broker_attention") if stats.get(name)]
+    return [Text(escaped(line)) for line in lines]
+
+
+def _topics(snapshot: Snapshot) -> Table:
+    rows = [
+        (row.topic, row.queues, row.messages, row.written, _bytes(row.written_bytes), row.read, _bytes(row.read_bytes))
+        for row in snapshot.topics
+    ]
+    title = _title("Topics", len(snapshot.topics), snapshot.topics_total)
+    return _table(title, ("topic", "queues", "messages", "written/s", "bytes/s", "read/s", "bytes/s"), rows, 1)
+
+
+def _queues(snapshot: Snapshot) -> Table:
+    rows = [
+        (row.topic, row.state, row.queue, row.begin, row.end, row.written, row.read) for row in snapshot.queues
+    ]  # fmt: skip
+    return _table("Queues", ("topic", "state", "queue", "begin", "end", "written/s", "read/s"), rows, 2)
+
+
+def _groups(snapshot: Snapshot) -> Table:
+    rows = [(row.group, row.members, row.generation, row.backlog, row.dead) for row in snapshot.groups]
+    title = _title("Consumer groups", len(snapshot.groups), snapshot.groups_total)
+    return _table(title, ("group", "members", "generation", "backlog", "dead letters"), rows, 1)
+
+
+def _chunks(snapshot: Snapshot) -> Table:
+    rows = [
+        (each.state, each.number, _bytes(each.size_bytes), each.mapped, each.written, each.read) for each in snapshot.chunks
+    ]
+    return _table("Last chunks", ("state", "chunk", "size", "mapped", "written/s", "read/s"), rows, 1)
+
+
+def _title(what: str, looked_at: int, total: int) -> str:
+    return what if looked_at >= total else f"{what} (the first {looked_at} of {total})"
+
+
+def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], names: int) -> Table:
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for number, name in enumerate(columns):
+        table.add_column(name, justify="left" if number < names else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(escaped(shown(value))) for value in row))
+    return table
+
+
+def _rate(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.0f}"
+
+
+def _bytes(count: int) -> str:
+    """Formats a size with a unit, to keep columns narrow."""
+    size, unit = float(count), "B"
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < _KIB or unit == "GiB":
+            break
+        size /= _KIB
+    return f"{count:,} B" if unit == "B" else f"{size:,.1f} {unit}"

@@ -1,0 +1,85 @@
+"""Shows the progress of a projection: a bar on a terminal, a line from time to time anywhere else."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+from eventstore.cli.terminal.output import meter, print_line, print_note
+from eventstore.fields import counted
+
+if TYPE_CHECKING:
+    from eventstore.cli.terminal.output import Meter
+    from eventstore.domain.projections.projector import Progress
+
+_REDRAW_SECONDS: Final = 0.2
+_LINE_SECONDS: Final = 10.0
+
+
+class ProjectionProgress:
+    """Counts every batch, and redraws at an interval, so that showing progress costs next to nothing."""
+
+    def __init__(self, name: str, bar: bool | None, *, follows: bool) -> None:
+        import sys
+
+        self._name = name
+        self._follows = follows
+        self._drawn = sys.stderr.isatty() if bar is None else bar
+        self._meter: Meter | None = None
+        self._open = ExitStack()
+        self._events = self._rows = self._total = 0
+        self._checkpoint: int | None = None
+        self._caught_up = self._dirty = False
+        self._began = time.monotonic()
+
+    def __enter__(self) -> Self:
+        self._meter = self._open.enter_context(meter(self._name, self._drawn))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._draw()
+        self._open.close()
+
+    def begin(self, total: int) -> None:
+        """Starts the clock. `total`: the sequence of the last event."""
+        self._total, self._began = total, time.monotonic()
+
+    def advance(self, progress: Progress) -> None:
+        """Counts a written batch."""
+        self._events += progress.events
+        self._rows += progress.rows
+        self._checkpoint, self._dirty = progress.checkpoint, True
+        self._total = max(self._total, progress.checkpoint)
+        if progress.caught_up:
+            self._caught_up, self._total = True, progress.checkpoint
+            if self._follows and not self._drawn:
+                print_note(f"{self._name}: caught up at sequence {self._checkpoint}; following (Ctrl-C ends)")
+                self._dirty = False
+
+    async def redraw(self) -> None:
+        """Draws changes until cancelled."""
+        import trio
+
+        while True:
+            await trio.sleep(_REDRAW_SECONDS if self._drawn else _LINE_SECONDS)
+            if self._dirty:
+                self._draw() if self._drawn else print_note(f"{self._name}: {self._words()}")
+                self._dirty = False
+
+    def conclude(self) -> None:
+        """Prints the result to standard output."""
+        if self._checkpoint is not None:
+            print_line(f"{self._name}: {self._words()}; complete up to sequence {self._checkpoint}")
+
+    def _draw(self) -> None:
+        assert self._meter is not None
+        state = "following, " if self._caught_up and self._follows else ""
+        self._meter.update(self._checkpoint or 0, self._total or None, state + self._words())
+
+    def _words(self) -> str:
+        seconds = max(time.monotonic() - self._began, 1e-6)
+        speed = "" if self._caught_up and self._follows else f" ({self._events / seconds:,.0f} events/s)"
+        position = "" if self._caught_up else f", at sequence {self._checkpoint or 0:,} of {self._total:,}"
+        return f"{counted(self._events, 'event')}{speed}, {counted(self._rows, 'row')} written{position}"

@@ -1,0 +1,126 @@
+"""Takes a snapshot of a running server, with a bounded number of requests."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Final
+
+from eventstore.errors import UnknownGroup, UnknownOperation, UnknownTopic
+
+if TYPE_CHECKING:
+    from eventstore.client.blocking.store import BlockingStore
+    from eventstore.client.session.broker_info import ChunkInfo, QueueInfo
+    from eventstore.flat import Scalar
+
+TOPICS_MAX: Final = 50
+GROUPS_MAX: Final = 50
+_CHUNKS_SHOWN: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRow:
+    """A topic, all its queues together. `written` and `read` are messages a second, `…_bytes` bytes a second."""
+
+    topic: str
+    queues: int
+    messages: int
+    written: int
+    written_bytes: int
+    read: int
+    read_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    topic: str
+    queue: int
+    state: str
+    begin: int
+    end: int
+    written: int
+    read: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """`backlog`: messages to consume; `dead`: dead letters that are kept."""
+
+    group: str
+    members: int
+    generation: int
+    backlog: int
+    dead: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The rates are None in the first snapshot. `topics_total` and `groups_total` count also those not listed."""
+
+    stats: dict[str, Scalar]
+    at: float
+    events_a_second: float | None
+    requests_a_second: float | None
+    topics: list[TopicRow]
+    queues: list[QueueRow]
+    groups: list[GroupRow]
+    chunks: list[ChunkInfo]
+    topics_total: int
+    groups_total: int
+
+    def tree(self) -> dict[str, object]:
+        """Returns the snapshot for JSON."""
+        return {
+            "events_a_second": self.events_a_second, "requests_a_second": self.requests_a_second,
+            "topics": [asdict(row) for row in self.topics], "queues": [asdict(row) for row in self.queues],
+            "groups": [asdict(row) for row in self.groups], "chunks": [each._asdict() for each in self.chunks],
+            "topics_total": self.topics_total, "groups_total": self.groups_total, "figures": self.stats,
+        }  # fmt: skip
+
+
+def take_snapshot(store: BlockingStore, before: Snapshot | None) -> Snapshot:
+    """Takes a snapshot. Rates are counted since `before`."""
+    stats, at = store.stats(), time.monotonic()
+    broker = store.broker
+    try:
+        topics, groups = broker.topics(), broker.groups()
+    except UnknownOperation:  # a server without a broker
+        topics, groups = [], []
+    rows: list[TopicRow] = []
+    queue_rows: list[QueueRow] = []
+    dead: dict[str, int] = {}
+    for topic in sorted(topics, key=lambda each: (":" in each.name, each.name))[:TOPICS_MAX]:
+        try:
+            queues = broker.queues(topic.name)
+        except UnknownTopic:  # deleted meanwhile
+            continue
+        rows.append(_topic_row(topic.name, queues))
+        queue_rows += [
+            QueueRow(topic.name, each.queue, each.state, each.begin, each.end, each.written, each.read) for each in queues
+        ]
+        if topic.name.startswith("dead:"):
+            dead[topic.name.removeprefix("dead:")] = rows[-1].messages
+    group_rows: list[GroupRow] = []
+    for group in groups[:GROUPS_MAX]:
+        try:
+            backlog = broker.group(group.name).backlog
+        except UnknownGroup:
+            continue
+        group_rows.append(GroupRow(group.name, group.members, group.generation, backlog, dead.get(group.name, 0)))
+    chunks = broker.chunks()[-_CHUNKS_SHOWN:] if topics else []
+    return Snapshot(
+        stats, at, _rate("events", stats, at, before), _rate("requests", stats, at, before), rows, queue_rows, group_rows,
+        chunks, len(topics), len(groups),
+    )  # fmt: skip
+
+
+def _topic_row(name: str, queues: list[QueueInfo]) -> TopicRow:
+    totals = [sum(column) for column in zip(*(each[4:] for each in queues), strict=True)] or [0, 0, 0, 0]
+    return TopicRow(name, len(queues), sum(each.end - each.begin for each in queues), *totals)
+
+
+def _rate(name: str, stats: dict[str, Scalar], at: float, before: Snapshot | None) -> float | None:
+    now, then = stats.get(name), None if before is None else before.stats.get(name)
+    if before is None or not isinstance(now, int) or not isinstance(then, int) or at <= before.at:
+        return None
+    return max(0, now - then) / (at - before.at)

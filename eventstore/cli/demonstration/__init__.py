@@ -1,1 +1,0 @@
-"""The stories that `make demo` tells, each with a real server on a folder of its own. What they show they also check."""

@@ -1,0 +1,1 @@
+"""How commands talk to the terminal: options, output, usage errors."""

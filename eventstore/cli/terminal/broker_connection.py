@@ -1,0 +1,40 @@
+"""Connects the commands of the broker to a server; the error for an unknown topic or group names the nearest one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from eventstore.errors import EventStoreError, UnknownGroup, UnknownTopic
+
+if TYPE_CHECKING:
+    from eventstore.client.blocking.broker import BlockingBroker
+    from eventstore.client.blocking.store import BlockingStore
+
+
+@contextmanager
+def connect_to_broker(store: str, command: str) -> Iterator[BlockingStore]:
+    """Connects as `command`. A mistyped name is an operator's most frequent error: the message says what to type instead."""
+    from eventstore import blocking
+
+    with blocking.connect(store, name=f"eventstore {command}") as connected:
+        try:
+            yield connected
+        except (UnknownTopic, UnknownGroup) as error:
+            with suppress(EventStoreError):  # the first error is the one to report
+                error.message = _with_next_step(error, connected.broker)
+            raise
+
+
+def _with_next_step(error: UnknownTopic | UnknownGroup, broker: BlockingBroker) -> str:
+    import difflib
+
+    if isinstance(error, UnknownTopic):
+        what, missing, names = "topic", str(error.topic), [each.name for each in broker.topics()]
+        step = "`eventstore topic list` shows all, `eventstore topic create` creates one"
+    else:
+        what, missing, names = "consumer group", str(error.group), [each.name for each in broker.groups()]
+        step = "`eventstore group list` shows all; its first consumer creates a group"
+    near = difflib.get_close_matches(missing, names, 1)
+    return f"there is no {what} {missing!r}; {f'did you mean {near[0]!r}?' if near else step}"

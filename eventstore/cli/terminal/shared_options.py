@@ -1,0 +1,46 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from eventstore.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+DEFAULT_STORE = "tcp://127.0.0.1:7701"
+
+StoreAddress = Annotated[
+    str, typer.Option("--store", metavar="tcp://HOST:PORT", envvar="EVENTSTORE_STORE", help="The address of the server.")
+]
+Wait = Annotated[
+    float,
+    typer.Option("--wait", metavar="SECONDS", min=0, help="How long to try to reach the server; inf: without a limit."),
+]
+WAIT_SECONDS = 30.0  # as long as a client tries to reconnect
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+After = Annotated[int, typer.Option("--after", metavar="SEQUENCE", min=0, help="Only events after this sequence.")]
+Types = Annotated[
+    list[str] | None, typer.Option("--type", metavar="TYPE", help="Only events of this type; may be given several times.")
+]
+Prefix = Annotated[str | None, typer.Option("--prefix", metavar="TEXT", help="Only aggregates whose id begins with this text.")]
+DataFolder = Annotated[Path, typer.Argument(metavar="DATA", help="The data folder of a store.")]
+
+
+def parse_time(option: str, text: str) -> datetime:
+    """Reads a time in ISO 8601 with a zone. Raises InvalidArgument."""
+    from datetime import datetime
+
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidArgument(
+            f"{option} is {text!r}, expected ISO 8601 such as 2026-01-31T12:00:00Z", field=option, value=text
+        ) from None
+    if time.tzinfo is None:
+        raise InvalidArgument(f"{option} {text!r} has no time zone, such as Z or +01:00", field=option, value=text)
+    return time

@@ -1,0 +1,1 @@
+"""Converts events and messages to lines of JSON and back, and imports them."""

@@ -1,0 +1,298 @@
+"""The async client's connection: keeps a session connected to the server as long as the client is open.
+
+One task reads. When the connection ends it reconnects, at once and then at growing intervals; calls wait meanwhile. After the
+reconnect timeout they fail with ConnectionLost, and so do new ones, at once, until an attempt in the background succeeds. A
+second task notices connections that are dead but not closed. Works under trio and asyncio.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from itertools import chain, islice
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import anyio
+import anyio.lowlevel
+from anyio.abc import TaskGroup
+
+from eventstore.allocator import expect_large_buffers
+from eventstore.client.address import Address
+from eventstore.client.aio.link import Link, open_socket
+from eventstore.client.backoff import Backoff
+from eventstore.client.connection_errors import HelloTimeout, connection_lost
+from eventstore.client.options import Options
+from eventstore.client.session.batches import ROWS_PER_TURN, BatchQueue, BatchSlice, Q, R, slices, valid_rows, with_refused
+from eventstore.client.session.calls import Call, PendingRequest
+from eventstore.client.session.session import Session
+from eventstore.errors import Closed, EventStoreError, copy_error
+from eventstore.protocol.broker_requests import Pull
+from eventstore.protocol.declaration import Request
+from eventstore.protocol.handshake import Welcome
+from eventstore.protocol.requests import Ping
+
+G = TypeVar("G")
+T = TypeVar("T")
+
+
+class Connection:
+    """Owns the session. Plain functions never block."""
+
+    def __init__(self, address: Address, options: Options) -> None:
+        expect_large_buffers()
+        self.address = address
+        self.options = options
+        self.session: Session[anyio.Event] = Session(options.name, anyio.Event)
+        self._backoff = Backoff(options.reconnect_timeout)
+        self._link: Link | None = None
+        self._user_tasks: TaskGroup | None = None
+        self._tasks: TaskGroup | None = None
+        self._scope: anyio.CancelScope | None = None  # made when it is opened: `connect` needs no event loop
+        self._closing = False
+        self._closed = Closed(f"the client of {address} was closed")
+        self._unusable: EventStoreError | None = Closed(f"the client of {address} is not open; use `async with`")
+        self._rooms: dict[BatchQueue[anyio.Event, Any, Any], anyio.Event] = {}
+        self._received = 0
+
+    @property
+    def welcome(self) -> Welcome | None:
+        """The server's answer to the hello, while there is a connection."""
+        return self.session.welcome
+
+    async def __aenter__(self) -> Self:
+        """Connects once, and starts the tasks that keep the connection.
+
+        Raises:
+            Closed: it was open before.
+            ConnectionLost: the server cannot be reached.
+            EventStoreError: the server refuses this client.
+        """
+        self._user_tasks = await anyio.create_task_group().__aenter__()
+        try:
+            await self._open(self._user_tasks)
+        except BaseException as error:
+            await self.__aexit__(type(error), error, error.__traceback__)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        self.close()
+        tasks, self._user_tasks = self._user_tasks, None
+        if tasks is None:
+            return None
+        if isinstance(error, Exception):  # kept out of the task group, which would wrap it into an ExceptionGroup
+            await tasks.__aexit__(None, None, None)
+            return None
+        return await tasks.__aexit__(kind, error, trace)
+
+    async def _open(self, tasks: TaskGroup) -> None:
+        if self._closing:
+            raise Closed(f"the client of {self.address} was closed; open another one")
+        scope = self._scope = anyio.CancelScope(shield=True)  # until `close`: a cancelled user may still have something to send
+        try:
+            link = await self._connect()
+        except OSError as error:
+            raise connection_lost(self.address, error) from None
+        self._unusable = None
+        tasks.start_soon(self._run, link, scope)
+
+    def close(self) -> None:
+        """Ends the connection; callers that still wait get Closed."""
+        self._fail_all(self._closed)
+        self._closing = True
+        if self._scope is not None:
+            self._scope.cancel()
+
+    async def aclose(self) -> None:
+        """As `close`, and a checkpoint."""
+        self.close()
+        await anyio.lowlevel.checkpoint()
+
+    # ---- requests
+
+    def add(self, request: PendingRequest) -> None:
+        """Sends a request without waiting for its answer. Raises the error that makes the client unusable, if any."""
+        self.check()
+        self.session.add(request)
+        self.flush()
+
+    def check(self) -> None:
+        """Raises the error that makes the client unusable now, if any."""
+        if self._unusable is not None:
+            raise copy_error(self._unusable)
+
+    def flush(self) -> None:
+        """Sends what may be sent now; the rest is sent when answers have arrived."""
+        if self._link is not None:
+            self._link.write(self.session.data_to_send())
+        for queue in [queue for queue in self._rooms if queue.has_room]:
+            self._rooms.pop(queue).set()
+
+    async def call(self, request: Request, read: Callable[[Call[Any]], T], *, resend: bool = True) -> T:
+        """Sends a request, waits for its answer, and returns the result of `read`.
+
+        `resend`: whether to send the request again if the connection is lost before the answer; otherwise it fails then.
+        """
+        call = Call(request, anyio.Event(), resend=resend)
+        self.add(call)
+        try:
+            await call.done.wait()
+        except BaseException:
+            self.drop(call)
+            raise
+        return read(call)
+
+    def drop(self, call: Call[anyio.Event]) -> None:
+        """Discards the answer of a call when it arrives."""
+        call.wanted = False
+        if isinstance(call.request, Pull):  # the server would wait up to a minute, and limits the number of such pulls
+            self.session.unsubscribe(call)
+            self.flush()
+
+    async def put(self, queue: BatchQueue[anyio.Event, R, Q], row: R) -> Q:
+        """Sends a row in a batch and waits for its outcome; raises the outcome if it is an error."""
+        self.check()
+        if not queue.has_room:
+            await self.wait_for_room(queue)
+        batch, index = queue.add(row)
+        self.flush()
+        await batch.done.wait()
+        outcome = batch.outcome(index)
+        if isinstance(outcome, EventStoreError):
+            raise outcome
+        return outcome
+
+    async def put_many(
+        self,
+        queue: BatchQueue[anyio.Event, R, Q],
+        given: Iterable[G],
+        encode: Callable[[Sequence[G]], Sequence[R | EventStoreError]],
+    ) -> list[Q | EventStoreError]:
+        """Encodes the given items, sends them as rows in order, and returns the outcome of each."""
+        sent: list[tuple[Sequence[R | EventStoreError], list[BatchSlice[anyio.Event, R, Q]]]] = []
+        remaining = iter(given)
+        while group := list(islice(remaining, ROWS_PER_TURN)):
+            if sent:
+                await anyio.lowlevel.checkpoint()
+            encoded = encode(group)
+            queued: list[BatchSlice[anyio.Event, R, Q]] = []
+            for rows, size_bytes in slices(queue.kind, valid_rows(encoded)):
+                await self.wait_for_room(queue)
+                queued.append(queue.add_rows(rows, size_bytes))
+            self.flush()
+            sent.append((encoded, queued))
+        outcomes: list[Q | EventStoreError] = []
+        for encoded, queued in sent:
+            for each in queued:
+                if not each.batch.done.is_set():
+                    await each.batch.done.wait()
+            outcomes += with_refused(encoded, chain.from_iterable(each.outcomes() for each in queued))
+        return outcomes
+
+    async def wait_for_room(self, queue: BatchQueue[anyio.Event, R, Q]) -> None:
+        """Returns when more may be queued. Raises the error that makes the client unusable."""
+        self.check()
+        while not queue.has_room:
+            self.flush()
+            await self._rooms.setdefault(queue, anyio.Event()).wait()
+            self.check()
+
+    # ---- tasks
+
+    async def _run(self, link: Link, scope: anyio.CancelScope) -> None:
+        with scope:
+            try:
+                async with anyio.create_task_group() as self._tasks:
+                    self._tasks.start_soon(self._keep_connected, link)
+                    self._tasks.start_soon(self._watch)
+            finally:
+                link.close()
+                if self.session.fatal is None:
+                    self._fail_all(self._closed)  # callers that still wait would wait forever
+
+    async def _keep_connected(self, link: Link | None) -> None:
+        cause: Exception | None = None
+        while self.session.fatal is None:
+            if link is not None:
+                cause = await self._read(link)
+            link = None
+            self._backoff.lost(time.monotonic())
+            await anyio.sleep(self._backoff.delay_s())
+            try:
+                link = await self._connect()
+            except (OSError, EventStoreError) as error:
+                cause = error
+            if link is None and self._backoff.expired(time.monotonic()):
+                self._fail_all(connection_lost(self.address, cause))
+        self._fail_all(self.session.fatal)
+
+    async def _connect(self) -> Link:
+        """Returns a link whose hello was answered."""
+        link, timeout_s = None, self.options.connect_timeout
+        try:
+            with anyio.fail_after(timeout_s):
+                link = Link(await open_socket(self.address), self._start)
+                try:
+                    await self._greet(link)
+                except BaseException:
+                    link.close()
+                    self.session.disconnected()
+                    raise
+                return link
+        except TimeoutError:
+            raise HelloTimeout(timeout_s) if link is not None else OSError(f"no answer within {timeout_s:g} s") from None
+
+    def _start(self, task: Callable[[], Coroutine[None, None, None]]) -> None:
+        if self._tasks is not None:
+            self._tasks.start_soon(task)
+
+    async def _greet(self, link: Link) -> None:
+        link.write(self.session.connected())
+        while self.session.welcome is None:
+            data = await link.read()
+            if not data:
+                raise OSError("the connection was closed before the hello was answered")
+            self.session.receive(data)
+
+    async def _read(self, link: Link) -> Exception | None:
+        """Reads until the connection ends. Returns the error that ended it, if any."""
+        session = self.session
+        self._link = link
+        if not self._closing:
+            self._unusable = None
+        answered = session.answered
+        self._backoff.connected(time.monotonic())
+        try:
+            self.flush()
+            while not session.drained and (data := await link.read()):
+                self._received += 1
+                session.receive(data)
+                self.flush()
+                if session.answered != answered:
+                    self._backoff.recovered()
+            return None
+        except EventStoreError as error:
+            return error
+        finally:
+            self._link = None
+            link.close()
+            session.disconnected()
+
+    async def _watch(self) -> None:
+        """Drops a connection that stays silent although an answer is due. Pings, so that one always is."""
+        while True:
+            received, link = self._received, self._link
+            if link is not None and self._unusable is None:
+                self.add(Call(Ping(), anyio.Event()))
+            await anyio.sleep(self.options.silence_timeout)
+            if link is not None and link is self._link and received == self._received:
+                link.drop()
+
+    def _fail_all(self, error: EventStoreError) -> None:
+        self._unusable = error
+        self.session.fail(error)
+        while self._rooms:
+            self._rooms.popitem()[1].set()

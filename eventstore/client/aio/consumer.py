@@ -1,0 +1,74 @@
+"""Consumers: the members of consumer groups, for their users."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from types import TracebackType
+from typing import Self
+
+from eventstore.client.aio.connection import Connection
+from eventstore.client.aio.member import Member
+from eventstore.client.consumer.delivery import Delivery, RawBatch
+from eventstore.client.consumer.member_options import MemberOptions
+
+
+class Consumer:
+    """The messages of the queues assigned to this member of a group: `async for message in consumer`.
+
+    Each is a `Delivery`, to be finished by its `done` or `retry`, in any order and on any thread. A message that is not
+    finished is delivered again, to this or another member. After a rebalance, messages of a queue that moved to another member
+    are no longer handed out, and finishing them does nothing. Any number of tasks may iterate over a consumer, but only one
+    thread.
+    """
+
+    def __init__(self, connection: Connection, options: MemberOptions) -> None:
+        self._member = Member(connection, options)
+
+    @property
+    def member(self) -> str:
+        """The name of this member of the group."""
+        return self._member.options.member
+
+    @property
+    def assigned(self) -> list[tuple[str, int]]:
+        """The queues that this member reads now, as (topic, queue)."""
+        return self._member.assigned
+
+    @property
+    def generation(self) -> int | None:
+        """The number of the group's assignment, which grows with each rebalance. None while this is not a member."""
+        return self._member.generation
+
+    async def __aenter__(self) -> Self:
+        """Joins the group.
+
+        Raises:
+            UnknownTopic
+            InvalidArgument: a name or a limit; or other members read a topic with other tags.
+            ConnectionLost
+        """
+        await self._member.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        """Commits the finished messages and leaves the group; unfinished ones are delivered again, to any member."""
+        return await self._member.__aexit__(kind, error, trace)
+
+    def __aiter__(self) -> AsyncIterator[Delivery]:
+        return self._member.deliveries()
+
+    async def __anext__(self) -> Delivery:
+        return await self._member.deliveries().__anext__()
+
+    def batches(self) -> AsyncIterator[RawBatch]:
+        """Returns whole records of one queue at a time, undecoded, to be finished batch by batch: `async for batch in …`.
+
+        A consumer hands out either messages or batches.
+        """
+        return self._member.batches()
+
+    async def some(self) -> Sequence[Delivery]:
+        """Returns one message or more, as many as have arrived, up to a page: for handlers that take many at once."""
+        return await self._member.some()

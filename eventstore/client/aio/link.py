@@ -1,0 +1,118 @@
+"""One TCP connection of the async client: a non-blocking socket, written to by any task and read by one.
+
+Writing is a plain function. The kernel nearly always takes all of the data at once, without a task switch; the rest waits in a
+buffer for a background task, so a cancelled caller never leaves half a frame. The buffer is bounded by what the session allows
+to be in flight.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Callable, Coroutine
+from typing import Final
+
+import anyio
+
+from eventstore.client.address import Address
+
+_RECEIVE_BYTES: Final = 64 * 1024
+_RECEIVE_BYTES_MAX: Final = 1024 * 1024
+
+
+class Link:
+    """A connected socket. `start` starts a background task that ends when the link is closed."""
+
+    def __init__(self, sock: socket.socket, start: Callable[[Callable[[], Coroutine[None, None, None]]], None]) -> None:
+        self._socket = sock
+        self._start = start
+        self._backlog = bytearray()
+        self._receive_bytes = _RECEIVE_BYTES
+
+    def write(self, data: bytes) -> None:
+        """Sends data, or buffers it. Errors of the connection surface in `read`."""
+        if not data:
+            return
+        if self._backlog:
+            self._backlog += data
+            return
+        sent = self._send(data)
+        if sent < len(data):
+            self._backlog += memoryview(data)[sent:]
+            self._start(self._drain)
+
+    def _send(self, data: bytes | bytearray) -> int:
+        try:
+            return self._socket.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            self.drop()
+            return len(data)
+
+    async def _drain(self) -> None:
+        while self._backlog:
+            try:
+                await anyio.wait_writable(self._socket)
+            except (OSError, ValueError, anyio.ClosedResourceError):
+                return  # closed meanwhile; the session sends unanswered requests again on the next connection
+            del self._backlog[: self._send(self._backlog)]
+
+    async def read(self) -> bytes:
+        """Waits for data and returns it; b"" at the end of the connection, for any reason."""
+        try:
+            while True:
+                await anyio.wait_readable(self._socket)
+                with contextlib.suppress(BlockingIOError):
+                    data = self._socket.recv(self._receive_bytes)
+                    full = len(data) == self._receive_bytes
+                    self._receive_bytes = _RECEIVE_BYTES_MAX if full else _RECEIVE_BYTES
+                    return data
+        except (OSError, ValueError, anyio.ClosedResourceError):
+            return b""
+
+    def drop(self) -> None:
+        """Ends the connection; the reading task sees its end."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._backlog.clear()
+        if self._socket.fileno() >= 0:
+            anyio.notify_closing(self._socket)
+            self._socket.close()
+
+
+async def open_socket(address: Address) -> socket.socket:
+    """Returns a connected non-blocking socket; tries each address of the host in turn.
+
+    Raises:
+        OSError: no address could be reached.
+    """
+    found = await anyio.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    problem: OSError = OSError(f"{address.host} has no address")
+    for family, kind, protocol, _, where in found:
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await _connect(sock, where)
+        except OSError as error:
+            sock.close()
+            problem = error
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock
+    raise problem
+
+
+async def _connect(sock: socket.socket, where: tuple[str, int]) -> None:
+    with contextlib.suppress(BlockingIOError):
+        sock.connect(where)
+    await anyio.wait_writable(sock)
+    code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if code:
+        raise OSError(code, os.strerror(code))

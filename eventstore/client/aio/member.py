@@ -1,0 +1,146 @@
+"""A member of a consumer group as its consumer uses it: joins, hands out messages, and leaves. For trio and asyncio."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from types import TracebackType
+from typing import Final, Self, cast
+
+import anyio
+import anyio.lowlevel
+from anyio.abc import TaskGroup
+
+from eventstore.client.aio.connection import Connection
+from eventstore.client.aio.member_tasks import MemberTasks
+from eventstore.client.consumer.delivery import Delivery, DeliveryItem, RawBatch
+from eventstore.client.consumer.member_options import MemberOptions
+from eventstore.errors import Closed, InvalidArgument, copy_error
+
+# A handler that never waits keeps the event loop busy, and the member silent, unless it is made to wait now and then.
+BUSY_SECONDS_MAX: Final = 0.05
+
+
+class Member:
+    """Runs the tasks of a member while it is entered."""
+
+    def __init__(self, connection: Connection, options: MemberOptions) -> None:
+        self.options = options
+        self._tasks = MemberTasks(connection, options)
+        self._state = self._tasks.state
+        self._sequential = options.mode == "sequential"
+        self._group: TaskGroup | None = None
+        self._waiting = 0
+        self._fetching = False
+        self._pause_at = 0.0
+
+    @property
+    def assigned(self) -> list[tuple[str, int]]:
+        """The assigned queues, as (topic, queue)."""
+        return [(window.topic, window.queue) for window in self._state.windows]
+
+    @property
+    def generation(self) -> int | None:
+        """The generation of the assignment."""
+        return self._state.generation
+
+    async def __aenter__(self) -> Self:
+        if self._group is not None or self._tasks.error is not None:
+            raise Closed("a consumer is entered once; make another one")
+        self._group = await anyio.create_task_group().__aenter__()
+        try:
+            await self._tasks.join()
+        except BaseException as error:
+            await self.__aexit__(type(error), error, error.__traceback__)
+            raise
+        self._group.start_soon(self._tasks.report)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        group, self._group = self._group, None
+        assert group is not None
+        self._tasks.close()
+        group.cancel_scope.cancel()
+        try:
+            if error is None or isinstance(error, Exception):  # kept out of the task group, which would wrap it
+                await group.__aexit__(None, None, None)
+                return None
+            return await group.__aexit__(kind, error, trace)
+        finally:
+            await self._tasks.leave()
+
+    def deliveries(self) -> AsyncIterator[Delivery]:
+        """Returns the messages, one by one."""
+        self._start(raw=False)
+        return _Deliveries(self)
+
+    def batches(self) -> AsyncIterator[RawBatch]:
+        """Returns the messages as raw batches."""
+        self._start(raw=True)
+        return _Batches(self)
+
+    async def some(self) -> Sequence[Delivery]:
+        """Returns the messages that have arrived, at least one."""
+        item = await self.next(raw=False)
+        return cast("Sequence[Delivery]", [item, *self._state.ready.take_some()])
+
+    async def next(self, *, raw: bool) -> DeliveryItem:
+        """Waits for the next item and returns it."""
+        self._start(raw)
+        if time.monotonic() >= self._pause_at:
+            await anyio.lowlevel.checkpoint()  # before an item is taken: it would be lost if this were cancelled
+            self._pause_at = time.monotonic() + BUSY_SECONDS_MAX
+        tasks, ready, tracker = self._tasks, self._state.ready, self._tasks.tracker
+        self._waiting += 1
+        tracker.turn_awaited = self._sequential
+        try:
+            while True:
+                changed = tasks.changed
+                if tasks.error is not None:
+                    raise copy_error(tasks.error)
+                item = ready.take()
+                if item is not None:
+                    return item
+                await changed.wait()
+        finally:
+            self._waiting -= 1
+            tracker.turn_awaited = self._sequential and self._waiting > 0
+
+    def _start(self, raw: bool) -> None:
+        """Begins to fetch, with the first use: only then it is known whether messages or batches are wanted."""
+        if self._tasks.error is not None:
+            raise copy_error(self._tasks.error)
+        if self._group is None:
+            raise Closed("the consumer is not open; use `async with`")
+        if not self._fetching:
+            self._fetching = True
+            self._state.raw = raw
+            self._group.start_soon(self._tasks.fetch)
+        elif self._state.raw != raw:
+            raise InvalidArgument("a consumer hands out either messages or batches; make another one", field="batches")
+
+
+class _Deliveries:
+    def __init__(self, member: Member) -> None:
+        self._member = member
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Delivery:
+        member = self._member
+        item = member._state.ready.take() if time.monotonic() < member._pause_at else None
+        return cast(Delivery, item if item is not None else await member.next(raw=False))
+
+
+class _Batches:
+    def __init__(self, member: Member) -> None:
+        self._member = member
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> RawBatch:
+        return cast(RawBatch, await self._member.next(raw=True))

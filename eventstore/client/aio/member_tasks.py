@@ -1,0 +1,287 @@
+"""The two tasks of a consumer group member: one pulls, the other commits and sends heartbeats. For trio and asyncio.
+
+The first keeps a pull in flight while there is room, so that pages travel while others are handled. The second commits
+finished messages once per interval, or sends a heartbeat; it reports failed messages at once, and joins again if the group has
+expired the member.
+
+Transient errors (the server is away, or too busy) are retried forever: a running consumer continues when the server is back,
+under the same name. Any other error ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+import anyio
+
+from eventstore.client.aio.connection import Connection
+from eventstore.client.backoff import Backoff
+from eventstore.client.consumer.commit_window import DeliveryTracker, Window
+from eventstore.client.consumer.member_options import MemberOptions
+from eventstore.client.consumer.member_state import MemberState, PlannedPull, decode_assignment
+from eventstore.client.session.calls import Call
+from eventstore.client.session.results import read_values
+from eventstore.errors import (
+    Closed,
+    EventStoreError,
+    InvalidArgument,
+    Rebalanced,
+    UnknownGroup,
+    UnknownQueue,
+    UnknownTopic,
+)
+from eventstore.flat import Scalar
+from eventstore.protocol.broker_requests import BrokerRequest
+
+# How long a consumer that ends waits for the server to take its last commit.
+LEAVE_SECONDS: Final = 5.0
+# The part of it that is reserved for that commit while failures are still being reported.
+_LAST_COMMIT_SECONDS: Final = 1.0
+# The queue, the topic or the membership is gone: the next heartbeat returns the new assignment.
+_OUTDATED: Final = (Rebalanced, UnknownGroup, UnknownTopic, UnknownQueue)
+_log: Final = logging.getLogger(__name__)
+
+
+class MemberTasks:
+    """`changed`: set and replaced when there may be a message to hand out, or room to pull. `error`: what ended the member."""
+
+    def __init__(self, connection: Connection, options: MemberOptions) -> None:
+        self.tracker = DeliveryTracker()
+        self.state = MemberState(options, self.tracker)
+        self.error: EventStoreError | None = None
+        self.changed = anyio.Event()
+        self._connection = connection
+        self._interval_s = options.commit_interval_s
+        self._pull: tuple[Call[anyio.Event], PlannedPull] | None = None  # in flight
+        self._report_due = anyio.Event()  # there is a failure to report before the interval is over
+        self._reported = anyio.Event()
+        self._leave_by = float("inf")
+        self._reporting = anyio.CancelScope()
+
+    async def join(self) -> None:
+        """Joins the group. Raises the server's error, or ConnectionLost."""
+        self.tracker.wake = _on_this_loop(self._wake)
+        self._assigned(await self._call(self.state.options.join()))
+
+    def close(self) -> None:
+        """Stops pulling and handing out. A report in flight has a few seconds to be answered."""
+        self.end(Closed("the consumer was closed"))
+        self._leave_by = self._reporting.deadline = anyio.current_time() + LEAVE_SECONDS
+
+    async def leave(self) -> None:
+        """Commits the finished messages and leaves the group, as far as that takes no longer than those seconds.
+
+        Call it after `close`, when neither task runs any more.
+        """
+        with anyio.CancelScope(deadline=self._leave_by, shield=True), contextlib.suppress(EventStoreError):
+            if self.state.generation is not None and anyio.current_time() < self._leave_by:
+                await self._report_last()
+        with anyio.CancelScope(deadline=self._leave_by, shield=True), contextlib.suppress(EventStoreError):
+            await self._call(self.state.options.leave())  # sent even if the time is too short for the answer
+        self.state.left()
+        self.tracker.close()
+
+    async def _report_last(self) -> None:
+        try:
+            await self._report_and_commit()
+        except _OUTDATED:
+            await self._heartbeat()  # the queues that stayed are committed in the current generation
+            await self._report_and_commit()
+
+    def end(self, error: EventStoreError) -> None:
+        """Stops pulling and handing out; callers that ask for more get the error."""
+        if self.error is None:
+            self.error = error
+        self._drop_pull()
+        self._wake()
+
+    def _wake(self) -> None:
+        """Wakes the tasks that wait for a change. The tracker may be locked."""
+        if self._pull is not None:
+            call, pull = self._pull
+            if pull.skipped and not call.done.is_set() and self.state.has_room_again(pull):
+                self._drop_pull()
+        changed, self.changed = self.changed, anyio.Event()
+        changed.set()
+        if self.tracker.failures:
+            self._report_due.set()
+
+    def _assigned(self, values: Sequence[Scalar]) -> None:
+        if self.state.assigned(*decode_assignment(values)):
+            self._drop_pull()
+        self._wake()
+
+    def _drop_pull(self) -> None:
+        """Ends a pull in flight that is out of date."""
+        if self._pull is not None:
+            (call, _), self._pull = self._pull, None
+            self._connection.drop(call)
+            call.done.set()
+
+    async def _call(self, request: BrokerRequest) -> Sequence[Scalar]:
+        return await self._connection.call(request, read_values)
+
+    async def _repeat(self, step: Callable[[], Awaitable[None]]) -> None:
+        """Repeats a step forever; retries transient errors, and ends the member with any other."""
+        backoff = Backoff(float("inf"))
+        while self.error is None:
+            try:
+                await step()
+                backoff.recovered()
+            except EventStoreError as error:
+                if not error.retriable or self._connection.session.fatal is not None:
+                    self.end(error)
+                    return
+                backoff.lost(time.monotonic())
+                await anyio.sleep(backoff.delay_s())
+            except Exception as error:  # raised from here, it would reach the user in an exception group
+                _log.exception("a bug ended the consumer %s", self.state.options.member)
+                self.end(EventStoreError(f"the consumer failed: {type(error).__name__}: {error}; make another one"))
+
+    # ---- pulling
+
+    async def fetch(self) -> None:
+        """Pulls until it is cancelled, or an error ends the member."""
+        await self._repeat(self._fetch_once)
+
+    async def _fetch_once(self) -> None:
+        changed, reported = self.changed, self._reported
+        if self._pull is None and not self._send_pull():
+            await changed.wait()
+            return
+        assert self._pull is not None
+        call, pull = self._pull
+        await call.done.wait()
+        if self._pull is None or self._pull[0] is not call:
+            return  # dropped
+        self._pull = None
+        try:
+            answer = call.messages()
+        except _OUTDATED:
+            await reported.wait()  # pulling again at once would be refused again and again
+            return
+        self.state.received(pull, answer)
+        try:
+            self._send_pull()  # travels while this answer is decoded
+        finally:
+            self.state.decode()
+            self._wake()
+
+    def _send_pull(self) -> bool:
+        """Returns whether there was something to pull, and room."""
+        self.tracker.room_awaited = True  # set before looking, so that messages finished meanwhile wake this task
+        pull = self.state.next_pull()
+        if pull is None:
+            return False
+        self.tracker.room_awaited = bool(pull.skipped)
+        call = Call(pull.request, anyio.Event())
+        self._connection.add(call)
+        self._pull = call, pull
+        return True
+
+    # ---- reporting
+
+    async def report(self) -> None:
+        """Commits, reports failures and sends heartbeats until it is cancelled, or an error ends the member."""
+        await self._repeat(self._report_once)
+
+    async def _report_once(self) -> None:
+        with anyio.move_on_after(self._interval_s):
+            await self._report_due.wait()
+        self._report_due = anyio.Event()
+        try:
+            await self._report_to_the_end()
+        except _OUTDATED:
+            await self._renew_assignment()
+            with contextlib.suppress(*_OUTDATED):  # the next time is soon enough
+                await self._report_to_the_end()
+        reported, self._reported = self._reported, anyio.Event()
+        reported.set()
+
+    async def _report_to_the_end(self) -> None:
+        """As `_report_and_commit`, but also finishes if this task is cancelled meanwhile: `leave` has limited time, and would
+        report a failure again whose answer was not awaited.
+        """
+        with anyio.CancelScope(deadline=self._leave_by, shield=True) as self._reporting:
+            await self._report_and_commit()
+
+    async def _report_and_commit(self) -> None:
+        """Reports failures, and commits even if a report was refused, since a failed message holds back only itself."""
+        try:
+            await self._report_failures()
+        except _OUTDATED:
+            raise
+        except EventStoreError:
+            await self._commit()
+            raise
+        await self._commit()
+
+    async def _report_failures(self) -> None:
+        """Reports failures; sends heartbeats between reports that take long."""
+        sent = time.monotonic()
+        for reason, places in self.state.failures():
+            if anyio.current_time() > self._leave_by - _LAST_COMMIT_SECONDS:
+                break
+            await self._report_failure(reason, places)
+            if time.monotonic() >= sent + self._interval_s:  # each reason is a request: many would silence the member
+                await self._commit()
+                sent = time.monotonic()
+
+    async def _commit(self) -> None:
+        """Commits the finished messages, or sends a heartbeat if there are none."""
+        silent = True
+        for request, moved in self.state.commits():
+            await self._call(request)
+            self.state.committed(moved)
+            silent = False
+        if silent:
+            await self._heartbeat()
+
+    async def _report_failure(self, reason: str, places: list[tuple[Window, int]]) -> None:
+        places = [place for place in places if not place[0].closed]  # by a heartbeat between two reports
+        if not places:
+            return
+        try:
+            await self._call(self.state.failure_report(reason, places))
+        except InvalidArgument as error:
+            if error.fields.get("field") != "offset":
+                raise
+            if len(places) > 1:  # one was deleted with its chunk: it cannot be redelivered, and must not stop the others
+                for place in places:
+                    await self._report_failure(reason, [place])
+                return
+        self.state.reported(places)
+
+    async def _heartbeat(self) -> None:
+        values = await self._call(self.state.heartbeat())
+        if values:
+            self._assigned(values)
+
+    async def _renew_assignment(self) -> None:
+        """Asks for the current assignment; joins again if the group has expired the member."""
+        if self.state.generation is not None:
+            try:
+                await self._heartbeat()
+            except (Rebalanced, UnknownGroup):
+                self.state.expelled()
+        if self.state.generation is None:
+            await self.join()
+
+
+def _on_this_loop(wake: Callable[[], None]) -> Callable[[], object]:
+    """Returns a function that calls `wake` in this thread and event loop, now or soon, from any thread."""
+    home = threading.get_ident()
+    trio = sys.modules.get("trio")
+    post: Callable[[Callable[[], None]], object]  # anyio's equivalent waits for the call, which the locked tracker forbids
+    if trio is not None and trio.lowlevel.in_trio_run():
+        post = trio.lowlevel.current_trio_token().run_sync_soon
+    else:
+        post = asyncio.get_running_loop().call_soon_threadsafe
+    return lambda: wake() if threading.get_ident() == home else post(wake)

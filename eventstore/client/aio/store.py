@@ -1,0 +1,235 @@
+"""The event store over the network: appends, commands, reads and subscriptions; topics and consumers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Self
+
+from eventstore.client.address import parse_address
+from eventstore.client.aio.broker import NetworkBroker
+from eventstore.client.aio.connection import Connection
+from eventstore.client.aio.consumer import Consumer
+from eventstore.client.aio.streams import EventStream, SubscriptionStream, open_read, open_subscription
+from eventstore.client.aio.topic import NetworkTopic
+from eventstore.client.consumer.member_options import (
+    COMMIT_INTERVAL_S,
+    HOLD_BYTES,
+    HOLD_MESSAGES,
+    PULL_BYTES,
+    PULL_MESSAGES,
+    PULL_WAIT_S,
+    Mode,
+    Topics,
+    member_options,
+)
+from eventstore.client.options import Options
+from eventstore.client.session.command_rows import encode_command, encode_commands
+from eventstore.client.session.results import read_command, read_stats, read_version
+from eventstore.client.session.subscription import Subscription
+from eventstore.errors import ConnectionLost, EventStoreError
+from eventstore.flat import Scalar
+from eventstore.model import Commit, Committed, ExpectedVersion, NewEvent, Unchanged
+from eventstore.protocol.requests import FindCommand, Stats, Version
+from eventstore.records.cursors import AggregateCursor, LogCursor
+from eventstore.records.event_filter import event_filter
+from eventstore.records.raw_commit import CommitResult, encode_commit, encode_commits
+
+
+def connect(
+    address: str,
+    *,
+    connect_timeout: float = 5.0,
+    reconnect_timeout: float = 30.0,
+    silence_timeout: float = 20.0,
+    name: str = "eventstore-python",
+) -> NetworkStore:
+    """Returns the store of the server at tcp://host:port, for use in `async with`.
+
+    Args:
+        connect_timeout: seconds for one attempt to connect.
+        reconnect_timeout: how many seconds calls wait for a lost connection to come back before they raise ConnectionLost.
+        silence_timeout: how many seconds a connection may be silent while an answer is due before it counts as lost.
+        name: shown in the server's log.
+
+    Raises:
+        InvalidArgument: a malformed address or a negative timeout; entering it raises ConnectionLost and others.
+    """
+    return NetworkStore(address, Options(connect_timeout, reconnect_timeout, silence_timeout, name))
+
+
+class NetworkStore:
+    """A store in another process. Tasks may share one, and their appends travel together; threads may share a blocking one,
+    and their calls take turns.
+
+    A call that is cancelled, or ended by the exception of a signal handler (Ctrl-C, an alarm), may or may not have been carried
+    out; an append's command id settles it. The exception of a handler also closes the connection: what other threads wait for
+    fails with ConnectionLost, and the next call connects again.
+    """
+
+    def __init__(self, address: str, options: Options) -> None:
+        self._connection = Connection(parse_address(address), options)
+
+    async def __aenter__(self) -> Self:
+        await self._connection.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return await self._connection.__aexit__(kind, error, trace)
+
+    async def aclose(self) -> None:
+        """Ends the connection. Callers that wait for an answer get Closed."""
+        await self._connection.aclose()
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection now. Without one, calls wait until it is back, or the reconnect timeout is over."""
+        return self._connection.welcome is not None
+
+    @property
+    def store_uuid(self) -> bytes:
+        """The store that answers at this address. Raises ConnectionLost while not connected."""
+        welcome = self._connection.welcome
+        if welcome is None:
+            raise ConnectionLost("the store is not connected")
+        return welcome.store
+
+    # ---- writing
+
+    async def append(
+        self,
+        aggregate_id: str,
+        events: Sequence[NewEvent],
+        expected_version: ExpectedVersion,
+        command_id: str | None = None,
+        timestamp: int | datetime | None = None,
+    ) -> Committed:
+        """Appends the events as one commit, which is durable when this returns.
+
+        Raises:
+            VersionConflict: the aggregate is at another version than `expected_version`.
+            CommandIdReused: the command id was used for other content.
+            InvalidArgument: a limit is broken; nothing was sent.
+            ConnectionLost: the server did not come back in time; append again with the same command id to find out.
+        """
+        commit = encode_commit(aggregate_id, events, expected_version, command_id, timestamp)
+        return await self._connection.put(self._connection.session.appends, commit)
+
+    async def append_many(self, commits: Iterable[Commit]) -> list[CommitResult]:
+        """Appends each commit, whole or not at all, in this order. Returns Committed or an error for each."""
+        return await self._connection.put_many(self._connection.session.appends, commits, encode_commits)
+
+    async def send(self, command: object, command_id: str | None = None) -> Committed | Unchanged:
+        """Has the domain handle a command; its changes are durable when this returns.
+
+        `command`: an object of a class of commands, or a `RawCommand`.
+
+        Raises:
+            Rejected: the domain rejects it; HandlerFailed: its handler raised something else.
+            UnknownCommand, PayloadInvalid: the server's domain does not know the command, or a field does not fit.
+            InvalidArgument: a limit is broken; nothing was sent.
+            ConnectionLost: the server did not come back in time; send again with the same command id to find out.
+        """
+        return await self._connection.put(self._connection.session.sends, encode_command(command, command_id))
+
+    async def send_many(self, commands: Iterable[object | tuple[object, str]]) -> list[Committed | Unchanged | EventStoreError]:
+        """Sends commands, or pairs of a command and its id. Returns the outcome of each.
+
+        Commands to one aggregate are handled in this order.
+        """
+        return await self._connection.put_many(self._connection.session.sends, commands, encode_commands)
+
+    # ---- reading
+
+    def read(
+        self,
+        aggregate_id: str,
+        from_version: int = 1,
+        to_version: int | None = None,
+        backwards: bool = False,
+        limit: int | None = None,
+    ) -> EventStream:
+        """Returns the aggregate's events in order of version, both ends inclusive; none if it does not exist."""
+        return open_read(self._connection, AggregateCursor(aggregate_id, from_version, to_version, backwards, limit))
+
+    def read_all(
+        self,
+        after: int = 0,
+        types: Iterable[str] | None = None,
+        aggregate_prefix: str | None = None,
+        limit: int | None = None,
+        from_time: int | datetime | None = None,
+        to_time: int | datetime | None = None,
+    ) -> EventStream:
+        """Returns the events after sequence `after`, in commit order, that pass every filter; ends at the last one stored.
+
+        Times are microseconds since 1970 or aware datetimes, both ends inclusive.
+        """
+        return open_read(self._connection, LogCursor(after, limit, types, aggregate_prefix, from_time, to_time))
+
+    def subscribe(
+        self, after: int = 0, types: Iterable[str] | None = None, aggregate_prefix: str | None = None
+    ) -> SubscriptionStream:
+        """As `read_all`, but continues with new events as they are appended; CaughtUp comes once, between the two."""
+        return open_subscription(self._connection, Subscription(after, event_filter(types, aggregate_prefix)))
+
+    async def version(self, aggregate_id: str) -> int:
+        """Returns the version of the aggregate's last event; 0 if it does not exist."""
+        return await self._connection.call(Version(aggregate_id), read_version)
+
+    async def find_command(self, aggregate_id: str, command_id: str) -> Committed | None:
+        """Returns what a command was committed as; None if it was never appended."""
+        return await self._connection.call(FindCommand(aggregate_id, command_id), read_command)
+
+    async def stats(self) -> dict[str, Scalar]:
+        """Returns the server's figures, by name."""
+        return await self._connection.call(Stats(), read_stats)
+
+    # ---- messages
+
+    @property
+    def broker(self) -> NetworkBroker:
+        """The broker's topics, groups and messages, to look at and administer."""
+        return NetworkBroker(self._connection)
+
+    def topic(self, name: str, *, resend: bool = True) -> NetworkTopic:
+        """Returns a topic to send messages to. `resend`: see `NetworkTopic`. Raises InvalidArgument."""
+        return NetworkTopic(self._connection, name, resend=resend)
+
+    def consumer(
+        self,
+        group: str,
+        topics: Topics,
+        *,
+        mode: Mode = "parallel",
+        member: str | None = None,
+        from_end: bool = False,
+        commit_interval: float = COMMIT_INTERVAL_S,
+        hold_messages: int = HOLD_MESSAGES,
+        hold_bytes: int = HOLD_BYTES,
+        pull_messages: int = PULL_MESSAGES,
+        pull_bytes: int = PULL_BYTES,
+        pull_wait: float = PULL_WAIT_S,
+    ) -> Consumer:
+        """Returns a member of a consumer group, for use in `async with`; the members share the queues of the topics.
+
+        `topics`: a name, names, or tags by name ({"orders": "paid | cancelled"}; None or "*" is every message), the same for
+        all members. `mode`: "parallel", messages in their order, any number unfinished at once; "sequential", one unfinished
+        message of a queue at a time. `member`: its name, unique in the group; generated by default. `from_end`: whether a topic
+        that is new to the group begins at its end; else at its start. `commit_interval` (0.01 to 5 seconds): how much is
+        delivered again at most after a crash. `hold_messages`, `hold_bytes`: the most to hold in this process, finished or not;
+        one page more at worst. `pull_messages`, `pull_bytes`: the largest page to request. `pull_wait` (0.1 to 60 seconds): how
+        long a request waits at the server for messages.
+
+        Raises:
+            InvalidArgument: a limit is broken; entering it raises more.
+        """
+        options = member_options(
+            group, topics, member, mode=mode, from_end=from_end, commit_interval_s=commit_interval,
+            hold_messages=hold_messages, hold_bytes=hold_bytes,
+            pull_messages=pull_messages, pull_bytes=pull_bytes, pull_wait_s=pull_wait,
+        )  # fmt: skip
+        return Consumer(self._connection, options)

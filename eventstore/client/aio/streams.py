@@ -1,0 +1,148 @@
+"""What `read`, `read_all` and `subscribe` of the async client return: async iterators over pages.
+
+Classes, not async generators: under trio, a generator that is left early must be closed explicitly. These can just be dropped:
+`aclose` (or `async with`) releases the prefetched page at once, and so does garbage collection. The next page is requested
+before the current one is handed out, so it travels while this one is consumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
+
+import anyio
+import anyio.lowlevel
+
+from eventstore.client.aio.connection import Connection
+from eventstore.client.session.calls import Call
+from eventstore.client.session.page_requests import Cursor, request_of
+from eventstore.client.session.subscription import Subscription, SubscriptionItem
+from eventstore.model import Event
+
+
+def open_read(connection: Connection, cursor: Cursor) -> EventStream:
+    """Returns the events a cursor walks over."""
+    return EventStream(connection, cursor)
+
+
+def open_subscription(connection: Connection, subscription: Subscription) -> SubscriptionStream:
+    """Returns events as they are appended."""
+    return SubscriptionStream(connection, subscription)
+
+
+class EventStream:
+    """The events a cursor walks over."""
+
+    def __init__(self, connection: Connection, cursor: Cursor) -> None:
+        self._connection = connection
+        self._cursor = cursor
+        self._requested: Call[anyio.Event] | None = None
+        self._events: Iterator[Event] = iter(())
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        for event in self._events:  # the fastest way to take one and notice the end
+            return event
+        return await self._turn_page()
+
+    async def _turn_page(self) -> Event:
+        while True:
+            call = self._requested or self._request()
+            if call is None:
+                raise StopAsyncIteration
+            await call.done.wait()
+            self._requested = None
+            self._events = iter(self._cursor.take(call.page()))
+            self._requested = self._request()
+            for event in self._events:
+                return event
+
+    def _request(self) -> Call[anyio.Event] | None:
+        if self._cursor.done:
+            return None
+        call = Call(request_of(self._cursor), anyio.Event())
+        self._connection.add(call)
+        return call
+
+    async def aclose(self) -> None:
+        """Ends the iteration and drops the requested page."""
+        self._release()
+        self._cursor.done = True
+        self._events = iter(())
+        await anyio.lowlevel.checkpoint()
+
+    def _release(self) -> None:
+        if self._requested is not None:
+            self._requested.wanted = False
+            self._requested = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def __del__(self) -> None:
+        self._release()  # only sets a flag: safe in any thread
+
+
+class SubscriptionStream:
+    """Events as they are appended, and CaughtUp once, when all stored events were delivered."""
+
+    def __init__(self, connection: Connection, subscription: Subscription) -> None:
+        self._connection = connection
+        self._subscription = subscription
+        self._items: Iterator[SubscriptionItem] = iter(())
+        self._started = False
+        self._closed = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> SubscriptionItem:
+        for item in self._items:
+            return item
+        while not self._closed:
+            await self._wait()
+            self._items = iter(self._subscription.take())
+            due = self._subscription.credit_due()
+            if due:
+                self._connection.session.grant(self._subscription, due)
+                self._connection.flush()
+            for item in self._items:
+                return item
+        raise StopAsyncIteration
+
+    async def _wait(self) -> None:
+        if not self._started:
+            self._started = True
+            self._connection.add(self._subscription)
+        while not self._subscription.ready:
+            arrived = self._subscription.arrived = anyio.Event()
+            await arrived.wait()
+
+    async def aclose(self) -> None:
+        """Ends the subscription."""
+        if self._started and not self._closed:
+            self._connection.session.unsubscribe(self._subscription)
+            self._connection.flush()
+        self._closed = True
+        self._items = iter(())
+        await anyio.lowlevel.checkpoint()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def __del__(self) -> None:
+        self._subscription.wanted = False  # only sets flags: safe in any thread
+        self._connection.session.has_unwanted = True

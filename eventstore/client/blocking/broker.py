@@ -1,0 +1,206 @@
+# Generated from eventstore/client/aio/broker.py by `make generate`: do not edit.
+"""The broker's topics, groups and messages, to look at and administer.
+
+A call that changes something, and would change it again if it were repeated, is not sent again: if the connection is lost
+before the answer, it fails with ConnectionLost, and `outcome` is "unknown".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from eventstore.client.blocking.connection import Connection
+from eventstore.client.session.broker_calls import (
+    Pulled,
+    dead_letters_request,
+    offset_request,
+    pull_request,
+    read_dead_letters,
+    read_progress,
+    read_pulled,
+    reset_request,
+)
+from eventstore.client.session.broker_info import (
+    ChunkInfo,
+    GroupInfo,
+    GroupProgress,
+    GroupQueue,
+    MemberInfo,
+    QueueInfo,
+    ResetQueue,
+    TopicInfo,
+)
+from eventstore.client.session.results import read_list, read_message, read_messages, read_nothing, read_one, read_rows
+from eventstore.protocol import broker_requests as requests
+from eventstore.protocol.broker_requests import WireWant
+from eventstore.protocol.limits import PAGE_BYTES_MAX
+from eventstore.records.message import Message
+
+
+class BlockingBroker:
+    """The broker of the server this client is connected to. For names of topics and groups see `create_topic`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._call = connection.call
+
+    # ---- topics
+
+    def create_topic(self, topic: str, queues: int | None = None, *, if_missing: bool = False) -> bool:
+        """Creates a topic with this number of queues (1 to 256; by default the server's setting).
+
+        Returns whether it is new: with `if_missing` an existing topic is not an error.
+
+        Raises:
+            InvalidArgument: the name is not allowed, or taken; names of topics and groups have 1 to 127 of the characters
+                A-Z a-z 0-9 . _ -, not beginning with a dot.
+            ConnectionLost: `outcome` is "unknown" if it may have been created.
+        """
+        return self._call(requests.CreateTopic(topic, queues, if_missing), read_one(bool), resend=if_missing)
+
+    def topics(self) -> list[TopicInfo]:
+        """Lists all topics, also those of retries and dead letters."""
+        return self._call(requests.ListTopics(), read_rows(TopicInfo))
+
+    def queues(self, topic: str) -> list[QueueInfo]:
+        """Lists the queues of a topic: state, offsets, and the rates of writes and reads. Raises UnknownTopic."""
+        return self._call(requests.ShowTopic(topic), read_rows(QueueInfo))
+
+    def delete_topic(self, topic: str, *, ignore_unconsumed: bool = False) -> None:
+        """Deletes a topic; its messages are deleted with the chunks they are in.
+
+        Raises:
+            UnknownTopic
+            Unconsumed: a group still has messages to consume, and `ignore_unconsumed` is False.
+            ConnectionLost: as of `create_topic`.
+        """
+        self._call(requests.DeleteTopic(topic, ignore_unconsumed), read_nothing, resend=False)
+
+    def add_queues(self, topic: str, count: int) -> list[int]:
+        """Adds queues to a topic and returns their numbers. Keys are spread over all queues from then on.
+
+        Raises:
+            UnknownTopic
+            InvalidArgument: a topic has up to 256 queues.
+            ConnectionLost: as of `create_topic`.
+        """
+        return self._call(requests.AddQueues(topic, count), read_list(int), resend=False)
+
+    def close_queue(self, topic: str, queue: int) -> None:
+        """Closes a queue for new messages; those in it can be consumed. Raises UnknownTopic, UnknownQueue."""
+        self._call(requests.CloseQueue(topic, queue), read_nothing)
+
+    def remove_queue(self, topic: str, queue: int) -> None:
+        """Removes a closed queue.
+
+        Raises:
+            UnknownTopic, UnknownQueue
+            InvalidArgument: it was not closed.
+            Unconsumed: a group still has messages to consume in it.
+            ConnectionLost: as of `create_topic`.
+        """
+        self._call(requests.RemoveQueue(topic, queue), read_nothing, resend=False)
+
+    def chunks(self, after: int = 0) -> list[ChunkInfo]:
+        """Lists the message chunks after number `after`, the oldest first, up to 10,000."""
+        return self._call(requests.ListChunks(after), read_rows(ChunkInfo))
+
+    # ---- groups
+
+    def groups(self) -> list[GroupInfo]:
+        """Lists all consumer groups."""
+        return self._call(requests.ListGroups(), read_rows(GroupInfo))
+
+    def group(self, group: str) -> GroupProgress:
+        """Returns a group's offset in each of its queues, and the member that reads it. Raises UnknownGroup."""
+        found: list[GroupQueue] = []
+        while True:
+            generation, total, queues = self._call(requests.ShowGroup(group, len(found)), read_progress)
+            found += queues
+            if len(found) >= total or not queues:
+                return GroupProgress(group, generation, tuple(found))
+
+    def members(self, group: str) -> list[MemberInfo]:
+        """Lists the members of a group. Raises UnknownGroup."""
+        return self._call(requests.ListMembers(group), read_rows(MemberInfo))
+
+    def delete_group(self, group: str) -> None:
+        """Deletes a group, with its offsets, its messages to retry, and its dead letters.
+
+        Raises:
+            UnknownGroup
+            InvalidArgument: it has members.
+            ConnectionLost: as of `create_topic`.
+        """
+        self._call(requests.DeleteGroup(group), read_nothing, resend=False)
+
+    def forget_topic(self, group: str, topic: str) -> None:
+        """Deletes a group's offsets in a topic that it no longer reads; they would hold back the deletion of messages forever.
+
+        Raises:
+            UnknownGroup
+            InvalidArgument: a member reads it.
+        """
+        self._call(requests.ForgetTopic(group, topic), read_nothing)
+
+    def reset(self, group: str, topic: str, to: str | int | datetime, *, queue: int | None = None) -> list[ResetQueue]:
+        """Sets a group's offset in one queue of a topic, or in all: "start", "end", an offset, or the first message at a time
+        (an aware datetime) or later. Members continue from there.
+
+        Raises:
+            UnknownGroup, UnknownTopic, UnknownQueue, InvalidArgument
+        """
+        return self._call(reset_request(group, topic, to, queue), read_rows(ResetQueue))
+
+    def dead_letters(self, group: str, offset: int = 0, limit: int = 64) -> list[Message]:
+        """Returns the group's dead letters from an offset on, up to `limit` (10,000 at most) and 8 MiB.
+
+        `body`, `key` and `tag` are those that were sent; the properties `:origin-topic`, `:origin-queue`, `:origin-offset`,
+        `:origin-id`, `:failures` and `:reason` say where the message was, how often it failed, and why. `replay` takes the
+        `queue_offset`.
+        """
+        return self._call(dead_letters_request(group, offset, limit), read_dead_letters)
+
+    def replay(self, group: str, offsets: Sequence[int]) -> int:
+        """Delivers dead letters (1 to 256, by their offsets) to the group again, as if they had never failed. Returns how many.
+
+        They stay among the dead letters, unmarked: a message that is replayed twice is delivered twice.
+
+        Raises:
+            UnknownGroup
+            InvalidArgument: there is no such dead letter.
+            ConnectionLost: as of `create_topic`.
+        """
+        return self._call(requests.ReplayDead(group, tuple(offsets)), read_one(int), resend=False)
+
+    # ---- messages
+
+    def message(self, message_id: str) -> Message | None:
+        """Returns the message with this id, or None if the broker does not have it (any more). Raises InvalidArgument."""
+        return self._call(requests.FindMessage(message_id), read_message)
+
+    def message_at(self, topic: str, queue: int, offset: int) -> Message | None:
+        """Returns the message at this offset, or None. Raises UnknownTopic, UnknownQueue."""
+        return self._call(requests.ReadMessage(topic, queue, offset), read_message)
+
+    def messages_of_key(self, topic: str, key: str, limit: int = 64) -> list[Message]:
+        """Returns the last messages of a topic with this key, newest first: `limit` (1,000 at most). Raises UnknownTopic."""
+        return self._call(requests.FindKey(topic, key, limit, PAGE_BYTES_MAX), read_messages)
+
+    def offset_at(self, topic: str, queue: int, time: int | datetime) -> int:
+        """Returns the first offset of a queue whose message is of this time (microseconds since 1970, or an aware datetime) or
+        later; the queue's end if there is none. Raises UnknownTopic, UnknownQueue.
+        """
+        return self._call(offset_request(topic, queue, time), read_one(int))
+
+    def pull(self, wants: Sequence[WireWant], limit: int = 64, *, size_bytes: int | None = None, wait: float = 0.0) -> Pulled:
+        """Returns the next messages of some queues (topic, queue, offset, tags or None), without a group: commits nothing.
+
+        Returns up to `limit` messages (10,000 at most) of about `size_bytes` (8 MiB at most), or fewer: pull until there are
+        none. A busy queue may take a whole answer, so begin with another one the next time. If there are none, waits up to
+        `wait` seconds (60 at most) for one.
+
+        Raises:
+            UnknownTopic, UnknownQueue, InvalidArgument
+        """
+        return self._call(pull_request(wants, limit, size_bytes, wait), read_pulled)

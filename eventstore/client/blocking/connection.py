@@ -1,0 +1,300 @@
+"""The blocking client's connection: sends and receives in the calling thread, and reconnects when it has to.
+
+Threads may share a client: they take turns to queue a request and to wait for its answer. What several threads have queued
+leaves together, and an answer that arrives while another thread waits for its own is kept in the session.
+
+The handler of a signal may raise between any two steps (Ctrl-C, or an alarm that limits a call), which leaves the session at an
+unknown point. As in psycopg and redis-py, a call that ends by such an exception closes the connection: everything in flight
+fails, and the next call connects again. A handler that returns has not ended the call it interrupted. It may itself close the
+client, or use it: its calls have another connection, which is kept for the next handler.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, islice
+from typing import Any, Self, TypeVar
+
+from eventstore.allocator import expect_large_buffers
+from eventstore.client.address import Address
+from eventstore.client.backoff import Backoff
+from eventstore.client.blocking.link import EndOfStream, Link, Silence, raised_by_handler
+from eventstore.client.blocking.turn import Turn, apart_in_handlers, exclusive
+from eventstore.client.connection_errors import HelloTimeout, connection_lost
+from eventstore.client.options import Options
+from eventstore.client.session.batches import ROWS_PER_TURN, BatchQueue, BatchSlice, Q, R, slices, valid_rows, with_refused
+from eventstore.client.session.calls import Call, Flag, PendingRequest
+from eventstore.client.session.session import Session
+from eventstore.errors import Closed, EventStoreError, copy_error
+from eventstore.protocol.declaration import Request
+from eventstore.protocol.handshake import Welcome
+from eventstore.protocol.requests import Ping
+
+G = TypeVar("G")
+T = TypeVar("T")
+
+
+class Connection:
+    """Owns the session. Times are those of `Options`."""
+
+    def __init__(self, address: Address, options: Options) -> None:
+        expect_large_buffers()
+        self.address = address
+        self.options = options
+        self._session: Session[Flag] = Session(options.name, Flag)
+        self._backoff = Backoff(options.reconnect_timeout)
+        self.turn = Turn(self._reset)
+        self._link = Link()
+        self._of_handlers: Connection | None = None
+        self._closed = False
+        self._unusable: EventStoreError | None = Closed(f"the client of {address} is not open; use `with`")
+
+    @property
+    def welcome(self) -> Welcome | None:
+        """The server's answer to the hello, while there is a connection."""
+        return self._session.welcome
+
+    @property
+    def session(self) -> Session[Flag]:
+        """The session of `current`."""
+        return self.current._session if self.turn.is_mine else self._session
+
+    @property
+    def current(self) -> Connection:
+        """This connection; in a signal handler within a call, another one: the session is then between any two steps."""
+        if not self.turn.is_mine:
+            return self
+        self._check()
+        if self._of_handlers is None:
+            self._of_handlers = Connection(self.address, self.options).__enter__()
+        return self._of_handlers.current
+
+    @exclusive
+    def __enter__(self) -> Self:
+        """Connects once.
+
+        Raises:
+            Closed: it was open before.
+            ConnectionLost: the server cannot be reached.
+            EventStoreError: the server refuses this client.
+        """
+        if self._closed:
+            raise Closed(f"the client of {self.address} was closed; open another one")
+        try:
+            self._connect()
+        except OSError as error:
+            if raised_by_handler(error):
+                raise
+            raise connection_lost(self.address, error) from None
+        self._unusable = None
+        return self
+
+    def __exit__(self, *error: object) -> bool | None:
+        self.close()
+        return None
+
+    def close(self) -> None:
+        """Ends the connection. A thread that waits for an answer gets Closed."""
+        self._closed = True
+        self._unusable = Closed(f"the client of {self.address} was closed")
+        self._link.wake()  # the thread that has the turn
+        if self.turn.is_mine:  # a signal handler: the session is between any two steps, so the turn resets it at its end
+            self.turn.require_reset()
+        else:
+            with self.turn.lock, self.turn:
+                self._reset()
+        if self._of_handlers is not None:
+            self._of_handlers.close()
+
+    # ---- requests
+
+    @exclusive
+    def add(self, request: PendingRequest) -> None:
+        """Sends a request without waiting for its answer."""
+        self._check()
+        self._session.add(request)
+        self._send()
+
+    @apart_in_handlers
+    def call(self, request: Request, read: Callable[[Call[Any]], T], *, resend: bool = True) -> T:
+        """Sends a request, waits for its answer, and returns the result of `read`.
+
+        `resend`: whether to send the request again if the connection is lost before the answer; otherwise it fails then.
+        """
+        call = Call(request, Flag(), resend=resend)
+        try:
+            self.add(call)
+            self.finish(call.done)
+        except BaseException as error:
+            self.turn.interrupted(error, pending=not call.done.is_set())
+            raise
+        return read(call)
+
+    def finish(self, done: Flag) -> None:
+        """Sends and receives until `done` is set; if it is already, waits for no other thread."""
+        if not done.is_set():
+            self._finish(done)
+
+    def put(self, queue: BatchQueue[Flag, R, Q], row: R) -> Q:
+        """Sends a row in a batch and waits for its outcome; raises the outcome if it is an error."""
+        turn = self.turn
+        if turn.is_mine:
+            return self.current.put(queue, row)
+        queued: list[BatchSlice[Flag, R, Q]] = []
+        try:
+            with turn.lock, turn:  # rows of other threads leave in the same batch, before the turn of `finish`
+                self._wait_for_room(queue)
+                queued.append(queue.add_rows((row,), queue.kind.size_bytes(row)))
+            self.finish(queued[0].batch.done)
+        except BaseException as error:
+            turn.interrupted(error, pending=any(not each.batch.done.is_set() for each in queued))
+            raise
+        (outcome,) = queued[0].outcomes()
+        if isinstance(outcome, EventStoreError):
+            raise outcome
+        return outcome
+
+    @apart_in_handlers
+    def put_many(
+        self,
+        queue: BatchQueue[Flag, R, Q],
+        given: Iterable[G],
+        encode: Callable[[Sequence[G]], Sequence[R | EventStoreError]],
+    ) -> list[Q | EventStoreError]:
+        """Encodes the given items, sends them as rows in order, and returns the outcome of each."""
+        sent: list[tuple[Sequence[R | EventStoreError], list[BatchSlice[Flag, R, Q]]]] = []
+        remaining = iter(given)
+        while group := list(islice(remaining, ROWS_PER_TURN)):
+            encoded = encode(group)
+            sent.append((encoded, self._queue_rows(queue, valid_rows(encoded))))
+        outcomes: list[Q | EventStoreError] = []
+        for encoded, queued in sent:
+            for each in queued:
+                self.finish(each.batch.done)
+            outcomes += with_refused(encoded, chain.from_iterable(each.outcomes() for each in queued))
+        return outcomes
+
+    @exclusive
+    def _queue_rows(self, queue: BatchQueue[Flag, R, Q], rows: Sequence[R]) -> list[BatchSlice[Flag, R, Q]]:
+        """Queues rows and sends those that may leave now; `finish` sends the rest."""
+        queued: list[BatchSlice[Flag, R, Q]] = []
+        for part, size_bytes in slices(queue.kind, rows):
+            self._wait_for_room(queue)
+            queued.append(queue.add_rows(part, size_bytes))
+        self._send()
+        return queued
+
+    @exclusive
+    def grant(self, subscription: PendingRequest, credit: int) -> None:
+        """Lets the server send this many more bytes for a subscription."""
+        self._session.grant(subscription, credit)
+        self._send()
+
+    def _check(self) -> None:
+        if self._unusable is not None:
+            raise copy_error(self._unusable)
+
+    def _wait_for_room(self, queue: BatchQueue[Flag, R, Q]) -> None:
+        self._check()
+        while not queue.has_room:
+            self._step()
+
+    @exclusive
+    def _finish(self, done: Flag) -> None:
+        while not done.is_set():
+            self._check()
+            self._step()
+
+    # ---- one step
+
+    def _step(self) -> None:
+        """Sends what may be sent and takes what arrives next; or connects."""
+        if self._link.socket is None:
+            self._reconnect()
+        if self._send():
+            self._attempt(self._receive)
+
+    def _send(self) -> bool:
+        """Sends what may be sent. Returns whether there is a connection afterwards."""
+        if self._link.socket is None:
+            return False
+        data = self._session.data_to_send()
+        return not data or self._attempt(self._link.send, data, self._session.receive)
+
+    def _receive(self) -> None:
+        """Takes what arrives next. Pings a server that is silent for too long."""
+        session, link = self._session, self._link
+        answered = session.answered
+        try:
+            data = link.receive()
+        except Silence:
+            session.add(Call(Ping(), Flag()))
+            link.send(session.data_to_send(), session.receive)
+            data = link.receive()
+        session.receive(data)
+        if session.answered != answered:
+            self._backoff.recovered()
+        if session.drained:
+            self._disconnect()
+
+    def _attempt(self, transfer: Callable[..., None], *arguments: object) -> bool:
+        """Returns whether it succeeded; disconnects if the connection failed."""
+        try:
+            transfer(*arguments)
+        except (OSError, EventStoreError) as error:
+            if raised_by_handler(error):
+                raise
+            self._disconnect()
+            return False
+        return True
+
+    # ---- connecting
+
+    def _reconnect(self) -> None:
+        """Connects, or waits and tries again until the timeout. Raises ConnectionLost."""
+        self._backoff.lost(time.monotonic())
+        while self._link.socket is None:
+            self._check()
+            time.sleep(self._backoff.delay_s())
+            try:
+                self._connect()
+            except (OSError, EventStoreError) as error:
+                if raised_by_handler(error):
+                    raise
+                fatal = self._session.fatal
+                if fatal is not None or self._backoff.expired(time.monotonic()):
+                    self._backoff.recovered()  # the next call tries again
+                    failed = fatal or connection_lost(self.address, error)
+                    self._session.fail(failed)
+                    raise failed from None
+
+    def _connect(self) -> None:
+        session, link, timeout_s = self._session, self._link, self.options.connect_timeout
+        try:
+            link.connect(self.address, timeout_s)
+            link.send(session.connected(), session.receive)
+            while session.welcome is None:
+                session.receive(link.receive())
+        except Silence:
+            self._disconnect()
+            raise HelloTimeout(timeout_s) from None
+        except BaseException as error:
+            self._disconnect()
+            if isinstance(error, EndOfStream):
+                raise EndOfStream("the connection was closed before the hello was answered") from None
+            raise
+        link.timeout_s = self.options.silence_timeout
+        self._backoff.connected(time.monotonic())
+
+    def _disconnect(self) -> None:
+        self._link.close()
+        self._session.disconnected()
+
+    def _reset(self) -> None:
+        """Starts over after a call was interrupted at an unknown point, or ends: fails all waiters and disconnects."""
+        self._backoff.recovered()
+        self._disconnect()
+        if self._closed and self._unusable is not None:
+            self._session.fail(self._unusable)
+        self._session.reset()

@@ -1,0 +1,141 @@
+"""The blocking client's socket, which the calling thread sends to and receives from.
+
+While the kernel takes no more data to send, arriving data is received: two sides that only write would block each other
+forever.
+
+The handler of a signal may raise between any two steps, TimeoutError for one, to limit a call: `raised_by_handler`
+distinguishes that from an error of the connection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import socket
+import time
+from collections.abc import Callable
+from typing import Final
+
+from eventstore.client.address import Address
+from eventstore.client.connection_errors import HelloTimeout
+
+_RECEIVE_BYTES: Final = 64 * 1024
+_RECEIVE_BYTES_MAX: Final = 1024 * 1024
+_SPIN_SECONDS: Final = 0.0005  # an append, with its sync, is answered within that
+_PREEMPTED_SECONDS: Final = 0.00005
+_SPINS_SKIPPED: Final = 32
+_TIMED_OUT: Final = ("timed out",)  # the arguments of a socket's own TimeoutError, which has no error number
+_CAN_SPIN: Final = (os.cpu_count() or 1) > 1
+_receiving: Final[set[Link]] = set()  # of this process; adding and discarding are safe on any thread
+
+
+class Silence(OSError):
+    """The peer neither sent nor took anything for the whole timeout."""
+
+
+class EndOfStream(OSError):
+    """The peer closed the connection."""
+
+
+class Link:
+    """One TCP connection at a time. `socket`: None without one; `timeout_s`: the time to wait for the peer before `Silence`."""
+
+    def __init__(self) -> None:
+        self.timeout_s = 0.0
+        self.socket: socket.socket | None = None
+        self._receive_bytes = _RECEIVE_BYTES
+        self._spins_to_skip = 0
+
+    def connect(self, address: Address, timeout_s: float) -> None:
+        """Connects. Raises OSError."""
+        self.timeout_s = timeout_s
+        try:
+            self.socket = socket.create_connection(address, timeout_s)
+        except TimeoutError as error:
+            if error.args == _TIMED_OUT:
+                raise OSError(errno.ETIMEDOUT, "timed out") from None
+            raise
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket.setblocking(False)
+
+    def close(self) -> None:
+        """Closes the connection, if there is one."""
+        _receiving.discard(self)
+        if self.socket is not None:
+            self.socket.close()
+            self.socket = None
+
+    def wake(self) -> None:
+        """Ends the connection from any thread; a thread that waits in `receive` gets `EndOfStream`."""
+        sock = self.socket
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def send(self, data: bytes, take: Callable[[bytes], None]) -> None:
+        """Sends all of it, and passes what arrives meanwhile to `take`."""
+        sock = self.socket
+        assert sock is not None
+        rest = memoryview(data)
+        while rest:
+            try:
+                rest = rest[sock.send(rest) :]
+            except BlockingIOError:
+                if self._wait(sock, select.POLLIN | select.POLLOUT) & ~select.POLLOUT:
+                    take(self.receive())
+
+    def receive(self) -> bytes:
+        """Waits for data and returns it. Raises Silence, EndOfStream, or another OSError."""
+        sock = self.socket
+        assert sock is not None
+        try:
+            _receiving.add(self)
+            data = self._spin(sock)
+            while data is None:
+                self._wait(sock, select.POLLIN)
+                with contextlib.suppress(BlockingIOError):
+                    data = sock.recv(self._receive_bytes)
+        finally:
+            _receiving.discard(self)
+        if not data:
+            raise EndOfStream("the server closed the connection")
+        full = len(data) == self._receive_bytes
+        self._receive_bytes = _RECEIVE_BYTES_MAX if full else _RECEIVE_BYTES
+        return data
+
+    def _wait(self, sock: socket.socket, events: int) -> int:
+        """Waits until the socket is ready, and returns for what. Raises Silence."""
+        poll = select.poll()
+        poll.register(sock, events)
+        ready = poll.poll(self.timeout_s * 1000)
+        if not ready:
+            raise Silence(f"neither sent nor received anything for {self.timeout_s:g} s")
+        return ready[0][1]
+
+    def _spin(self, sock: socket.socket) -> bytes | None:
+        """Returns what arrives within a moment, without sleeping: waking up takes 60 µs, a good part of a round trip.
+
+        Does not spin on the only processor, nor while other threads of this process wait for answers. After a spin in vain, or
+        one in which a single look took long (another thread needed the processor or the interpreter), skips the next ones.
+        """
+        if not _CAN_SPIN or self._spins_to_skip or len(_receiving) > 1:
+            self._spins_to_skip = max(0, self._spins_to_skip - 1)
+            return None
+        now = time.perf_counter()
+        until = now + _SPIN_SECONDS
+        while now < until:
+            try:
+                return sock.recv(self._receive_bytes)
+            except BlockingIOError:
+                before, now = now, time.perf_counter()
+                if now - before > _PREEMPTED_SECONDS:
+                    break
+        self._spins_to_skip = _SPINS_SKIPPED
+        return None
+
+
+def raised_by_handler(error: Exception) -> bool:
+    """Whether a signal handler raised the error: those of sockets have a number."""
+    return isinstance(error, OSError) and error.errno is None and not isinstance(error, Silence | EndOfStream | HelloTimeout)

@@ -1,0 +1,119 @@
+"""A member of a consumer group as the blocking consumer uses it: the async member, on an event loop in a thread.
+
+A member has to send heartbeats while its user handles a message, so the async member's tasks run in another thread, on a
+separate connection. This is the only module of the blocking client that imports anyio, when a
+consumer is entered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from eventstore.client.blocking.connection import Connection
+from eventstore.client.consumer.delivery import Delivery, RawBatch
+from eventstore.client.consumer.member_options import MemberOptions
+from eventstore.errors import Closed
+
+if TYPE_CHECKING:
+    from anyio.from_thread import BlockingPortal
+
+    from eventstore.client.aio.member import Member as AsyncMember
+
+T = TypeVar("T")
+
+
+class Member:
+    """Runs an async member in a thread while it is entered. Takes address and options of `connection`, but not its socket."""
+
+    def __init__(self, connection: Connection, options: MemberOptions) -> None:
+        self.options = options
+        self._connection = connection
+        self._stack = ExitStack()
+        self._running: tuple[BlockingPortal, AsyncMember] | None = None
+        self._some: Iterator[Delivery] = iter(())
+
+    @property
+    def assigned(self) -> list[tuple[str, int]]:
+        """The assigned queues, as (topic, queue)."""
+        return self._running[1].assigned if self._running is not None else []
+
+    @property
+    def generation(self) -> int | None:
+        """The generation of the assignment."""
+        return self._running[1].generation if self._running is not None else None
+
+    def __enter__(self) -> Self:
+        from anyio.from_thread import start_blocking_portal
+
+        if self._running is not None:
+            raise Closed("a consumer is entered once; make another one")
+        with ExitStack() as stack:
+            portal = stack.enter_context(start_blocking_portal("asyncio"))
+            member = stack.enter_context(portal.wrap_async_context_manager(_open(self._connection, self.options)))
+            self._stack = stack.pop_all()
+        self._running = portal, member
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        self._running = None
+        self._some = iter(())
+        self._stack.close()
+        return None
+
+    def deliveries(self) -> Iterator[Delivery]:
+        """Returns the messages, one by one."""
+        return _Deliveries(self)
+
+    def next(self) -> Delivery:
+        """Waits for the next message and returns it. Each crossing of threads fetches as many as have arrived."""
+        while True:
+            for message in self._some:
+                if message.is_mine:
+                    return message
+            self._some = iter(self.some())
+
+    def batches(self) -> Iterator[RawBatch]:
+        """Returns the messages as raw batches."""
+        while True:
+            yield self._run(lambda member: anext(member.batches()))
+
+    def some(self) -> Sequence[Delivery]:
+        """Returns the messages that have arrived, at least one."""
+        return self._run(lambda member: member.some())
+
+    def _run(self, start: Callable[[AsyncMember], Awaitable[T]]) -> T:
+        """Runs a coroutine in the other thread and returns its result. If interrupted, cancels it: nothing is handed out."""
+        if self._running is None:
+            raise Closed("the consumer is not open; use `with`")
+        portal, member = self._running
+        future = portal.start_task_soon(start, member)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+
+class _Deliveries:
+    def __init__(self, member: Member) -> None:
+        self._member = member
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Delivery:
+        return self._member.next()
+
+
+@asynccontextmanager
+async def _open(connection: Connection, options: MemberOptions) -> AsyncIterator[AsyncMember]:
+    from eventstore.client.aio.connection import Connection as AsyncConnection
+    from eventstore.client.aio.member import Member as AsyncMember
+
+    async with AsyncConnection(connection.address, connection.options) as own, AsyncMember(own, options) as member:
+        yield member

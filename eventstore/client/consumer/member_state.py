@@ -1,0 +1,284 @@
+"""A member of a consumer group, sans-io: its assigned queues, the messages it holds, what to pull next and what to commit.
+
+A driver sends the requests it makes and hands it the answers. The rules it keeps:
+- A queue that stays with the member over a rebalance keeps its window: messages already handed out are not handed out again. A
+  queue that moves to another member is dropped, with all its messages that wait.
+- A window restarts if the group's offset was set from elsewhere meanwhile: the server's offset then lies outside the range this
+  member has committed and finished.
+- The messages held are bounded, in number and in bytes; so is the part of one queue, so that one message that is never finished
+  does not stop the others. While half of all room is free, a queue may have more than its part: a single queue with all the
+  messages would otherwise stand still between its pages.
+- A failed message is finished when the server has stored the failure, not before.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Final, NamedTuple
+
+from eventstore.client.consumer.commit_window import DeliveryTracker, Window
+from eventstore.client.consumer.delivery import PulledRange, deliveries, raw_batches
+from eventstore.client.consumer.delivery_order import DeliveryOrder, Parallel, Sequential
+from eventstore.client.consumer.member_options import MemberOptions
+from eventstore.errors import ProtocolError
+from eventstore.flat import Scalar
+from eventstore.protocol.broker_requests import CommitOffsets, FailMessages, Heartbeat, Pull
+from eventstore.protocol.limits import (
+    FAILED_PER_FRAME_MAX,
+    OFFSETS_PER_FRAME_MAX,
+    PULL_QUEUES_MAX,
+)
+from eventstore.protocol.message_answers import Messages
+from eventstore.records.consumer_groups import AssignedQueue
+
+# Queues that were skipped because the member holds much of them join the next pull, so a pull without them must not wait long.
+WAIT_MS_OTHERS: Final = 1_000
+# What a filter leaves out is known only when a pull is answered, so a pull with tags waits about as long as a commit interval.
+WAIT_MS_FILTERED_MIN: Final = 100
+QUEUE_MESSAGES_MIN: Final = 64
+QUEUE_BYTES_MIN: Final = 64 * 1024
+# While one page is handled, the next travels.
+QUEUE_PAGES: Final = 2
+_EVERY_TAG: Final = "*"
+_ASSIGNMENT_VALUES: Final = 4
+
+
+class PlannedPull(NamedTuple):
+    """A pull, and the windows it is for. `skipped`: windows that hold too much to pull more."""
+
+    request: Pull
+    windows: tuple[Window, ...]
+    skipped: tuple[Window, ...]
+
+
+class MemberState:
+    """`generation`: None while this is not a member. `ready` holds messages to hand out; with `raw`, batches."""
+
+    def __init__(self, options: MemberOptions, tracker: DeliveryTracker) -> None:
+        self.options = options
+        self.generation: int | None = None
+        self.ready: DeliveryOrder = Sequential() if options.mode == "sequential" else Parallel()
+        self.raw = False
+        self._tracker = tracker
+        self._wait_ms_all = int(options.pull_wait_s * 1000)
+        self._wait_ms_filtered = max(WAIT_MS_FILTERED_MIN, int(options.commit_interval_s * 1000))
+        self._windows: dict[tuple[str, int], Window] = {}
+        self._last: tuple[str, int] = ("", 0)  # the queue that the last pull reached
+        self._undecoded: deque[tuple[list[PulledRange], Messages]] = deque()
+
+    # ---- assigned queues
+
+    @property
+    def windows(self) -> list[Window]:
+        """One for each assigned queue."""
+        return list(self._windows.values())
+
+    def assigned(self, generation: int, queues: Iterable[AssignedQueue]) -> bool:
+        """Takes a new assignment. Returns whether the windows changed, so that a pull in flight is out of date."""
+        before, self._windows = self._windows, {}
+        for assigned in queues:
+            place = (assigned.topic, assigned.queue)
+            window = before.get(place)
+            if window is None or not _continues(window, assigned):
+                window = Window(self._tracker, assigned.topic, assigned.queue, assigned.tags, assigned.offset)
+            window.committed = assigned.offset
+            self._windows[place] = window
+        self.generation = generation
+        return self._close_replaced(before)
+
+    def expelled(self) -> None:
+        """Ends the membership. Messages stay held until the member has joined again and has a new assignment."""
+        self.generation = None
+
+    def left(self) -> None:
+        """Ends the membership and drops all queues."""
+        before, self._windows = self._windows, {}
+        self.generation = None
+        self._close_replaced(before)
+
+    def _close_replaced(self, before: Mapping[tuple[str, int], Window]) -> bool:
+        for place, window in before.items():
+            if self._windows.get(place) is not window:
+                window.close()
+        self.ready.drop_closed()
+        return before != self._windows
+
+    # ---- pulling
+
+    def next_pull(self) -> PlannedPull | None:
+        """Returns the next pull; None without queues to pull, or without room.
+
+        Queues take turns: a pull begins after the last queue known to have been looked at. With more queues than fit into a
+        pull, it does not wait while there are messages in the others.
+        """
+        windows = self._in_turn()
+        options, tracker, count = self.options, self._tracker, len(windows)
+        room, room_bytes = options.hold_messages - tracker.messages, options.hold_bytes - tracker.size_bytes
+        if self.generation is None or not count or room <= 0 or room_bytes <= 0:
+            return None
+        most, most_bytes = self._queue_limits()
+        wanted: list[Window] = []
+        skipped: list[Window] = []
+        for window in windows:
+            (wanted if window.messages < most and window.size_bytes < most_bytes else skipped).append(window)
+        if not wanted:
+            return None
+        pulled, others = tuple(wanted[:PULL_QUEUES_MAX]), wanted[PULL_QUEUES_MAX:]
+        wants = tuple((window.topic, window.queue, window.next_offset, window.tags) for window in pulled)
+        wait_ms = 0 if any(window.has_more for window in others) else self._wait_ms(pulled)
+        request = Pull(min(room, options.pull_messages), min(room_bytes, options.pull_bytes), wait_ms, wants)
+        return PlannedPull(request, pulled, tuple(skipped))
+
+    def _wait_ms(self, pulled: Sequence[Window]) -> int:
+        wait_ms = self._wait_ms_all if len(pulled) == len(self._windows) else min(self._wait_ms_all, WAIT_MS_OTHERS)
+        filtered = any(window.tags not in (None, _EVERY_TAG) for window in pulled)
+        return min(wait_ms, self._wait_ms_filtered) if filtered else wait_ms
+
+    def _in_turn(self) -> list[Window]:
+        places, windows = list(self._windows), self.windows
+        if self._last not in self._windows:
+            return windows
+        first = places.index(self._last) + 1
+        return windows[first:] + windows[:first]
+
+    def has_room_again(self, pull: PlannedPull) -> bool:
+        """Whether a queue that the pull skips has much room by now. Safe to call with the tracker locked.
+
+        (Much is half of its limit: dropping a pull for every page would have the server look at all queues twice.)
+        """
+        most, most_bytes = self._queue_limits()
+        return any(window.messages <= most // 2 and window.size_bytes <= most_bytes // 2 for window in pull.skipped)
+
+    def _queue_limits(self) -> tuple[int, int]:
+        """Returns the held messages and bytes of a queue below which more of it is pulled."""
+        options, tracker, count = self.options, self._tracker, max(1, len(self._windows))
+        most = max(QUEUE_MESSAGES_MIN, options.hold_messages // count)
+        most_bytes = max(QUEUE_BYTES_MIN, options.hold_bytes // count)
+        if tracker.messages <= options.hold_messages // 2 and tracker.size_bytes <= options.hold_bytes // 2:
+            most = max(most, min(QUEUE_PAGES * options.pull_messages, options.hold_messages // 2))
+            most_bytes = max(most_bytes, min(QUEUE_PAGES * options.pull_bytes, options.hold_bytes // 2))
+        return most, most_bytes
+
+    def received(self, pull: PlannedPull, answer: Messages) -> None:
+        """Takes the answer to a pull. The next pull may be sent now; it travels while `decode` decodes this answer.
+
+        Raises:
+            ProtocolError: it does not answer the pull.
+        """
+        pages = answer.pages
+        if len(pages) != len(pull.windows) or sum(page.messages for page in pages) != answer.count:
+            raise ProtocolError(f"a pull of {len(pull.windows)} queues was answered by {len(pages)} pages", field="pages")
+        nonempty = [window for window, page in zip(pull.windows, pages, strict=True) if page.messages]
+        last = (nonempty or pull.windows)[-1]  # the broker may not have looked at those after the last one with messages
+        self._last = last.topic, last.queue
+        each_bytes = len(answer.records) // answer.count if answer.count else 0
+        ranges = []
+        for window, page in zip(pull.windows, pages, strict=True):
+            start = window.next_offset if page.clamped is None else page.begin
+            if page.messages:
+                ranges.append(PulledRange(window, start, page.next_offset, page.messages))
+            if window.closed:
+                continue
+            window.has_more = page.next_offset < page.end and page.due_ms is None
+            if page.next_offset < window.next_offset:  # the queue is shorter than before: a broker that lost its last writes
+                self._restart(window, page.next_offset)
+            else:
+                window.arrived(start, page.next_offset, page.messages, page.messages * each_bytes)
+        if ranges:
+            self._undecoded.append((ranges, answer))
+
+    def decode(self) -> None:
+        """Decodes the answers received, so that their messages can be handed out.
+
+        Raises:
+            ProtocolError: an answer contradicts itself.
+        """
+        while self._undecoded:
+            ranges, answer = self._undecoded.popleft()
+            for window, items, places in (raw_batches if self.raw else deliveries)(ranges, answer):
+                if not window.closed:
+                    window.open(places)
+                    self.ready.put(window, items)
+
+    def _restart(self, window: Window, offset: int) -> None:
+        before = dict(self._windows)
+        self._windows[window.topic, window.queue] = Window(self._tracker, window.topic, window.queue, window.tags, offset)
+        self._close_replaced(before)
+
+    # ---- committing and reporting
+
+    def commits(self) -> Iterator[tuple[CommitOffsets, list[tuple[Window, int]]]]:
+        """Returns requests that commit messages finished since the last commit, each with its windows for `committed`."""
+        assert self.generation is not None
+        moved = [(window, position) for window in self.windows if (position := window.position) > window.committed]
+        for at in range(0, len(moved), OFFSETS_PER_FRAME_MAX):
+            part = moved[at : at + OFFSETS_PER_FRAME_MAX]
+            offsets = tuple((window.topic, window.queue, position) for window, position in part)
+            yield CommitOffsets(self.options.group, self.options.member, self.generation, offsets), part
+
+    def committed(self, moved: Iterable[tuple[Window, int]]) -> None:
+        """Records that the server has stored a commit."""
+        for window, position in moved:
+            window.committed = position
+
+    def heartbeat(self) -> Heartbeat:
+        """Returns the request that keeps the member from being expired."""
+        assert self.generation is not None
+        return Heartbeat(self.options.group, self.options.member, self.generation)
+
+    def failures(self) -> list[tuple[str, list[tuple[Window, int]]]]:
+        """Returns the failures to report: reasons and places, as many as fit into a request each."""
+        with self._tracker.lock:
+            found = sorted(
+                ((reason, window, offset) for (window, offset), reason in self._tracker.failures.items() if not window.closed),
+                key=itemgetter(0),
+            )
+            self._tracker.failures = {(window, offset): reason for reason, window, offset in found}
+        reports = []
+        for reason, each in groupby(found, key=itemgetter(0)):
+            places = [(window, offset) for _, window, offset in each]
+            for at in range(0, len(places), FAILED_PER_FRAME_MAX):
+                reports.append((reason, places[at : at + FAILED_PER_FRAME_MAX]))
+        return reports
+
+    def failure_report(self, reason: str, places: Sequence[tuple[Window, int]]) -> FailMessages:
+        """Returns the request that reports these failures."""
+        assert self.generation is not None
+        named = tuple((window.topic, window.queue, offset) for window, offset in places)
+        return FailMessages(self.options.group, self.options.member, self.generation, reason, named)
+
+    def reported(self, places: Iterable[tuple[Window, int]]) -> None:
+        """Finishes failed messages whose failure the server has stored."""
+        for window, offset in places:
+            with self._tracker.lock:
+                self._tracker.failures.pop((window, offset), None)
+            window.finish(offset)
+
+
+def decode_assignment(values: Sequence[Scalar]) -> tuple[int, list[AssignedQueue]]:
+    """Returns generation and assigned queues, from the answer to JOIN or HEARTBEAT.
+
+    Raises:
+        ProtocolError: the answer has another form.
+    """
+    generation, rest = values[0] if values else None, values[1:]
+    assigned = []
+    for at in range(0, len(rest), _ASSIGNMENT_VALUES):
+        match rest[at : at + _ASSIGNMENT_VALUES]:
+            case (str(topic), int(queue), int(offset), str() | None as tags):
+                assigned.append(AssignedQueue(topic, queue, offset, tags))
+    if not isinstance(generation, int) or _ASSIGNMENT_VALUES * len(assigned) != len(rest):
+        raise ProtocolError(f"an assignment is a generation and rows of {_ASSIGNMENT_VALUES} values, not {values!r:.100}")
+    return generation, assigned
+
+
+def _continues(window: Window, assigned: AssignedQueue) -> bool:
+    """Whether the window still fits the server's offset: the group's offset was not moved by anyone else.
+
+    The offset of a commit whose answer was lost lies between the two as well.
+    """
+    same = not window.closed and window.tags == assigned.tags
+    return same and window.committed <= assigned.offset <= window.position

@@ -1,0 +1,1 @@
+"""The state of a client, sans-io: requests, batches, answers, subscriptions."""

@@ -1,0 +1,236 @@
+"""Packs commits, commands or messages of many tasks into few frames: group commit on the client's side, sans-io.
+
+A row leaves at once when little is in flight, so a lone caller pays nothing for batching. Otherwise it joins the open batch,
+which leaves when an answer arrives or when it is full. So frames grow with the number of callers, without a timer: a batch only
+waits while another is in flight, whose answer will release it. The number of batches in flight is bounded, and so are the rows
+that wait for them: callers wait for room.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+
+from eventstore.client.session.calls import S
+from eventstore.errors import EventStoreError, ProtocolError, copy_error
+from eventstore.flat import Scalar
+from eventstore.protocol.answers import OUTCOME_VALUES, Answer, Failure, Outcomes
+from eventstore.protocol.limits import COMMITS_PER_FRAME_MAX
+
+# Large enough that a frame's own cost vanishes, small enough that the server can work on one while the next is built.
+BATCH_BYTES: Final = 512 * 1024
+BATCH_ROWS: Final = 1024
+WINDOW: Final = 4
+# With fewer batches than this in flight, a new row does not wait for others.
+EAGER_WINDOW: Final = 2
+# A batch of this many rows leaves although others are in flight: the server works on it meanwhile.
+FULL_ROWS: Final = 48
+QUEUE_BYTES_MAX: Final = 32 * 1024 * 1024
+QUEUE_ROWS_MAX: Final = 32 * BATCH_ROWS
+# A call encodes this many rows and sends them before it encodes the next: the server works on them meanwhile.
+ROWS_PER_TURN: Final = 64
+
+assert BATCH_ROWS <= COMMITS_PER_FRAME_MAX
+
+R = TypeVar("R")
+Q = TypeVar("Q")  # a row, and its outcome
+R_contra = TypeVar("R_contra", contravariant=True)
+Q_co = TypeVar("Q_co", covariant=True)
+
+
+class RowKind(Protocol[R_contra, Q_co]):
+    """What travels in batches: commits, commands, or messages. A row is one of them, as its values on the wire."""
+
+    name: str
+
+    @property
+    def refused(self) -> int | None:
+        """The first value of an outcome that is an error; the error's code follows. None if outcomes have another form."""
+
+    def size_bytes(self, row: R_contra) -> int:
+        """Returns the bytes a row takes of a frame, at most."""
+
+    def encode(self, request_id: int, rows: Sequence[R_contra]) -> bytes:
+        """Returns the frame."""
+
+    def outcomes(self, rows: Sequence[R_contra], values: Sequence[Scalar]) -> Sequence[Q_co | EventStoreError]:
+        """Returns the outcome of each row, from `OUTCOME_VALUES` values each."""
+
+
+class Batch(Generic[S, R, Q]):
+    """Rows that travel in one frame. `done` is set when `outcome` is available."""
+
+    lasting = False
+
+    def __init__(self, kind: RowKind[R, Q], done: S, settled: Callable[[Batch[S, R, Q]], None], *, resend: bool = True) -> None:
+        self.request_id = 0
+        self.wanted = True
+        self.resend = resend
+        self.kind = kind
+        self.rows: list[R] = []
+        self.size_bytes = 0
+        self.done = done
+        self._settled = settled
+        self._outcomes: Sequence[Scalar] = ()
+        self._error: EventStoreError | None = None
+
+    def add(self, rows: Sequence[R], size_bytes: int) -> int:
+        """Adds rows. Returns the index of the first one in this batch."""
+        first = len(self.rows)
+        self.rows += rows
+        self.size_bytes += size_bytes
+        return first
+
+    def encode(self) -> bytes:
+        return self.kind.encode(self.request_id, self.rows)
+
+    def receive(self, answer: Answer, size_bytes: int) -> bool:
+        if isinstance(answer, Failure):
+            self._error = answer.error
+        elif not isinstance(answer, Outcomes) or len(answer.values) != OUTCOME_VALUES * len(self.rows):
+            answered = type(answer).__name__
+            self._error = ProtocolError(f"{len(self.rows)} {self.kind.name} in a frame were answered by {answered}")
+        else:
+            self._outcomes = answer.values
+        self._finish()
+        return True
+
+    def fail(self, error: EventStoreError) -> None:
+        self._error = error
+        self._finish()
+
+    def _finish(self) -> None:
+        self._settled(self)
+        self.done.set()
+
+    def outcome(self, index: int) -> Q | EventStoreError:
+        """Returns the outcome of one row, once `done` is set."""
+        return self.outcomes(index, 1)[0]
+
+    def outcomes(self, first: int, count: int) -> Sequence[Q | EventStoreError]:
+        """Returns the outcomes of `count` rows, once `done` is set."""
+        if self._error is not None:
+            return [copy_error(self._error) for _ in range(count)]
+        values = self._outcomes[OUTCOME_VALUES * first : OUTCOME_VALUES * (first + count)]
+        return self.kind.outcomes(self.rows[first : first + count], values)
+
+
+class BatchSlice(NamedTuple, Generic[S, R, Q]):
+    """Consecutive rows of a batch."""
+
+    batch: Batch[S, R, Q]
+    first: int
+    rows: int
+
+    def outcomes(self) -> Sequence[Q | EventStoreError]:
+        """As `Batch.outcomes`."""
+        return self.batch.outcomes(self.first, self.rows)
+
+
+class BatchQueue(Generic[S, R, Q]):
+    """Rows that wait for a frame. `make_signal` makes the signal a batch's callers wait for; `resend`: see `PendingRequest`."""
+
+    def __init__(self, kind: RowKind[R, Q], make_signal: Callable[[], S], *, resend: bool = True) -> None:
+        self.kind = kind
+        self._resend = resend
+        self._make_signal = make_signal
+        self._open: Batch[S, R, Q] | None = None
+        self._full: deque[Batch[S, R, Q]] = deque()
+        self._in_flight = 0
+        self._waiting_bytes = 0
+        self._waiting_rows = 0
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more rows may be queued."""
+        return self._waiting_bytes < QUEUE_BYTES_MAX and self._waiting_rows < QUEUE_ROWS_MAX
+
+    def add(self, row: R) -> tuple[Batch[S, R, Q], int]:
+        """Queues a row. Returns its batch, and its index there. Check `has_room` first."""
+        added = self.add_rows((row,), self.kind.size_bytes(row))
+        return added.batch, added.first
+
+    def add_rows(self, rows: Sequence[R], size_bytes: int) -> BatchSlice[S, R, Q]:
+        """Queues rows that together fit into a batch, see `slices`."""
+        count, batch = len(rows), self._open
+        if batch is None or batch.size_bytes + size_bytes > BATCH_BYTES or len(batch.rows) + count > BATCH_ROWS:
+            if batch is not None:
+                self._full.append(batch)
+            batch = self._open = Batch(self.kind, self._make_signal(), self._settled, resend=self._resend)
+        self._waiting_bytes += size_bytes
+        self._waiting_rows += count
+        return BatchSlice(batch, batch.add(rows, size_bytes), count)
+
+    def next(self) -> Batch[S, R, Q] | None:
+        """Returns the batch to send now, if there is one. Call `left` once it is handed to the session."""
+        if self._in_flight >= WINDOW:
+            return None
+        if self._full:
+            return self._full[0]
+        batch = self._open
+        if batch is None or (self._in_flight >= EAGER_WINDOW and len(batch.rows) < FULL_ROWS):
+            return None
+        return batch
+
+    def left(self, batch: Batch[S, R, Q]) -> None:
+        """Counts the batch that `next` returned as in flight."""
+        if batch is self._open:
+            self._open = None
+        else:
+            self._full.popleft()
+        self._in_flight += 1
+        self._waiting_bytes -= batch.size_bytes
+        self._waiting_rows -= len(batch.rows)
+
+    def fail(self, error: EventStoreError) -> None:
+        """Fails the batches that have not left."""
+        for batch in (*self._full, *([self._open] if self._open else [])):
+            self._in_flight += 1  # as if it had been sent
+            batch.fail(error)
+        self._full.clear()
+        self._open = None
+        self._waiting_bytes = self._waiting_rows = 0
+
+    def reset(self) -> None:
+        """Forgets the batches in flight, after all batches have failed."""
+        self._in_flight = 0
+
+    @property
+    def waiting(self) -> bool:
+        """Whether rows have not left yet."""
+        return self._waiting_rows > 0
+
+    @property
+    def idle(self) -> bool:
+        return self._open is None and not self._full and not self._in_flight
+
+    def _settled(self, batch: Batch[S, R, Q]) -> None:
+        self._in_flight -= 1
+
+
+def slices(kind: RowKind[R, Q], rows: Sequence[R]) -> Iterator[tuple[Sequence[R], int]]:
+    """Cuts rows into as few parts as fit into a batch each, with their sizes. A row that does not fit is a part alone."""
+    sizes = list(map(kind.size_bytes, rows))
+    whole = sum(sizes)
+    if whole <= BATCH_BYTES and len(rows) <= BATCH_ROWS:
+        if rows:
+            yield rows, whole
+        return
+    start = size_bytes = 0
+    for stop, size in enumerate(sizes):
+        if stop > start and (size_bytes + size > BATCH_BYTES or stop - start == BATCH_ROWS):
+            yield rows[start:stop], size_bytes
+            start, size_bytes = stop, 0
+        size_bytes += size
+    yield rows[start:], size_bytes
+
+
+def valid_rows(encoded: Sequence[R | EventStoreError]) -> Sequence[R]:
+    """Returns the rows that were encoded, without the errors."""
+    return [each for each in encoded if not isinstance(each, EventStoreError)]
+
+
+def with_refused(encoded: Sequence[R | EventStoreError], outcomes: Iterator[Q | EventStoreError]) -> list[Q | EventStoreError]:
+    """Returns the outcome of each row: its error if it was not encoded, or else the next of `outcomes`."""
+    return [each if isinstance(each, EventStoreError) else next(outcomes) for each in encoded]

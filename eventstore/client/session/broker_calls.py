@@ -1,0 +1,94 @@
+"""Broker calls whose request or answer takes more than a line: resets, pulls, dead letters, a group's progress."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, cast
+
+from eventstore.client.session.broker_info import GroupQueue, PulledQueue
+from eventstore.client.session.calls import Call
+from eventstore.client.session.results import field_types, read_messages, rows
+from eventstore.errors import InvalidArgument, ProtocolError, UnknownTopic
+from eventstore.fields import check_int, check_text, shown
+from eventstore.model import micros
+from eventstore.protocol.broker_requests import OffsetAt, Pull, ResetGroup, WireWant
+from eventstore.protocol.limits import INT64_MAX, PAGE_BYTES_DEFAULT, PAGE_BYTES_MAX, PULL_WAIT_MS_MAX
+from eventstore.records.message import Message, decode_messages
+from eventstore.records.topic_names import dead_topic
+
+DEAD_QUEUE: Final = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """The answer to a pull: `count` whole message records of `queues`, in this order."""
+
+    records: bytes | memoryview
+    count: int
+    queues: tuple[PulledQueue, ...]
+
+    def messages(self) -> list[Message]:
+        """Returns the messages, in order."""
+        return decode_messages(bytes(self.records), self.count)
+
+
+def reset_request(group: str, topic: str, to: str | int | datetime, queue: int | None) -> ResetGroup:
+    """Returns the request that sets a group's offset. Raises InvalidArgument."""
+    if isinstance(to, datetime):
+        return ResetGroup(group, topic, queue, "time", micros(to, "to"))
+    if isinstance(to, str) and to in ("start", "end"):
+        return ResetGroup(group, topic, queue, to)
+    if to.__class__ is int:
+        return ResetGroup(group, topic, queue, "offset", check_int("to", to, 0, INT64_MAX))
+    text = f'to is {shown(to)}; allowed are "start", "end", an offset (int) and a time (aware datetime)'
+    raise InvalidArgument(text, field="to", value=shown(to))
+
+
+def offset_request(topic: str, queue: int, time: int | datetime) -> OffsetAt:
+    """Returns the request for the offset of a time."""
+    return OffsetAt(topic, queue, cast(int, micros(time, "time")))
+
+
+def read_progress(call: Call[Any]) -> tuple[int, int, list[GroupQueue]]:
+    """Returns a group's generation, its number of queues in all, and the queues of this answer."""
+    values = call.ok().values
+    ((generation, total),) = rows(lambda *both: both, ((int,), (int,)), values[:2], "ShowGroup") or [(0, 0)]
+    return generation, total, rows(GroupQueue, field_types(GroupQueue), values[2:], "ShowGroup")
+
+
+def dead_letters_request(group: str, offset: int, limit: int) -> Pull:
+    """Returns the pull that reads a group's dead letters."""
+    return Pull(limit, PAGE_BYTES_MAX, 0, ((dead_topic(check_text("group", group)), DEAD_QUEUE, offset, None),))
+
+
+def read_dead_letters(call: Call[Any]) -> list[Message]:
+    """Reads dead letters; the topic is created with the first one, so none are there before it is."""
+    try:
+        return read_messages(call)
+    except UnknownTopic:
+        return []
+
+
+def pull_request(wants: Sequence[WireWant], limit: int, size_bytes: int | None, wait_s: float) -> Pull:
+    """Returns the pull of these queues."""
+    wait_ms = int(min(max(wait_s, 0.0) * 1000, PULL_WAIT_MS_MAX))
+    return Pull(limit, PAGE_BYTES_DEFAULT if size_bytes is None else size_bytes, wait_ms, tuple(map(_want, wants)))
+
+
+def _want(want: WireWant) -> WireWant:
+    topic, queue, offset, tags = want
+    return topic, queue, offset, tags
+
+
+def read_pulled(call: Call[Any]) -> Pulled:
+    """Reads the answer to a pull."""
+    wants, answer = cast(Pull, call.request).wants, call.messages()
+    if len(answer.pages) != len(wants):
+        raise ProtocolError(f"a pull of {len(wants)} queues was answered by {len(answer.pages)} pages")
+    queues = (
+        PulledQueue(topic, queue, page.messages, page.next_offset, page.begin, page.end, page.clamped)
+        for (topic, queue, *_), page in zip(wants, answer.pages, strict=True)
+    )
+    return Pulled(answer.records, answer.count, tuple(queues))

@@ -1,0 +1,115 @@
+"""What the broker reports about its topics, queues, groups, members and chunks, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class TopicInfo(NamedTuple):
+    """A topic. `open_queues`: the number of its queues that accept messages."""
+
+    name: str
+    queues: int
+    open_queues: int
+
+
+class QueueInfo(NamedTuple):
+    """A queue of a topic, which holds the offsets [begin, end). `state`: open, draining or hidden.
+
+    The last four are rates per second: messages and bytes written to it, and read from it.
+    """
+
+    queue: int
+    state: str
+    begin: int
+    end: int
+    written: int
+    written_bytes: int
+    read: int
+    read_bytes: int
+
+
+class ChunkInfo(NamedTuple):
+    """A message chunk. `state`: ongoing or completed; `mapped`: into memory. The last four as in `QueueInfo`."""
+
+    number: int
+    state: str
+    size_bytes: int
+    mapped: bool
+    written: int
+    written_bytes: int
+    read: int
+    read_bytes: int
+
+
+class GroupInfo(NamedTuple):
+    """A consumer group. `members`: their number."""
+
+    name: str
+    generation: int
+    members: int
+
+
+class MemberInfo(NamedTuple):
+    """A member of a group. `silent_ms`: the time since its last request. `queues`: the number it reads."""
+
+    name: str
+    silent_ms: int
+    queues: int
+
+
+class GroupQueue(NamedTuple):
+    """A group's progress in a queue that holds [begin, end): all messages before `offset` are consumed.
+
+    `member`: the one that reads it, or None.
+    """
+
+    topic: str
+    queue: int
+    offset: int
+    begin: int
+    end: int
+    member: str | None
+
+    @property
+    def backlog(self) -> int:
+        """The number of messages still to be consumed."""
+        return max(0, self.end - max(self.offset, self.begin))
+
+
+@dataclass(frozen=True, slots=True)
+class GroupProgress:
+    """A group's progress in each of its queues."""
+
+    name: str
+    generation: int
+    queues: tuple[GroupQueue, ...]
+
+    @property
+    def backlog(self) -> int:
+        """The number of messages still to be consumed, in all queues."""
+        return sum(queue.backlog for queue in self.queues)
+
+
+class ResetQueue(NamedTuple):
+    """A group's offset in a queue after a reset. `clamped`: the nearest, as the queue does not hold the requested one."""
+
+    queue: int
+    offset: int
+    clamped: bool
+
+
+class PulledQueue(NamedTuple):
+    """One queue of the answer to a pull: its number of messages, and the offset to pull next.
+
+    The queue holds [begin, end). `clamped`: the requested offset, if the queue does not hold it and another was used.
+    """
+
+    topic: str
+    queue: int
+    messages: int
+    next_offset: int
+    begin: int
+    end: int
+    clamped: int | None

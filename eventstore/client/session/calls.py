@@ -1,0 +1,109 @@
+"""Requests that wait for their answer, and the signal that each of them sets when the answer is there."""
+
+from __future__ import annotations
+
+from typing import Generic, Protocol, TypeVar
+
+from eventstore.errors import EventStoreError, ProtocolError, copy_error
+from eventstore.protocol.answers import Answer, Failure, Ok, Page
+from eventstore.protocol.declaration import Request
+from eventstore.protocol.message_answers import Messages
+from eventstore.protocol.request_codec import encode_request
+
+
+class Signal(Protocol):
+    """What a request sets when it is answered: an `anyio.Event` in the async client, a `Flag` in the blocking one."""
+
+    def set(self) -> None: ...
+
+    def is_set(self) -> bool: ...
+
+
+S = TypeVar("S", bound=Signal)
+AnswerT = TypeVar("AnswerT", bound=Answer)
+
+
+class Flag:
+    """A signal that is polled, not awaited."""
+
+    def __init__(self) -> None:
+        self._set = False
+
+    def set(self) -> None:
+        self._set = True
+
+    def is_set(self) -> bool:
+        return self._set
+
+
+class PendingRequest(Protocol):
+    """A request whose (last) answer has not arrived.
+
+    `resend`: the request is safe to repeat, so it is sent again if the connection is lost before the answer; otherwise it
+    fails. `wanted`: False once the caller no longer waits. `lasting`: the request gets any number of answers, none of them the
+    last.
+    """
+
+    request_id: int
+    wanted: bool
+    resend: bool
+    lasting: bool
+
+    def encode(self) -> bytes:
+        """Returns the frame to send. Called again after a reconnect."""
+
+    def receive(self, answer: Answer, size_bytes: int) -> bool:
+        """Takes an answer with a payload of `size_bytes`. Returns whether it was the last one."""
+
+    def fail(self, error: EventStoreError) -> None:
+        """Ends the request with an error instead of an answer."""
+
+
+class Call(Generic[S]):
+    """A request with one answer. `done` is set when the answer has arrived or the request has failed."""
+
+    lasting = False
+
+    def __init__(self, request: Request, done: S, *, resend: bool = True) -> None:
+        self.request_id = 0
+        self.wanted = True
+        self.resend = resend
+        self.request = request
+        self.done = done
+        self._answer: Answer | None = None
+        self._error: EventStoreError | None = None
+
+    def encode(self) -> bytes:
+        return encode_request(self.request_id, self.request)
+
+    def receive(self, answer: Answer, size_bytes: int) -> bool:
+        if isinstance(answer, Failure):
+            self._error = answer.error
+        else:
+            self._answer = answer
+        self.done.set()
+        return True
+
+    def fail(self, error: EventStoreError) -> None:
+        self._error = copy_error(error)
+        self.done.set()
+
+    def ok(self) -> Ok:
+        """Returns the answer once `done` is set. Raises the server's error, or ConnectionLost."""
+        return self._answer_of(Ok)
+
+    def page(self) -> Page:
+        """As `ok`, for requests answered by a page of events."""
+        return self._answer_of(Page)
+
+    def messages(self) -> Messages:
+        """As `ok`, for requests answered by messages."""
+        return self._answer_of(Messages)
+
+    def _answer_of(self, kind: type[AnswerT]) -> AnswerT:
+        if self._error is not None:
+            raise self._error
+        assert self._answer is not None, "the answer has not arrived"
+        if not isinstance(self._answer, kind):
+            raise ProtocolError(f"{type(self.request).__name__} was answered by {type(self._answer).__name__}")
+        return self._answer

@@ -1,0 +1,42 @@
+"""Commits in batches (see `batches`): their rows, frames and outcomes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from eventstore.errors import EventStoreError
+from eventstore.flat import Scalar
+from eventstore.model import Committed
+from eventstore.protocol.answers import OUTCOME_VALUES, decode_all_committed, decode_outcome
+from eventstore.protocol.codes import OutcomeKind
+from eventstore.protocol.request_codec import encode_append
+from eventstore.records.raw_commit import RawCommit, condition_text
+
+_ENVELOPE_BYTES: Final = 40  # the marks and lengths of the five values, an expected version and a timestamp at most
+
+
+class CommitRows:
+    """The `RowKind` of commits."""
+
+    name = "commits"
+    refused = int(OutcomeKind.REFUSED)
+
+    def size_bytes(self, row: RawCommit) -> int:
+        return len(row[4]) + 4 * (len(row[0]) + len(row[2])) + _ENVELOPE_BYTES
+
+    def encode(self, request_id: int, rows: Sequence[RawCommit]) -> bytes:
+        return encode_append(request_id, rows)
+
+    def outcomes(self, rows: Sequence[RawCommit], values: Sequence[Scalar]) -> list[Committed | EventStoreError]:
+        committed = decode_all_committed([row[0] for row in rows], values)
+        if committed is not None:
+            return committed
+        triples = zip(*(values[place::OUTCOME_VALUES] for place in range(OUTCOME_VALUES)), strict=True)
+        return [
+            decode_outcome(row[0], condition_text(row[1]), *triple)  # the values of one commit
+            for row, triple in zip(rows, triples, strict=True)
+        ]
+
+
+COMMITS: Final = CommitRows()

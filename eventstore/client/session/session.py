@@ -1,0 +1,296 @@
+"""The state of a client, sans-io: requests to send, in flight, and to send again. Both clients drive one.
+
+The rules it keeps:
+- Requests leave in the order they were added, also after a reconnect; commits to one aggregate depend on it.
+- After a reconnect, unanswered requests are sent again. That is safe for appends because the server knows their command ids,
+  and for most others because they change nothing. A subscription continues after its last page. A request that is not safe to
+  repeat fails: whether it was carried out is unknown.
+- A request that a leaving server refused (ShuttingDown) counts as unanswered.
+- Nothing else is sent before the hello was answered; no more requests are in flight than the server allows.
+- An address must lead to the same store every time: cursors and versions mean nothing to another one.
+
+A request whose caller no longer waits (`wanted` is False) is not sent again, and its answer is dropped. A discarded iterator
+only has to set the flag, on any thread it is collected on.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import deque
+from collections.abc import Callable
+from typing import Generic
+
+from eventstore.client.session.batches import Batch, BatchQueue
+from eventstore.client.session.calls import Call, PendingRequest, S
+from eventstore.client.session.command_rows import COMMANDS
+from eventstore.client.session.commit_rows import COMMITS
+from eventstore.client.session.message_rows import MessageRows, SendResult
+from eventstore.errors import ConnectionLost, EventStoreError, InvalidArgument, ProtocolError, ShuttingDown, UnsupportedVersion
+from eventstore.model import Committed, Unchanged
+from eventstore.protocol.answers import Answer, AnswerDecoder, Failure, Goodbye, Ok, Outcomes
+from eventstore.protocol.broker_requests import WireMessage
+from eventstore.protocol.frames import LENGTH_BYTES, FrameReader
+from eventstore.protocol.handshake import Welcome, read_welcome
+from eventstore.protocol.limits import PROTOCOL_VERSION, REQUESTS_MAX
+from eventstore.protocol.request_codec import encode_request
+from eventstore.protocol.requests import Credit, Hello, Ping, Unsubscribe, WireCommand
+
+
+class Session(Generic[S]):
+    """One client, over any number of connections to one server, one after the other.
+
+    `welcome`: the server's answer to the hello of this connection, or None; `leaving`: the server is about to close it;
+    `answered` counts answers, except to pings; `fatal` is set when no further connection can help. `appends` and `sends` hold
+    the commits and commands that have not left; `messages` returns such a queue for each topic. `has_unwanted` is set, on any
+    thread, when a subscription is dropped; the next data to send then ends it.
+    """
+
+    def __init__(self, client: str, make_signal: Callable[[], S], requests_max: int = REQUESTS_MAX) -> None:
+        self._client = client
+        self._requests_max = requests_max
+        self.appends = BatchQueue(COMMITS, make_signal)
+        self.sends: BatchQueue[S, WireCommand, Committed | Unchanged] = BatchQueue(COMMANDS, make_signal)
+        self._messages: dict[tuple[str, bool], BatchQueue[S, WireMessage, SendResult]] = {}
+        self._make_signal = make_signal
+        self._last_id = 0
+        self._hello_id = 0
+        self._unsent: deque[PendingRequest] = deque()
+        self._sent: dict[int, PendingRequest] = {}
+        self._refused: set[int] = set()
+        self._notices: list[bytes] = []
+        self._reader = FrameReader()
+        self._decode = AnswerDecoder().decode
+        self._store: bytes | None = None
+        self._node: int | None = None
+        self.welcome: Welcome | None = None
+        self.leaving = False
+        self.answered = 0
+        self.has_unwanted = False
+        self.fatal: EventStoreError | None = None
+
+    # ---- requests
+
+    def add(self, request: PendingRequest) -> None:
+        """Queues a request; `data_to_send` returns it when its turn comes."""
+        request.request_id = self._next_id()
+        self._unsent.append(request)
+
+    def messages(self, topic: str, *, resend: bool) -> BatchQueue[S, WireMessage, SendResult]:
+        """Returns the queue of messages for a topic. `resend`: whether to send them again if the answer was lost."""
+        queue = self._messages.get((topic, resend))
+        if queue is None:
+            kind = MessageRows(topic, lambda: self._node)
+            made = BatchQueue(kind, self._make_signal, resend=resend)
+            queue = self._messages.setdefault((topic, resend), made)  # another thread may do the same
+        return queue
+
+    def grant(self, subscription: PendingRequest, credit: int) -> None:
+        """Lets the server send this many more bytes for a subscription. (After a reconnect, its request has the credit.)"""
+        if subscription.request_id in self._sent:
+            self._notices.append(encode_request(0, Credit(subscription.request_id, credit)))
+
+    def unsubscribe(self, subscription: PendingRequest) -> None:
+        """Ends a subscription, or a pull that waits. Drops its pages that still arrive."""
+        subscription.wanted = False
+        if self._sent.pop(subscription.request_id, None) is not None:
+            self._notices.append(encode_request(self._next_id(), Unsubscribe(subscription.request_id)))
+
+    def _unsubscribe_unwanted(self) -> None:
+        self.has_unwanted = False
+        for request in list(self._sent.values()):
+            if request.lasting and not request.wanted:
+                self.unsubscribe(request)
+
+    def fail(self, error: EventStoreError) -> None:
+        """Ends all requests with this error."""
+        for each in (*self._sent.values(), *self._unsent):
+            each.fail(error)
+        self._sent.clear()
+        self._unsent.clear()
+        self.appends.fail(error)
+        self.sends.fail(error)
+        for queue in list(self._messages.values()):
+            queue.fail(error)
+
+    def reset(self) -> None:
+        """Starts over after the last use was interrupted at an unknown point: fails all waiters. Call it without a connection.
+
+        Everywhere else, a request or batch that moves from one place to another is in the new one before it leaves the old, so
+        that it is found here. May itself be interrupted, and called again.
+        """
+        self.fail(_interrupted())
+        self.appends.reset()
+        self.sends.reset()
+        for queue in list(self._messages.values()):
+            queue.reset()
+        self._decode = AnswerDecoder().decode
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request waits to be sent or answered."""
+        idle = not self._unsent and not self._sent and self.appends.idle and self.sends.idle
+        return idle and all(queue.idle for queue in self._messages.values())
+
+    def _next_id(self) -> int:
+        self._last_id += 1
+        return self._last_id
+
+    # ---- a connection
+
+    def connected(self) -> bytes:
+        """Starts a new connection. Returns the data to send first."""
+        self._hello_id = self._next_id()
+        return encode_request(self._hello_id, Hello(PROTOCOL_VERSION, self._client))
+
+    def disconnected(self) -> None:
+        """Ends the connection: unanswered requests are to be sent again, in the old order, or fail if that is not safe."""
+        unanswered = [request for request in self._sent.values() if request.wanted]
+        again = [request for request in unanswered if request.resend or request.request_id in self._refused]
+        unknown = [request for request in unanswered if not (request.resend or request.request_id in self._refused)]
+        for request in unknown:
+            request.fail(_outcome_unknown())
+        self._unsent.extendleft(reversed(again))
+        self._sent.clear()
+        self._refused.clear()
+        self._notices.clear()
+        self._reader = FrameReader()
+        self.welcome = None
+        self.leaving = False
+
+    @property
+    def drained(self) -> bool:
+        """Whether the server is leaving and owes no answer on this connection: close it and open another."""
+        return self.leaving and all(
+            request_id in self._refused or request.lasting for request_id, request in self._sent.items()
+        )
+
+    def data_to_send(self) -> bytes:
+        """Returns what may be sent now."""
+        appends, sends = self.appends, self.sends
+        if self.welcome is None:
+            return b""
+        if self.has_unwanted:
+            self._unsubscribe_unwanted()
+        waiting_messages = [queue for queue in list(self._messages.values()) if queue.waiting] if self._messages else ()
+        if not (self._unsent or self._notices or appends.waiting or sends.waiting or waiting_messages):
+            return b""
+        for queue in (appends, sends, *waiting_messages):
+            while batch := queue.next():
+                self.add(batch)
+                queue.left(batch)
+        frames, self._notices = self._notices, []
+        room = min(self._requests_max, self.welcome.requests_max) - len(self._sent)
+        if room <= 0:  # subscriptions are answered already, and may last for ever
+            room += sum(request.lasting for request in self._sent.values())
+        while room > 0 and self._unsent and not self.leaving:
+            request = self._unsent[0]
+            if request.wanted:
+                try:
+                    frame = request.encode()
+                except EventStoreError as error:
+                    self._unsent.popleft()  # or it would block all others
+                    request.fail(error)
+                    raise
+                limit = self.welcome.frame_bytes_max
+                if len(frame) - LENGTH_BYTES > limit:
+                    request.fail(_too_large(len(frame) - LENGTH_BYTES, limit))
+                else:
+                    self._sent[request.request_id] = request
+                    frames.append(frame)
+                    room -= not request.lasting
+            self._unsent.popleft()
+        return b"".join(frames) if len(frames) != 1 else frames[0]
+
+    # ---- answers
+
+    def receive(self, data: bytes) -> None:
+        """Passes the answers in `data` to their requests.
+
+        Raises:
+            EventStoreError: an error of the connection as a whole, or a violation of the protocol. Close the connection and
+                call `disconnected`.
+        """
+        for payload in self._reader.feed(data):
+            request_id, answer = self._decode(payload)
+            if isinstance(answer, Goodbye):
+                self.leaving = True
+            elif self.welcome is None:
+                self._greeted(request_id, answer)
+            else:
+                self._answered(request_id, answer, len(payload))
+        if self._reader.failed is not None:
+            raise self._reader.failed
+
+    def _greeted(self, request_id: int, answer: Answer) -> None:
+        if isinstance(answer, Failure):
+            if isinstance(answer.error, UnsupportedVersion):
+                self.fatal = answer.error
+            raise answer.error
+        if request_id != self._hello_id or not isinstance(answer, Ok):
+            raise ProtocolError(f"HELLO was answered by {type(answer).__name__} to request {request_id}")
+        welcome = read_welcome(answer.values)
+        if self._store is not None and self._store != welcome.store:
+            self.fatal = _another_store(self._store, welcome.store)
+            raise self.fatal
+        self._store = welcome.store
+        self._node = welcome.node
+        self.welcome = welcome
+
+    def _answered(self, request_id: int, answer: Answer, size_bytes: int) -> None:
+        request = self._sent.get(request_id)
+        if request is None:
+            if request_id == 0 and isinstance(answer, Failure):
+                raise answer.error
+            if not 0 < request_id <= self._last_id:
+                raise ProtocolError(f"an answer to request {request_id}, which was never sent", value=request_id)
+            return
+        if not (isinstance(request, Call) and isinstance(request.request, Ping)):
+            self.answered += 1
+        if _is_shutting_down(request, answer):
+            self.leaving = True
+            self._refused.add(request_id)
+        elif request.wanted:
+            if request.receive(answer, size_bytes):
+                del self._sent[request_id]
+        elif request.lasting:
+            self.unsubscribe(request)
+        else:
+            del self._sent[request_id]
+
+
+def _is_shutting_down(request: PendingRequest, answer: Answer) -> bool:
+    """Whether a leaving server refused the request, or a part of a batch that is safe to send again as a whole."""
+    if isinstance(answer, Failure):
+        return isinstance(answer.error, ShuttingDown)
+    if not isinstance(answer, Outcomes) or not isinstance(request, Batch) or not request.resend:
+        return False
+    refused = (request.kind.refused, ShuttingDown.code)
+    return refused in zip(answer.values[0::3], answer.values[1::3], strict=True)
+
+
+def _outcome_unknown() -> ConnectionLost:
+    return ConnectionLost(
+        "the connection was lost before the answer came: it may have been carried out, or not; look before you try again",
+        outcome="unknown",
+    )
+
+
+def _interrupted() -> ConnectionLost:
+    return ConnectionLost(
+        "another call of this client was interrupted before the answer came: this one may have been carried out, or not; look "
+        "before you try again",
+        outcome="unknown",
+    )
+
+
+def _too_large(size: int, limit: int) -> InvalidArgument:
+    return InvalidArgument(
+        f"a request of {size} bytes, this server takes up to {limit}", field="frame length", limit=limit, value=size
+    )
+
+
+def _another_store(before: bytes, now: bytes) -> ConnectionLost:
+    known, found = str(uuid.UUID(bytes=before)), str(uuid.UUID(bytes=now))
+    return ConnectionLost(
+        f"another store answers at this address: {found}, it was {known}; open another client", expected=known, actual=found
+    )

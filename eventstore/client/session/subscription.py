@@ -1,0 +1,98 @@
+"""A subscription, sans-io: the pages that have arrived, the position to continue from after a reconnect, and its credit.
+
+Credit is counted in bytes of payload. What the server has sent and the consumer has not taken never exceeds the window by
+more than one page, also across reconnects: the credit of a new request is the window minus the pages that wait here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TypeAlias
+
+from eventstore.client.session.calls import Signal
+from eventstore.errors import EventStoreError, ProtocolError, copy_error
+from eventstore.model import CaughtUp, Event
+from eventstore.protocol.answers import Answer, Failure, Page
+from eventstore.protocol.limits import CREDIT_BYTES_DEFAULT
+from eventstore.protocol.request_codec import encode_request
+from eventstore.protocol.requests import Subscribe
+from eventstore.records.event_filter import EventFilter
+from eventstore.records.event_page import decode_page
+
+SubscriptionItem: TypeAlias = Event | CaughtUp
+
+
+class Subscription:
+    """One subscription of a session. `receive` sets `arrived` when there is something to take; the consumer replaces it."""
+
+    lasting = True
+    resend = True
+
+    def __init__(self, after: int, accepts: EventFilter, window_bytes: int = CREDIT_BYTES_DEFAULT) -> None:
+        self.request_id = 0
+        self.wanted = True
+        self.arrived: Signal | None = None
+        self._types = tuple(sorted(accepts.types or ()))
+        self._accepts = accepts
+        self._after = after  # the last sequence received
+        self._taken = after  # the last sequence taken
+        self._window_bytes = window_bytes
+        self._pages: deque[tuple[Page, int]] = deque()
+        self._waiting_bytes = 0
+        self._owed_bytes = 0
+        self._caught_up = False
+        self._error: EventStoreError | None = None
+
+    def encode(self) -> bytes:
+        self._owed_bytes = 0
+        credit = max(0, self._window_bytes - self._waiting_bytes)
+        request = Subscribe(self._after, credit, self._accepts.aggregate_prefix, self._types)
+        return encode_request(self.request_id, request)
+
+    def receive(self, answer: Answer, size_bytes: int) -> bool:
+        if isinstance(answer, Page) and answer.next is not None and answer.next >= self._after:
+            self._after = answer.next
+            self._pages.append((answer, size_bytes))
+            self._waiting_bytes += size_bytes
+        elif isinstance(answer, Failure):
+            self._error = answer.error
+        else:
+            self._error = ProtocolError(f"a subscription was answered by {answer!r:.100}")
+        self._wake()
+        return self._error is not None
+
+    def fail(self, error: EventStoreError) -> None:
+        self._error = error
+        self._wake()
+
+    def _wake(self) -> None:
+        if self.arrived is not None:
+            self.arrived.set()
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is something to take, be it an error."""
+        return bool(self._pages) or self._error is not None
+
+    def take(self) -> list[SubscriptionItem]:
+        """Returns the items of the oldest page. Raises an error only after all pages that arrived before it were taken."""
+        if not self._pages:
+            assert self._error is not None, "nothing has arrived"
+            raise copy_error(self._error)
+        page, size_bytes = self._pages.popleft()
+        self._waiting_bytes -= size_bytes
+        self._owed_bytes += size_bytes
+        items: list[SubscriptionItem] = list(self._accepts.select(decode_page(page.records), self._taken))
+        assert page.next is not None
+        self._taken = page.next
+        if page.at_end and not self._caught_up:
+            self._caught_up = True
+            items.append(CaughtUp(page.next))
+        return items
+
+    def credit_due(self) -> int:
+        """Returns the credit to grant now: none until half the window was consumed, so that grants stay rare."""
+        if 2 * self._owed_bytes < self._window_bytes:
+            return 0
+        due, self._owed_bytes = self._owed_bytes, 0
+        return due

@@ -1,0 +1,1 @@
+"""Encodes commands and events as JSON: types, codecs, upcasts."""

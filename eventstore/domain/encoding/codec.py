@@ -1,0 +1,205 @@
+"""Encodes dataclasses as JSON: the payloads of commands and events, and the states of projections.
+
+A codec is built once per class, from the types of its fields (see `objects`). Encoding or decoding an event of three fields
+takes about a microsecond.
+
+A field that is missing in a payload gets its default, if it has one: that is how fields are added. An unknown name is refused,
+because its value would be lost silently.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import types
+from collections.abc import Callable
+from typing import Final, Generic, NoReturn, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from eventstore.domain.encoding.containers import dict_codec, list_codec, optional_codec, tuple_codec
+from eventstore.domain.encoding.field_mismatch import FieldMismatch, expected
+from eventstore.domain.encoding.objects import object_decoder, object_encoder
+from eventstore.domain.encoding.values import VALUES, Codec, enum_codec
+from eventstore.errors import DomainRefused, PayloadInvalid
+from eventstore.fields import shown
+
+T = TypeVar("T")
+_ALLOWED: Final = (
+    "str, int, float, bool, None, bytes, datetime, date, Decimal, UUID, enums of text or whole numbers, frozen dataclasses, "
+    "X | None, list[X], tuple[X, ...], tuple[X, Y], dict[str, X]"
+)
+_codecs: dict[type, Codec] = {}
+
+
+def class_path(cls: type) -> str:
+    """Returns module and name of a class, for messages."""
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+class PayloadCodec(Generic[T]):
+    """Encodes and decodes instances of one frozen dataclass. `what` and `name` identify it in errors, as in: event 'Opened'.
+
+    Raises:
+        DomainRefused: the class is not a frozen dataclass, or a field has a type that JSON cannot hold.
+    """
+
+    def __init__(self, cls: type[T], name: str, what: str) -> None:
+        check_dataclass(cls)
+        self.cls = cls
+        self.name = name
+        self._what = f"{what} {name!r}"
+        codec = _class_codec(cls)
+        self._encode, self._decode = codec.encode, codec.decode
+
+    def encode(self, value: T) -> bytes:
+        """Returns the JSON of `value`: fields in order, no white space, UTF-8.
+
+        Raises:
+            PayloadInvalid: the value of a field does not match its type.
+        """
+        try:
+            return self._encode(value).encode()
+        except FieldMismatch as mismatch:
+            raise self._invalid(mismatch) from None
+        except (ValueError, RecursionError) as error:  # not UTF-8, a number with thousands of digits, a cycle
+            raise self._invalid(FieldMismatch(f"cannot be written as JSON: {error}")) from None
+
+    def decode(self, data: bytes) -> T:
+        """Returns the instance encoded in `data`.
+
+        Raises:
+            PayloadInvalid: it is not a JSON object, or does not match the class.
+        """
+        try:
+            text = data.decode()
+            parsed, end = _scan(text, 0)
+            if end == len(text):
+                return cast(T, self._decode(parsed))
+        except (FieldMismatch, ValueError, RecursionError, StopIteration):
+            pass
+        return self.build(self.parse(data))  # accepts white space around it, or reports the error
+
+    def parse(self, data: bytes) -> dict[str, object]:
+        """Parses the JSON object in `data`."""
+        try:
+            parsed = _decoder.decode(data.decode())
+        except (ValueError, RecursionError) as error:
+            raise self._invalid(FieldMismatch(f"{shown(data)} is not JSON: {error}")) from None
+        if type(parsed) is not dict:
+            raise self._invalid(expected("an object", parsed))
+        return parsed
+
+    def build(self, parsed: dict[str, object]) -> T:
+        """Returns the instance with these fields."""
+        try:
+            return cast(T, self._decode(parsed))
+        except FieldMismatch as mismatch:
+            raise self._invalid(mismatch) from None
+        except (ValueError, RecursionError) as error:
+            raise self._invalid(FieldMismatch(f"cannot be read: {error}")) from None
+
+    def _invalid(self, mismatch: FieldMismatch) -> PayloadInvalid:
+        where = f"field {mismatch.field} {mismatch.why}" if mismatch.field else mismatch.why
+        return PayloadInvalid(
+            f"{self._what} does not match class {class_path(self.cls)}: {where}", type=self.name, field=mismatch.field or None
+        )
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+_decoder = json.JSONDecoder(parse_constant=_refuse_constant)
+_scan = cast("Callable[[str, int], tuple[object, int]]", _decoder.scan_once)  # type: ignore[attr-defined] # missing in the stubs
+
+
+def check_dataclass(cls: type) -> None:
+    """Raises DomainRefused unless `cls` is a frozen dataclass."""
+    if isinstance(cls, types.FunctionType):  # a decorator without parentheses gets the function
+        raise DomainRefused(
+            f"{cls.__qualname__} is a function; its decorator needs the event class as argument, as in @applies(Deposited)",
+            name=cls.__qualname__,
+        )
+    if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
+        raise DomainRefused(f"{shown(cls)} is not a dataclass; put @dataclass(frozen=True) above it", name=shown(cls))
+    if not cls.__dataclass_params__.frozen:  # type: ignore[attr-defined] # typed as a plain class
+        raise DomainRefused(f"{class_path(cls)} is not frozen; make it @dataclass(frozen=True)", name=class_path(cls))
+
+
+def without_new_types(hint: object) -> object:
+    """Returns the supertype of a `NewType`; any other annotation unchanged."""
+    while hasattr(hint, "__supertype__"):
+        hint = hint.__supertype__
+    return hint
+
+
+def _class_codec(cls: type) -> Codec:
+    """Returns the cached codec of a dataclass, or builds it."""
+    codec = _codecs.get(cls)
+    if codec is None:
+        _codecs[cls] = _late_bound(cls)  # used by a class that contains itself
+        try:
+            codec = _codecs[cls] = _build(cls)
+        except BaseException:
+            del _codecs[cls]
+            raise
+    return codec
+
+
+def _late_bound(cls: type) -> Codec:
+    def encode(value: object) -> str:
+        return _codecs[cls].encode(value)
+
+    def decode(value: object) -> object:
+        return _codecs[cls].decode(value)
+
+    return Codec(encode, decode)
+
+
+def _build(cls: type) -> Codec:
+    try:
+        hints = get_type_hints(cls)
+    except Exception as error:  # an annotation may be any expression
+        raise DomainRefused(
+            f"the annotations of {class_path(cls)} cannot be resolved: {error}; import these types in its module",
+            name=class_path(cls),
+        ) from None
+    fields = dataclasses.fields(cls)
+    hidden = [field.name for field in fields if not field.init]
+    if hidden:
+        raise DomainRefused(
+            f"field {hidden[0]} of {class_path(cls)} has init=False and cannot be restored; remove init=False", name=hidden[0]
+        )
+    codecs = [_hinted(hints[field.name], f"field {field.name} of {class_path(cls)}") for field in fields]
+    names = [field.name for field in fields]
+    return Codec(
+        object_encoder(cls, names, [codec.encode for codec in codecs]),
+        object_decoder(cls, fields, [codec.decode for codec in codecs], tuple(codec.json_type for codec in codecs)),
+    )
+
+
+def _hinted(hint: object, where: str) -> Codec:
+    """Returns the codec for a type annotation."""
+    hint = without_new_types(hint)
+    if hint in VALUES:
+        return VALUES[hint]
+    origin, arguments = get_origin(hint), get_args(hint)
+    codec: Codec | None = None
+    if origin in (Union, types.UnionType) and len(arguments) == 2 and type(None) in arguments:
+        codec = optional_codec(_hinted(arguments[arguments[0] is type(None)], where))
+    elif origin is list:
+        codec = list_codec(_hinted(arguments[0], where))
+    elif origin is tuple:
+        repeated = len(arguments) == 2 and arguments[1] is Ellipsis
+        codec = tuple_codec([_hinted(each, where) for each in (arguments[:1] if repeated else arguments)], repeated=repeated)
+    elif origin is dict:
+        key = _hinted(arguments[0], where)
+        codec = dict_codec(key, _hinted(arguments[1], where)) if key.textual else None
+    elif isinstance(hint, type) and issubclass(hint, enum.Enum):
+        codec = enum_codec(hint)
+    elif isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        check_dataclass(hint)
+        codec = _class_codec(hint)
+    if codec is None:
+        raise DomainRefused(f"{where} has type {hint}, which JSON cannot hold; allowed are {_ALLOWED}", name=where)
+    return codec

@@ -1,0 +1,153 @@
+"""`EventType`: an event class and its stable name; encodes instances as events of the store and decodes them.
+
+The store has the name, so the class may be renamed. The schema version is in the event's metadata, as `{"schema":2}`, but only
+from version 2 on: most events are and stay at version 1, and need no metadata.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cached_property
+from typing import Final, Generic, TypeVar, cast
+
+from eventstore import flat
+from eventstore.domain.encoding.codec import PayloadCodec, check_dataclass, class_path
+from eventstore.domain.encoding.upcasting import check_steps, upcast_fields
+from eventstore.errors import DomainRefused, EventStoreError, InvalidArgument, PayloadInvalid
+from eventstore.fields import check_int, check_text, shown
+from eventstore.model import DATA_IS_JSON, EVENT_BYTES_MAX, METADATA_IS_JSON, TYPE_BYTES_MAX, Event, NewEvent
+
+E = TypeVar("E")
+SCHEMA: Final = "schema"
+SCHEMA_MAX: Final = 1_000_000
+_ATTRIBUTE: Final = "__eventstore_event__"
+_DATA_BYTES_MAX: Final = EVENT_BYTES_MAX - 64  # the rest is for metadata
+_SHORT_MAX: Final = 255
+_SHORT_MARKS: Final = [flat.encode((bytes(size),))[:2] for size in range(_SHORT_MAX + 1)]  # of msgpack: bin 8
+
+
+class EventType(Generic[E]):
+    """An event class. Its codec is built at first use, when all classes it refers to are defined."""
+
+    def __init__(self, cls: type[E], name: str, version: int) -> None:
+        self.cls = cls
+        self.name = name
+        self.version = version
+        self._metadata = None if version == 1 else json.dumps({SCHEMA: version}, separators=(",", ":")).encode()
+        self._format = DATA_IS_JSON if version == 1 else DATA_IS_JSON | METADATA_IS_JSON
+        self._packed_head = flat.encode((self._format, name))
+        self._packed_metadata = flat.encode((self._metadata,))
+
+    @cached_property
+    def codec(self) -> PayloadCodec[E]:
+        return PayloadCodec(self.cls, self.name, "event")
+
+    def check(self) -> None:
+        """Raises DomainRefused if a field cannot be stored, or an upcast is missing."""
+        _ = self.codec
+        check_steps(self.name, self.version)
+
+    def encode(self, event: E) -> NewEvent:
+        """Encodes an event to append it.
+
+        Raises:
+            PayloadInvalid: the value of a field does not match its type.
+            InvalidArgument: it is larger than an event may be.
+        """
+        data = self.codec.encode(event)
+        self._check_size(data)
+        return tuple.__new__(NewEvent, (self._format, self.name, data, self._metadata))
+
+    def pack(self, event: E) -> bytes:
+        """As `encode`, in the form of a commit record."""
+        data = self.codec.encode(event)
+        if len(data) <= _SHORT_MAX:
+            return b"".join((self._packed_head, _SHORT_MARKS[len(data)], data, self._packed_metadata))
+        self._check_size(data)
+        return b"".join((self._packed_head, flat.encode((data,)), self._packed_metadata))
+
+    def _check_size(self, data: bytes) -> None:
+        if len(data) > _DATA_BYTES_MAX:
+            raise InvalidArgument(
+                f"event {self.name!r} has {len(data)} bytes, but the limit is {_DATA_BYTES_MAX}; make it smaller",
+                field="event",
+                limit=_DATA_BYTES_MAX,
+                value=len(data),
+            )
+
+    def decode(self, stored: Event) -> E:
+        """Decodes a stored event of any version.
+
+        Raises:
+            PayloadInvalid, UnknownEvent
+        """
+        if stored[4] == self._metadata:
+            return self.codec.decode(stored[3])
+        codec = self.codec
+        version = self._schema_of(stored)
+        if version == self.version:
+            return codec.decode(stored[3])
+        return codec.build(upcast_fields(self.name, version, self.version, codec.parse(stored[3])))
+
+    def current(self, stored: Event) -> Event:
+        """Returns the stored event with the payload that its class has today: upcast, with defaults for fields added since.
+
+        Raises:
+            PayloadInvalid, UnknownEvent
+        """
+        data, metadata, format_ = self.codec.encode(self.decode(stored)), stored[4], stored[8] | DATA_IS_JSON
+        if self._schema_of(stored) != self.version:
+            before = stored.metadata_json() if format_ & METADATA_IS_JSON else None
+            others = before if isinstance(before, dict) else {}
+            metadata = json.dumps({**others, SCHEMA: self.version}, separators=(",", ":")).encode()
+            format_ |= METADATA_IS_JSON
+        return tuple.__new__(Event, (*stored[:3], data, metadata, *stored[5:8], format_))
+
+    def _schema_of(self, stored: Event) -> int:
+        if stored[4] is None or not stored[8] & METADATA_IS_JSON:
+            return 1
+        metadata = stored.metadata_json()
+        try:
+            version = metadata.get(SCHEMA, 1) if isinstance(metadata, dict) else 1
+            return check_int(SCHEMA, version, 1, SCHEMA_MAX)
+        except InvalidArgument as error:
+            raise PayloadInvalid(
+                f"event {self.name!r} has metadata {shown(stored[4])}: {error}", type=self.name, field="metadata"
+            ) from None
+
+
+def event(name: str | None = None, *, version: int = 1) -> Callable[[type[E]], type[E]]:
+    """Marks a frozen dataclass as an event, stored under `name` (default: the name of the class), with its schema version.
+
+    Raises:
+        DomainRefused: it is not a frozen dataclass, or name or version are invalid.
+    """
+
+    def register(cls: type[E]) -> type[E]:
+        check_dataclass(cls)
+        if _ATTRIBUTE in cls.__dict__:
+            raise DomainRefused(f"{class_path(cls)} already has a name; put @event above it once", name=class_path(cls))
+        setattr(cls, _ATTRIBUTE, _new_type(cls, cls.__name__ if name is None else name, version))
+        return cls
+
+    if isinstance(name, type):
+        raise DomainRefused(f"@event above {name.__name__} needs parentheses: @event()", name=name.__name__)
+    return register
+
+
+def event_type(cls: type[E]) -> EventType[E]:
+    """Returns the event type of a class; without `@event` it is stored under the name of the class."""
+    existing = cls.__dict__.get(_ATTRIBUTE) if isinstance(cls, type) else None
+    if existing is None:
+        check_dataclass(cls)
+        existing = _new_type(cls, cls.__name__, 1)
+        setattr(cls, _ATTRIBUTE, existing)
+    return cast("EventType[E]", existing)
+
+
+def _new_type(cls: type[E], name: str, version: int) -> EventType[E]:
+    try:
+        return EventType(cls, check_text("name", name, 1, TYPE_BYTES_MAX), check_int("version", version, 1, SCHEMA_MAX))
+    except EventStoreError as error:
+        raise DomainRefused(f"@event above {class_path(cls)}: {error.message}", **error.fields) from None

@@ -1,0 +1,113 @@
+"""Upcasts: convert old versions of events to the current one, step by step.
+
+A step takes the parsed JSON fields of one version and returns those of the next. Steps are registered once, under the event's
+stable name, so classes may be renamed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeAlias, TypeVar
+
+from eventstore.errors import DomainRefused, PayloadInvalid, UnknownEvent
+from eventstore.fields import shown
+
+Fields: TypeAlias = dict[str, object]
+Step: TypeAlias = Callable[[Fields], Fields]
+StepFunction = TypeVar("StepFunction", bound=Step)
+
+_steps: Final[dict[tuple[str, int], Step]] = {}
+
+
+def upcast(name: str, *, version: int) -> Callable[[StepFunction], StepFunction]:
+    """Registers a function: fields of event `name` in `version` → fields in `version` + 1.
+
+    Raises:
+        DomainRefused: one is registered already, or `version` is not a whole number from 1.
+    """
+
+    def register(step: StepFunction) -> StepFunction:
+        if type(name) is not str or type(version) is not int or version < 1:
+            raise DomainRefused(
+                f"@upcast({shown(name)}, version={shown(version)}) needs the name of an event, and a whole number from 1"
+            )
+        if (name, version) in _steps:
+            raise DomainRefused(
+                f"event {name!r} already has an upcast from version {version}, in {_location(_steps[name, version])}; "
+                f"remove that one or this one, in {_location(step)}",
+                type=name,
+                schema=version,
+            )
+        _steps[name, version] = step
+        return step
+
+    return register
+
+
+def upcast_fields(name: str, version: int, current: int, fields: Fields) -> Fields:
+    """Converts fields of a version to the current one.
+
+    Raises:
+        UnknownEvent: a step is missing, or `version` is newer than the code.
+        PayloadInvalid: a step raised.
+    """
+    if version > current:
+        raise UnknownEvent(
+            f"event {name!r} is stored in version {version}, but this code knows only up to {current}; run the newer code",
+            type=name,
+            schema=version,
+        )
+    for each in range(version, current):
+        step = _steps.get((name, each))
+        if step is None:
+            raise UnknownEvent(
+                f"event {name!r} is stored in version {version}, but there is no @upcast({name!r}, version={each}); add it",
+                type=name,
+                schema=each,
+            )
+        fields = _apply_step(name, each, step, fields)
+    return fields
+
+
+def check_steps(name: str, version: int) -> None:
+    """Raises DomainRefused unless each version below `version`, and no other, has a step."""
+    present = {each for known, each in _steps if known == name}
+    missing = sorted(set(range(1, version)) - present)
+    if missing:
+        raise DomainRefused(
+            f"event {name!r} is in version {version}, but there is no @upcast({name!r}, version={missing[0]}); add it",
+            type=name,
+            schema=missing[0],
+        )
+    superfluous = sorted(present - set(range(1, version)))
+    if superfluous:
+        raise DomainRefused(
+            f"there is an @upcast({name!r}, version={superfluous[0]}), but the class is in version {version}; "
+            f'set @event("{name}", version={superfluous[-1] + 1})',
+            type=name,
+            schema=superfluous[0],
+        )
+
+
+def _apply_step(name: str, version: int, step: Step, fields: Fields) -> Fields:
+    try:
+        upcasted_fields = step(fields)
+    except Exception as error:
+        raise PayloadInvalid(
+            f"event {name!r} of version {version}: its upcast {_location(step)} raised {type(error).__name__}: {error!s:.200}",
+            type=name,
+            schema=version,
+        ) from error
+    if type(upcasted_fields) is not dict:
+        raise PayloadInvalid(
+            f"event {name!r} of version {version}: its upcast {_location(step)} returned {shown(upcasted_fields)}, not a dict",
+            type=name,
+            schema=version,
+        )
+    return upcasted_fields
+
+
+def _location(step: Step) -> str:
+    code = getattr(step, "__code__", None)
+    line = f":{code.co_firstlineno}" if code is not None else ""
+    return f"{getattr(step, '__module__', '?')}{line}"

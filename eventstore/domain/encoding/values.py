@@ -1,0 +1,226 @@
+"""Encodes single values as JSON: one codec for each type that a field of a command or an event may have.
+
+    str, int, float, bool, None     the JSON type; a float field also accepts an int; NaN and infinity are refused
+    bytes                           text, base64
+    datetime, date, UUID, Decimal   text; a datetime needs a time zone
+    enum                            the member's value, text or a whole number
+
+Both directions are strict: a value that could not be read back is not written, and JSON that does not match is refused.
+Encoders return JSON text, not objects: joining pieces takes a third of the time of `json.dumps`.
+"""
+
+from __future__ import annotations
+
+import base64
+import enum
+import json.encoder
+import math
+from collections.abc import Callable
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Final, NamedTuple, TypeAlias
+from uuid import UUID
+
+from eventstore.domain.encoding.field_mismatch import expected
+
+Encode: TypeAlias = Callable[[object], str]
+"""Value → JSON text. Raises FieldMismatch."""
+
+Decode: TypeAlias = Callable[[object], object]
+"""Parsed JSON → value. Raises FieldMismatch."""
+
+quote: Final[Callable[[str], str]] = json.encoder.encode_basestring  # in C; does not escape non-ASCII characters
+
+
+class Codec(NamedTuple):
+    """Encoder and decoder of one type. `textual`: its JSON is always text, so it may be a key of a dict. `json_type`: set if
+    the parsed JSON is the value exactly when it has this type."""
+
+    encode: Encode
+    decode: Decode
+    textual: bool = False
+    json_type: type | None = None
+
+
+def _encode_text(value: object) -> str:
+    if type(value) is not str:
+        raise expected("text", value)
+    return quote(value)
+
+
+def _decode_text(value: object) -> object:
+    if type(value) is not str:
+        raise expected("text", value)
+    return value
+
+
+def _encode_int(value: object) -> str:
+    if type(value) is not int:
+        raise expected("a whole number", value)
+    return repr(value)
+
+
+def _decode_int(value: object) -> object:
+    if type(value) is not int:
+        raise expected("a whole number", value)
+    return value
+
+
+def _encode_bool(value: object) -> str:
+    if value is True:
+        return "true"
+    if value is False:
+        return "false"
+    raise expected("true or false", value)
+
+
+def _decode_bool(value: object) -> object:
+    if type(value) is not bool:
+        raise expected("true or false", value)
+    return value
+
+
+def _encode_float(value: object) -> str:
+    return repr(_decode_float(value))
+
+
+def _decode_float(value: object) -> float:
+    if type(value) is int:
+        try:
+            value = float(value)
+        except OverflowError:
+            raise expected("a number that fits a float", value) from None
+    if type(value) is not float or not math.isfinite(value):
+        raise expected("a finite number", value)
+    return value
+
+
+def _encode_none(value: object) -> str:
+    if value is not None:
+        raise expected("null", value)
+    return "null"
+
+
+def _decode_none(value: object) -> object:
+    if value is not None:
+        raise expected("null", value)
+    return None
+
+
+def _encode_bytes(value: object) -> str:
+    if type(value) is not bytes:
+        raise expected("bytes", value)
+    return f'"{base64.b64encode(value).decode("ascii")}"'
+
+
+def _decode_bytes(value: object) -> object:
+    if type(value) is str:
+        try:
+            return base64.b64decode(value, validate=True)
+        except ValueError:
+            pass
+    raise expected("base64", value)
+
+
+def _encode_datetime(value: object) -> str:
+    if type(value) is not datetime or value.utcoffset() is None:
+        raise expected("a datetime with a time zone, such as datetime.now(UTC)", value)
+    return f'"{value.isoformat()}"'
+
+
+def _decode_datetime(value: object) -> object:
+    if type(value) is str:
+        try:
+            time = datetime.fromisoformat(value)
+        except ValueError:
+            pass
+        else:
+            if time.utcoffset() is not None:
+                return time
+    raise expected("a time with a time zone, such as 2030-01-31T12:00:00+00:00", value)
+
+
+def _encode_date(value: object) -> str:
+    if type(value) is not date:
+        raise expected("a date", value)
+    return f'"{value.isoformat()}"'
+
+
+def _decode_date(value: object) -> object:
+    if type(value) is str:
+        try:
+            return date.fromisoformat(value)
+        except ValueError:
+            pass
+    raise expected("a date, such as 2030-01-31", value)
+
+
+def _encode_decimal(value: object) -> str:
+    if type(value) is not Decimal or not value.is_finite():
+        raise expected("a finite Decimal", value)
+    return f'"{value}"'
+
+
+def _decode_decimal(value: object) -> object:
+    if type(value) is str:
+        try:
+            number = Decimal(value)
+        except ArithmeticError:
+            pass
+        else:
+            if number.is_finite():
+                return number
+    raise expected("a decimal number as text", value)
+
+
+def _encode_uuid(value: object) -> str:
+    if type(value) is not UUID:
+        raise expected("a UUID", value)
+    return f'"{value}"'
+
+
+def _decode_uuid(value: object) -> object:
+    if type(value) is str:
+        try:
+            return UUID(value)
+        except ValueError:
+            pass
+    raise expected("a UUID as text", value)
+
+
+def enum_codec(cls: type[enum.Enum]) -> Codec | None:
+    """Returns None if a member's value is neither text nor a whole number."""
+    members = {member.value: member for member in cls}
+    kinds = set(map(type, members))
+    if not members or not kinds <= {str, int} or issubclass(cls, enum.Flag):
+        return None
+    texts = {value: quote(value) if type(value) is str else repr(value) for value in members}
+    allowed = f"one of {', '.join(map(str, texts.values()))}"[:200]
+
+    def encode(value: object) -> str:
+        if type(value) is not cls:
+            raise expected(f"a member of {cls.__name__}", value)
+        return texts[value.value]
+
+    def decode(value: object) -> object:
+        if type(value) in kinds:  # True == 1, and a list is not hashable
+            member = members.get(value)
+            if member is not None:
+                return member
+        raise expected(allowed, value)
+
+    return Codec(encode, decode, textual=kinds == {str})
+
+
+VALUES: Final[dict[object, Codec]] = {
+    str: Codec(_encode_text, _decode_text, textual=True, json_type=str),
+    int: Codec(_encode_int, _decode_int, json_type=int),
+    bool: Codec(_encode_bool, _decode_bool, json_type=bool),
+    float: Codec(_encode_float, _decode_float),
+    type(None): Codec(_encode_none, _decode_none, json_type=type(None)),
+    bytes: Codec(_encode_bytes, _decode_bytes, textual=True),
+    datetime: Codec(_encode_datetime, _decode_datetime, textual=True),
+    date: Codec(_encode_date, _decode_date, textual=True),
+    Decimal: Codec(_encode_decimal, _decode_decimal, textual=True),
+    UUID: Codec(_encode_uuid, _decode_uuid, textual=True),
+}

@@ -1,0 +1,108 @@
+"""Loads a domain or a projection from `module:attribute`."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from eventstore.domain.domain import Domain
+from eventstore.domain.handler import line_of, text_of
+from eventstore.domain.projections.projection import Projection
+from eventstore.errors import DomainRefused
+from eventstore.fields import shown
+
+_EXAMPLE: Final = {"domain": "app", "projection": "Balances"}
+_CANDIDATES_MAX: Final = 10
+
+
+def load(place: str, folder: str | Path | None = None) -> Domain:
+    """Imports and checks the domain at `module:attribute`. Searches `folder` first (default: the current folder).
+
+    Raises:
+        DomainRefused: the module cannot be imported, has no such attribute, or the domain fails its check.
+    """
+    found = _attribute("domain", place, folder)
+    if not isinstance(found, Domain):
+        raise _refused("domain", place, f"is {shown(found)}, not an eventstore.domain.Domain{_candidates('domain', place)}")
+    found.check()
+    return found
+
+
+def load_projection(place: str, folder: str | Path | None = None) -> Projection[Any]:
+    """As `load`, for a projection: an instance, or a class that needs no arguments."""
+    found = _attribute("projection", place, folder)
+    if isinstance(found, type) and issubclass(found, Projection):
+        try:
+            found = found()
+        except TypeError as error:
+            raise _refused(
+                "projection", place, f"cannot be created without arguments: {error}; name an instance instead"
+            ) from None
+    if not isinstance(found, Projection):
+        raise _refused(
+            "projection", place, f"is {shown(found)}, not an eventstore.domain.Projection{_candidates('projection', place)}"
+        )
+    return found
+
+
+def _attribute(what: str, place: str, folder: str | Path | None) -> object:
+    name, colon, attributes = place.partition(":")
+    if not colon or not all(part.isidentifier() for part in [*name.split("."), *attributes.split(".")]):
+        raise DomainRefused(
+            f"{what} {shown(place)} is not of the form module:attribute{_suggestion(what, place)}", place=place[:255]
+        )
+    found: object = _module(what, name, place, Path(folder) if folder is not None else Path.cwd())
+    for attribute in attributes.split("."):
+        if not hasattr(found, attribute):
+            raise _refused(what, place, f"{shown(found)} has no attribute {attribute!r}{_candidates(what, place)}")
+        found = getattr(found, attribute)
+    return found
+
+
+def _module(what: str, name: str, place: str, folder: Path) -> ModuleType:
+    path = str(folder.resolve())
+    if path not in sys.path:
+        sys.path.insert(0, path)  # stays there: a module may import its neighbours later
+        importlib.invalidate_caches()
+    try:
+        return importlib.import_module(name)
+    except DomainRefused as error:
+        raise _refused(what, place, f"module {name!r}: {error.message}", **error.fields) from error
+    except ModuleNotFoundError as error:
+        if error.name == name:
+            hint = _suggestion(what, place) or f"; start in the folder of {name}.py, or set PYTHONPATH to it"
+            raise _refused(what, place, f"module {name!r} was not found in {path} or on Python's path{hint}") from None
+        raise _refused(what, place, f"module {name!r} imports {error.name!r}, which was not found; install it") from error
+    except (Exception, SystemExit) as error:  # importing runs the author's code
+        raise _refused(
+            what, place, f"importing {name!r} raised {type(error).__name__}: {text_of(error)}{line_of(error)}"
+        ) from error
+
+
+def _suggestion(what: str, place: str) -> str:
+    """Returns the correct form of a place that is a file name, or has no attribute."""
+    name, _, attributes = place.partition(":")
+    file = Path(name)
+    module = name if "/" not in name and file.suffix != ".py" else file.stem
+    if (module == name and attributes) or not module.replace(".", "_").isidentifier():
+        return ""
+    folder = f", in the folder {file.parent}" if file.parent != Path() else ""
+    return f"; use {module}:{attributes or _EXAMPLE[what]}{folder}"
+
+
+def _candidates(what: str, place: str) -> str:
+    """Lists the domains or projections that the module has."""
+    kind = Domain if what == "domain" else Projection
+    there = vars(sys.modules[place.partition(":")[0]]).items()
+    names = [
+        name for name, value in there if isinstance(value, kind) or (isinstance(value, type) and kind in value.__mro__[1:])
+    ]
+    return f"; the module has {', '.join(names[:_CANDIDATES_MAX])}" if names else f"; the module has no {what}"
+
+
+def _refused(what: str, place: str, why: str, **fields: str | int | bool | None) -> DomainRefused:
+    module, _, attribute = place.partition(":")
+    return DomainRefused(f"{what} {place!r}: {why}", **{**fields, "module": module[:255], "attribute": attribute[:255]})

@@ -1,0 +1,1 @@
+"""Projections: folds over events into the rows of a table."""

@@ -1,0 +1,132 @@
+"""Runs a projection: reads a subscription in batches and writes them to a target.
+
+For every batch, the states of its keys are read, updated and written back with the checkpoint, on a worker thread, while the
+next batch arrives. Memory is bounded by two batches and the states of their keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import anyio.to_thread
+
+from eventstore.domain.event_batches import Batch, Followable, follow, uuid_and_last_sequence
+from eventstore.domain.projections.projection import Projection, fold, keys_of, projection_failure
+from eventstore.domain.projections.targets.base import StoredRow, Target
+from eventstore.errors import InvalidArgument
+from eventstore.fields import check_int
+from eventstore.model import Event
+
+EVENTS_MAX = 1_000
+_EVENTS_MAX_MAX = 100_000
+
+
+class Progress(NamedTuple):
+    """Sizes of a batch that was written, in events and rows. `caught_up`: there were no more events at that moment."""
+
+    events: int
+    rows: int
+    checkpoint: int
+    caught_up: bool
+
+
+async def project(
+    store: Followable,
+    projection: Projection[Any],
+    target: Target,
+    *,
+    events_max: int = EVENTS_MAX,
+    until_caught_up: bool = False,
+    begins: bool = True,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> int:
+    """Brings the target up to date from its checkpoint, then follows the store until cancelled; with `until_caught_up`, returns
+    when it has caught up.
+
+    Returns the checkpoint. A batch has at most `events_max` events. Opens and closes the target. If `begins` is false, the
+    target must have a checkpoint.
+
+    Raises:
+        InvalidArgument: the table was made from another store, or its checkpoint is after the end of this one.
+        ProjectionFailed: the projection raised; names it, and aggregate, version and sequence of the event. The target is as
+            it was after the previous batch.
+        Fenced: another projector moved the checkpoint.
+        DomainRefused: the target's table has other columns, or it has no checkpoint and `begins` is false.
+        ConnectionLost, Closed: the store is gone.
+    """
+    check_int("events_max", events_max, 1, _EVENTS_MAX_MAX)
+    checkpoint = 0
+
+    async def handle(batch: Batch) -> bool:
+        nonlocal checkpoint
+        position = max(batch.position, checkpoint)
+        if position > checkpoint:
+            rows = await anyio.to_thread.run_sync(advance, projection, target, batch.events, checkpoint, position)
+            checkpoint = position
+        else:
+            rows = 0
+        if on_progress is not None:
+            on_progress(Progress(len(batch.events), rows, checkpoint, batch.caught_up))
+        return not (until_caught_up and batch.caught_up)
+
+    try:
+        uuid, last = await uuid_and_last_sequence(store)
+        checkpoint = await anyio.to_thread.run_sync(partial(target.open, projection, begins=begins, store=uuid))
+        if checkpoint > last:  # another projector may have followed the store meanwhile
+            _, last = await uuid_and_last_sequence(store)
+        _check_checkpoint(checkpoint, last)
+        subscription = store.subscribe(checkpoint, projection.wanted_types, projection.aggregate_prefix)
+        await follow(subscription, handle, events_max)
+    finally:
+        target.close()
+    return checkpoint
+
+
+def _check_checkpoint(checkpoint: int, last: int) -> None:
+    """Refuses a table that is ahead of the store: it would skip the events that get these sequences next."""
+    if checkpoint > last:
+        raise InvalidArgument(
+            f"the table is at sequence {checkpoint}, but the store ends at {last}: this is another store, or an older copy; "
+            "use the store that the table was made from, or another table",
+            field="checkpoint",
+            limit=last,
+            value=checkpoint,
+        )
+
+
+def advance(projection: Projection[Any], target: Target, events: Sequence[Event], before: int, checkpoint: int) -> int:
+    """Applies one batch: reads the states of its keys, folds, writes; returns the number of rows written or deleted."""
+    keys = keys_of(projection, events)
+    last = dict(zip(keys, events, strict=True))  # the event that errors about a key name
+    states = _states(projection, target, last)
+    fold(projection, states, events, keys)
+    rows, deletions = _rows(projection, states, last)
+    target.write(rows, deletions, before, checkpoint)
+    return len(states)
+
+
+def _states(projection: Projection[Any], target: Target, last: dict[str, Event]) -> dict[str, Any]:
+    states: dict[str, Any] = {}
+    for key, text in (target.read(list(last)) if last else {}).items():
+        try:
+            states[key] = projection.decode_state(text)
+        except Exception as error:
+            raise projection_failure(projection, last[key], error) from error
+    return states
+
+
+def _rows(projection: Projection[Any], states: dict[str, Any], last: dict[str, Event]) -> tuple[list[StoredRow], list[str]]:
+    """Returns the rows to write and the keys to delete."""
+    rows: list[StoredRow] = []
+    deletions: list[str] = []
+    for key, state in states.items():
+        if state is None:
+            deletions.append(key)
+            continue
+        try:
+            rows.append((key, *projection.checked_row(key, state), projection.encode_state(state)))
+        except Exception as error:
+            raise projection_failure(projection, last[key], error) from error
+    return rows, deletions

@@ -1,0 +1,184 @@
+"""`SQLiteTarget`: a projection's table in an SQLite file."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
+
+from eventstore.domain.projections.projection import CHECKPOINTS, KEY_COLUMN, STATE_COLUMN, Projection
+from eventstore.domain.projections.targets.base import StoredRow, check_checkpoint, check_columns, check_store, fenced
+from eventstore.errors import ProjectionFailed
+
+_KINDS: Final = {
+    str: "TEXT", int: "INTEGER", float: "REAL", bool: "INTEGER", bytes: "BLOB",
+    datetime: "TEXT", date: "TEXT", Decimal: "TEXT", UUID: "TEXT",
+}  # fmt: skip
+_NEXT_STEPS: Final = {
+    sqlite3.SQLITE_CANTOPEN: "; check the owner and mode of the file and its folder",
+    sqlite3.SQLITE_READONLY: "; check the owner and mode of the file and its folder",
+    sqlite3.SQLITE_NOTADB: "; name an SQLite file, or one that does not exist yet",
+    sqlite3.SQLITE_FULL: "; free some space and start again",
+    sqlite3.SQLITE_BUSY: "; another program has locked it: stop that program, or name another file",
+}
+_KEYS_PER_QUERY: Final = 500  # older releases allow at most 999 parameters
+_LOCKED_SECONDS_MAX: Final = 30.0
+_LOCKED_PAUSE_SECONDS: Final = 0.01
+
+
+class SQLiteTarget:
+    """Rows, states and checkpoint in the SQLite file `path`. A datetime is stored as text in UTC, so that it sorts; Decimal,
+    date and UUID as text, bool as 0 or 1.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = str(path)
+        self._connection: sqlite3.Connection | None = None
+        self._name = ""
+
+    def open(self, projection: Projection[Any], *, begins: bool = True, store: str | None = None) -> int:
+        """See `Target.open`."""
+        if not begins and not Path(self._path).exists():
+            check_checkpoint(projection.name, 0, begins=False)  # connecting would create the file
+        self._name = projection.name
+        columns = {
+            KEY_COLUMN: "TEXT",
+            **{name: _KINDS[kind] for name, kind in projection.columns.items()},
+            STATE_COLUMN: "TEXT",
+        }
+        self._upsert = _upsert(self._name, list(columns))
+        with self._translated_errors():
+            # Used by one worker thread after the other, never by two at once.
+            self._connection = sqlite3.connect(
+                self._path, timeout=_LOCKED_SECONDS_MAX, isolation_level=None, check_same_thread=False
+            )
+            _write_ahead(self._connection)
+            self._connection.execute("PRAGMA synchronous = FULL")
+            with self._transaction() as connection:
+                self._create_tables(connection, columns)
+                checkpoint, recorded = connection.execute(
+                    f"SELECT sequence, store FROM {CHECKPOINTS} WHERE projection = ?", (self._name,)
+                ).fetchone()
+                assert isinstance(checkpoint, int)
+                check_checkpoint(self._name, checkpoint, begins=begins)  # rolls back the tables just created
+                if check_store(self._name, recorded, store):
+                    connection.execute(f"UPDATE {CHECKPOINTS} SET store = ? WHERE projection = ?", (store, self._name))
+        return checkpoint
+
+    def _create_tables(self, connection: sqlite3.Connection, columns: dict[str, str]) -> None:
+        connection.execute(
+            f"CREATE TABLE IF NOT EXISTS {CHECKPOINTS} (projection TEXT PRIMARY KEY, sequence INTEGER NOT NULL, store TEXT)"
+        )
+        defined = ", ".join(
+            f'"{name}" {kind}' + (" PRIMARY KEY NOT NULL" if name == KEY_COLUMN else "") for name, kind in columns.items()
+        )
+        connection.execute(f'CREATE TABLE IF NOT EXISTS "{self._name}" ({defined}) WITHOUT ROWID')
+        connection.execute(f"INSERT OR IGNORE INTO {CHECKPOINTS} VALUES (?, 0, NULL)", (self._name,))
+        found = {row[1]: row[2] for row in connection.execute(f'PRAGMA table_info("{self._name}")')}
+        check_columns(self._name, found, columns)
+
+    def read(self, keys: Sequence[str]) -> dict[str, str]:
+        """See `Target.read`."""
+        found: dict[str, str] = {}
+        remaining = iter(keys)
+        with self._translated_errors():
+            while part := list(islice(remaining, _KEYS_PER_QUERY)):
+                query = f'SELECT "key", "state" FROM "{self._name}" WHERE "key" IN ({", ".join("?" * len(part))})'
+                found.update(self._open().execute(query, part))
+        return found
+
+    def write(self, rows: Sequence[StoredRow], deletions: Sequence[str], before: int, checkpoint: int) -> None:
+        """See `Target.write`."""
+        with self._translated_errors(), self._transaction() as connection:
+            moved = connection.execute(
+                f"UPDATE {CHECKPOINTS} SET sequence = ? WHERE projection = ? AND sequence = ?", (checkpoint, self._name, before)
+            )
+            if moved.rowcount != 1:
+                raise fenced(self._name, before)
+            connection.executemany(self._upsert, (tuple(map(_stored, row)) for row in rows))
+            connection.executemany(f'DELETE FROM "{self._name}" WHERE "key" = ?', ((key,) for key in deletions))
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _open(self) -> sqlite3.Connection:
+        assert self._connection is not None, "the target was not opened"
+        return self._connection
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        connection = self._open()
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield connection
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+
+    @contextmanager
+    def _translated_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise ProjectionFailed(
+                f"projection {self._name!r} cannot use {self._path}: {error}{self._next_step(error)}",
+                projection=self._name,
+                target=self._path,
+            ) from error
+
+    def _next_step(self, error: sqlite3.Error) -> str:
+        folder = Path(self._path).absolute().parent
+        if not folder.is_dir():
+            return f"; folder {folder} does not exist: create it"
+        if Path(self._path).is_dir():
+            return "; it is a folder: name a file"
+        return _NEXT_STEPS.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, "")
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Switches to the write-ahead log. Retries while the file is locked, for instance by another projector that opens it at the
+    same time: unlike all others, this statement does not wait for a writer.
+    """
+    until = time.monotonic() + _LOCKED_SECONDS_MAX
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                raise
+            time.sleep(_LOCKED_PAUSE_SECONDS)
+        else:
+            return
+
+
+def _upsert(table: str, columns: Iterable[str]) -> str:
+    names = [f'"{name}"' for name in columns]
+    updates = ", ".join(f"{name} = excluded.{name}" for name in names[1:])
+    return (
+        f'INSERT INTO "{table}" ({", ".join(names)}) VALUES ({", ".join("?" * len(names))}) '
+        f'ON CONFLICT ("{KEY_COLUMN}") DO UPDATE SET {updates}'
+    )
+
+
+def _utc(value: object) -> object:
+    assert isinstance(value, datetime)
+    return value.astimezone(UTC).isoformat()
+
+
+_CONVERSIONS: Final[dict[type, Callable[[object], object]]] = {datetime: _utc, date: str, Decimal: str, UUID: str}
+
+
+def _stored(value: object) -> object:
+    convert = _CONVERSIONS.get(type(value))
+    return value if convert is None else convert(value)

@@ -1,0 +1,1 @@
+"""Reactions: functions that send commands when an event has happened."""

@@ -1,0 +1,82 @@
+"""`Reaction`: an async function that sends commands when an event has happened.
+
+Events are delivered at least once, but the commands must take effect exactly once. So a command's id is derived only from the
+reaction's name, the event's aggregate and version, and the number of commands sent before: delivered again, the event leads
+to the same ids, and the store accepts a command id once per aggregate.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol, TypeAlias
+
+from eventstore.domain.encoding.codec import class_path
+from eventstore.domain.encoding.event_type import EventType
+from eventstore.errors import DomainRefused
+from eventstore.model import ID_BYTES_MAX, Committed, Event
+
+NAME_CHARACTERS_MAX: Final = 100
+
+
+class SendCommand(Protocol):
+    """Sends a command and waits until its events are durable; raises the error if it was refused."""
+
+    async def __call__(self, command: object, command_id: str) -> Committed | None: ...
+
+
+class Send:
+    """Sends the commands of a reaction. `cause` is the stored event: its aggregate, version, time."""
+
+    def __init__(self, reaction: str, cause: Event, send: SendCommand) -> None:
+        self.cause = cause
+        self._reaction = reaction
+        self._send = send
+        self._sent = 0
+
+    async def __call__(self, command: object) -> Committed | None:
+        """Sends a command under an id that is the same each time this event is delivered.
+
+        Raises:
+            Rejected, or another error if the command was refused.
+        """
+        command_id = command_id_of(self._reaction, self.cause, self._sent)
+        self._sent += 1
+        return await self._send(command, command_id)
+
+
+ReactionFunction: TypeAlias = Callable[[Any, Send], Awaitable[None]]
+
+
+class Reaction:
+    """An async function (event, send) and the event type it reacts to."""
+
+    def __init__(self, name: str, event: EventType[Any], function: ReactionFunction) -> None:
+        place = f"{function.__module__}.{function.__qualname__}"
+        if not name.isidentifier() or len(name) > NAME_CHARACTERS_MAX:
+            raise DomainRefused(
+                f"reaction {place}: its name {name!r:.120} must be an identifier of at most {NAME_CHARACTERS_MAX} characters",
+                name=name[:NAME_CHARACTERS_MAX],
+            )
+        if not inspect.iscoroutinefunction(function) or len(inspect.signature(function).parameters) != 2:
+            raise DomainRefused(f"reaction {place} must be an async function of two parameters: event, send", name=name)
+        self.name = name
+        self.event = event
+        self.function = function
+
+    async def run(self, cause: Event, send: SendCommand) -> None:
+        """Calls the function for a stored event. Raises the function's errors."""
+        await self.function(self.event.decode(cause), Send(self.name, cause, send))
+
+    def __repr__(self) -> str:
+        return f"<reaction {self.name} to {class_path(self.event.cls)}>"
+
+
+def command_id_of(reaction: str, cause: Event, place: int) -> str:
+    """Returns the id of the `place`-th command (from 0) that a reaction sends for an event."""
+    text = f"{reaction}/{cause.aggregate_id}/{cause.version}/{place}"
+    if len(text.encode()) <= ID_BYTES_MAX:
+        return text
+    digest = hashlib.blake2b(cause.aggregate_id.encode(), digest_size=16).hexdigest()
+    return f"{reaction}/{digest}/{cause.version}/{place}"

@@ -1,0 +1,186 @@
+"""Connects a domain to the command mailboxes: handles commands, restores aggregates.
+
+The mailboxes know aggregates only by id, which does not determine the class before a command is handled. So they keep a
+`ResidentAggregate` in memory: the aggregate, or the events to build it from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import aclosing
+from functools import partial
+from itertools import islice
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from eventstore.domain.aggregate import Aggregate, applies_by_name, new
+from eventstore.domain.domain import Domain
+from eventstore.domain.encoding.codec import class_path
+from eventstore.domain.handler import Handled, Handler, text_of
+from eventstore.domain.restore import replay
+from eventstore.errors import Corrupt, EventStoreError, HandlerFailed, InvalidArgument, ShuttingDown
+from eventstore.fields import shown
+from eventstore.model import Event
+from eventstore_mailbox import Unrestorable
+
+ReadEvents: TypeAlias = Callable[[str, int], AsyncGenerator[list[Event], None]]
+"""Yields an aggregate's events from a version on, in pages; no page if there are none. A page is replayed without a pause."""
+
+Change: TypeAlias = "tuple[str, int, str, None, tuple[bytes, int]]"
+"""As a commit in the protocol: aggregate id, expected version, command id, no timestamp, events. The events come with their
+count, which tells the store that they were packed here and need no further check."""
+
+_NO_EVENTS: Final[list[Event]] = []
+_FIELDS_MAX: Final = 32
+"""Fields of a domain error: a client accepts a bounded number of values."""
+
+
+class Decided(NamedTuple):
+    """A decoded command and its handler."""
+
+    handler: Handler
+    command: object
+    command_id: str
+
+
+class ResidentAggregate:
+    """An aggregate in memory. `events`: those to build it from, while its class is not known. `must_restore`: a failed command
+    may have modified it."""
+
+    __slots__ = ("aggregate", "events", "must_restore")
+
+    def __init__(self, aggregate: Aggregate | None, events: list[Event]) -> None:
+        self.aggregate = aggregate
+        self.events = events
+        self.must_restore = False
+
+
+class DomainRuntime:
+    """Implements the `Ports` of the mailboxes that need the domain. `read_events` reads the store."""
+
+    def __init__(self, domain: Domain, read_events: ReadEvents) -> None:
+        self._read_events = read_events
+        self._class_of_event = _classes_by_event(domain)
+
+    def handle(self, decided: Decided, resident: ResidentAggregate) -> Change | Coroutine[object, object, Change | None] | None:
+        """Runs a command and returns its change. Raises the error for its sender."""
+        handler, command, command_id = decided
+        aggregate = resident.aggregate
+        if type(aggregate) is not handler.aggregate:
+            aggregate = _as_class_of(resident, decided)
+        version = aggregate._aggregate_version
+        if handler.is_async:
+            return self._handle_async(decided, resident, aggregate, version)
+        try:
+            handled = handler.run(command, aggregate)
+        except BaseException:  # not an Exception, so `run` does not catch it: SystemExit, for instance
+            resident.must_restore = True
+            raise
+        if handled.error is None and handled.events:  # as `_change`, for the most common case
+            return aggregate._aggregate_id, version, command_id, None, handled[:2]
+        return _change(handled, resident, aggregate, version, decided)
+
+    async def _handle_async(
+        self, decided: Decided, resident: ResidentAggregate, aggregate: Aggregate, version: int
+    ) -> Change | None:
+        resident.must_restore = True  # in case it is cancelled
+        handled = await decided.handler.run_async(decided.command, aggregate)
+        resident.must_restore = False
+        return _change(handled, resident, aggregate, version, decided)
+
+    async def restore(self, aggregate_id: str) -> ResidentAggregate:
+        """Returns the aggregate as it is in the store.
+
+        Raises:
+            Unrestorable: its events cannot be read or applied.
+            EventStoreError: the store cannot be reached.
+        """
+        resident = ResidentAggregate(None, [])
+
+        def take(page: list[Event]) -> None:
+            if resident.aggregate is None and not resident.events:
+                kind = self._class_of_event.get(page[0].type)
+                resident.aggregate = None if kind is None else new(kind, aggregate_id)
+            if resident.aggregate is None:
+                resident.events += page
+            else:
+                replay(resident.aggregate, page)
+
+        await self._read(aggregate_id, 1, take)
+        return resident
+
+    async def refresh(self, aggregate_id: str, resident: ResidentAggregate) -> ResidentAggregate:
+        """Applies the stored events after its version. Raises as `restore`; the aggregate must not be used then."""
+        aggregate = resident.aggregate
+        if aggregate is None or not aggregate._aggregate_version:
+            return await self.restore(aggregate_id)
+        await self._read(aggregate_id, aggregate._aggregate_version + 1, partial(replay, aggregate))
+        return resident
+
+    async def _read(self, aggregate_id: str, from_version: int, take: Callable[[list[Event]], None]) -> None:
+        try:
+            async with aclosing(self._read_events(aggregate_id, from_version)) as pages:
+                async for page in pages:
+                    take(page)
+        except Corrupt as error:
+            raise Unrestorable(error) from error
+        except EventStoreError as error:
+            if error.retriable:
+                raise
+            raise Unrestorable(error) from error
+
+    def unmodified(self, resident: ResidentAggregate) -> bool:
+        """Returns whether the aggregate is as it was before the last command failed."""
+        return not resident.must_restore
+
+
+def _as_class_of(resident: ResidentAggregate, decided: Decided) -> Aggregate:
+    """Returns the aggregate as an instance of the class that the handler is for."""
+    kind, id_of = decided.handler.aggregate, decided.handler.command.aggregate_id
+    if resident.aggregate is not None and resident.aggregate.version:
+        raise InvalidArgument(
+            f"aggregate {resident.aggregate.id!r} is a {class_path(type(resident.aggregate))}, but {decided.handler.name} "
+            f"handles commands of a {class_path(kind)}; use another id",
+            field="aggregate_id",
+            value=resident.aggregate.id,
+        )
+    aggregate = new(kind, id_of(decided.command))
+    replay(aggregate, resident.events)
+    resident.aggregate, resident.events = aggregate, _NO_EVENTS
+    return aggregate
+
+
+def _change(
+    handled: Handled, resident: ResidentAggregate, aggregate: Aggregate, version: int, decided: Decided
+) -> Change | None:
+    if handled.error is not None:
+        resident.must_restore = handled.touched
+        raise _sendable(handled.error, decided.handler)
+    if not handled.events:
+        return None
+    return aggregate._aggregate_id, version, decided.command_id, None, handled[:2]
+
+
+def _sendable(error: EventStoreError, handler: Handler) -> EventStoreError:
+    """Returns the error in a form that can be sent: with an int code, a str message and a bounded number of fields.
+
+    ShuttingDown is replaced: clients would look for another server.
+    """
+    if type(error.message) is not str:
+        error.message = text_of(error)
+    if len(error.fields) > _FIELDS_MAX:
+        error.fields = dict(islice(error.fields.items(), _FIELDS_MAX))
+    if type(error.code) is int and not isinstance(error, ShuttingDown):
+        return error
+    name = type(error).__name__
+    why = "only a server may raise it" if isinstance(error, ShuttingDown) else f"its code is {shown(error.code)}, not a number"
+    return HandlerFailed(f"{handler.name} raised {name}: {error.message}; {why}", handler=handler.name, error=name)
+
+
+def _classes_by_event(domain: Domain) -> dict[str, type[Aggregate]]:
+    """Returns the class of aggregates that applies each event type, if it is the only one."""
+    classes: dict[str, Any] = {}
+    for handler in domain.handlers.values():
+        for name in applies_by_name(handler.aggregate):
+            if classes.setdefault(name, handler.aggregate) is not handler.aggregate:
+                classes[name] = None
+    return {name: kind for name, kind in classes.items() if kind is not None}

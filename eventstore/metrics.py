@@ -1,0 +1,63 @@
+"""Metrics, declared next to the code that counts them: `stats`, `/health`, `/metrics` and docs/REFERENCE.md follow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeAlias, TypeVar
+
+Value: TypeAlias = str | int | bool | None
+Stats: TypeAlias = dict[str, Value]
+Kind: TypeAlias = Literal["counter", "gauge", "text"]
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, slots=True)
+class Metric(Generic[S]):
+    """`read` returns its value. `watch`: when an operator should look at it. A text is shown by `stats` only."""
+
+    name: str
+    kind: Kind
+    help: str
+    read: Callable[[S], Value]
+    watch: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledMetric:
+    """A metric with a value for each combination of its labels; only `/metrics` shows it."""
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Source(Generic[S]):
+    """Declared metrics and what they are read from. Safe on any thread if `subject` and the declared reads are."""
+
+    declared: Sequence[Metric[S]]
+    subject: Callable[[], S]
+
+    def read(self) -> Iterator[tuple[Metric[S], Value]]:
+        subject = self.subject()
+        return ((metric, metric.read(subject)) for metric in self.declared)
+
+
+def counter(name: str, help: str, read: Callable[[S], Value], watch: str = "") -> Metric[S]:
+    return Metric(name, "counter", help, read, watch)
+
+
+def gauge(name: str, help: str, read: Callable[[S], Value], watch: str = "") -> Metric[S]:
+    return Metric(name, "gauge", help, read, watch)
+
+
+def text(name: str, help: str, read: Callable[[S], Value], watch: str = "") -> Metric[S]:
+    return Metric(name, "text", help, read, watch)
+
+
+def read_stats(sources: Iterable[Source[S]]) -> Stats:
+    """Returns the values of all metrics, by name."""
+    return {metric.name: value for source in sources for metric, value in source.read()}

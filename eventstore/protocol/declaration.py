@@ -1,0 +1,164 @@
+"""Declares requests: one class states a request's code, its values on the wire, and the check of each value.
+
+    @request(33)
+    class RemoveQueue(Request):
+        topic: Name
+        queue: Queue
+
+The fields are the values on the wire, in this order. A check is part of a field's annotation and runs when a request is
+made, on either side: a request that exists is within its limits. The last field may be `Rows`; their values follow one
+another. The codec, the table of codes and the routes of a server follow from the declaration.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from inspect import signature
+from typing import Annotated, Any, Final, TypeAlias, TypeVar, cast, dataclass_transform, get_type_hints
+
+from eventstore.errors import InvalidArgument
+from eventstore.fields import check_flag, check_int, check_text
+from eventstore.protocol.codes import AnswerCode
+from eventstore.protocol.limits import INT64_MAX
+
+Check: TypeAlias = Callable[[str, object], object]
+"""Takes the name and the value of a field, and raises InvalidArgument with field, limit and value."""
+
+
+class Request:
+    """A request of a client. Each kind of request is a class, declared with `request`."""
+
+    __slots__ = ()
+
+
+R = TypeVar("R", bound=Request)
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """How a request travels: `fields` one by one; with `row_values`, the last field as rows of that many values."""
+
+    code: int
+    name: str
+    answer: AnswerCode | None
+    fields: tuple[str, ...]
+    row_values: int
+
+
+DECLARATIONS: Final[dict[type[Request], Declaration]] = {}
+
+
+def code_of(kind: type[Request]) -> int:
+    """Returns the code that requests of this class have on the wire."""
+    return DECLARATIONS[kind].code
+
+
+@dataclass_transform(frozen_default=True)
+def request(code: int, *, answer: AnswerCode | None = AnswerCode.OK, frozen: bool = True) -> Callable[[type[R]], type[R]]:
+    """Declares the class as the request with this code, which is never reused for another one.
+
+    `answer`: the kind of its answer; None: it has no answer. `frozen=False` halves the time that constructing a request
+    takes (0.2 µs instead of 0.4), for those without checks that arrive by the hundred thousand a second.
+    """
+
+    def declare(kind: type[R]) -> type[R]:
+        metadata = {name: getattr(hint, "__metadata__", ()) for name, hint in get_type_hints(kind, include_extras=True).items()}
+        checks = [(name, check) for name, found in metadata.items() for check in found if callable(check)]
+        if checks:
+            _attach_checks(kind, checks)
+        declared = cast("type[R]", dataclass(frozen=frozen, slots=True)(kind))
+        names = tuple(field.name for field in fields(cast(Any, declared)))
+        widths = [found.width for name in names[-1:] for found in metadata[name] if isinstance(found, Rows | UncheckedRows)]
+        assert code not in (each.code for each in DECLARATIONS.values()), code
+        DECLARATIONS[declared] = Declaration(code, _wire_name(kind), answer, names, *(widths or [0]))
+        return declared
+
+    return declare
+
+
+def _attach_checks(kind: type[Request], checks: list[tuple[str, Check]]) -> None:
+    """Gives the class a `__post_init__` that runs the checks of all fields, then the class's own check of several fields."""
+    together: Callable[[Any], None] | None = kind.__dict__.get("__post_init__")
+
+    def check_fields(self: Request) -> None:
+        for name, check in checks:
+            check(name, getattr(self, name))
+        if together is not None:
+            together(self)
+
+    kind.__post_init__ = check_fields  # type: ignore[attr-defined] # dataclass calls it
+
+
+def _wire_name(kind: type[Request]) -> str:
+    """`RemoveQueue` → `REMOVE_QUEUE`."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).upper()
+
+
+# ---- checks
+
+
+def text(low: int, high: int) -> Check:
+    """Returns a check for text of `low` to `high` bytes in UTF-8."""
+    return lambda field, value: check_text(field, value, low, high)
+
+
+def integer(low: int, high: int) -> Check:
+    """Returns a check for an integer from `low` to `high`."""
+
+    def check(field: str, value: object) -> None:
+        if value.__class__ is not int or not low <= value <= high:
+            check_int(field, value, low, high)  # says what is wrong
+
+    return check
+
+
+def optional(check: Check) -> Check:
+    """Returns a check that accepts None and what `check` accepts."""
+
+    def check_optional(field: str, value: object) -> None:
+        if value is not None:
+            check(field, value)
+
+    return check_optional
+
+
+class Rows:
+    """Checks a tuple of `low` to `high` rows. `check` takes the values of one row; a single value needs no row around it.
+
+    A function for the whole row, since a loop over the checks of its values takes twice as long: a pull of many queues has
+    a row for each.
+    """
+
+    def __init__(self, check: Callable[..., None], high: int, *, low: int = 1) -> None:
+        self.width = len(signature(check).parameters)
+        self._check, self._low, self._high = check, low, high
+
+    def __call__(self, field: str, value: object) -> None:
+        rows = cast("Sequence[Any]", value)
+        if not self._low <= len(rows) <= self._high:
+            raise InvalidArgument(
+                f"{len(rows)} {field} in one frame, allowed are {self._low} to {self._high}",
+                field=field, limit=self._high, value=len(rows),
+            )  # fmt: skip
+        check = self._check
+        if self.width == 1:
+            for each in rows:
+                check(each)
+        else:
+            for row in rows:
+                check(*row)
+
+
+@dataclass(frozen=True, slots=True)
+class UncheckedRows:
+    """Rows of `width` values. Decoding checks their form; the handler checks the values of each row."""
+
+    width: int
+
+
+Name: TypeAlias = Annotated[str, check_text]
+"""1 to 255 bytes in UTF-8."""
+Flag: TypeAlias = Annotated[bool, check_flag]
+Count: TypeAlias = Annotated[int, integer(0, INT64_MAX)]

@@ -1,0 +1,158 @@
+"""Cursors over pages of events: which page to request next, and which of its events were requested. Sans-io; the embedded
+store and the clients use the same cursors.
+
+A page holds whole commits, so its first and last commits may contain events outside the requested range; the cursor removes
+them. A cursor never requests the same position twice: a page that makes no progress is an error, not an endless loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Protocol
+
+from eventstore.errors import ProtocolError
+from eventstore.fields import check_flag, check_int, check_optional_int, check_text, shown
+from eventstore.model import VERSION_MAX, Event
+from eventstore.records.event_filter import event_filter
+from eventstore.records.event_page import decode_page
+
+
+class AggregatePage(Protocol):
+    """Commits of one aggregate, ascending. `next`: the version to continue at, None after the last page."""
+
+    @property
+    def records(self) -> bytes | memoryview: ...
+
+    @property
+    def next(self) -> int | None: ...
+
+
+class LogPage(AggregatePage, Protocol):
+    """Commits in log order. `next`: the sequence to continue after; `at_end`: nothing more is stored yet."""
+
+    @property
+    def at_end(self) -> bool: ...
+
+
+class AggregateCursor:
+    """Walks one aggregate's events in [low, high] (None: to the last one); `left`: how many at most (None: all).
+
+    `done`: there is nothing more to request.
+    """
+
+    __slots__ = ("_continued", "aggregate_id", "backwards", "done", "high", "left", "low")
+
+    def __init__(
+        self, aggregate_id: str, from_version: int, to_version: int | None, backwards: bool, limit: int | None
+    ) -> None:
+        """Raises InvalidArgument for an impossible id or range. A range beyond the aggregate's end is valid, and empty."""
+        self.aggregate_id = check_text("aggregate_id", aggregate_id)
+        self.low = check_int("from_version", from_version, 1, VERSION_MAX)
+        self.high = check_optional_int("to_version", to_version, 0, VERSION_MAX)
+        self.backwards = check_flag("backwards", backwards)
+        self.left = check_optional_int("limit", limit, 0, VERSION_MAX)
+        self.done = limit == 0 or (to_version is not None and to_version < from_version)
+        self._continued = False
+
+    def take(self, page: AggregatePage) -> list[Event]:
+        """Returns the requested events of the page, and moves on.
+
+        Raises:
+            ProtocolError: the page is malformed, lacks events, or makes no progress.
+        """
+        events = decode_page(page.records)
+        if self._lacks_events(events, page.next):
+            raise _incomplete(self.aggregate_id, events, page.next)
+        if events:
+            first = events[0].version
+            start = max(0, self.low - first)
+            stop = len(events) if self.high is None else max(0, self.high - first + 1)
+            if start or stop < len(events):
+                events = events[start:stop]
+        if self.backwards:
+            events.reverse()
+        self.left = _cut_to_limit(events, self.left)
+        self._step(page.next)
+        return events
+
+    def _lacks_events(self, events: list[Event], following: int | None) -> bool:
+        """Whether versions are missing before, between or after the page's events: an aggregate has no gaps.
+
+        Only the aggregate's end is unknown, so the first page may be empty, and a first page backwards may end anywhere.
+        """
+        if not events:
+            return self._continued or following is not None
+        first, last = events[0].version, events[-1].version
+        if last - first + 1 != len(events):
+            return True
+        if not self.backwards:
+            return first > self.low or (following is not None and following != last + 1)
+        if self._continued and self.high is not None and last < self.high:
+            return True
+        return first > self.low if following is None else following != first - 1
+
+    def _step(self, following: int | None) -> None:
+        if following is None or self.left == 0:
+            self.done = True
+            return
+        if (self.high is not None and following >= self.high) if self.backwards else following <= self.low:
+            raise _stuck(following)
+        if self.backwards:
+            self.high = following
+        else:
+            self.low = following
+        self._continued = True
+        self.done = self.high is not None and self.high < self.low
+
+
+class LogCursor:
+    """Walks the events after sequence `after` that pass the filter `wanted`; `left` and `done` as in `AggregateCursor`."""
+
+    __slots__ = ("after", "done", "left", "wanted")
+
+    def __init__(
+        self,
+        after: int,
+        limit: int | None,
+        types: Iterable[str] | None,
+        aggregate_prefix: str | None,
+        from_time: int | datetime | None,
+        to_time: int | datetime | None,
+    ) -> None:
+        """Raises InvalidArgument."""
+        self.after = check_int("after", after, 0, VERSION_MAX)
+        self.left = check_optional_int("limit", limit, 0, VERSION_MAX)
+        self.wanted = event_filter(types, aggregate_prefix, from_time, to_time)
+        self.done = limit == 0
+
+    def take(self, page: LogPage) -> list[Event]:
+        """Same as `AggregateCursor.take`."""
+        events = self.wanted.select(decode_page(page.records), self.after)
+        self.left = _cut_to_limit(events, self.left)
+        self.done = page.at_end or self.left == 0
+        if page.next is None or (page.next <= self.after and not self.done):
+            raise _stuck(page.next)
+        self.after = page.next
+        return events
+
+
+def _cut_to_limit(events: list[Event], left: int | None) -> int | None:
+    """Cuts the events to the rest of the limit, and returns the new rest."""
+    if left is None:
+        return None
+    del events[left:]
+    return left - len(events)
+
+
+def _incomplete(aggregate_id: str, events: list[Event], following: int | None) -> ProtocolError:
+    held = f"{len(events)} events, versions {events[0].version} to {events[-1].version}" if events else "no events"
+    return ProtocolError(
+        f"a page of aggregate {shown(aggregate_id)} lacks events: it holds {held}, and the next one begins at {following}. "
+        "Read again; if it persists, run `eventstore verify`",
+        field="records", value=len(events),
+    )  # fmt: skip
+
+
+def _stuck(following: int | None) -> ProtocolError:
+    return ProtocolError(f"a page leads back to {following}, from which it was requested", value=following)

@@ -1,0 +1,108 @@
+"""The filter of `read_all` and `subscribe`: by event type, aggregate prefix and time.
+
+It is applied twice: next to the files, to whole commits, so that others are not read; and by the reader, to each event, because
+a commit is delivered whole if any of its events passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from eventstore.errors import InvalidArgument
+from eventstore.fields import check_int, check_text, shown
+from eventstore.model import FILTER_TYPES_MAX, TYPE_BYTES_MAX, Event, micros
+
+_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class EventFilter:
+    """A condition that is None lets every event pass. Times are in µs, both ends included."""
+
+    types: frozenset[str] | None = None
+    aggregate_prefix: str | None = None
+    from_time: int | None = None
+    to_time: int | None = None
+
+    @property
+    def everything(self) -> bool:
+        return self == _EVERYTHING
+
+    def matches(self, event: Event) -> bool:
+        return (
+            (self.types is None or event[2] in self.types)
+            and (self.aggregate_prefix is None or event[0].startswith(self.aggregate_prefix))
+            and (self.from_time is None or event[6] >= self.from_time)
+            and (self.to_time is None or event[6] <= self.to_time)
+        )
+
+    def may_match_in(self, records: bytes) -> bool:
+        """Returns False if no event in these records can pass, because no wanted type or prefix occurs in their bytes.
+        The search runs at memory speed, a hundred times faster than decoding.
+        """
+        types, prefix = self.types, self.aggregate_prefix
+        return (types is None or any(name.encode() in records for name in types)) and (
+            prefix is None or prefix.encode() in records
+        )
+
+    def select(self, events: list[Event], after: int) -> list[Event]:
+        """Returns the events after sequence `after` that pass; `events` are in order of sequence."""
+        if events and events[0][7] <= after:
+            events = [event for event in events if event[7] > after]
+        return events if self.everything else [event for event in events if self.matches(event)]
+
+
+_EVERYTHING = EventFilter()
+
+
+def event_filter(
+    types: Iterable[str] | None = None,
+    aggregate_prefix: str | None = None,
+    from_time: int | datetime | None = None,
+    to_time: int | datetime | None = None,
+) -> EventFilter:
+    """Returns the filter for a user's arguments. An empty prefix lets every event pass; an empty collection of types is
+    refused, because it could mean everything or nothing.
+
+    Raises:
+        InvalidArgument
+    """
+    if aggregate_prefix is not None:
+        check_text("aggregate_prefix", aggregate_prefix, 0)
+    return EventFilter(
+        _checked_types(types),
+        aggregate_prefix or None,
+        _checked_time("from_time", from_time),
+        _checked_time("to_time", to_time),
+    )
+
+
+def _checked_types(types: Iterable[str] | None) -> frozenset[str] | None:
+    if types is None:
+        return None
+    try:
+        names = [] if isinstance(types, str | bytes) else list(types)
+    except TypeError:
+        names = []
+    if not names:
+        raise InvalidArgument(
+            f"types is {shown(types)}; give a list of event types, or None for all", field="types", value=shown(types)
+        )
+    for name in names:
+        check_text("types", name, 1, TYPE_BYTES_MAX)
+    chosen = frozenset(names)
+    if len(chosen) > FILTER_TYPES_MAX:
+        raise InvalidArgument(
+            f"{len(chosen)} event types, the limit is {FILTER_TYPES_MAX}",
+            field="types",
+            limit=FILTER_TYPES_MAX,
+            value=len(chosen),
+        )
+    return chosen
+
+
+def _checked_time(name: str, time: int | datetime | None) -> int | None:
+    exact = micros(time, name)
+    return None if exact is None else check_int(name, exact, _INT64_MIN, _INT64_MAX)

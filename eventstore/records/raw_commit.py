@@ -1,0 +1,225 @@
+"""Checks a user's commit and encodes it as the five values that the engine takes and the wire carries.
+
+The embedded store and the clients share this code, so a commit means the same to both. The engine checks commits from the wire
+again; the check here saves the round trip of a bad commit, and refuses one that would not fit in a frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from operator import itemgetter
+from typing import Final, NamedTuple, TypeAlias
+
+from eventstore import flat
+from eventstore.errors import EventStoreError, InvalidArgument
+from eventstore.fields import check_int, check_text, shown
+from eventstore.model import (
+    ANY,
+    COMMIT_BYTES_MAX,
+    COMMIT_EVENTS_MAX,
+    EVENT_BYTES_MAX,
+    EXISTS,
+    ID_BYTES_MAX,
+    TIME_MAX,
+    TIME_MIN,
+    TYPE_BYTES_MAX,
+    VERSION_MAX,
+    Commit,
+    Committed,
+    Expected,
+    ExpectedVersion,
+    NewEvent,
+    fresh_command_id,
+    micros,
+)
+
+
+class AfterCommand(NamedTuple):
+    """Expects the aggregate at exactly `version`, with the commit of `command_id`, appended a moment ago, as its latest.
+
+    For commits that are sent before the one they follow is acknowledged: the version alone could match by accident. A tuple,
+    because each command that follows another on a busy aggregate makes one.
+    """
+
+    version: int
+    command_id: str
+
+    def __str__(self) -> str:
+        return f"{self.version}/{self.command_id}"
+
+
+AppendCondition: TypeAlias = int | Expected | AfterCommand
+"""What must hold for a commit to be appended. An int: the aggregate is at exactly this version (0: it does not exist)."""
+
+RawCommit: TypeAlias = tuple[str, AppendCondition, str, int | None, bytes]
+"""(aggregate id, condition, command id, time in µs or None, events as in a commit record)."""
+
+CommitResult: TypeAlias = Committed | EventStoreError
+"""The result of appending one commit, as the caller gets it."""
+
+_NEW_EVENTS: Final = frozenset({NewEvent})
+_COMMITS: Final = frozenset({Commit})
+_LISTS: Final = frozenset({list})
+_TEXTS: Final = frozenset({str})
+_INTS: Final = frozenset({int})
+_ONE: Final = frozenset({1})
+
+
+def encode_commit(
+    aggregate_id: str,
+    events: Sequence[NewEvent],
+    expected_version: ExpectedVersion,
+    command_id: str | None,
+    timestamp: int | datetime | None,
+) -> RawCommit:
+    """Returns the commit's five values. A missing command id is generated.
+
+    Raises:
+        InvalidArgument: it exceeds a limit; names field, limit and value.
+    """
+    check_text("aggregate_id", aggregate_id)
+    if command_id is None:
+        command_id = fresh_command_id()
+    else:
+        check_text("command_id", command_id)
+    if timestamp is not None:
+        timestamp = check_int("timestamp", micros(timestamp), TIME_MIN, TIME_MAX)
+    return aggregate_id, _checked_version(expected_version), command_id, timestamp, _encode_events(events)
+
+
+def encode_commits(commits: Sequence[Commit]) -> list[RawCommit | InvalidArgument]:
+    """Returns `encode_commit` of each, or its error; a bad commit does not affect the others."""
+    return _encode_alike(commits) or [_encoded_or_refused(commit) for commit in commits]
+
+
+def condition_text(condition: AppendCondition) -> int | str:
+    """Returns the condition as a VersionConflict reports it."""
+    if isinstance(condition, int):
+        return condition
+    return str(condition.value if isinstance(condition, Expected) else condition)
+
+
+def _encoded_or_refused(commit: Commit) -> RawCommit | InvalidArgument:
+    if not isinstance(commit, Commit):
+        return InvalidArgument(
+            f"commits holds {shown(commit)}, not a Commit; make each with Commit(aggregate_id, events, expected_version)",
+            field="commits",
+            value=shown(commit),
+        )
+    try:
+        return encode_commit(commit.aggregate_id, commit.events, commit.expected_version, commit.command_id, commit.timestamp)
+    except InvalidArgument as error:
+        return error
+
+
+def _encode_alike(commits: Sequence[Commit]) -> list[RawCommit | InvalidArgument] | None:
+    """Encodes all commits column by column, in C loops: 0.9 µs each instead of 2.3 µs. Returns None if one needs a closer
+    look: anything but one valid event in a list, on an exact version, without a timestamp.
+    """
+    if set(map(type, commits)) != _COMMITS:
+        return None
+    ids, events, expected, commands, times = zip(*commits, strict=True)
+    if set(map(type, events)) != _LISTS or set(map(len, events)) != _ONE or any(time is not None for time in times):
+        return None
+    if set(map(type, expected)) != _INTS or min(expected) < 0 or max(expected) > VERSION_MAX:
+        return None
+    singles = list(map(itemgetter(0), events))
+    if not (_all_valid_ids(ids) and _all_valid_ids(commands) and _all_valid(singles)):
+        return None
+    return list(zip(ids, expected, commands, times, flat.encode_each(singles), strict=True))
+
+
+def _all_valid_ids(ids: Sequence[str]) -> bool:
+    """Whether all ids are valid ASCII; others need a closer look."""
+    if set(map(type, ids)) != _TEXTS or not all(map(str.isascii, ids)):
+        return False
+    lengths = set(map(len, ids))
+    return min(lengths) > 0 and max(lengths) <= ID_BYTES_MAX
+
+
+def _checked_version(expected: ExpectedVersion) -> ExpectedVersion:
+    if expected is ANY or expected is EXISTS or (expected.__class__ is int and 0 <= expected <= VERSION_MAX):
+        return expected
+    if isinstance(expected, int):
+        return check_int("expected_version", expected, 0, VERSION_MAX)
+    raise InvalidArgument(
+        f"expected_version is {shown(expected)}; it is an int (0: must not exist), ANY or EXISTS",
+        field="expected_version",
+        value=shown(expected),
+    )
+
+
+def _encode_events(events: Sequence[NewEvent]) -> bytes:
+    if events.__class__ is not list and events.__class__ is not tuple:
+        events = _listed(events)
+    count = len(events)
+    if not 0 < count <= COMMIT_EVENTS_MAX:
+        raise InvalidArgument(
+            f"a commit of {count} events, allowed are 1 to {COMMIT_EVENTS_MAX}",
+            field="events",
+            limit=COMMIT_EVENTS_MAX if count else 1,
+            value=count,
+        )
+    if count == 1 or not _all_valid(events):
+        for event in events:
+            _check_event(event)
+    packed = flat.encode(events[0] if count == 1 else flat.chain(events))
+    if len(packed) > COMMIT_BYTES_MAX:
+        raise InvalidArgument(
+            f"the events of the commit take {len(packed)} bytes, the limit is {COMMIT_BYTES_MAX}",
+            field="commit",
+            limit=COMMIT_BYTES_MAX,
+            value=len(packed),
+        )
+    return packed
+
+
+def _listed(events: object) -> list[NewEvent]:
+    if isinstance(events, NewEvent):  # also a tuple: its members would pass as events
+        raise InvalidArgument(
+            f"events is one NewEvent; put it into a list: [NewEvent({shown(events.type)}, …)]",
+            field="events",
+            value=shown(events),
+        )
+    try:
+        return list(events)  # type: ignore[call-overload, no-any-return] # the caller checks each member
+    except TypeError:
+        raise InvalidArgument(
+            f"events is {shown(events)}; it is a list of NewEvent", field="events", value=shown(events)
+        ) from None
+
+
+def _all_valid(events: Sequence[NewEvent]) -> bool:
+    """Whether all events are plainly valid: `_check_event` for all of them in C loops, four times as fast."""
+    if set(map(type, events)) != _NEW_EVENTS:
+        return False
+    _, types, data, metadata = zip(*events, strict=True)
+    size = max(map(len, data)) + (max(len(each or b"") for each in metadata) if any(metadata) else 0)
+    try:
+        names = set(types)
+    except TypeError:  # a type that cannot be hashed
+        return False
+    return size <= EVENT_BYTES_MAX and all(
+        name.__class__ is str and name.isascii() and 0 < len(name) <= TYPE_BYTES_MAX for name in names
+    )
+
+
+def _check_event(event: NewEvent) -> None:
+    if event.__class__ is not NewEvent:
+        raise InvalidArgument(
+            f"events holds {shown(event)}, not a NewEvent; make each with NewEvent(type, data)",
+            field="events",
+            value=shown(event),
+        )
+    _, name, data, metadata = event
+    if name.__class__ is not str or not name.isascii() or not 0 < len(name) <= TYPE_BYTES_MAX:
+        check_text("type", name, 1, TYPE_BYTES_MAX)
+    size = len(data) if metadata is None else len(data) + len(metadata)
+    if size > EVENT_BYTES_MAX:
+        raise InvalidArgument(
+            f"event {name!r} has {size} bytes of data and metadata, the limit is {EVENT_BYTES_MAX}",
+            field="event",
+            limit=EVENT_BYTES_MAX,
+            value=size,
+        )

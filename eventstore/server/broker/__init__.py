@@ -1,0 +1,1 @@
+"""Handlers of the broker requests: topics, groups, messages, pulls."""

@@ -1,0 +1,83 @@
+"""Metrics of each queue and each group for Prometheus.
+
+There may be a hundred thousand queues, and each would be five series for good. Above a bound they are added up per topic, and
+above the same number of topics the rest of them together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from eventstore.broker.broker import Broker
+from eventstore.broker.statistics import QueueStats
+from eventstore.metrics import LabelledMetric
+from eventstore.server.prometheus import labelled_family
+
+SERIES_MAX: Final = 1_000
+_ALL: Final = "all"
+_OTHERS: Final = ":others"  # not a valid name of a topic
+_QUEUE: Final = ("topic", "queue")
+QUEUE_METRICS: Final = (  # in the order of `queue_rows`
+    LabelledMetric("queue_messages_written", "counter", "messages sent to a queue", _QUEUE),
+    LabelledMetric("queue_bytes_written", "counter", "bytes sent to a queue since the start", _QUEUE),
+    LabelledMetric("queue_messages_read", "counter", "messages pulled from a queue by all groups since the start", _QUEUE),
+    LabelledMetric("queue_bytes_read", "counter", "bytes pulled from a queue by all groups since the start", _QUEUE),
+    LabelledMetric("queue_messages_kept", "gauge", "messages a queue holds", _QUEUE),
+)
+GROUP_BACKLOG: Final = LabelledMetric("group_backlog", "gauge", "messages a group has still to consume", ("group", "topic"))
+
+
+class BrokerCollector(Collector):
+    """Reads the broker's counters when they are scraped, on any thread."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def collect(self) -> Iterator[Metric]:
+        queues = self._broker.statistics.queues()
+        rows = queue_rows(queues)
+        for place, metric in enumerate(QUEUE_METRICS):
+            family = labelled_family(metric)
+            for (topic, queue), values in rows.items():
+                family.add_metric((topic, queue), values[place])
+            yield family
+        backlog = labelled_family(GROUP_BACKLOG)
+        for (group, topic), count in sorted(self._backlogs(queues).items())[:SERIES_MAX]:
+            backlog.add_metric((group, topic), count)
+        yield backlog
+
+    def _backlogs(self, queues: Sequence[QueueStats]) -> dict[tuple[str, str], int]:
+        ends = {(each.topic, each.queue): (each.begin, each.end) for each in queues}
+        found: dict[tuple[str, str], int] = {}
+        for group, topics in list(self._broker.groups.offsets.document.groups.items()):
+            for topic, offsets in list(topics.items()):
+                backlog = 0
+                for queue, offset in list(offsets.items()):
+                    begin, end = ends.get((topic, queue), (0, 0))
+                    backlog += max(0, end - max(offset, begin))
+                found[group, topic] = backlog
+        return found
+
+
+def queue_rows(queues: Sequence[QueueStats]) -> dict[tuple[str, str], tuple[int, ...]]:
+    """Returns the totals and the number of messages kept, by topic and queue; at most `SERIES_MAX` rows and one."""
+    if len(queues) <= SERIES_MAX:
+        return _added(((each.topic, str(each.queue)), each) for each in queues)
+    topics = sorted({each.topic for each in queues})
+    if len(topics) <= SERIES_MAX:
+        return _added(((each.topic, _ALL), each) for each in queues)
+    shown = set(topics[:SERIES_MAX])
+    return _added(((each.topic if each.topic in shown else _OTHERS, _ALL), each) for each in queues)
+
+
+def _added(rows: Iterable[tuple[tuple[str, str], QueueStats]]) -> dict[tuple[str, str], tuple[int, ...]]:
+    found: dict[tuple[str, str], tuple[int, ...]] = {}
+    for labels, each in rows:
+        values = (*each.totals, max(0, each.end - each.begin))
+        before = found.get(labels)
+        found[labels] = values if before is None else tuple(map(sum, zip(before, values, strict=True)))
+    return found

@@ -1,0 +1,161 @@
+"""The broker as part of a server: its routes, its counters, and how it stops.
+
+It shares a process, the gate and a disk with the event store, but nothing else: its log has its own committer and threads.
+A poisoned broker refuses messages and reports it: to senders, as a counter, and as the `attention` of `/health`. The event
+store continues, and consumers continue to read. Only a restart can judge what is on disk; an operator decides when.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from eventstore.broker.broker import Broker
+from eventstore.broker.statistics import Rates
+from eventstore.metrics import Metric, Source, counter, gauge, text
+from eventstore.protocol.broker_requests import Pull, SendMessages
+from eventstore.protocol.declaration import Request
+from eventstore.server.broker.group_handlers import GroupHandlers
+from eventstore.server.broker.handlers import routes_of
+from eventstore.server.broker.lookup_handlers import LookupHandlers
+from eventstore.server.broker.message_batcher import MessageBatcher
+from eventstore.server.broker.pull_handlers import MessagePulls
+from eventstore.server.broker.topic_handlers import TopicHandlers
+from eventstore.server.net.deferred_replies import DeferredReplies
+from eventstore.server.net.gate import Gate
+from eventstore.server.requests.dispatch import Route
+
+_LOOKUPS_AT_ONCE = 4
+
+
+class BrokerService:
+    """An open broker, as the clients of one gate see it."""
+
+    def __init__(self, gate: Gate, broker: Broker, nursery: trio.Nursery) -> None:
+        self.broker = broker
+        self.messages = MessageBatcher(gate, broker, nursery)
+        self.pulls = MessagePulls(gate, broker, nursery)
+        self.end_turn = self.messages.end_turn
+        changes, lookups = DeferredReplies(gate, nursery), DeferredReplies(gate, nursery, at_once=_LOOKUPS_AT_ONCE)
+        self.routes: dict[type[Request], Route] = {
+            SendMessages: self.messages.send,
+            Pull: self.pulls.begin,
+            **routes_of(GroupHandlers(broker), gate, changes),
+            **routes_of(TopicHandlers(broker), gate, changes),
+            **routes_of(LookupHandlers(broker), gate, lookups),
+        }
+
+    def stop(self) -> None:
+        """Refuses new messages, and ends the pulls that wait."""
+        self.messages.stopping = True
+        self.pulls.stop()
+
+    async def drain(self) -> None:
+        """Waits until all messages sent are stored and answered, and no pull waits. Call it after `stop`."""
+        await self.broker.committer.drain()
+        await self.pulls.drain()
+
+    @property
+    def attention(self) -> str | None:
+        """What an operator must do, if anything."""
+        failed = self.broker.engine.failed
+        if failed is not None:
+            return f"the broker takes no more messages: {failed.message}; events are served. Look at the disk, then restart"
+        return self.broker.housekeeping.failure
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """A broker service, with the rates of the last second computed once."""
+
+    service: BrokerService
+    rates: Rates
+
+    @property
+    def broker(self) -> Broker:
+        return self.service.broker
+
+
+def broker_source(service: BrokerService) -> Source[_Counted]:
+    """Returns the broker's metrics. Safe on any thread."""
+    return Source(BROKER_METRICS, lambda: _Counted(service, service.broker.statistics.rates()))
+
+
+def _held_back(counted: _Counted) -> str | None:
+    held = counted.broker.housekeeping.held_back
+    return None if held is None else f"{held.group} in queue {held.queue} of {held.topic}"
+
+
+BROKER_METRICS: Final[tuple[Metric[_Counted], ...]] = (
+    gauge(
+        "broker_topics", "topics, including those the broker keeps for retries and dead letters",
+        lambda counted: len(counted.broker.topics.by_name),
+    ),
+    gauge("broker_queues", "queues of all topics", lambda counted: len(counted.broker.engine.queues)),
+    gauge("broker_groups", "consumer groups", lambda counted: len(counted.broker.groups.by_name)),
+    gauge(
+        "broker_members", "consumers that are alive",
+        lambda counted: sum(len(group.members) for group in list(counted.broker.groups.by_name.values())),
+        "it is lower than the number of consumers you run",
+    ),
+    counter(
+        "broker_messages", "messages stored since the broker was created",
+        lambda counted: counted.broker.engine.visible_number,
+        "its rate is the throughput",
+    ),
+    counter(
+        "broker_messages_refused", "messages refused for their content",
+        lambda counted: counted.broker.engine.sender.refused,
+        "a sender is broken",
+    ),
+    gauge("broker_chunks", "message chunks", lambda counted: len(counted.broker.engine.files.headers)),
+    gauge(
+        "broker_chunks_mapped", "of these, mapped into memory for consumers that lag",
+        lambda counted: len(counted.broker.engine.files.mapped),
+    ),
+    text("broker_held_back", "the group and queue that keep retention from deleting", _held_back),
+    counter(
+        "broker_batches", "write and sync operations", lambda counted: counted.broker.committer.batches,
+        "`broker_messages / broker_batches`: how well messages share syncs",
+    ),
+    counter(
+        "broker_batches_in_place", "of these, for a lone sender, without a thread",
+        lambda counted: counted.broker.committer.batches_in_place,
+    ),
+    counter(
+        "broker_write_microseconds", "time spent in write and sync",
+        lambda counted: round(counted.broker.committer.write_seconds * 1_000_000),
+    ),
+    gauge(
+        "broker_waiting_bytes", "bytes sent and not written yet", lambda counted: counted.service.messages.waiting_bytes,
+        "it is near `broker_waiting_bytes_max`: the disk is the bottleneck",
+    ),
+    gauge(
+        "broker_senders_held", "connections that are not read because of that",
+        lambda counted: counted.service.messages.held,
+    ),
+    gauge("broker_pulls", "pulls that are not answered yet", lambda counted: counted.service.pulls.count),
+    gauge(
+        "broker_messages_written_a_second", "messages sent in the last second", lambda counted: round(counted.rates.written)
+    ),
+    gauge(
+        "broker_bytes_written_a_second", "bytes sent in the last second", lambda counted: round(counted.rates.written_bytes)
+    ),
+    gauge(
+        "broker_messages_read_a_second", "messages pulled in the last second", lambda counted: round(counted.rates.read)
+    ),
+    gauge("broker_bytes_read_a_second", "bytes pulled in the last second", lambda counted: round(counted.rates.read_bytes)),
+    gauge(
+        "broker_torn_bytes_at_start",
+        "bytes of a torn batch of messages cut off at the last start; a copy is in `broker/cut`",
+        lambda counted: counted.broker.opened.report.torn_bytes,
+        "over 0: the previous process died while writing",
+    ),
+    gauge(
+        "broker_poisoned", "1: the broker takes no more messages; events are served",
+        lambda counted: counted.broker.engine.failed is not None,
+        "at once: see [what to do](OPERATIONS.md#when-something-goes-wrong)",
+    ),
+)  # fmt: skip

@@ -1,0 +1,83 @@
+"""Handlers of topics, queues and chunks, as operators create, change and list them. Changes are durable when answered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from eventstore import flat
+from eventstore.broker.broker import Broker
+from eventstore.broker.statistics import Rates
+from eventstore.errors import InvalidArgument
+from eventstore.flat import Scalar
+from eventstore.protocol.broker_requests import (
+    AddQueues,
+    CloseQueue,
+    CreateTopic,
+    DeleteTopic,
+    ListChunks,
+    ListTopics,
+    RemoveQueue,
+    ShowTopic,
+)
+from eventstore.protocol.limits import ROWS_PER_ANSWER_MAX
+from eventstore.server.broker.handlers import answers
+from eventstore.server.net.deferred_replies import LIST_BYTES
+
+
+class TopicHandlers:
+    """The operations on topics."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._administration = broker.administration
+
+    @answers(CreateTopic)
+    async def create(self, request: CreateTopic) -> Sequence[Scalar]:
+        try:
+            await self._administration.create_topic(request.topic, request.queues)
+        except InvalidArgument:
+            if request.if_missing and request.topic in self._broker.topics.by_name:
+                return (False,)
+            raise
+        return (True,)
+
+    @answers(DeleteTopic)
+    async def delete(self, request: DeleteTopic) -> Sequence[Scalar]:
+        await self._administration.delete_topic(request.topic, ignore_unconsumed=request.ignore_unconsumed)
+        return ()
+
+    @answers(AddQueues)
+    async def add_queues(self, request: AddQueues) -> Sequence[Scalar]:
+        topic = await self._administration.add_queues(request.topic, request.count)
+        return range(topic.next_queue - request.count, topic.next_queue)
+
+    @answers(CloseQueue)
+    async def close_queue(self, request: CloseQueue) -> Sequence[Scalar]:
+        await self._administration.close_queue(request.topic, request.queue)
+        return ()
+
+    @answers(RemoveQueue)
+    async def remove_queue(self, request: RemoveQueue) -> Sequence[Scalar]:
+        await self._administration.remove_queue(request.topic, request.queue)
+        return ()
+
+    @answers(ListTopics, size=LIST_BYTES)
+    async def list(self, _: ListTopics) -> Sequence[Scalar]:
+        found = sorted(self._broker.topics.by_name.items())
+        return flat.chain((name, len(topic.queues), len(topic.open)) for name, topic in found)
+
+    @answers(ShowTopic, size=LIST_BYTES)
+    async def show(self, request: ShowTopic) -> Sequence[Scalar]:
+        found = self._broker.statistics.queues_of(self._broker.topics.get(request.topic))
+        return flat.chain((each.queue, each.state, each.begin, each.end, *_rates(each.rates)) for each in found)
+
+    @answers(ListChunks, size=LIST_BYTES)
+    async def chunks(self, request: ListChunks) -> Sequence[Scalar]:
+        found = [each for each in self._broker.statistics.chunks() if each.number > request.after]
+        return flat.chain(
+            (each.number, each.state, each.bytes, each.mapped, *_rates(each.rates)) for each in found[:ROWS_PER_ANSWER_MAX]
+        )
+
+
+def _rates(rates: Rates) -> tuple[int, int, int, int]:
+    return round(rates.written), round(rates.written_bytes), round(rates.read), round(rates.read_bytes)

@@ -1,0 +1,175 @@
+"""Mailbox wiring: connects the command mailboxes of a server to the domain and to the store.
+
+appends of a turn ──► Mailboxes.append ─┐
+                                        ├─► Committer.submit … kick ──► outcomes ──► answers
+commands of a turn ─► Mailboxes.submit ─┘
+                      restore ◄── EmbeddedStore
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import trio
+
+from eventstore.domain.runtime import Change, Decided, DomainRuntime, ReadEvents, ResidentAggregate
+from eventstore.errors import EventStoreError, ShuttingDown
+from eventstore.model import VERSION_MAX, Committed, Event
+from eventstore.records.event_page import decode_page
+from eventstore.records.raw_commit import AfterCommand
+from eventstore.store.append import REFUSED, AppendOutcome, NewCommit, Packed
+from eventstore.store.embedded import EmbeddedStore
+from eventstore_mailbox import Batch, Entry, Mailboxes, Options, Ports
+
+_log = logging.getLogger(__name__)
+
+ServerBatch = Batch[Change, AppendOutcome]
+ServerEntry = Entry[Decided, AppendOutcome]
+ServerMailboxes = Mailboxes[Decided, ResidentAggregate, Change, AppendOutcome]
+
+_ENVELOPE_BYTES: Final = 40
+_REPLAYED_AT_ONCE: Final = 256  # events, in half a millisecond: a page of thousands would delay all other tasks
+
+
+Found = Callable[["Committed | EventStoreError | None"], None]
+"""Called with the outcome of a command, None if it was not stored; at once or later."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAccess:
+    """The store under a set of mailboxes: in this process, or behind a client. `shared`: others write to it as well."""
+
+    persist: Callable[[ServerBatch], None]
+    flush: Callable[[], None]
+    read_events: ReadEvents
+    find_command: Callable[[str, str, Found], None]
+    shared: bool
+
+
+class Batcher(Protocol):
+    """Collects requests of one kind for the mailboxes."""
+
+    def hand_over(self) -> None: ...
+
+
+class ArrivalOrder:
+    """Keeps appends and commands in the order they arrived: only one batcher is `collecting` at a time.
+
+    A batcher calls `switch_to` before it collects; what another one has collected is handed over first.
+    """
+
+    __slots__ = ("collecting",)
+
+    def __init__(self) -> None:
+        self.collecting: Batcher | None = None
+
+    def switch_to(self, batcher: Batcher) -> None:
+        self.end_turn()
+        self.collecting = batcher
+
+    def end_turn(self) -> None:
+        """Hands over what was collected."""
+        collecting, self.collecting = self.collecting, None
+        if collecting is not None:
+            collecting.hand_over()
+
+
+def embedded_access(store: EmbeddedStore) -> StoreAccess:
+    """Access to a store in this process: changes and plain appends become batches for its committer, in order of arrival."""
+    committer = store.committer
+
+    def persist(batch: ServerBatch) -> None:
+        committer.submit(linked(batch), batch.deliver, batch.source)
+
+    async def read_events(aggregate_id: str, from_version: int) -> AsyncGenerator[list[Event], None]:
+        low: int | None = from_version if store.engine.version(aggregate_id) >= from_version else None
+        while low is not None:
+            page = await store.read_page(aggregate_id, low, VERSION_MAX, False)
+            events = decode_page(page.records)
+            if events and events[0].version < low:
+                events = [event for event in events if event.version >= low]
+            for start in range(0, len(events), _REPLAYED_AT_ONCE):
+                if start:
+                    await trio.lowlevel.checkpoint()
+                yield events[start : start + _REPLAYED_AT_ONCE]
+            low = page.next
+
+    def find_command(aggregate_id: str, command_id: str, found: Found) -> None:
+        try:
+            view = store.engine.find_command(aggregate_id, command_id)
+        except EventStoreError as error:
+            found(error)
+        else:
+            found(None if view is None else Committed(aggregate_id, view.last_version, view.last_sequence, duplicate=True))
+
+    return StoreAccess(persist, committer.kick, read_events, find_command, shared=False)
+
+
+def linked(batch: ServerBatch) -> Sequence[NewCommit]:
+    """Returns the changes as commits.
+
+    A commit that builds on another one of the batch names that one's command next to the version. Otherwise the version could
+    match by accident although the other was not committed.
+    """
+    commits: list[Any] = batch.changes
+    if not batch.dependents:
+        return commits
+    dependents, named = set(batch.dependents), list[NewCommit](commits)
+    followed = {commits[place][0] for place in dependents}
+    latest: dict[str, str] = {}
+    for place, commit in enumerate(commits):
+        aggregate_id = commit[0]
+        if aggregate_id in followed:  # few are; the others stay as they are
+            if place in dependents:
+                named[place] = (aggregate_id, AfterCommand(commit[1], latest[aggregate_id]), *commit[2:])
+            latest[aggregate_id] = commit[2]
+    return named
+
+
+def make_mailboxes(
+    runtime: DomainRuntime, store: StoreAccess, options: Options, answer: Callable[[Sequence[ServerEntry]], None]
+) -> ServerMailboxes:
+    """Returns the mailboxes of a domain on a store. `answer` gets settled commands."""
+    return Mailboxes(
+        Ports(
+            handle=runtime.handle,
+            restore=runtime.restore,
+            refresh=runtime.refresh if store.shared else None,
+            persist=store.persist,
+            answer=answer,
+            clock=time.perf_counter,
+            refusal=_refused,
+            flush=store.flush,
+            unmodified=runtime.unmodified,
+            size=_size_bytes,
+            on_slow=_warn_of_slow,
+            on_error=_log_failure,
+        ),
+        options,
+    )
+
+
+def _refused(error: Exception) -> AppendOutcome:
+    return REFUSED, ShuttingDown(str(error)), 0
+
+
+def _size_bytes(change: Change) -> int:
+    events: bytes | Packed = change[4]  # bytes for a plain append
+    size = len(events[0] if type(events) is tuple else events)
+    return size + 4 * (len(change[0]) + len(change[2])) + _ENVELOPE_BYTES
+
+
+def _warn_of_slow(entry: ServerEntry, seconds: float) -> None:
+    _log.warning(
+        "handler %s blocked all others for %.0f ms on %s; make it async, or do the work elsewhere",
+        entry.command.handler.name, seconds * 1000, ascii(entry.aggregate_id),
+    )  # fmt: skip
+
+
+def _log_failure(what: str, error: BaseException) -> None:
+    trace = None if isinstance(error, EventStoreError) else error
+    _log.warning("%s failed and is retried: %s", what, error, exc_info=trace)

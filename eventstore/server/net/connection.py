@@ -1,0 +1,209 @@
+"""One client's socket: received frames, unsent answers, and the times its timeouts are measured from."""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+from collections import deque
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import trio
+
+from eventstore.protocol import FrameReader
+from eventstore.protocol.frames import LENGTH_BYTES
+from eventstore.protocol.limits import FRAME_BYTES_MAX, HELLO_BYTES_MAX
+
+_RECEIVE_BYTES: Final = 256 * 1024
+_FIRST_RECEIVE_BYTES: Final = LENGTH_BYTES + HELLO_BYTES_MAX
+_JOINED_BYTES_MAX: Final = 256 * 1024  # copying more than that costs more than another call of the kernel
+_LAST_RECEIVES: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class GateLimits:
+    """What one connection, and all connections together, may take from the server."""
+
+    connections_max: int
+    requests_max: int
+    unsent_bytes_max: int
+    incoming_bytes_max: int
+    outgoing_bytes_max: int
+    hello_timeout_s: float
+    frame_timeout_s: float
+    idle_timeout_s: float
+    slow_client_timeout_s: float
+
+
+class ConnectionBound(Protocol):
+    """A request that ends with its connection at the latest, such as a subscription."""
+
+    def cancel(self) -> None: ...
+
+
+class Connection:
+    """A non-blocking socket.
+
+    - `pending`: payloads that wait until earlier requests are answered.
+    - `owed`: requests that were taken and not answered yet; only the gate changes it.
+    - `reserved_bytes`: of pages that are being made. `counted_bytes`: the part of `unsent_bytes` the outbound budget counted.
+    - `greeted`: HELLO was received; before that, frames must be small.
+    - `held`: nothing is read until there is room; TCP then holds back the sender.
+    - `writable`: the socket took everything the last time, or has room again.
+    - `bound`: requests to cancel when the connection closes, by request id.
+    """
+
+    __slots__ = (
+        "_receive_bytes",
+        "accepted",
+        "blocked_since",
+        "bound",
+        "closed",
+        "counted_bytes",
+        "frame_since",
+        "greeted",
+        "heard",
+        "held",
+        "name",
+        "owed",
+        "pending",
+        "reader",
+        "reserved_bytes",
+        "room",
+        "socket",
+        "unsent",
+        "unsent_bytes",
+        "watched",
+        "writable",
+    )
+
+    def __init__(self, own_socket: socket.socket, now: float) -> None:
+        own_socket.setblocking(False)
+        own_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket = own_socket
+        self.reader = FrameReader(HELLO_BYTES_MAX)
+        self._receive_bytes = _FIRST_RECEIVE_BYTES
+        self.name = ""
+        self.greeted = False
+        self.closed = False
+        self.watched = 0
+        self.pending: deque[bytes] = deque()
+        self.owed = 0
+        self.held = False
+        self.accepted = self.heard = now
+        self.frame_since: float | None = None
+        self.blocked_since: float | None = None
+        self.unsent: deque[bytes | memoryview] = deque()
+        self.unsent_bytes = self.reserved_bytes = self.counted_bytes = 0
+        self.writable = True
+        self.room = trio.lowlevel.ParkingLot()
+        self.bound: dict[int, ConnectionBound] = {}
+
+    def receive(self, now: float) -> list[bytes] | None:
+        """Returns the payloads that have arrived; None if the client is gone.
+
+        Raises:
+            ProtocolError: the framing is broken.
+        """
+        if self.greeted and self._receive_bytes != _RECEIVE_BYTES:
+            self._receive_bytes = _RECEIVE_BYTES
+            self.reader.allow(FRAME_BYTES_MAX)
+        try:
+            data = self.socket.recv(self._receive_bytes)
+        except (BlockingIOError, InterruptedError):
+            return []
+        except OSError:
+            return None
+        if not data:
+            return None
+        self.heard = now
+        payloads = self.reader.feed(data)
+        if not self.reader.buffered_bytes:
+            self.frame_since = None
+        elif payloads or self.frame_since is None:
+            self.frame_since = now
+        return payloads
+
+    @property
+    def held_bytes(self) -> int:
+        """The bytes held of its requests: an incomplete frame and the payloads in `pending`."""
+        return self.reader.buffered_bytes + (sum(map(len, self.pending)) if self.pending else 0)
+
+    def restart_timeouts(self, now: float) -> None:
+        """Restarts the timeouts of a client that had to wait because the server did not read."""
+        self.heard = now
+        if self.frame_since is not None:
+            self.frame_since = now
+
+    def watch(self, selector: selectors.BaseSelector, wanted: int) -> None:
+        """Registers the connection for the wanted events; for none, removes it."""
+        if not self.watched:
+            selector.register(self.socket, wanted, self)
+        elif wanted:
+            selector.modify(self.socket, wanted, self)
+        else:
+            selector.unregister(self.socket)
+        self.watched = wanted
+
+    def send(self, frame: bytes) -> None:
+        """Queues a frame; `flush` sends it."""
+        self.unsent.append(frame)
+        self.unsent_bytes += len(frame)
+
+    def flush(self, now: float) -> bool:
+        """Sends as much as the socket takes. Returns False if the client is gone."""
+        while self.unsent and self.writable:
+            data = self._next_piece()
+            try:
+                sent = self.socket.send(data)
+            except (BlockingIOError, InterruptedError):
+                sent = 0
+            except OSError:
+                return False
+            self.unsent_bytes -= sent
+            if sent < len(data):
+                self.unsent.appendleft(memoryview(data)[sent:])
+                self.writable = False
+                if sent or self.blocked_since is None:
+                    self.blocked_since = now
+        if not self.unsent:
+            self.blocked_since = None
+        return True
+
+    def _next_piece(self) -> bytes | memoryview:
+        """Takes the next bytes to send: frames joined as long as that is cheap."""
+        unsent = self.unsent
+        first = unsent.popleft()
+        if not unsent or len(first) + len(unsent[0]) > _JOINED_BYTES_MAX:
+            return first
+        pieces, size = [first], len(first)
+        while unsent and size + len(unsent[0]) <= _JOINED_BYTES_MAX:
+            piece = unsent.popleft()
+            pieces.append(piece)
+            size += len(piece)
+        return b"".join(pieces)
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self.socket.close()
+            self.pending.clear()
+            self.unsent.clear()
+            self.unsent_bytes = 0
+            self.room.unpark_all()
+            for request in list(self.bound.values()):
+                request.cancel()
+            self.bound.clear()
+
+    def hang_up(self) -> None:
+        """Closes the connection so that the client can still read its answers.
+
+        Reads what the client sent first, because closing a socket with unread bytes resets the connection.
+        """
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_WR)
+            for _ in range(_LAST_RECEIVES):
+                if not self.socket.recv(_RECEIVE_BYTES):
+                    break
+        self.close()

@@ -1,0 +1,65 @@
+"""Timeouts: closes connections that are silent, slow or stuck, and those whose unread answers block others."""
+
+from __future__ import annotations
+
+import logging
+import selectors
+from collections.abc import Callable, Collection
+
+from eventstore.server.net.budgets import OutboundBudget
+from eventstore.server.net.connection import Connection, GateLimits
+
+_log = logging.getLogger(__name__)
+
+
+class Timeouts:
+    """Checks all connections of a gate. `drop` closes one and removes it from `connections`."""
+
+    def __init__(
+        self,
+        limits: GateLimits,
+        connections: Collection[Connection],
+        outbound: OutboundBudget,
+        drop: Callable[[Connection], None],
+    ) -> None:
+        self._limits = limits
+        self._connections = connections
+        self._outbound = outbound
+        self._drop = drop
+
+    def check(self, now: float) -> None:
+        """Closes overdue connections. Call it a few times a second, but not while the server itself does not serve."""
+        for connection in self._suspects(now):
+            why = self._overdue(connection, now)
+            if why is not None:
+                _log.info("closing a connection (%s): %s", connection.name or "no hello", why)
+                self._drop(connection)
+        for connection in self._outbound.blocking(self._connections, now):
+            _log.warning(
+                "closing a connection (%s): it reads none of its %d unsent bytes, and other answers wait for that room",
+                connection.name or "no hello", connection.unsent_bytes,
+            )  # fmt: skip
+            self._drop(connection)
+
+    def _suspects(self, now: float) -> list[Connection]:
+        """Returns the connections that may be overdue, by one cheap test each: there are thousands, four times a second."""
+        idle_since = now - self._limits.idle_timeout_s
+        return [
+            each
+            for each in self._connections
+            if each.frame_since is not None or each.blocked_since is not None or not each.greeted or each.heard < idle_since
+        ]
+
+    def _overdue(self, connection: Connection, now: float) -> str | None:
+        limits = self._limits
+        if connection.blocked_since is not None and now - connection.blocked_since > limits.slow_client_timeout_s:
+            return f"it has not read its answers for {limits.slow_client_timeout_s:g} s"
+        is_read = connection.watched & selectors.EVENT_READ  # otherwise the server makes it wait
+        if is_read and connection.frame_since is not None and now - connection.frame_since > limits.frame_timeout_s:
+            return f"a frame has been incomplete for {limits.frame_timeout_s:g} s"
+        if not connection.greeted and now - connection.accepted > limits.hello_timeout_s:
+            return f"no hello for {limits.hello_timeout_s:g} s"
+        waits_for_server = connection.owed or connection.bound or connection.pending
+        if now - connection.heard > limits.idle_timeout_s and not waits_for_server:
+            return f"no request for {limits.idle_timeout_s:g} s"
+        return None

@@ -1,0 +1,103 @@
+"""Encodes an event of the store as a message of the broker; docs/BROKER.md, "Events as messages", is normative.
+
+Every event must be a valid message, or it would have to be left out. So anything that does not fit (a tag, large metadata) is
+encoded in another way. The message names its event: consumers drop duplicates by that, and a publisher finds in the topic how
+far it got.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from eventstore import flat
+from eventstore.model import EVENT_BYTES_MAX, ID_BYTES_MAX, METADATA_IS_JSON, TYPE_BYTES_MAX, Event
+from eventstore.records.message import BODY_BYTES_MAX, PROPERTIES_BYTES_MAX, TEXT_BYTES_MAX, Message, RawMessage
+
+STORE: Final = "store"
+SEQUENCE: Final = "sequence"
+VERSION: Final = "version"
+TYPE: Final = "type"
+COMMAND_ID: Final = "command_id"
+TIMESTAMP: Final = "timestamp"
+FORMAT: Final = "format"
+METADATA: Final = "metadata"
+METADATA_BASE64: Final = "metadata_base64"
+METADATA_BYTES: Final = "metadata_bytes"
+METADATA_TEXT_BYTES_MAX: Final = 60 * 1024
+"""The bytes that properties leave for metadata as text."""
+
+assert EVENT_BYTES_MAX <= BODY_BYTES_MAX
+assert ID_BYTES_MAX <= TEXT_BYTES_MAX
+assert TYPE_BYTES_MAX <= TEXT_BYTES_MAX
+assert METADATA_TEXT_BYTES_MAX + 2 * (ID_BYTES_MAX + TYPE_BYTES_MAX) + 512 <= PROPERTIES_BYTES_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Identifies the event of a message. Two histories of a store that both contain it are equal up to it."""
+
+    sequence: int
+    aggregate_id: str
+    version: int
+    command_id: str
+
+
+def origin_of_event(event: Event) -> Origin:
+    return Origin(event.sequence, event.aggregate_id, event.version, event.command_id)
+
+
+def origin_of_message(message: Message, store: str) -> Origin | None:
+    """Returns the event of the store with this uuid that the message was made from; None if it was not made from one."""
+    properties = message.properties
+    if properties.get(STORE) != store or message.key is None:
+        return None
+    try:
+        return Origin(int(properties[SEQUENCE]), message.key, int(properties[VERSION]), properties[COMMAND_ID])
+    except (KeyError, ValueError):  # another sender's message that looks like ours
+        return None
+
+
+class EventMessages:
+    """Makes messages from the events of one store."""
+
+    def __init__(self, store: str) -> None:
+        self._prefix = flat.encode((STORE, store))
+
+    def of(self, events: Sequence[Event]) -> list[RawMessage]:
+        """Returns the messages, in order. Properties that all share are encoded once."""
+        prefix, encode = self._prefix, flat.encode
+        messages: list[RawMessage] = []
+        for event in events:
+            aggregate_id, version, type_, data, metadata, command_id, timestamp, sequence, _ = event
+            properties = prefix + encode(
+                (
+                    SEQUENCE, str(sequence), VERSION, str(version), TYPE, type_, COMMAND_ID, command_id,
+                    TIMESTAMP, str(timestamp), FORMAT, "json" if event.is_json else "bytes",
+                )
+            )  # fmt: skip
+            if metadata is not None:
+                properties += encode(_metadata(event))
+            messages.append((data, aggregate_id, type_ if may_be_tag(type_) else None, properties, None))
+        return messages
+
+
+def may_be_tag(type_: str) -> bool:
+    """Whether an event type is usable in a tag filter."""
+    return "|" not in type_ and type_ != "*" and type_ == type_.strip()
+
+
+def _metadata(event: Event) -> tuple[str, str]:
+    """Returns a property: the metadata as text if it fits, else its size."""
+    metadata = event.metadata or b""
+    if len(metadata) <= METADATA_TEXT_BYTES_MAX:
+        if event[8] & METADATA_IS_JSON:
+            try:
+                return METADATA, metadata.decode()
+            except UnicodeDecodeError:  # the client flagged it as JSON, and this is not checked
+                pass
+        if 4 * len(metadata) <= 3 * METADATA_TEXT_BYTES_MAX:
+            return METADATA_BASE64, base64.b64encode(metadata).decode()
+    return METADATA_BYTES, str(len(metadata))

@@ -1,0 +1,198 @@
+"""The outbox of a server: publishes the events of its store to a topic of its own broker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from eventstore.broker.broker import Broker
+from eventstore.broker.log.engine import Engine
+from eventstore.broker.log.sender import SendOutcome
+from eventstore.broker.pulls import Want
+from eventstore.errors import EventStoreError, InvalidArgument, UnknownTopic, copy_error
+from eventstore.metrics import Metric, counter, gauge
+from eventstore.model import Event
+from eventstore.records.event_filter import EventFilter
+from eventstore.records.event_page import decode_page
+from eventstore.records.message import Message, RawMessage, chunk_of, decode_messages
+from eventstore.records.topic_names import check_name
+from eventstore.server.outbox.event_message import Origin, origin_of_event
+from eventstore.server.outbox.outbox import BATCH_EVENTS_MAX, CheckpointFile, Outbox, Place
+from eventstore.server.outbox.outbox_resume import TopicState
+from eventstore.store.embedded import EmbeddedStore
+
+CHECKPOINT: Final = "published.json"
+_EVERYTHING: Final = EventFilter()
+_MESSAGES_PER_TURN: Final = 256
+
+
+def check_publish(topic: str | None, *, with_broker: bool) -> None:
+    """Raises InvalidArgument if the name is not valid for a topic, or the server has no broker."""
+    if topic is None:
+        return
+    check_name("publish", topic)
+    if not with_broker:
+        raise InvalidArgument(
+            f"publish is {topic!r}, but broker is false; switch it on, or publish to another server with `eventstore publish`",
+            field="publish",
+            value=topic,
+        )
+
+
+class Publishing:
+    """The outbox of a server. With `topic` None nothing is published."""
+
+    def __init__(self, store: EmbeddedStore, broker: Broker | None, topic: str | None, folder: Path) -> None:
+        """`folder`: of the checkpoint."""
+        self._store = store
+        self.outbox: Outbox | None = None
+        if topic is not None and broker is not None:
+            self.outbox = Outbox(StoreEvents(store), BrokerTopic(broker, topic), CheckpointFile(folder / CHECKPOINT))
+
+    @property
+    def attention(self) -> str | None:
+        """Returns why publishing is stuck, if it is."""
+        failure = None if self.outbox is None else self.outbox.failure
+        return None if failure is None else f"events are not published; this is retried: {failure}"
+
+    async def run(self) -> None:
+        """Publishes until cancelled."""
+        if self.outbox is not None:
+            await self.outbox.run()
+
+    @property
+    def backlog(self) -> int:
+        """The number of events that are not published yet."""
+        return 0 if self.outbox is None else max(0, self._store.engine.visible_sequence - self.outbox.place)
+
+
+PUBLISHING_METRICS: Final[tuple[Metric[Publishing], ...]] = (
+    counter(
+        "events_published", "events sent to the topic of `publish` by this process",
+        lambda publishing: 0 if publishing.outbox is None else publishing.outbox.published,
+    ),
+    gauge(
+        "published_sequence", "the sequence up to which all events are in the topic; 0 without `publish`",
+        lambda publishing: 0 if publishing.outbox is None else publishing.outbox.place,
+    ),
+    gauge(
+        "publish_backlog", "events that are not published yet", lambda publishing: publishing.backlog,
+        "it grows: the broker does not keep up, or publishing fails, for the reason in `/health` and in the log",
+    ),
+    counter(
+        "publish_failures", "batches that failed and were sent again",
+        lambda publishing: 0 if publishing.outbox is None else publishing.outbox.failures,
+        "it grows",
+    ),
+)  # fmt: skip
+
+
+class StoreEvents:
+    """The source: an open store. It is read as by subscriptions, but not while appends wait for room."""
+
+    def __init__(self, store: EmbeddedStore) -> None:
+        self._store = store
+        self.store = str(store.opened.uuid)
+
+    async def events(self, after: int) -> list[Event]:
+        committer = self._store.committer
+        while committer.engine.visible_sequence <= after:
+            await committer.advanced.park()
+        await committer.wait_for_room()
+        page = await self._store.scan_page(after, _EVERYTHING, BATCH_EVENTS_MAX)
+        return [event for event in decode_page(page.records) if event.sequence > after]
+
+    async def origin(self, sequence: int) -> Origin | None:
+        if not 0 < sequence <= self._store.engine.visible_sequence:
+            return None
+        page = await self._store.scan_page(sequence - 1, _EVERYTHING, 1)
+        found = next((event for event in decode_page(page.records) if event.sequence == sequence), None)
+        return None if found is None else origin_of_event(found)
+
+
+class BrokerTopic:
+    """The target: a topic of an open broker."""
+
+    def __init__(self, broker: Broker, topic: str) -> None:
+        self._broker = broker
+        self._id = 0
+        self.topic = topic
+
+    async def open(self) -> TopicState:
+        broker = self._broker
+        if self.topic not in broker.topics.by_name:
+            await broker.administration.create_topic(self.topic)
+        found = broker.topics.get(self.topic)
+        self._id = found.id
+        queues = {number: broker.bounds(self.topic, number) for number in found.queues}
+        return TopicState(f"{broker.opened.uuid}/{found.id}", queues)
+
+    async def is_same(self) -> bool:
+        found = self._broker.topics.by_name.get(self.topic)
+        return found is not None and found.id == self._id
+
+    async def messages(self, queue: int, low: int, high: int) -> list[Message]:
+        found: list[Message] = []
+        while low < high:
+            (page,) = await self._broker.pulls.pull([Want(self.topic, queue, low)], messages_max=high - low)
+            found += decode_messages(page.records, page.count)
+            if page.next_offset <= low:
+                break
+            low = page.next_offset
+        return [message for message in found if message.queue_offset < high]
+
+    async def send(self, messages: Sequence[RawMessage]) -> list[Place]:
+        """Submits some messages per turn of the event loop, without waiting for the disk in between."""
+        committer, topic, sending = self._broker.committer, self._broker.topics.get(self.topic), _Sending(len(messages))
+        if topic.id != self._id:
+            raise UnknownTopic(f"topic {self.topic!r} was deleted, and created again", topic=self.topic)
+        for start in range(0, len(messages), _MESSAGES_PER_TURN):
+            await trio.lowlevel.checkpoint()
+            await committer.wait_for_room()
+            if sending.error is not None:  # nothing may be written after a part that was not
+                break
+            committer.submit(topic, messages[start : start + _MESSAGES_PER_TURN], sending.deliver, self, own=True)
+            committer.kick()
+        return await sending.places()
+
+    def is_durable(self, position: int) -> bool:
+        return is_durable(self._broker.engine, position, sync=self._broker.settings.durability == "sync")
+
+
+def is_durable(engine: Engine, position: int, *, sync: bool) -> bool:
+    """Whether an acknowledged message survives a crash of the machine.
+
+    Without synced writes, it does once its chunk was synced up to it, or was completed.
+    """
+    (chunk, offset), (visible, _) = chunk_of(position), chunk_of(engine.visible_position)
+    return sync or chunk < visible or (chunk == engine.front.chunk and offset < engine.front.durable)
+
+
+class _Sending:
+    """Messages submitted to the log and not all acknowledged."""
+
+    def __init__(self, count: int) -> None:
+        self.error: EventStoreError | None = None
+        self._left = count
+        self._places: list[Place] = []
+        self._done = trio.Event()
+
+    def deliver(self, outcomes: list[SendOutcome]) -> None:
+        for outcome in outcomes:
+            if isinstance(outcome, EventStoreError):
+                self.error = self.error or outcome
+            else:
+                self._places.append(outcome)
+        self._left -= len(outcomes)
+        if self.error is not None or not self._left:
+            self._done.set()
+
+    async def places(self) -> list[Place]:
+        """Waits until all are stored, and returns their places. Raises EventStoreError if one was not stored."""
+        await self._done.wait()
+        if self.error is not None:
+            raise copy_error(self.error)
+        return self._places

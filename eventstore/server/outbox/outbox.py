@@ -1,0 +1,236 @@
+"""The outbox: sends every event of a store to a topic, in order, at least once. The event log itself is the outbox.
+
+Only one batch is in flight. The next batch is sent once the previous one is in the broker's log, so the log always holds a
+prefix of what was to be sent, and the topic itself shows how far publishing got. After any failure, as after a crash,
+publishing resumes at the place found in the topic (see `outbox_resume`). No event is left out; some may be sent twice.
+
+`Source` and `Target` are the two ends: in this process, or clients of other servers.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Protocol, TypeAlias
+
+import trio
+
+from eventstore.chunks.documents import read_tree, write_document
+from eventstore.chunks.files import Files, OsFiles
+from eventstore.errors import Corrupt, EventStoreError, InvalidArgument, UnknownOperation, UnsupportedVersion
+from eventstore.model import Event
+from eventstore.records.message import RawMessage
+from eventstore.server.outbox.event_message import EventMessages, origin_of_event
+from eventstore.server.outbox.outbox_resume import Checkpoint, Published, Stored, TopicState, checkpoint_of, place_to_resume
+
+BATCH_EVENTS_MAX: Final = 1_024
+_EVENTS_PER_TURN: Final = 256  # encoding them takes about half a millisecond; then other tasks run
+_SAVE_S: Final = 1.0
+_WATCH_S: Final = 1.0
+_PAUSE_S_MIN: Final = 0.1
+_PAUSE_S_MAX: Final = 5.0
+_LASTING: Final = (InvalidArgument, UnsupportedVersion, UnknownOperation)
+_log = logging.getLogger(__name__)
+
+Place: TypeAlias = tuple[int, int, int]
+"""The (queue, queue offset, position) of a message."""
+
+
+class Source(Stored, Protocol):
+    """The store whose events are published. `store`: its uuid."""
+
+    @property
+    def store(self) -> str: ...
+
+    async def events(self, after: int) -> list[Event]:
+        """Returns the next events after this sequence, about `BATCH_EVENTS_MAX` at most; waits until there are some."""
+        ...
+
+
+class Target(Published, Protocol):
+    """The topic the events are sent to."""
+
+    @property
+    def topic(self) -> str: ...
+
+    async def open(self) -> TopicState:
+        """Opens the topic, and creates it if it does not exist."""
+        ...
+
+    async def is_same(self) -> bool:
+        """Whether the topic is still the one that was opened, and not deleted or created again. `send` refuses any other."""
+        ...
+
+    async def send(self, messages: Sequence[RawMessage]) -> list[Place]:
+        """Sends the messages in order; returns their places. After a failure the topic holds a prefix of them: none, some
+        or all.
+
+        Raises:
+            EventStoreError
+        """
+        ...
+
+    def is_durable(self, position: int) -> bool:
+        """Whether the message at this position survives any crash of the broker."""
+        ...
+
+
+class CheckpointFile:
+    """A checkpoint in a small JSON document, replaced atomically; the previous copy is kept. The methods block."""
+
+    def __init__(self, path: Path, files: Files | None = None) -> None:
+        self._path = path
+        self._files = files or OsFiles()
+
+    def load(self) -> Checkpoint | None:
+        """Returns the checkpoint, if there is one. An unreadable one is ignored: the topic has nearly the same information."""
+        try:
+            return checkpoint_of(read_tree(self._files, self._path))
+        except FileNotFoundError:
+            return None
+        except (Corrupt, KeyError, TypeError, ValueError, AttributeError) as error:
+            _log.warning("%s is not a checkpoint (%s); publishing resumes where the topic ends", self._path, error)
+            return None
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Durable on return."""
+        write_document(self._files, self._path, checkpoint.tree())
+
+
+class Outbox:
+    """Sends events from `source` to `target`.
+
+    `place`: the sequence up to which this process knows all events to be in the topic. `published` and `failures`: events sent,
+    and failed attempts. `failure`: why publishing is stuck, if it is.
+    """
+
+    def __init__(self, source: Source, target: Target, file: CheckpointFile | None) -> None:
+        self.place = 0
+        self.published = 0
+        self.failure: str | None = None
+        self.failures = 0
+        self._source = source
+        self._target = target
+        self._file = file
+        self._encode = EventMessages(source.store)
+        self._waiting = trio.CancelScope()
+        self._identity = ""
+        self._ends: dict[int, int] = {}
+        self._latest: tuple[Checkpoint, int] | None = None  # and the position of its message
+        self._maturing: tuple[Checkpoint, int] | None = None  # saved once it is durable
+
+    async def run(self, until: int | None = None) -> None:
+        """Publishes until cancelled, or until the event with the sequence `until` is published.
+
+        Failures are retried after a pause of 0.1 to 5 seconds. With `until`, errors that no retry can fix are raised.
+        """
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._save_regularly)
+            nursery.start_soon(self._watch_topic)
+            pause, resumed = _PAUSE_S_MIN, False
+            while not (resumed and until is not None and self.place >= until):
+                try:
+                    if resumed:
+                        resumed = await self.publish()
+                        pause, self.failure = _PAUSE_S_MIN, None
+                    else:
+                        await self.resume()
+                        resumed = True
+                except Exception as error:  # the server keeps serving, and this keeps trying
+                    if until is not None and (isinstance(error, _LASTING) or not isinstance(error, EventStoreError | OSError)):
+                        raise
+                    resumed = False
+                    self._report(error)
+                    await trio.sleep(pause)
+                    pause = min(2 * pause, _PAUSE_S_MAX)
+            nursery.cancel_scope.cancel()
+
+    async def resume(self) -> None:
+        """Finds the place to resume at. Call it first, and after every failure. Raises EventStoreError."""
+        self._latest = self._maturing = None
+        state = await self._target.open()
+        checkpoint = None if self._file is None else await trio.to_thread.run_sync(self._file.load)
+        if checkpoint is not None and (checkpoint.store, checkpoint.topic) != (self._source.store, self._target.topic):
+            checkpoint = None
+        self.place = await place_to_resume(self._source, self._target, self._source.store, state, checkpoint)
+        self._identity, self._ends = state.identity, {number: end for number, (_, end) in state.queues.items()}
+        _log.info("publishing to topic %s resumes after sequence %d", self._target.topic, self.place)
+
+    async def publish(self) -> bool:
+        """Sends the next batch; waits if there is none. Returns False if the topic is another one, and `resume` must be called.
+
+        Raises:
+            EventStoreError
+        """
+        with trio.CancelScope() as self._waiting:
+            events = await self._source.events(self.place)
+        if self._waiting.cancelled_caught:
+            return False
+        assert events[0].sequence == self.place + 1, "an event was left out"
+        messages: list[RawMessage] = []
+        for start in range(0, len(events), _EVENTS_PER_TURN):
+            messages += self._encode.of(events[start : start + _EVENTS_PER_TURN])
+            await trio.lowlevel.checkpoint()
+        places = await self._target.send(messages)
+        self.place = events[-1].sequence
+        self.published += len(events)
+        for queue, offset, _ in places:
+            self._ends[queue] = offset + 1
+        queue, offset, position = places[-1]
+        checkpoint = Checkpoint(
+            self._source.store, self._target.topic, self._identity, origin_of_event(events[-1]), queue, offset, dict(self._ends)
+        )
+        self._latest = checkpoint, position
+        return True
+
+    async def save(self) -> bool:
+        """Advances the checkpoint to the last durable message. Returns whether that covers everything sent.
+
+        Raises OSError: the checkpoint is unchanged.
+        """
+        if self._file is None:
+            return True
+        if self._maturing is None:
+            self._maturing, self._latest = self._latest, None
+        if self._maturing is not None and self._target.is_durable(self._maturing[1]):
+            await trio.to_thread.run_sync(self._file.save, self._maturing[0])
+            self._maturing = None
+        return self._maturing is None and self._latest is None
+
+    async def _watch_topic(self) -> None:
+        """Resumes soon after the topic was created again, instead of at the next event."""
+        while True:
+            await trio.sleep(_WATCH_S)
+            try:
+                same = await self._target.is_same()
+            except Exception:  # sending fails as well, and reports it
+                continue
+            if not same:
+                self._waiting.cancel()
+
+    async def _save_regularly(self) -> None:
+        try:
+            while True:
+                await trio.sleep(_SAVE_S)
+                await self._attempt_to_save()
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._attempt_to_save()
+
+    async def _attempt_to_save(self) -> None:
+        try:
+            await self.save()
+        except OSError as error:  # it is needed only once retention has deleted the last messages
+            _log.warning("the checkpoint of topic %s cannot be written: %s", self._target.topic, error)
+
+    def _report(self, error: Exception) -> None:
+        self.failures += 1
+        failure = str(error) or type(error).__name__
+        if failure != self.failure:
+            trace = None if isinstance(error, EventStoreError | OSError) else error
+            _log.error(
+                "publishing to topic %s stopped at sequence %d and is retried: %s",
+                self._target.topic, self.place, failure, exc_info=trace,
+            )  # fmt: skip
+        self.failure = failure

@@ -1,0 +1,195 @@
+"""Publishes the events of one server to a topic of another, or of the same one: an outbox in a separate process.
+
+It keeps nothing that must not be lost: the place to resume at is read from the topic. If the connection breaks, a batch is not
+simply sent again; the topic is read first. Before each batch it checks that the topic is still the same one, so that a broker
+that lost the end of its log meanwhile (durability `async`) gets that again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+import structlog
+import trio
+
+from eventstore.client.aio.store import NetworkStore
+from eventstore.client.aio.wait_for_server import wait_for_server
+from eventstore.client.session.batches import ROWS_PER_TURN
+from eventstore.client.session.message_rows import NewMessage
+from eventstore.domain.event_batches import last_sequence
+from eventstore.errors import EventStoreError, UnknownTopic, copy_error
+from eventstore.fields import check_text
+from eventstore.model import Event
+from eventstore.records.message import Message, RawMessage, decode_properties, parse_message_id
+from eventstore.server.bootstrap import check_checkpoint_folder, stop_on_signals
+from eventstore.server.outbox.event_message import Origin, origin_of_event
+from eventstore.server.outbox.outbox import BATCH_EVENTS_MAX, CheckpointFile, Outbox, Place
+from eventstore.server.outbox.outbox_resume import TopicState
+
+_FRAME_MESSAGES: Final = ROWS_PER_TURN  # sent as one frame; the next frame waits until these are in the log
+_FRAME_BYTES: Final = 256 * 1024
+_PROGRESS_S: Final = 0.2
+_PULLED_MESSAGES: Final = 1_024
+
+
+async def relay(
+    source: str,
+    target: str,
+    topic: str,
+    checkpoint: Path | None = None,
+    *,
+    until_caught_up: bool = False,
+    wait_s: float = 0.0,
+    on_progress: Callable[[int, int, int], None] | None = None,
+) -> int:
+    """Publishes until a signal, or until all events present at the start are published. Returns how many were published.
+
+    `source`, `target`: addresses. `checkpoint`: a file with the place to resume at if retention has deleted the whole topic.
+    `wait_s`: how long to wait for a server that is not up yet. `on_progress` is called regularly with the sequence up to which
+    all events are published, the last sequence at the start, and the number of events published by this call.
+
+    Raises:
+        InvalidArgument: the name is not valid for a topic, or the checkpoint's folder does not exist.
+        ConnectionLost: a server cannot be reached within `wait_s` at the start; in an exception group.
+    """
+    check_text("topic", topic)
+    check_checkpoint_folder(checkpoint)
+    outbox: Outbox | None = None
+    async with trio.open_nursery() as nursery:
+        stopping = trio.Event()
+        await nursery.start(stop_on_signals, stopping)
+
+        async def stop() -> None:
+            await stopping.wait()
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(stop)
+        async with _connect(source, wait_s) as events, _connect(target, wait_s) as broker:
+            file = None if checkpoint is None else CheckpointFile(checkpoint)
+            outbox = Outbox(RemoteEvents(events), RemoteTopic(broker, topic), file)
+            last = await last_sequence(events)
+            if on_progress is not None:
+                nursery.start_soon(_report_regularly, outbox, last, on_progress)
+            await outbox.run(last if until_caught_up else None)
+        nursery.cancel_scope.cancel()
+    return 0 if outbox is None else outbox.published
+
+
+def _connect(address: str, wait_s: float) -> AbstractAsyncContextManager[NetworkStore]:
+    def on_waiting(error: EventStoreError) -> None:
+        structlog.get_logger("eventstore.relay").warning("waiting for a server", error=error.message, wait_s=wait_s)
+
+    return wait_for_server(address, name="eventstore publish", wait_s=wait_s, on_waiting=on_waiting)
+
+
+async def _report_regularly(outbox: Outbox, last: int, on_progress: Callable[[int, int, int], None]) -> None:
+    """Reports progress regularly, and once more at the end."""
+    try:
+        while True:
+            on_progress(outbox.place, last, outbox.published)
+            await trio.sleep(_PROGRESS_S)
+    finally:
+        on_progress(outbox.place, last, outbox.published)
+
+
+class RemoteEvents:
+    """The source: a client of another server."""
+
+    def __init__(self, store: NetworkStore) -> None:
+        self._store = store
+        self.store = _uuid(store)
+
+    async def events(self, after: int) -> list[Event]:
+        while True:
+            found = [event async for event in self._store.read_all(after, limit=BATCH_EVENTS_MAX)]
+            if found:
+                return found
+            async with self._store.subscribe(after) as stream:
+                async for item in stream:
+                    if isinstance(item, Event):
+                        break
+
+    async def origin(self, sequence: int) -> Origin | None:
+        async for event in self._store.read_all(sequence - 1, limit=1):
+            return origin_of_event(event) if event.sequence == sequence else None
+        return None
+
+
+class RemoteTopic:
+    """The target: a client of another server. A topic whose queues became shorter is another topic of the same name."""
+
+    def __init__(self, store: NetworkStore, topic: str) -> None:
+        self._store = store
+        self._sender = store.topic(topic, resend=False)
+        self._last: tuple[int, int, str] | None = None  # queue, offset and id of the message sent last
+        self._ends: dict[int, int] = {}
+        self.topic = topic
+
+    async def open(self) -> TopicState:
+        broker = self._store.broker
+        await broker.create_topic(self.topic, if_missing=True)
+        queues = {each.queue: (each.begin, each.end) for each in await broker.queues(self.topic)}
+        self._last, self._ends = None, {number: end for number, (_, end) in queues.items()}
+        return TopicState(_uuid(self._store), queues)
+
+    async def is_same(self) -> bool:
+        last, ends = self._last, dict(self._ends)  # copied, because other tasks change them while this waits
+        queues = {each.queue: each for each in await self._store.broker.queues(self.topic)}
+        if not queues.keys() & ends.keys() or any(each.end < ends.get(number, 0) for number, each in queues.items()):
+            return False
+        if last is None or last[0] not in queues or last[1] < queues[last[0]].begin:
+            return True
+        found = await self._store.broker.message_at(self.topic, last[0], last[1])
+        return found is not None and found.message_id == last[2]
+
+    async def messages(self, queue: int, low: int, high: int) -> list[Message]:
+        found: list[Message] = []
+        while low < high:
+            pulled = await self._store.broker.pull([(self.topic, queue, low, None)], min(high - low, _PULLED_MESSAGES))
+            found += pulled.messages()
+            following = pulled.queues[0].next_offset
+            if following <= low:
+                break
+            low = following
+        return [message for message in found if message.queue_offset < high]
+
+    async def send(self, messages: Sequence[RawMessage]) -> list[Place]:
+        if not await self.is_same():
+            raise UnknownTopic(f"topic {self.topic!r} was deleted and created again, or lost its end", topic=self.topic)
+        places: list[Place] = []
+        for frame in _frames(messages):
+            given = [NewMessage(body, key, tag, decode_properties(raw)) for body, key, tag, raw, _ in frame]
+            for outcome in await self._sender.send_many(given):
+                if isinstance(outcome, EventStoreError):
+                    raise copy_error(outcome)
+                places.append((outcome.queue, outcome.queue_offset, parse_message_id(outcome.message_id)[1]))
+                self._last = outcome.queue, outcome.queue_offset, outcome.message_id
+        for queue, offset, _ in places:
+            self._ends[queue] = offset + 1
+        return places
+
+    def is_durable(self, position: int) -> bool:
+        """Returns True: servers do not report it, and a checkpoint is used only if its message exists or was deleted."""
+        return True
+
+
+def _frames(messages: Sequence[RawMessage]) -> Iterator[list[RawMessage]]:
+    frame: list[RawMessage] = []
+    size = 0
+    for message in messages:
+        length = len(message[0]) + len(message[3] or b"")
+        if frame and (len(frame) == _FRAME_MESSAGES or size + length > _FRAME_BYTES):
+            yield frame
+            frame, size = [], 0
+        frame.append(message)
+        size += length
+    if frame:
+        yield frame
+
+
+def _uuid(store: NetworkStore) -> str:
+    return str(UUID(bytes=store.store_uuid))

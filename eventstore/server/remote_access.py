@@ -1,0 +1,109 @@
+"""Access of a worker's mailboxes to a store behind a client."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Final
+
+import anyio
+import trio
+
+from eventstore.client.aio.raw_appends import RawAppends
+from eventstore.client.aio.store import NetworkStore
+from eventstore.client.session.batches import BatchSlice
+from eventstore.errors import ConnectionLost, EventStoreError, UnsupportedVersion, VersionConflict
+from eventstore.model import Committed, Event
+from eventstore.records.raw_commit import RawCommit
+from eventstore.server.mailbox_wiring import Found, ServerBatch, StoreAccess, linked
+from eventstore.store.append import COMMITTED, CONFLICT, DUPLICATE, REFUSED, AppendOutcome, NewCommit
+
+_PAGE_EVENTS: Final = 500
+_PAUSE_S_MIN: Final = 0.05
+_PAUSE_S_MAX: Final = 2.0
+InFlight = BatchSlice[anyio.Event, RawCommit, Committed]
+
+
+def remote_access(store: NetworkStore, nursery: trio.Nursery, on_lost: Callable[[EventStoreError], None]) -> StoreAccess:
+    """Access to a store behind a client: the changes of a batch become one frame, in order of arrival.
+
+    `on_lost` is called when no later attempt to reach the store can succeed.
+    """
+    appends = RawAppends(store)
+
+    def persist(batch: ServerBatch) -> None:
+        try:
+            in_flight = appends.put(_bare(linked(batch)))
+        except EventStoreError as error:
+            check_lost(error)
+            raise
+        nursery.start_soon(_deliver, batch, in_flight, check_lost)
+
+    def check_lost(error: EventStoreError) -> None:
+        if isinstance(error, UnsupportedVersion) or (isinstance(error, ConnectionLost) and "actual" in error.fields):
+            on_lost(error)
+
+    async def read_events(aggregate_id: str, from_version: int) -> AsyncGenerator[list[Event], None]:
+        page: list[Event] = []
+        try:
+            async for event in store.read(aggregate_id, from_version):
+                page.append(event)
+                if len(page) == _PAGE_EVENTS:
+                    yield page
+                    page = []
+        except EventStoreError as error:
+            check_lost(error)
+            raise
+        if page:
+            yield page
+
+    def find_command(aggregate_id: str, command_id: str, found: Found) -> None:
+        nursery.start_soon(_find, store, aggregate_id, command_id, found, check_lost)
+
+    return StoreAccess(persist, appends.flush, read_events, find_command, shared=True)
+
+
+def _bare(commits: Sequence[NewCommit]) -> list[RawCommit]:
+    """Returns the commits as they are sent: the remote store counts and checks their events itself."""
+    return [
+        (aggregate_id, expected, command_id, when, events[0] if isinstance(events, tuple) else events)
+        for aggregate_id, expected, command_id, when, events in commits
+    ]
+
+
+async def _deliver(batch: ServerBatch, in_flight: InFlight, check_lost: Callable[[EventStoreError], None]) -> None:
+    await in_flight.batch.done.wait()
+    outcomes = in_flight.outcomes()
+    lost = next((outcome for outcome in outcomes if isinstance(outcome, ConnectionLost | UnsupportedVersion)), None)
+    if lost is not None:
+        check_lost(lost)
+        batch.fail(lost)
+    else:
+        batch.deliver(list(map(_raw_outcome, outcomes)))
+
+
+def _raw_outcome(outcome: Committed | EventStoreError) -> AppendOutcome:
+    if isinstance(outcome, Committed):
+        return DUPLICATE if outcome.duplicate else COMMITTED, outcome.version, outcome.sequence
+    if isinstance(outcome, VersionConflict):
+        actual = outcome.fields["actual"]
+        assert isinstance(actual, int)
+        return CONFLICT, actual, 0
+    return REFUSED, outcome, 0
+
+
+async def _find(
+    store: NetworkStore, aggregate_id: str, command_id: str, found: Found, check_lost: Callable[[EventStoreError], None]
+) -> None:
+    """Asks until the store answers: without its answer the outcome of a refused command is unknown."""
+    pause_s = _PAUSE_S_MIN
+    while True:
+        try:
+            stored = await store.find_command(aggregate_id, command_id)
+        except EventStoreError as error:
+            check_lost(error)
+            if not error.retriable:
+                return found(error)
+            await trio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+        else:
+            return found(None if stored is None else stored._replace(duplicate=True))

@@ -1,0 +1,1 @@
+"""Handlers of the store requests: appends, commands, reads, subscriptions."""

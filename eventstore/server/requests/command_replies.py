@@ -1,0 +1,183 @@
+"""Answers commands (SEND) once their changes are durable, and works out the outcome of a settled command.
+
+A handler may refuse a command, or change nothing, because the command was handled before; then the first outcome is the
+answer. So before such an answer the command's id is looked up in the store. In all other cases the store reports duplicates
+itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+from itertools import islice
+from typing import Final, TypeAlias, cast
+
+import trio
+
+from eventstore.errors import (
+    CommandIdReused,
+    EventStoreError,
+    HandlerFailed,
+    ShuttingDown,
+    VersionConflict,
+    copy_error,
+)
+from eventstore.flat import Scalar, chain
+from eventstore.model import Committed, Unchanged
+from eventstore.protocol import encode_outcomes, outcome_values
+from eventstore.protocol.codes import OutcomeKind
+from eventstore.protocol.limits import FRAME_BYTES_MAX
+from eventstore.server.mailbox_wiring import ServerEntry, StoreAccess
+from eventstore.server.net.connection import Connection
+from eventstore.server.net.gate import Gate
+from eventstore.server.requests.append_batcher import error_text_bytes_max
+from eventstore_mailbox import CONFLICT, DUPLICATE, FAILED, REFUSED, UNCHANGED, MailboxError
+
+Values: TypeAlias = "tuple[Scalar, Scalar, Scalar]"
+_OUTCOME_BYTES: Final = 32  # of an outcome without its error
+_ERROR_FIELDS_KEPT: Final = 3  # with the message and their names they fit into any answer (see `append_batcher`)
+_log = logging.getLogger(__name__)
+_UNCHANGED: Final[Values] = (int(OutcomeKind.UNCHANGED), 0, 0)
+
+
+class PendingSend:
+    """A SEND that is not answered yet."""
+
+    __slots__ = ("connection", "error_bytes_max", "missing", "request_id", "text_bytes_max", "values")
+
+    def __init__(self, connection: Connection, request_id: int, commands: int) -> None:
+        self.connection = connection
+        self.request_id = request_id
+        self.missing = commands
+        self.values: list[Values] = [_UNCHANGED] * commands
+        self.text_bytes_max = error_text_bytes_max(commands)
+        self.error_bytes_max = FRAME_BYTES_MAX // commands - _OUTCOME_BYTES
+
+    def encode(self, outcome: Committed | EventStoreError) -> Values:
+        """Returns the values of an outcome.
+
+        An error of the domain may have more fields than fit into the answer with all others; then only the first are kept.
+        """
+        values = outcome_values(outcome, self.text_bytes_max)
+        encoded = values[2]
+        if isinstance(outcome, EventStoreError) and isinstance(encoded, bytes) and len(encoded) > self.error_bytes_max:
+            short = copy_error(outcome)
+            short.fields = dict(islice(outcome.fields.items(), _ERROR_FIELDS_KEPT))
+            values = outcome_values(short, self.text_bytes_max)
+        return values
+
+
+class SentCommand(ServerEntry):
+    """A command with its place in the answer. It has no `__init__`, which would add a third to the cost of making one."""
+
+    __slots__ = ("place", "request")
+
+    request: PendingSend
+    place: int
+
+
+class CommandReplies:
+    """Collects the outcomes of each SEND; the last one sends the answer."""
+
+    def __init__(self, gate: Gate, store: StoreAccess) -> None:
+        self._gate = gate
+        self._find_command = store.find_command
+        self._answering = False
+
+    def answer(self, entries: Sequence[ServerEntry]) -> None:
+        """Takes settled commands."""
+        self._answering = True
+        try:
+            for entry in entries:
+                assert isinstance(entry, SentCommand)
+                try:
+                    if entry.status < CONFLICT:
+                        self.put(entry.request, entry.place, cast("Values", entry.result))  # three ints
+                    else:
+                        self._answer_uncommitted(entry)
+                except Exception:  # the others are answered; this client retries
+                    _log.exception("answering a command failed; its connection is closed")
+                    self._gate.drop(entry.request.connection)
+        finally:
+            self._answering = False
+            self._gate.flush()
+
+    def _answer_uncommitted(self, entry: SentCommand) -> None:
+        if _may_be_duplicate(entry):
+            self._find_command(entry.aggregate_id, entry.command_id, partial(self._looked_up, entry))
+        else:
+            self.put(entry.request, entry.place, entry.request.encode(_refusal(entry)))
+
+    def _looked_up(self, entry: SentCommand, found: Committed | EventStoreError | None) -> None:
+        request = entry.request
+        if found is None and entry.status == UNCHANGED:
+            self.put(request, entry.place, _UNCHANGED)
+        else:
+            self.put(request, entry.place, request.encode(_refusal(entry) if found is None else found))
+        if not self._answering:
+            self._gate.flush()
+
+    def refuse(self, entries: Sequence[ServerEntry], error: EventStoreError) -> None:
+        """Answers commands that the mailboxes did not take."""
+        for entry in entries:
+            assert isinstance(entry, SentCommand)
+            self.put(entry.request, entry.place, entry.request.encode(error))
+
+    def put(self, request: PendingSend, place: int, values: Values) -> None:
+        """Stores the outcome of one command; the last one of a request sends the answer."""
+        request.values[place] = values
+        request.missing -= 1
+        if not request.missing and not request.connection.closed:
+            self._gate.answer(request.connection, encode_outcomes(request.request_id, chain(request.values)))
+
+
+async def outcome_of(entry: ServerEntry, store: StoreAccess) -> Committed | Unchanged | EventStoreError:
+    """Returns the outcome of a settled command, for a caller in this process."""
+    if entry.status < CONFLICT and entry.outcome is not None:
+        _, version, sequence = entry.outcome
+        assert isinstance(version, int)
+        return Committed(entry.aggregate_id, version, sequence, duplicate=entry.status == DUPLICATE)
+    if _may_be_duplicate(entry):
+        answers: list[Committed | EventStoreError | None] = []
+        answered = trio.Event()
+
+        def found(answer: Committed | EventStoreError | None) -> None:
+            answers.append(answer)
+            answered.set()
+
+        store.find_command(entry.aggregate_id, entry.command_id, found)
+        await answered.wait()
+        if answers[0] is not None:
+            return answers[0]
+        if entry.status == UNCHANGED:
+            return Unchanged(entry.aggregate_id)
+    return _refusal(entry)
+
+
+def _may_be_duplicate(entry: ServerEntry) -> bool:
+    return entry.status in (UNCHANGED, FAILED)
+
+
+def _refusal(entry: ServerEntry) -> Committed | EventStoreError:
+    """Returns the answer to a command that was not committed now."""
+    outcome = entry.outcome
+    if entry.status == CONFLICT and outcome is not None:
+        assert isinstance(outcome[1], int)
+        return VersionConflict(entry.aggregate_id, "the version it was handled at", outcome[1])
+    error = outcome[1] if entry.status == REFUSED and outcome is not None else entry.error
+    if isinstance(error, CommandIdReused):  # stored before with other events: this time the handler saw another state
+        return _first_outcome(error)
+    if isinstance(error, MailboxError):
+        return ShuttingDown(str(error))
+    if isinstance(error, EventStoreError):
+        return error
+    name, handler = type(error).__name__, entry.command.handler.name
+    return HandlerFailed(f"{handler} raised {name}, which is not an error of a domain", handler=handler, error=name)
+
+
+def _first_outcome(error: CommandIdReused) -> Committed:
+    version, sequence = error.fields["version"], error.fields["sequence"]
+    assert isinstance(version, int)
+    assert isinstance(sequence, int)
+    return Committed(str(error.fields["aggregate_id"]), version, sequence, duplicate=True)

@@ -1,0 +1,109 @@
+"""Decodes each request and routes it to its handler, which answers it now or later. Answers HELLO, STATS and PING itself."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeAlias
+
+from eventstore import __version__
+from eventstore.errors import EventStoreError, ProtocolError, UnknownOperation
+from eventstore.metrics import Metric, Stats, counter, gauge
+from eventstore.protocol import (
+    BadRequest,
+    RequestDecoder,
+    Welcome,
+    agreed_version,
+    encode_error,
+    encode_ok,
+)
+from eventstore.protocol.declaration import Request
+from eventstore.protocol.requests import Hello, Ping
+from eventstore.protocol.requests import Stats as StatsRequest
+from eventstore.server.net.connection import Connection
+from eventstore.server.net.gate import Gate
+
+_SERVER_NAME: Final = f"eventstore {__version__}"
+
+
+Route: TypeAlias = Callable[[Connection, int, Any], None]
+
+
+class Dispatch:
+    """Routes the requests of all connections. `node`: the broker's, if there is a broker."""
+
+    def __init__(
+        self,
+        gate: Gate,
+        store: uuid.UUID,
+        requests_max: int,
+        routes: Mapping[type[Request], Route],
+        stats: Callable[[], Stats],
+        node: int | None = None,
+    ) -> None:
+        self.gate = gate
+        self._store = store
+        self._node = node
+        self._requests_max = requests_max
+        self._routes: dict[type[Request], Route] = {
+            Hello: self._hello, StatsRequest: self._answer_stats, Ping: self._ping, **routes,
+        }  # fmt: skip
+        self._stats = stats
+        self._decode = RequestDecoder().decode
+        self.requests = self.bad_requests = 0
+
+    def handle(self, connection: Connection, payload: bytes) -> None:
+        """Handles one payload; it is answered by an error if by nothing else. Raises nothing that a client can cause."""
+        self.requests += 1
+        try:
+            request_id, request = self._decode(payload)
+        except BadRequest as bad:
+            self.bad_requests += 1
+            self.gate.send(connection, encode_error(bad.request_id, bad.error))
+            return
+        try:
+            route = self._routes.get(request.__class__)
+            if not connection.greeted and request.__class__ is not Hello:
+                raise ProtocolError("the first request of a connection is HELLO")
+            if route is None:
+                name = type(request).__name__
+                raise UnknownOperation(
+                    f"{name} is not served here: a worker accepts only commands; ask its store. "
+                    "With broker = false, a server has no messages",
+                    operation=name,
+                )
+            route(connection, request_id, request)
+        except EventStoreError as error:
+            self.gate.send(connection, encode_error(request_id, error))
+
+    def _hello(self, connection: Connection, request_id: int, request: Request) -> None:
+        assert isinstance(request, Hello)
+        version = agreed_version(request)
+        connection.greeted, connection.name = True, ascii(request.client)[1:-1]  # escaped: it is logged, and must stay one line
+        welcome = Welcome(version, _SERVER_NAME, self._store.bytes, requests_max=self._requests_max, node=self._node)
+        self.gate.send(connection, encode_ok(request_id, *welcome.values()))
+
+    def _answer_stats(self, connection: Connection, request_id: int, _: Request) -> None:
+        values: list[str | int | bool | None] = []
+        for name, value in self._stats().items():
+            values += (name, value)
+        self.gate.send(connection, encode_ok(request_id, *values))
+
+    def _ping(self, connection: Connection, request_id: int, _: Request) -> None:
+        self.gate.send(connection, encode_ok(request_id))
+
+
+DISPATCH_METRICS: Final[tuple[Metric[Dispatch], ...]] = (
+    gauge("connections", "open connections", lambda dispatch: len(dispatch.gate.connections)),
+    counter("connections_accepted", "connections accepted", lambda dispatch: dispatch.gate.acceptor.accepted),
+    counter(
+        "connections_turned_away", "connections refused over `connections_max`",
+        lambda dispatch: dispatch.gate.acceptor.turned_away,
+        "it grows",
+    ),
+    counter("requests", "requests received", lambda dispatch: dispatch.requests),
+    counter(
+        "bad_requests", "requests that could not be decoded", lambda dispatch: dispatch.bad_requests,
+        "it grows: something that is not a client talks to the port",
+    ),
+)  # fmt: skip

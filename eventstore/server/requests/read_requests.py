@@ -1,0 +1,104 @@
+"""Answers READ, READ_ALL, VERSION and FIND_COMMAND: from memory on the event loop, on a thread if the disk may be needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+import trio
+
+from eventstore.chunks.files import NotCached
+from eventstore.protocol import encode_ok, encode_page, encode_scan_page
+from eventstore.protocol.declaration import Request
+from eventstore.protocol.limits import FRAME_BYTES_MAX, PAGE_BYTES_DEFAULT
+from eventstore.protocol.requests import FindCommand, Read, ReadAll, Version
+from eventstore.records.event_filter import EventFilter
+from eventstore.server.net.connection import Connection
+from eventstore.server.net.deferred_replies import DeferredReplies, explain_failed_read
+from eventstore.server.net.gate import Gate
+from eventstore.server.requests.dispatch import Route
+from eventstore.store.engine import Engine
+from eventstore.store.read.checked_reads import IN_PLACE_BYTES_MAX
+
+_READS_PER_CONNECTION: Final = 4
+_RECORDS_BYTES_MAX: Final = FRAME_BYTES_MAX - 64  # what a frame takes besides its records, and some to spare
+_SMALL_BYTES: Final = 64
+
+
+class ReadRequests:
+    """Answers reads. At most `threads` of them wait for the disk at once, and a few of one connection; the others queue."""
+
+    def __init__(self, gate: Gate, engine: Engine, nursery: trio.Nursery, threads: int = 16) -> None:
+        self._gate = gate
+        self._engine = engine
+        self._limiter = trio.CapacityLimiter(threads)
+        explain = partial(explain_failed_read, "read")
+        self._replies = DeferredReplies(gate, nursery, at_once=_READS_PER_CONNECTION, explain=explain)
+        self.routes: dict[type[Request], Route] = {
+            Read: self.read, ReadAll: self.read_all, Version: self.version, FindCommand: self.find_command,
+        }  # fmt: skip
+
+    def read(self, connection: Connection, request_id: int, request: Request) -> None:
+        assert isinstance(request, Read)
+
+        def page(bytes_max: int, cached_only: bool = False) -> bytes:
+            found = self._engine.replay(
+                request.aggregate_id, request.from_version, request.to_version, request.backwards, bytes_max, cached_only
+            )
+            if len(found.records) > _RECORDS_BYTES_MAX:
+                return page(PAGE_BYTES_DEFAULT, cached_only)
+            return encode_page(request_id, found.next, found.records)
+
+        try:
+            if self._gate.outbound.full:
+                raise NotCached
+            frame = page(min(request.bytes_max, IN_PLACE_BYTES_MAX), cached_only=True)
+        except NotCached:
+            self._on_thread(connection, request_id, lambda: page(request.bytes_max), request.bytes_max)
+        else:
+            self._gate.send_page(connection, frame)
+
+    def read_all(self, connection: Connection, request_id: int, request: Request) -> None:
+        assert isinstance(request, ReadAll)
+        wanted = EventFilter(frozenset(request.types) or None, request.aggregate_prefix, request.from_time, request.to_time)
+
+        def page(bytes_max: int = request.bytes_max) -> bytes:
+            found = self._engine.scan(request.after, wanted, bytes_max, request.events_max)
+            if len(found.records) > _RECORDS_BYTES_MAX:
+                return page(PAGE_BYTES_DEFAULT)
+            return encode_scan_page(request_id, found.next, found.at_end, found.records)
+
+        self._on_thread(connection, request_id, page, request.bytes_max)
+
+    def version(self, connection: Connection, request_id: int, request: Request) -> None:
+        assert isinstance(request, Version)
+
+        def answer(cached_only: bool) -> bytes:
+            return encode_ok(request_id, self._engine.look_up_version(request.aggregate_id, cached_only))
+
+        self._look_up(connection, request_id, answer)
+
+    def find_command(self, connection: Connection, request_id: int, request: Request) -> None:
+        assert isinstance(request, FindCommand)
+
+        def answer(cached_only: bool) -> bytes:
+            view = self._engine.look_up_command(request.aggregate_id, request.command_id, cached_only)
+            return encode_ok(request_id, *(() if view is None else (view.last_version, view.last_sequence)))
+
+        self._look_up(connection, request_id, answer)
+
+    def _look_up(self, connection: Connection, request_id: int, answer: Callable[[bool], bytes]) -> None:
+        """Sends a small answer: at once if it is in memory, else from a thread."""
+        try:
+            frame = answer(True)
+        except NotCached:
+            self._on_thread(connection, request_id, lambda: answer(False), _SMALL_BYTES)
+        else:
+            self._gate.send(connection, frame)
+
+    def _on_thread(self, connection: Connection, request_id: int, page: Callable[[], bytes], size: int) -> None:
+        async def make() -> Sequence[bytes]:
+            return (await trio.to_thread.run_sync(page, limiter=self._limiter),)
+
+        self._replies.later(connection, request_id, make, size)

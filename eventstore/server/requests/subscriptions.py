@@ -1,0 +1,145 @@
+"""Subscriptions: all events after a sequence, then new ones as they are appended, pushed while the client grants credit."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import Final
+
+import trio
+
+from eventstore.errors import EventStoreError, InvalidArgument
+from eventstore.metrics import Metric, gauge
+from eventstore.protocol import encode_error, encode_ok, encode_scan_page
+from eventstore.protocol.declaration import Request
+from eventstore.protocol.frames import LENGTH_BYTES
+from eventstore.protocol.limits import CREDIT_BYTES_MAX, PAGE_BYTES_DEFAULT
+from eventstore.protocol.requests import Credit, Subscribe, Unsubscribe
+from eventstore.records.event_filter import EventFilter
+from eventstore.server.net.budgets import Reserve
+from eventstore.server.net.connection import Connection
+from eventstore.server.net.gate import Gate
+from eventstore.server.requests.dispatch import Route
+from eventstore.store.committer import Committer
+from eventstore.store.read.scan import ScanPage
+
+_log = logging.getLogger(__name__)
+_PER_CONNECTION_MAX = 64
+_SCANS_MAX = 8  # reads from disk at once, over all subscriptions; the others queue
+
+
+class Subscription:
+    """One subscription of one connection, served by one task."""
+
+    def __init__(self, connection: Connection, request_id: int, request: Subscribe) -> None:
+        self.connection = connection
+        self.request_id = request_id
+        self.after = request.after
+        self.wanted = EventFilter(frozenset(request.types) or None, request.aggregate_prefix)
+        self.credit = request.credit
+        self.more_credit = trio.Event()
+        self.scope = trio.CancelScope()
+
+    def cancel(self) -> None:
+        self.scope.cancel()
+
+
+class Subscriptions:
+    """All subscriptions; `count` are active. Each costs a task, which sleeps while there is nothing new.
+
+    Their pages are read with a thread limit of their own, so subscribers that lag on a slow disk delay only each other: not
+    writes and syncs, which have their own threads, nor reads, nor work on trio's default threads.
+    """
+
+    def __init__(self, gate: Gate, committer: Committer, nursery: trio.Nursery) -> None:
+        self._gate = gate
+        self._scans = trio.CapacityLimiter(_SCANS_MAX)
+        self._committer = committer
+        self._nursery = nursery
+        self.count = 0
+        self.routes: dict[type[Request], Route] = {Subscribe: self.begin, Credit: self.credit, Unsubscribe: self.end}
+
+    def begin(self, connection: Connection, request_id: int, request: Request) -> None:
+        assert isinstance(request, Subscribe)
+        if request_id in connection.bound or len(connection.bound) >= _PER_CONNECTION_MAX:
+            raise InvalidArgument(
+                f"request id {request_id} is a subscription already, or there are {_PER_CONNECTION_MAX}, the limit",
+                field="request id",
+                limit=_PER_CONNECTION_MAX,
+                value=request_id,
+            )
+        subscription = Subscription(connection, request_id, request)
+        connection.bound[request_id] = subscription
+        self._nursery.start_soon(self._serve, subscription)
+
+    def credit(self, connection: Connection, _: int, request: Request) -> None:
+        """Adds credit. A subscription that has ended in the meantime is not an error."""
+        assert isinstance(request, Credit)
+        subscription = connection.bound.get(request.subscription)
+        if isinstance(subscription, Subscription):
+            subscription.credit = min(subscription.credit + request.credit, CREDIT_BYTES_MAX)
+            subscription.more_credit.set()
+
+    def end(self, connection: Connection, request_id: int, request: Request) -> None:
+        assert isinstance(request, Unsubscribe)
+        subscription = connection.bound.pop(request.subscription, None)
+        if subscription is not None:
+            subscription.cancel()
+        self._gate.send(connection, encode_ok(request_id))
+
+    async def _serve(self, subscription: Subscription) -> None:
+        self.count += 1
+        try:
+            with subscription.scope:
+                await self._push(subscription)
+        except EventStoreError as error:
+            if not subscription.scope.cancel_called:
+                self._send(subscription, encode_error(subscription.request_id, error))
+        except Exception:
+            _log.exception("a subscription failed; its connection is closed")
+            self._gate.drop(subscription.connection)
+        finally:
+            self.count -= 1
+            if subscription.connection.bound.get(subscription.request_id) is subscription:
+                del subscription.connection.bound[subscription.request_id]
+
+    async def _push(self, subscription: Subscription) -> None:
+        caught_up = False
+        engine = self._committer.engine
+        while True:
+            while subscription.credit <= 0:
+                subscription.more_credit = trio.Event()
+                await subscription.more_credit.wait()
+            page = await self._page(subscription)
+            if page is None:
+                return
+            if page.records or (page.at_end and not caught_up):
+                frame = encode_scan_page(subscription.request_id, page.next, page.at_end, page.records)
+                subscription.credit -= len(frame) - LENGTH_BYTES
+                self._send(subscription, frame)
+                caught_up = caught_up or page.at_end
+            subscription.after = max(subscription.after, page.next)
+            while engine.visible_sequence <= subscription.after:
+                await self._committer.advanced.park()
+
+    async def _page(self, subscription: Subscription) -> ScanPage | None:
+        """Returns the next page once there is room for it; None if the connection is closed."""
+        size = max(1, min(subscription.credit, PAGE_BYTES_DEFAULT))
+        scan = partial(self._committer.engine.scan, subscription.after, subscription.wanted, size, None)
+
+        async def make(reserve: Reserve) -> ScanPage:
+            async with reserve():
+                page = await trio.to_thread.run_sync(scan, limiter=self._scans)
+            await trio.lowlevel.checkpoint_if_cancelled()  # a thread is not cancelled, and nothing may follow the end
+            return page
+
+        return await self._gate.outbound.make_page(subscription.connection, size, make, lambda page: len(page.records))
+
+    def _send(self, subscription: Subscription, frame: bytes) -> None:
+        self._gate.send(subscription.connection, frame)
+        self._gate.flush()
+
+
+SUBSCRIPTION_METRICS: Final[tuple[Metric[Subscriptions], ...]] = (
+    gauge("subscriptions", "open subscriptions", lambda subscriptions: subscriptions.count),
+)

@@ -1,0 +1,204 @@
+"""Runs a worker: a domain's command mailboxes in a separate process, on a store behind a client.
+
+It listens as a server does, but takes only commands (SEND). Several workers may handle the same aggregates by accident: their
+changes then meet at the store as version conflicts, and the mailboxes handle the commands again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+import trio
+
+from eventstore import __version__
+from eventstore.client.aio.store import NetworkStore
+from eventstore.client.aio.wait_for_server import wait_for_server
+from eventstore.domain.domain import Domain
+from eventstore.domain.import_path import load
+from eventstore.domain.runtime import DomainRuntime
+from eventstore.errors import EventStoreError, InvalidArgument
+from eventstore.metrics import Source, Stats, read_stats
+from eventstore.server.bootstrap import (
+    bind,
+    calm_collector,
+    check_checkpoint_folder,
+    gate_limits,
+    listen,
+    raise_descriptor_limit,
+    stop_on_signals,
+)
+from eventstore.server.http import http_server
+from eventstore.server.mailbox_metrics import MAILBOX_METRICS
+from eventstore.server.mailbox_wiring import (
+    ArrivalOrder,
+    ServerMailboxes,
+    StoreAccess,
+    make_mailboxes,
+)
+from eventstore.server.net.gate import Gate
+from eventstore.server.prometheus import registry_of
+from eventstore.server.reaction_runner import Reactions
+from eventstore.server.remote_access import remote_access
+from eventstore.server.requests.command_batcher import CommandBatcher
+from eventstore.server.requests.command_replies import CommandReplies
+from eventstore.server.requests.dispatch import DISPATCH_METRICS, Dispatch
+from eventstore.settings.server import ServerSettings
+
+
+@dataclass(slots=True)
+class Worker:
+    """A running worker. `stop` ends it in order. `store_lost`: why its store cannot be used any more."""
+
+    address: str
+    http_address: str | None
+    gate: Gate
+    commands: CommandBatcher
+    mailboxes: ServerMailboxes
+    stopping: trio.Event
+    store_lost: EventStoreError | None = None
+
+    def stop(self) -> None:
+        self.stopping.set()
+
+    def give_up(self, error: EventStoreError) -> None:
+        """Stops with an error, because no later attempt to reach the store can succeed."""
+        if self.store_lost is None:
+            self.store_lost = error
+            structlog.get_logger("eventstore.worker").error(
+                "stopping: another store answers at its address", error=error.message
+            )
+        self.stop()
+
+
+async def work(
+    settings: ServerSettings,
+    store_address: str,
+    checkpoint: Path | None,
+    wait_s: float = 0.0,
+    *,
+    task_status: trio.TaskStatus[Worker] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Handles commands until `Worker.stop` is called.
+
+    `checkpoint`: the file that keeps the position of the domain's reactions; with None they do not run here. `wait_s`: how long
+    to wait for a store that is not up yet.
+
+    Raises:
+        DomainRefused, InvalidArgument: no domain is given, or it cannot be loaded.
+        ConnectionLost: the store cannot be reached within `wait_s` at the start, or another store answers at its address later.
+        UnsupportedVersion: the store uses another version of the protocol.
+    """
+    if settings.domain is None:
+        raise InvalidArgument("a worker needs a domain; name it with --domain MODULE:NAME", field="domain")
+    check_checkpoint_folder(checkpoint)
+    domain = load(settings.domain)
+    raise_descriptor_limit()
+    log = structlog.get_logger("eventstore.worker")
+
+    def on_waiting(error: EventStoreError) -> None:
+        log.warning("waiting for the store", error=error.message, wait_s=wait_s)
+
+    connecting = wait_for_server(store_address, name="eventstore-worker", wait_s=wait_s, on_waiting=on_waiting)
+    with bind(settings.listen) as listener:  # before waiting for the store
+        async with connecting as store, _working(settings, domain, store, checkpoint, listener) as worker:
+            log.info("working", version=__version__, address=worker.address, http=worker.http_address, store=store_address)
+            calm_collector()
+            task_status.started(worker)
+            await worker.stopping.wait()
+            log.info("stopping", connections=len(worker.gate.connections))
+            await _wind_down(worker, settings.stop_timeout_s)
+    log.info("stopped")
+    if worker.store_lost is not None:
+        raise worker.store_lost
+
+
+@asynccontextmanager
+async def _working(
+    settings: ServerSettings, domain: Domain, store: NetworkStore, checkpoint: Path | None, listener: socket.socket
+) -> AsyncIterator[Worker]:
+    async with trio.open_nursery() as nursery:
+        gate, order = Gate(listener, gate_limits(settings)), ArrivalOrder()
+        access = remote_access(store, nursery, lambda error: worker.give_up(error))
+        replies = CommandReplies(gate, access)
+        mailboxes = make_mailboxes(DomainRuntime(domain, access.read_events), access, settings.mailbox_options, replies.answer)
+        commands = CommandBatcher(gate, domain, mailboxes, replies, order)
+        await nursery.start(mailboxes.run)
+        reactions = _reactions(domain, checkpoint, store, mailboxes, access)
+
+        def stats() -> Stats:
+            return read_stats(sources)
+
+        def health() -> Stats:
+            failure = None if reactions is None else reactions.failure
+            return {"healthy": not commands.stopping, "reactions_failure": failure, **stats()}
+
+        dispatch = Dispatch(gate, uuid.UUID(bytes=store.store_uuid), settings.requests_max, commands.routes, stats)
+        sources: list[Source[Any]] = [Source(MAILBOX_METRICS, mailboxes.stats), Source(DISPATCH_METRICS, lambda: dispatch)]
+        with contextlib.ExitStack() as stack:
+            listen(listener, settings.listen)
+            http_address = stack.enter_context(http_server(settings.http, registry_of(sources), health))
+            host, port = listener.getsockname()[:2]
+            worker = Worker(f"tcp://{host}:{port}", http_address, gate, commands, mailboxes, trio.Event())
+            nursery.start_soon(gate.run, dispatch.handle, order.end_turn, _NoBacklog())
+            nursery.start_soon(gate.run_timeouts)
+            if reactions is not None:
+                nursery.start_soon(reactions.run)
+            yield worker
+        nursery.cancel_scope.cancel()
+
+
+async def _wind_down(worker: Worker, timeout_s: float) -> None:
+    worker.commands.stopping = True
+    worker.gate.say_goodbye()
+    with trio.move_on_after(timeout_s):
+        await worker.mailboxes.stop(timeout_s if worker.store_lost is None else 0)
+        await worker.gate.wait_until_settled()
+
+
+async def run(settings: ServerSettings, store_address: str, checkpoint: Path | None, wait_s: float = 0.0) -> None:
+    """Runs `work` until a signal; this is `eventstore work`."""
+    worker: Worker | None = None
+
+    async def stop() -> None:
+        await stopping.wait()
+        if worker is None:  # it still waits for its store, and has nothing to finish
+            nursery.cancel_scope.cancel()
+        else:
+            worker.stop()
+
+    async with trio.open_nursery() as nursery:
+        stopping = trio.Event()
+        await nursery.start(stop_on_signals, stopping)
+        nursery.start_soon(stop)
+        worker = await nursery.start(work, settings, store_address, checkpoint, wait_s)
+
+
+def _reactions(
+    domain: Domain, checkpoint: Path | None, store: NetworkStore, mailboxes: ServerMailboxes, access: StoreAccess
+) -> Reactions | None:
+    if checkpoint is not None:
+        return Reactions(store, checkpoint, domain, mailboxes, access)
+    if domain.reactions:
+        structlog.get_logger("eventstore.worker").warning(
+            "the domain's reactions do not run here; start one worker with --checkpoint FILE to run them",
+            reactions=", ".join(sorted(domain.reactions)),
+        )
+    return None
+
+
+class _NoBacklog:
+    """Never full: commands that the mailboxes do not take are refused as overloaded."""
+
+    full = False
+    writing = False
+
+    async def wait_for_room(self) -> None:
+        await trio.lowlevel.checkpoint()

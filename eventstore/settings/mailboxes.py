@@ -1,0 +1,20 @@
+"""The settings of command mailboxes: the options of `eventstore_mailbox`, under the names they have at a server."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from eventstore.settings.declaration import Part, Setting
+from eventstore_mailbox.core.options import Bound
+
+_UNPREFIXED: Final = ("mailboxes", "aggregates_max", "reruns_max")
+
+
+def _setting_of(name: str, bound: Bound) -> Setting:
+    return Setting(
+        bound.meaning, "Mailboxes", bound.low, bound.high, unit=bound.unit, name=name if name in _UNPREFIXED else None
+    )
+
+
+MAILBOX_PART: Final = Part("mailbox_", _setting_of)
+"""Marks the field of a settings class that holds the `Options` of its mailboxes."""

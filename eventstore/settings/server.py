@@ -1,0 +1,124 @@
+"""The settings of a server or worker: its own, and those of its store, broker and mailboxes."""
+
+# No `from __future__ import annotations`: see `eventstore.settings.declaration`.
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from eventstore.settings.broker import BrokerSettings
+from eventstore.settings.declaration import KIB, MIB, Part, Setting, check_fields
+from eventstore.settings.mailboxes import MAILBOX_PART
+from eventstore.settings.store import StoreSettings
+from eventstore_mailbox.core.options import Options
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """How `eventstore serve` and `eventstore work` work; `load_settings` makes one.
+
+    Raises:
+        InvalidArgument: a value is out of range; names the setting, the value and the range.
+    """
+
+    data: Annotated[Path, Setting("The data folder; created if it does not exist.", "Server", metavar="FOLDER")] = Path("data")
+    listen: Annotated[
+        str,
+        Setting(
+            "Where clients connect. Port 0 takes a free one, which is in the log.",
+            "Server",
+            unit="address",
+            metavar="HOST:PORT",
+        ),
+    ] = "127.0.0.1:7701"
+    http: Annotated[
+        str | None, Setting("Where /metrics and /health are served.", "Server", unit="address", metavar="HOST:PORT")
+    ] = None
+    domain: Annotated[
+        str | None,
+        Setting(
+            "The domain that handles commands, such as bank:app. It is looked for in the current folder first.",
+            "Server", metavar="MODULE:NAME",
+        ),
+    ] = None  # fmt: skip
+    publish: Annotated[
+        str | None,
+        Setting(
+            "Send every event to this topic of the broker, as a message. See [BROKER](BROKER.md#events-as-messages).",
+            "Server", metavar="TOPIC",
+        ),
+    ] = None  # fmt: skip
+
+    store_settings: Annotated[StoreSettings, Part()] = field(default_factory=StoreSettings)
+
+    broker: Annotated[
+        bool, Setting("Serve topics and consumer groups. Without it the broker's folder is not opened.", "Broker")
+    ] = True
+    broker_settings: Annotated[BrokerSettings, Part("broker_")] = field(default_factory=BrokerSettings)
+
+    mailbox_options: Annotated[Options, MAILBOX_PART] = field(default_factory=Options)
+
+    connections_max: Annotated[
+        int,
+        Setting(
+            "Open connections; more are turned away with `Overloaded`. "
+            "Lowered at the start if the limit of open files is too low.",
+            "Limits", 1, 100_000, unit="connections",
+        ),
+    ] = 1_000  # fmt: skip
+    requests_max: Annotated[
+        int,
+        Setting(
+            "Unanswered requests of one connection; at the limit the server stops reading from it.",
+            "Limits", 1, 65_536, unit="requests",
+        ),
+    ] = 1_024  # fmt: skip
+    incoming_bytes_max: Annotated[
+        int,
+        Setting(
+            "Incomplete requests of all connections together. Above it, the connections whose requests began first are closed "
+            "with `Overloaded`.",
+            "Limits", 18 * MIB,
+        ),
+    ] = 256 * MIB  # fmt: skip
+    unsent_bytes_max: Annotated[
+        int,
+        Setting(
+            "Answers that one connection has not taken; at the limit the server stops reading from it. One page may exceed it.",
+            "Limits", 64 * KIB,
+        ),
+    ] = 4 * MIB  # fmt: skip
+    outgoing_bytes_max: Annotated[
+        int,
+        Setting(
+            "Answers that all connections together have not taken. Above it pages wait, and connections that took nothing for "
+            "a second are closed, the longest first.",
+            "Limits", 18 * MIB,
+        ),
+    ] = 256 * MIB  # fmt: skip
+    hello_timeout_s: Annotated[float, Setting("A connection that has not sent HELLO is closed.", "Timeouts", above=0)] = 10.0
+    frame_timeout_s: Annotated[
+        float,
+        Setting(
+            "A request that takes longer to arrive closes its connection. Time in which the server does not read from it does "
+            "not count.",
+            "Timeouts", above=0,
+        ),
+    ] = 60.0  # fmt: skip
+    idle_timeout_s: Annotated[
+        float, Setting("A connection without requests and subscriptions is closed.", "Timeouts", above=0)
+    ] = 600.0
+    slow_client_timeout_s: Annotated[
+        float, Setting("A client that takes none of its answers for this time is disconnected.", "Timeouts", above=0)
+    ] = 30.0
+    stop_timeout_s: Annotated[
+        float, Setting("How long a stop waits for clients to take their answers.", "Timeouts", above=0)
+    ] = 10.0
+    log_format: Annotated[Literal["console", "json"], Setting("Lines for people, or one JSON object per line.", "Logs")] = (
+        "console"
+    )
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], Setting("The least important lines that are logged.", "Logs")
+    ] = "info"
+
+    def __post_init__(self) -> None:
+        check_fields(self)

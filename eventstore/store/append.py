@@ -1,0 +1,258 @@
+"""The hot path: checks commits in memory and writes their records into the front buffer.
+
+Makes two passes over a batch. The first takes one commit at a time, because each is checked against the state that the
+previous one left. It is one loop with local names; rare cases leave it for a method. The second turns the accepted commits into
+records column by column, in C loops. With one method per step the same work took 6.2 µs for a commit of one event, as a single
+pass 3.4 µs, in this form 2.7 µs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from itertools import repeat
+from operator import add as concat
+from typing import TypeAlias
+
+from crc32c import crc32c
+
+from eventstore.chunks.front import FrontBuffer
+from eventstore.chunks.header import ChunkHeader
+from eventstore.chunks.record import MARK, THROUGH_CRC, TRAILER, TRAILER_MARK
+from eventstore.errors import CommandIdReused, EventStoreError, Poisoned
+from eventstore.fields import check_int
+from eventstore.model import ANY, EXISTS, ID_BYTES_MAX, TIME_MAX, TIME_MIN, VERSION_MAX
+from eventstore.records.commit import AFTER_CRC, FIXED_BYTES, HEADER_BYTES, ID_PREFIX, check_id
+from eventstore.records.raw_commit import AfterCommand, AppendCondition
+from eventstore.store.event_checks import EventsCheck, is_plain_event
+from eventstore.store.memory.tail import NO_COMMIT, Tail, TailFile
+from eventstore.store.memory.version_cache import VersionCache, may_contain, version_of
+from eventstore.store.sorted.event_files import EventFiles
+from eventstore.store.sorted.index_format import command_hash
+from eventstore.store.uniqueness import Uniqueness
+
+COMMITTED, DUPLICATE, CONFLICT, REFUSED = 0, 1, 2, 3
+
+Packed: TypeAlias = tuple[bytes, int]
+"""Events as in a commit record, and their number. The domain's codec has just packed them in the canonical encoding, so they
+are not checked again. Clients only ever send bytes, which are checked."""
+
+NewCommit: TypeAlias = tuple[str, AppendCondition, str, int | None, bytes | Packed]
+"""A `RawCommit`, or one whose events need no further check."""
+
+AppendOutcome: TypeAlias = tuple[int, int, int] | tuple[int, EventStoreError, int]
+"""(COMMITTED or DUPLICATE, version, sequence) | (CONFLICT, actual version, 0) | (REFUSED, error, 0)."""
+
+
+Row: TypeAlias = tuple[int, int, int, int, int, bytes, bytes, bytes]
+"""Length of the record, sequence, events, time, first version, aggregate id, command id, events."""
+
+
+_WARM_COMMITS_MIN = 8
+
+
+class Appender:
+    """Checks commits and appends the accepted ones to the front buffer and the tail."""
+
+    def __init__(
+        self, files: EventFiles, tail: Tail, version_cache: VersionCache, unique: Uniqueness, front: FrontBuffer,
+        epoch: int, clock: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        self.failed: EventStoreError | None = None
+        self.duplicates = self.conflicts = self.refused = 0
+        self._files = files
+        self._tail = tail
+        self._version_cache = version_cache
+        self._unique = unique
+        self._front = front
+        self._epoch = epoch
+        self._clock = clock
+        self._check_events = EventsCheck()
+
+    def append_batch(self, commits: Sequence[NewCommit]) -> list[AppendOutcome]:
+        """Checks each commit and puts the accepted ones into the front buffer. Never raises because of a commit's contents.
+
+        Any other error (no memory, a bug) may have left commits in memory that have no record. From then on no commit is
+        accepted; the next start reads the true state from the files.
+        """
+        try:
+            return self._append_all(commits)
+        except BaseException as error:
+            self.failed = Poisoned(f"an append was interrupted ({error!r}); restart the process. Acknowledged commits are safe")
+            raise
+
+    def _append_all(self, commits: Sequence[NewCommit]) -> list[AppendOutcome]:
+        now = int(self._clock() * 1_000_000)
+        outcomes: list[AppendOutcome] = []
+        rows: list[Row] = []
+        self._warm(commits)
+        try:
+            self._accept(commits, now, outcomes, rows)
+        finally:  # accepted commits are in the tail already, and must not be there without a record
+            self._frame(rows)
+        return outcomes
+
+    def _accept(self, commits: Sequence[NewCommit], now: int, outcomes: list[AppendOutcome], rows: list[Row]) -> None:
+        """The first pass: adds an outcome for each commit, and a row for each accepted one."""
+        front, cached, any_version, end, limit = self._front, self._version_cache.young.get, ANY, 0, -1
+        for aggregate_id, condition, command_id, when, given in commits:
+            try:
+                ids, command = _ids(aggregate_id, command_id)
+                if isinstance(given, tuple):
+                    events, count = given
+                elif is_plain_event(given):
+                    events, count = given, 1
+                else:
+                    count, events = self._check_events(given)
+                length = FIXED_BYTES + len(ids) + len(command) + len(events)
+                if end + length > limit:
+                    self._frame(rows)
+                    file = self._room_for(length)
+                    heads, commands, versions, previous = file.heads, file.commands, file.versions, file.previous
+                    end, limit, sequence, several = front.end, front.limit, front.next_sequence, len(self._tail.files) > 1
+                ordinal = heads.get(aggregate_id)
+                in_sorted = cached(aggregate_id)
+                if in_sorted is None:
+                    in_sorted = self._unique.sorted_part(aggregate_id)
+                version = self._version_elsewhere(aggregate_id, in_sorted) if ordinal is None else versions[ordinal]
+                key = hash((aggregate_id, command_id))  # as tail.command_key
+                if version and (key in commands or several or in_sorted):
+                    repeated = self._repeated(rows, key, aggregate_id, command_id, events, in_sorted)
+                    if repeated is not None:
+                        outcomes.append(repeated)
+                        continue
+                if condition is not any_version and condition != version and not self._holds(condition, aggregate_id, version):
+                    self.conflicts += 1
+                    outcomes.append((CONFLICT, version, 0))
+                    continue
+                when = now if when is None else check_int("timestamp", when, TIME_MIN, TIME_MAX)
+                rows.append((length, sequence, count, when, version + 1, ids, command, events))
+                version += count
+                sequence += count
+                end += length
+                mine = len(versions)  # as tail.add_heads from here; the head last: readers on other threads follow it
+                versions.append(version)
+                previous.append(NO_COMMIT if ordinal is None else ordinal)
+                heads[aggregate_id] = mine
+                if commands.setdefault(key, mine) != mine:
+                    file.collided.setdefault(key, []).append(mine)
+                outcomes.append((COMMITTED, version, sequence - 1))
+            except EventStoreError as error:
+                self.refused += 1
+                outcomes.append((REFUSED, _without_frames(error), 0))
+
+    def _warm(self, commits: Sequence[NewCommit]) -> None:
+        """Looks up the aggregates of a large batch in one pass over the directory, at a third of the cost of single lookups."""
+        if len(commits) < _WARM_COMMITS_MIN or not len(self._files.ranges):
+            return
+        young = self._version_cache.young
+        missing = {row[0] for row in commits if row[0] not in young}
+        with contextlib.suppress(EventStoreError):  # the commits that need the damaged part will report it
+            self._unique.warm([name for name in missing if name.isascii() and 0 < len(name) <= ID_BYTES_MAX])
+
+    def _frame(self, rows: list[Row]) -> None:
+        """Turns accepted commits into records of the current file, which has room for all of them."""
+        if not rows:
+            return
+        front, file = self._front, self._tail.files[-1]
+        lengths, sequences, counts, times, versions, ids, commands, events = zip(*rows, strict=True)
+        rows.clear()
+        id_lengths, command_lengths = list(map(len, ids)), list(map(len, commands))
+        headers = map(
+            AFTER_CRC.pack, lengths, repeat(front.durable), sequences, repeat(self._epoch), counts, times, versions,
+            id_lengths, command_lengths,
+        )  # fmt: skip
+        prefix = ID_PREFIX.__getitem__
+        trailers = map(TRAILER.struct.pack, repeat(TRAILER_MARK), lengths)
+        parts = zip(
+            headers, map(prefix, id_lengths), ids, map(prefix, command_lengths), commands, events, trailers, strict=True
+        )
+        bodies = list(map(b"".join, parts))
+        crcs = list(map(crc32c, bodies))
+        starts = map(THROUGH_CRC.pack, repeat(MARK), repeat(HEADER_BYTES - 2), crcs)
+        file.add_places(front.end, lengths, sequences, counts[-1])
+        front.extend(list(map(concat, starts, bodies)), sum(crcs), sum(lengths), sum(counts))
+
+    def _room_for(self, length: int) -> TailFile:
+        """Returns the file for the next record; begins a new one if the record does not fit into the current one."""
+        if self.failed is not None:
+            raise self.failed
+        front = self._front
+        if front.begins_chunk(length):
+            front.begin_chunk()
+            self._tail.begin(front.chunk, front.next_sequence)
+            folder, created = self._files.folder, int(self._clock() * 1_000_000)
+            header = ChunkHeader(folder.kind, front.chunk, folder.store, self._epoch, front.next_sequence, created)
+            self._files.add(header)
+        return self._tail.files[-1]
+
+    def _holds(self, condition: AppendCondition, aggregate_id: str, version: int) -> bool:
+        """Returns whether a condition that is neither `ANY` nor the version itself holds."""
+        if condition is EXISTS:
+            return version > 0
+        if isinstance(condition, AfterCommand):
+            return condition.version == version and self._is_latest(aggregate_id, condition.command_id)
+        check_int("expected_version", condition, 0, VERSION_MAX)
+        return False
+
+    def _is_latest(self, aggregate_id: str, command_id: str) -> bool:
+        """Returns whether the aggregate's latest commit is that of this command. False if the commit is sorted already: then
+        no caller can be about to follow it.
+
+        `AfterCommand` needs this and the version: the version can match by accident, and the command can be a repetition
+        whose second decision differs from the stored one.
+        """
+        key = hash((aggregate_id, command_id))  # as tail.command_key
+        for file in reversed(self._tail.files):
+            ordinal = file.heads.get(aggregate_id)
+            if ordinal is not None:
+                return file.commands.get(key) == ordinal or ordinal in file.collided.get(key, ())
+        return False
+
+    def _version_elsewhere(self, aggregate_id: str, in_sorted: bytes) -> int:
+        """Returns the version of an aggregate that has no commit in the current file."""
+        for file in reversed(self._tail.files[:-1]):
+            ordinal = file.heads.get(aggregate_id)
+            if ordinal is not None:
+                return file.versions[ordinal]
+        return version_of(in_sorted)
+
+    def _repeated(
+        self, rows: list[Row], key: int, aggregate_id: str, command_id: str, events: bytes, in_sorted: bytes
+    ) -> AppendOutcome | None:
+        """Returns the original outcome of a repeated command, or None if the command is new.
+
+        Raises:
+            CommandIdReused: it was appended before with other content.
+        """
+        in_tail = any(key in file.commands for file in self._tail.files)
+        if not in_tail and not (in_sorted and may_contain(in_sorted, command_hash(command_id.encode()))):
+            return None
+        self._frame(rows)  # the first use may be in this batch
+        view = self._unique.find_command(aggregate_id, command_id)
+        if view is None:
+            return None
+        if view.events != events:
+            raise CommandIdReused(aggregate_id, command_id, view.last_version, view.last_sequence)
+        self.duplicates += 1
+        return DUPLICATE, view.last_version, view.last_sequence
+
+
+def _ids(aggregate_id: str, command_id: str) -> tuple[bytes, bytes]:
+    """Returns both ids as checked bytes."""
+    try:
+        ids = aggregate_id.encode(), command_id.encode()
+        if 0 < len(ids[0]) <= ID_BYTES_MAX and 0 < len(ids[1]) <= ID_BYTES_MAX:
+            return ids
+    except (UnicodeEncodeError, AttributeError):
+        pass
+    return check_id("aggregate_id", aggregate_id), check_id("command_id", command_id)  # raises with the name and the reason
+
+
+def _without_frames(error: EventStoreError) -> EventStoreError:
+    """Drops the error's traceback. Its frames hold the commits of the whole batch and the outcomes, which hold the error: a
+    reference cycle of megabytes that only the garbage collector would find, and late.
+    """
+    error.__traceback__ = error.__context__ = error.__cause__ = None
+    return error

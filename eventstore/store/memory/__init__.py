@@ -1,0 +1,1 @@
+"""What the store keeps in memory: version cache, unsorted tail, preload."""

@@ -1,0 +1,71 @@
+"""Loads the records of an unsorted event file into the tail when a store is opened."""
+
+from __future__ import annotations
+
+from array import array
+
+import numpy as np
+import numpy.typing as npt
+
+from eventstore.chunks.record import Walk
+from eventstore.chunks.slab import gather
+from eventstore.errors import Corrupt
+from eventstore.records.commit import HEADER, HEADER_BYTES
+from eventstore.store.memory.tail import NO_COMMIT, Tail, TailFile
+
+_HEADER = HEADER.dtype("length", "count", "first_version", "id_length", "command_length")
+
+
+class TailRecovery:
+    """Adds the records it is called with to a tail file. Checks that versions have no gap, also after the earlier files."""
+
+    def __init__(self, tail: Tail, file: TailFile, name: str) -> None:
+        self._earlier = tail.before(file)
+        self._file = file
+        self._name = name
+
+    def __call__(self, data: memoryview, base: int, found: Walk) -> None:
+        """Raises Corrupt if an aggregate's versions have a gap."""
+        file, raw = self._file, data.tobytes()
+        starts = np.array(found.offsets) - base
+        headers = gather(raw, starts, _HEADER)
+        ids = starts + HEADER_BYTES + 2
+        id_ends = ids + headers["id_length"]
+        commands = id_ends + 2
+        command_ends = commands + headers["command_length"]
+        names = [raw[start:stop].decode() for start, stop in zip(ids.tolist(), id_ends.tolist(), strict=True)]
+        command_ids = [raw[start:stop].decode() for start, stop in zip(commands.tolist(), command_ends.tolist(), strict=True)]
+        before = headers["first_version"] - np.uint64(1)
+        keys = list(map(hash, zip(names, command_ids, strict=True)))  # as tail.command_key
+        previous = file.add_heads(names, keys, array("Q", (before + headers["count"]).tobytes()))
+        self._check_versions(names, previous, before, found.offsets)
+        file.add_places(found.offsets[0], headers["length"].tolist(), found.sequences, int(headers["count"][-1]))
+
+    def _check_versions(
+        self, names: list[str], previous: list[int], before: npt.NDArray[np.uint64], offsets: list[int]
+    ) -> None:
+        """Raises Corrupt unless each commit follows its predecessor.
+
+        `previous` and `before`: the predecessor in this file, and the version that it must have led to.
+        """
+        versions, predecessors = before.copy(), np.array(previous)
+        here = predecessors != NO_COMMIT
+        versions[here] = np.frombuffer(self._file.versions, np.uint64)[predecessors[here]]
+        if self._earlier:
+            for place in np.flatnonzero(~here).tolist():
+                version = self._version_before(names[place])
+                if version is not None:
+                    versions[place] = version
+        wrong = versions != before
+        if wrong.any():
+            place = int(np.argmax(wrong))
+            what = f"{names[place]!r} goes from version {versions[place]} to {(int(before[place]) + 1) % 2**64}"
+            raise Corrupt(self._name, offsets[place], what)
+
+    def _version_before(self, aggregate_id: str) -> int | None:
+        """Returns the aggregate's version in the unsorted files before this one; None if it has no commit there."""
+        for file in self._earlier:
+            version = file.version(aggregate_id)
+            if version is not None:
+                return version
+        return None

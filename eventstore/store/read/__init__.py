@@ -1,0 +1,1 @@
+"""Reads: replay of one aggregate, scans in commit order, lookups."""

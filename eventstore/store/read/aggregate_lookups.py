@@ -1,0 +1,106 @@
+"""Point lookups for readers: the visible version of an aggregate, and the commit of a command.
+
+Only sees visible commits, unlike `uniqueness`. Works from snapshots, like `replay`: it takes the list of unsorted files before
+it reads the directory. May run on any thread. With `cached_only` it must run on the thread of the version cache, answers only
+from memory or pages that are likely cached, and raises NotCached instead of reading the directory or an index: both are
+mapped, and a process cannot know whether touching a mapped page waits for the disk.
+"""
+
+from __future__ import annotations
+
+from eventstore.chunks.files import NotCached
+from eventstore.records import commit
+from eventstore.records.commit import CommitView
+from eventstore.store.memory.tail import Tail, command_key
+from eventstore.store.memory.version_cache import VersionCache, may_contain, version_of
+from eventstore.store.read.checked_reads import check_records, read_checked, read_records
+from eventstore.store.sorted.directory import Directory
+from eventstore.store.sorted.directory_lookup import find_entry
+from eventstore.store.sorted.event_files import EventFiles
+from eventstore.store.sorted.index_format import command_hash
+
+
+class AggregateLookups:
+    """Looks up versions and commands in the tail, the version cache and the sorted files."""
+
+    def __init__(self, files: EventFiles, tail: Tail, directory: Directory, version_cache: VersionCache) -> None:
+        self._files = files
+        self._tail = tail
+        self._directory = directory
+        self._version_cache = version_cache
+
+    def version(self, aggregate_id: str, visible_sequence: int, cached_only: bool) -> int:
+        """Returns the aggregate's version, 0 if it does not exist.
+
+        Raises:
+            NotCached
+        """
+        version = self.version_in_tail(aggregate_id, visible_sequence)
+        if version is not None:
+            return version
+        if cached_only:
+            return version_of(self._cached(aggregate_id))
+        entry = find_entry(self._directory, self._files, aggregate_id.encode())
+        return 0 if entry is None else entry.version
+
+    def version_in_tail(self, aggregate_id: str, visible_sequence: int) -> int | None:
+        """Returns the aggregate's version if it has visible commits in unsorted files, else None."""
+        for file in reversed(self._tail.files):
+            ordinal = file.heads.get(aggregate_id)
+            visible = file.written_commits(visible_sequence) if ordinal is not None else 0
+            while ordinal is not None and ordinal < len(file.versions):
+                if ordinal < visible:
+                    return file.versions[ordinal]
+                ordinal = file.previous[ordinal]
+        return None
+
+    def find_command(self, aggregate_id: str, command_id: str, visible_sequence: int, cached_only: bool) -> CommitView | None:
+        """Returns the commit of this command, or None.
+
+        Raises:
+            Corrupt, ReadFailed: it may exist, but could not be read.
+            NotCached
+        """
+        key = command_key(aggregate_id, command_id)
+        for file in self._tail.files:
+            visible = file.written_commits(visible_sequence)
+            for ordinal in file.candidates(key):
+                if ordinal < visible and file.file is not None:
+                    start, stop = file.extent(ordinal)
+                    name, sequence = self._files.name(file.number), file.sequences[ordinal]
+                    view = commit.decode(read_records(file.file, name, start, stop, sequence, cached_only))
+                    if view.command_id == command_id and view.aggregate_id == aggregate_id:
+                        return view
+        if not cached_only:
+            return find_in_sorted(self._directory, self._files, aggregate_id, command_id)
+        value = self._cached(aggregate_id)
+        if value and may_contain(value, command_hash(command_id.encode())):
+            raise NotCached
+        return None
+
+    def _cached(self, aggregate_id: str) -> bytes:
+        value = self._version_cache.get(aggregate_id)
+        if value is None:
+            raise NotCached
+        return value
+
+
+def find_in_sorted(directory: Directory, files: EventFiles, aggregate_id: str, command_id: str) -> CommitView | None:
+    """Returns the commit of this command if it is in a sorted file, else None.
+
+    Raises:
+        Corrupt, ReadFailed: it may exist, but could not be read.
+    """
+    hashed = command_hash(command_id.encode())
+    entry = find_entry(directory, files, aggregate_id.encode())
+    for part in entry.row_ranges if entry is not None else ():
+        index = files.index(part.file)
+        file, name = files.file(part.file), files.name(part.file)
+        for row in index.rows_with_command(part.first, part.first + part.rows, hashed):
+            start, stop = index.extent(row, row + 1)
+            data = read_checked(file, name, start, stop)
+            check_records(data, name, start, index.commit_sequences(row, row + 1))
+            view = commit.decode(data)
+            if view.command_id == command_id and view.aggregate_id == aggregate_id:
+                return view
+    return None

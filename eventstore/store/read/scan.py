@@ -1,0 +1,176 @@
+"""Scans the log in commit order, with filters: pages of whole commit records after a sequence.
+
+An unsorted file is in commit order already. In a sorted one the permutation of the index maps sequences to rows, and filters
+are masks over index columns, so that records that do not match are never read.
+
+Scans run on threads, over mapped files: the first access to a page reads it from the disk. A call that holds the GIL during
+this access stops the event loop too. numpy's `take` releases the GIL, and so does `crc32c` of more than 32 KiB, with which
+`EventIndex.checked` first reads a column. Indexing an array with a short one does not release it, and neither does `join` of
+slices.
+"""
+
+from __future__ import annotations
+
+import mmap
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from eventstore.chunks.header import ChunkHeader
+from eventstore.errors import Corrupt
+from eventstore.records.event_filter import EventFilter
+from eventstore.records.event_page import decode_page
+from eventstore.store.memory.tail import Tail, TailFile
+from eventstore.store.read.checked_reads import check_records, read_records
+from eventstore.store.sorted.event_files import EventFiles
+from eventstore.store.sorted.event_index import EventIndex
+
+_WINDOW_EVENTS = 4096
+_EXAMINED_EVENTS_MAX = 65_536
+_PAGE = mmap.PAGESIZE
+
+Ints = npt.NDArray[np.integer[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class ScanPage:
+    """Commit records with at least one matching event each; `next` is the `after` of the following page."""
+
+    records: bytes
+    next: int
+    at_end: bool
+
+
+class LogScanner:
+    """Reads pages of the whole log."""
+
+    def __init__(self, files: EventFiles, tail: Tail) -> None:
+        self._files = files
+        self._tail = tail
+
+    def page(self, after: int, wanted: EventFilter, bytes_max: int, events_max: int | None, visible: int) -> ScanPage:
+        """Returns the page after sequence `after`, of about `bytes_max`; `visible` is the last visible sequence."""
+        parts: list[bytes] = []
+        left, examined = bytes_max, 0
+        events_left = events_max if events_max is not None else 2**62
+        while after < visible and left > 0 and events_left > 0 and examined < _EXAMINED_EVENTS_MAX:
+            unsorted = {file.number: file for file in self._tail.files}
+            header = self._files.at_sequence(after + 1)
+            assert header is not None, "a visible sequence is in a file"
+            before = after
+            file = unsorted.get(header.number)
+            if file is not None:
+                data, count, after = self._unsorted(file, after, wanted, left, events_left, visible)
+            else:
+                data, count, after = self._sorted(header, after, wanted, left, events_left)
+            parts.append(data)
+            left -= len(data)
+            events_left -= count
+            examined += after - before
+        return ScanPage(b"".join(parts), after, after >= visible)
+
+    def _unsorted(
+        self, file: TailFile, after: int, wanted: EventFilter, bytes_max: int, events_max: int, visible: int
+    ) -> tuple[bytes, int, int]:
+        handle, name = file.file, self._files.name(file.number)
+        assert handle is not None
+        commits = file.written_commits(visible)
+        first = last = file.ordinal_at(after + 1)
+        start, stop = file.extent(first)
+        limit = min(commits, first + min(_WINDOW_EVENTS, events_max))
+        while last + 1 < limit and stop - start < bytes_max:
+            last += 1
+            stop = file.extent(last)[1]
+        data = read_records(handle, name, start, stop, file.sequences[first])
+        end = file.sequences[last + 1] - 1 if last + 1 < commits else min(visible, file.next_sequence - 1)
+        if wanted.everything:
+            return data, end - after, end
+        if not wanted.may_match_in(data):
+            return b"", 0, end
+        matching = [event[7] for event in decode_page(data) if event[7] > after and wanted.matches(event)]
+        extents = map(file.extent, sorted(set(map(file.ordinal_at, matching))))
+        return b"".join([data[first - start : last - start] for first, last in extents]), len(matching), end
+
+    def _sorted(
+        self, header: ChunkHeader, after: int, wanted: EventFilter, bytes_max: int, events_max: int
+    ) -> tuple[bytes, int, int]:
+        prefix = wanted.aggregate_prefix
+        if prefix is not None and header.number not in self._files.ranges.with_prefix(prefix.encode()):
+            return b"", 0, header.last_sequence
+        index = self._files.index(header.number)
+        types = _type_ordinals(index, wanted)
+        if types is not None and not len(types):
+            return b"", 0, header.last_sequence
+        records, sequences = index.checked("record"), index.checked("sequence")
+        permutation = cast(Ints, index.checked("permutation"))
+        window = min(after + _WINDOW_EVENTS, header.last_sequence) - header.first_sequence
+        end = int(sequences[index.commit_end(int(permutation[window])) - 1])  # a window ends where a commit does
+        rows = permutation[after + 1 - header.first_sequence : end + 1 - header.first_sequence]
+        if not wanted.everything:
+            rows = rows[_mask(index, rows, wanted, types)]
+        starts = _taken(index, "record", rows)
+        fresh = np.flatnonzero(np.diff(starts, prepend=-1))  # where each commit begins in `rows`
+        commits = min(
+            int(np.searchsorted(fresh, events_max)),
+            int(np.searchsorted(np.cumsum(_taken(index, "length", rows[fresh])), bytes_max)) + 1,
+        )
+        if commits < len(fresh):
+            rows, fresh = rows[: fresh[commits]], fresh[:commits]
+            end = int(sequences[index.commit_end(int(rows[-1])) - 1])
+        begins, lengths = starts[fresh], _taken(index, "length", rows[fresh])
+        firsts = _taken(index, "sequence", np.searchsorted(records, begins))
+        return self._gather(header.number, begins, lengths, firsts.tolist()), len(rows), end
+
+    def _gather(self, number: int, starts: Ints, lengths: Ints, sequences: list[int]) -> bytes:
+        """Returns records from anywhere in the file, in the given order."""
+        data, name = self._files.map(number), self._files.name(number)
+        _touch(data, starts, lengths)
+        extents = [(start, start + length) for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)]
+        joined = b"".join([data[start:stop] for start, stop in extents])
+        try:
+            check_records(joined, name, 0, sequences)
+        except Corrupt:  # check each alone, to report the offset in the file
+            for (start, stop), sequence in zip(extents, sequences, strict=True):
+                check_records(bytes(data[start:stop]), name, start, [sequence])
+            raise
+        return joined
+
+
+def _taken(index: EventIndex, column: str, rows: Ints) -> Ints:
+    """Returns an index column's values for these rows."""
+    return cast(Ints, index.checked(column).take(rows))
+
+
+def _touch(data: memoryview, starts: Ints, lengths: Ints) -> None:
+    """Reads the pages of these extents into memory without holding the GIL."""
+    if not len(starts):
+        return
+    begins = starts.astype(np.intp)
+    firsts = begins // _PAGE
+    counts = (begins + lengths - 1) // _PAGE - firsts + 1
+    before = np.cumsum(counts) - counts
+    pages = np.arange(int(counts.sum())) + np.repeat(firsts - before, counts)
+    np.frombuffer(data, np.uint8).take(pages * _PAGE)
+
+
+def _type_ordinals(index: EventIndex, wanted: EventFilter) -> list[int] | None:
+    if wanted.types is None:
+        return None
+    return [place for place, name in enumerate(index.type_names()) if name in wanted.types]
+
+
+def _mask(index: EventIndex, rows: Ints, wanted: EventFilter, types: list[int] | None) -> npt.NDArray[np.bool_]:
+    mask = np.ones(len(rows), bool)
+    if types is not None:
+        mask &= np.isin(_taken(index, "type", rows), types)
+    if wanted.aggregate_prefix is not None:
+        first, last = index.with_prefix(wanted.aggregate_prefix.encode())
+        ordinals = _taken(index, "ordinal", rows)
+        mask &= (ordinals >= first) & (ordinals < last)
+    if wanted.from_time is not None:
+        mask &= _taken(index, "time", rows) >= wanted.from_time
+    if wanted.to_time is not None:
+        mask &= _taken(index, "time", rows) <= wanted.to_time
+    return mask

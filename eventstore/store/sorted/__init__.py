@@ -1,0 +1,1 @@
+"""Sorted event files, their indexes, and the directory of all aggregates in them."""

@@ -1,0 +1,228 @@
+"""Reads a mapped event index: finds aggregates, their rows, versions and commands."""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_right
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from crc32c import crc32c
+
+from eventstore.chunks.files import File, Files
+from eventstore.errors import Corrupt
+from eventstore.store.sorted.index_format import (
+    COLUMNS,
+    ROWS_PER_CRC,
+    Column,
+    Columns,
+    block_crc,
+    blocks,
+    read_header,
+    row_crc,
+    row_groups,
+)
+
+
+class EventIndex:
+    """A mapped index. Columns are numpy arrays over the mapped file, read in place.
+
+    Before an operation raises Corrupt because of the index, it calls `on_damage`, on the caller's thread.
+    """
+
+    def __init__(self, file: File, name: str, on_damage: Callable[[], None] = lambda: None) -> None:
+        self.header = read_header(file, name)
+        self.name = name
+        self._on_damage = on_damage
+        self._map = np.frombuffer(file.map(), np.uint8)
+        self.columns: Columns = {column: self._column(column) for column in COLUMNS}
+        self._record = self.columns["record"]
+        self._length = self.columns["length"]
+        self._version = self.columns["version"]
+        starts = blocks(self.header.aggregates)
+        self._blocks = starts
+        self._sound_blocks = bytearray(len(starts))
+        self._sound_rows = bytearray(row_groups(self.header.rows))
+        self._sound_columns: set[str] = set()
+        for column in ("split_ends", "split_ids", "block_crc", "row_crc"):
+            self.checked(column)
+        ends = self.columns["split_ends"].tolist()
+        split_ids = self.columns["split_ids"].tobytes()
+        self._splits = [split_ids[a:b] for a, b in itertools.pairwise(ends)]
+
+    def _column(self, name: str) -> Column:
+        dtype = np.dtype(COLUMNS[name])
+        offset, items, _ = self.header.columns[name]
+        return self._map[offset : offset + items * dtype.itemsize].view(dtype)
+
+    def checked(self, name: str) -> Column:
+        """Returns a whole column; verifies its checksum the first time.
+
+        Raises:
+            Corrupt
+        """
+        column = self.columns[name]
+        if name not in self._sound_columns:
+            offset, _, crc = self.header.columns[name]
+            if crc32c(np.ascontiguousarray(column).view(np.uint8).data) != crc:
+                raise self._damaged(offset, f"the checksum of column {name} does not match")
+            self._sound_columns.add(name)
+        return column
+
+    def find(self, aggregate_id: bytes) -> int | None:
+        """Returns the aggregate's ordinal in this file, or None.
+
+        Raises:
+            Corrupt: its block is damaged.
+        """
+        if not self.header.smallest <= aggregate_id <= self.header.largest:
+            return None
+        block = bisect_right(self._splits, aggregate_id) - 1
+        first, last = self._blocks[block], self._blocks[block + 1]
+        self._check_block(block)
+        first = self._bisect(aggregate_id, first, last)
+        return first if first < self.header.aggregates and self.aggregate_id(first) == aggregate_id else None
+
+    def aggregate_id(self, ordinal: int) -> bytes:
+        ends = self.columns["id_ends"]
+        return self.columns["ids"][int(ends[ordinal]) : int(ends[ordinal + 1])].tobytes()
+
+    def type_names(self) -> list[str]:
+        """Returns the event types in this file, by type ordinal."""
+        ends, names = self.checked("type_ends").tolist(), self.checked("types").tobytes()
+        return [names[a:b].decode() for a, b in itertools.pairwise(ends)]
+
+    def with_prefix(self, prefix: bytes) -> tuple[int, int]:
+        """Returns the ordinals [first, last) of the aggregates whose id begins with `prefix`."""
+        self.checked("id_ends")
+        self.checked("ids")
+        return self._bisect(prefix, 0, self.header.aggregates), self._bisect(prefix + b"\xff" * 256, 0, self.header.aggregates)
+
+    def _bisect(self, aggregate_id: bytes, first: int, last: int) -> int:
+        """Returns the first ordinal in [first, last) whose id is not smaller, or `last`."""
+        while first < last:
+            middle = (first + last) // 2
+            if self.aggregate_id(middle) < aggregate_id:
+                first = middle + 1
+            else:
+                last = middle
+        return first
+
+    def rows_of(self, ordinal: int) -> tuple[int, int]:
+        """Returns the aggregate's rows [first, last)."""
+        self._check_block(bisect_right(self._blocks, ordinal) - 1)
+        first_row = self.columns["first_row"]
+        return int(first_row[ordinal]), int(first_row[ordinal + 1])
+
+    def ordinal_of(self, aggregate_id: bytes, first: int, last: int) -> int:
+        """Returns the ordinal of the aggregate, which must have exactly the rows [first, last).
+
+        Raises:
+            Corrupt: it has other rows: the index or the directory is damaged.
+        """
+        if last <= self.header.rows:
+            self.check_rows(first, first + 1)
+            self.check_rows(last - 1, last)
+            ordinal = int(self.columns["ordinal"][first])
+            if self.rows_of(ordinal) == (first, last) and self.aggregate_id(ordinal) == aggregate_id:
+                return ordinal
+        raise Corrupt(self.name, 0, f"rows {first} to {last} are not those of {aggregate_id!r}; rebuild the directory")
+
+    def version_at(self, row: int) -> int:
+        self.check_rows(row, row + 1)
+        return int(self._version[row])
+
+    def check_rows(self, first: int, last: int) -> None:
+        """Raises Corrupt unless the rows [first, last) match their checksums, in the columns that a lookup uses."""
+        sound, end = self._sound_rows, row_groups(last)
+        group = sound.find(0, first // ROWS_PER_CRC, end)
+        while group >= 0:
+            if row_crc(self.columns, group) != int(self.columns["row_crc"][group]):
+                offset = self.header.columns["ordinal"][0]
+                rows = f"rows {group * ROWS_PER_CRC} to {(group + 1) * ROWS_PER_CRC}"
+                raise self._damaged(offset, f"the checksum of {rows} does not match")
+            sound[group] = 1
+            group = sound.find(0, group + 1, end)
+
+    def extent(self, first: int, last: int) -> tuple[int, int]:
+        """Returns the bytes [start, stop) of the event file that hold the rows [first, last), as whole commits."""
+        return int(self._record[first]), int(self._record[last - 1]) + int(self._length[last - 1])
+
+    def extent_crc(self, ordinal: int) -> int:
+        return int(self.columns["extent_crc"][ordinal])
+
+    def rows_between(self, first: int, last: int, from_version: int, to_version: int) -> tuple[int, int]:
+        """Narrows an aggregate's rows [first, last) to the versions [from_version, to_version], which have no gap."""
+        base = int(self._version[first])
+        low = max(first, first + from_version - base)
+        return low, min(last, first + to_version - base + 1)
+
+    def _first_rows(self, first: int, last: int) -> Column:
+        """Returns the first row of each commit in the rows [first, last), which begin with a commit."""
+        records = self._record[first:last]
+        starts = np.empty(last - first, bool)
+        starts[0] = True
+        np.not_equal(records[1:], records[:-1], out=starts[1:])
+        return np.flatnonzero(starts) + first
+
+    def commit_sequences(self, first: int, last: int) -> list[int]:
+        """The sequence of each commit in the rows [first, last), which begin with a commit."""
+        sequences: list[int] = self.columns["sequence"][self._first_rows(first, last)].tolist()
+        return sequences
+
+    def command_hashes(self, first: int, last: int) -> bytes:
+        """Returns 8 bytes per commit in the rows [first, last), which begin with a commit.
+
+        Raises:
+            Corrupt
+        """
+        self.check_rows(first, last)
+        hashes = self.columns["command"]
+        return hashes[self._first_rows(first, last)].tobytes() if last - first > 1 else hashes[first:last].tobytes()
+
+    def rows_with_command(self, first: int, last: int, hashed: int) -> list[int]:
+        """Returns the first row of each commit in the rows [first, last) whose command id has this hash.
+
+        Raises:
+            Corrupt
+        """
+        self.check_rows(first, last)
+        hits = np.flatnonzero(self.columns["command"][first:last] == np.uint64(hashed)) + first
+        rows: list[int] = hits.tolist()
+        return [row for row in rows if row == first or self._record[row - 1] != self._record[row]]
+
+    def commit_end(self, row: int) -> int:
+        """Returns the row after the last event of the commit in `row`."""
+        return int(np.searchsorted(self._record, self._record[row], side="right"))
+
+    def verify(self) -> None:
+        """Reads the whole index and checks every column against its checksum.
+
+        Raises:
+            Corrupt
+        """
+        for name in self.columns:
+            self._sound_columns.discard(name)
+            self.checked(name)
+
+    def _check_block(self, block: int) -> None:
+        if self._sound_blocks[block]:
+            return
+        first, last = self._blocks[block], self._blocks[block + 1]
+        if block_crc(self.columns, first, last) != int(self.columns["block_crc"][block]):
+            offset = self.header.columns["id_ends"][0]
+            raise self._damaged(offset, f"block {block} of the aggregate table is damaged")
+        self._sound_blocks[block] = 1
+
+    def _damaged(self, offset: int, what: str) -> Corrupt:
+        self._on_damage()
+        return Corrupt(self.name, offset, f"{what}; a running server rebuilds the index; without one, run `eventstore rebuild`")
+
+
+def open_index(files: Files, path: Path, on_damage: Callable[[], None] = lambda: None) -> EventIndex:
+    file = files.open(path)
+    try:
+        return EventIndex(file, str(path), on_damage)
+    finally:
+        file.close()

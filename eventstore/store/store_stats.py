@@ -1,0 +1,108 @@
+"""The metrics of an open store."""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from eventstore.metrics import Metric, counter, gauge, text
+from eventstore.store.committer import Committer
+from eventstore.store.engine import Engine
+from eventstore.store.maintenance import Maintenance
+from eventstore.store.opening import OpenStore
+
+
+class CountedStore(Protocol):
+    """The parts of an open store that the metrics read."""
+
+    @property
+    def opened(self) -> OpenStore: ...
+
+    @property
+    def engine(self) -> Engine: ...
+
+    @property
+    def committer(self) -> Committer: ...
+
+    @property
+    def maintenance(self) -> Maintenance: ...
+
+
+def _attention(store: CountedStore) -> str | None:
+    return store.maintenance.attention or store.maintenance.index_attention or store.engine.directory.attention
+
+
+STORE_METRICS: Final[tuple[Metric[CountedStore], ...]] = (
+    text("store", "the store's uuid", lambda store: str(store.opened.uuid)),
+    text("durability", "when an append is acknowledged: `sync` or `async`", lambda store: store.opened.settings.durability),
+    counter(
+        "events", "events stored; also the last sequence", lambda store: store.engine.visible_sequence,
+        "its rate is the throughput",
+    ),
+    gauge("event_files", "event files, in all states", lambda store: len(store.engine.files.headers)),
+    gauge(
+        "sorted_files", "of these, sorted and indexed",
+        lambda store: sum(header.sorted for header in store.engine.files.headers),
+    ),
+    gauge(
+        "unsorted_files", "of these, covered by memory: the one being written, and those waiting to be sorted",
+        lambda store: len(store.engine.tail.files),
+        "it stays over 2: sorting does not keep up, or fails",
+    ),
+    gauge("known_aggregates", "aggregates in the version cache", lambda store: len(store.engine.version_cache)),
+    counter(
+        "known_misses", "lookups in the directory", lambda store: store.engine.version_cache.misses,
+        "its rate comes near that of appends: raise `cached_bytes_max`",
+    ),
+    counter(
+        "duplicates", "repeated commands, answered with their first result", lambda store: store.engine.appender.duplicates,
+        "it grows fast: clients lose answers and resend",
+    ),
+    counter(
+        "conflicts", "appends at a version that is no longer the current one", lambda store: store.engine.appender.conflicts,
+        "much contention on single aggregates",
+    ),
+    counter(
+        "refused", "commits refused for their content", lambda store: store.engine.appender.refused, "a client is broken"
+    ),
+    counter(
+        "batches", "write and sync operations", lambda store: store.committer.batches,
+        "`events / batches`: how well appends share syncs",
+    ),
+    counter(
+        "batches_in_place", "of these, for a lone client, without a thread", lambda store: store.committer.batches_in_place
+    ),
+    counter(
+        "write_microseconds", "time spent in write and sync",
+        lambda store: round(store.committer.write_seconds * 1_000_000),
+        "`write_seconds / batches` is the latency of the disk",
+    ),
+    gauge(
+        "waiting_bytes", "bytes appended and not written yet", lambda store: store.committer.waiting_bytes,
+        "it is near `waiting_bytes_max`: the disk is the bottleneck",
+    ),
+    counter(
+        "sort_failures", "sorts that failed; they are retried every 30 s", lambda store: store.maintenance.failures,
+        "it grows: the log gives the reason, mostly a full disk",
+    ),
+    gauge(
+        "sort_stopped_at_file", "number of the corrupt event file that stops sorting; 0: none",
+        lambda store: store.maintenance.stopped_at,
+        "it is not 0: see [what to do](OPERATIONS.md#when-something-goes-wrong)",
+    ),
+    gauge(
+        "directory_damaged", "1: the LMDB directory is damaged, and the indexes answer instead, more slowly",
+        lambda store: store.engine.directory.damage is not None,
+        "it is 1: restart at a convenient time; the directory is then rebuilt, in some seconds per million aggregates of each "
+        "file",
+    ),
+    text("attention", "what an operator has to do, if anything", _attention),
+    gauge(
+        "torn_bytes_at_start", "bytes of a torn batch cut off at the last start",
+        lambda store: store.opened.report.torn_bytes,
+        "over 0: the previous process died while writing",
+    ),
+    gauge(
+        "poisoned", "1: the store takes no more appends", lambda store: store.engine.failed is not None,
+        "at once: see [what to do](OPERATIONS.md#when-something-goes-wrong)",
+    ),
+)  # fmt: skip

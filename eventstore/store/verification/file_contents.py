@@ -1,0 +1,232 @@
+"""Reads a whole event file, continuing after damaged bytes.
+
+A normal reader stops at the first wrong byte. A verification reports it, searches for the next valid record and continues, so
+that one flipped bit is one finding and the rest of the file is checked too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from eventstore.chunks import record
+from eventstore.chunks.files import File
+from eventstore.chunks.folder import ChunkFolder
+from eventstore.chunks.header import FOOTER_BYTES, RECORDS_FROM, ChunkHeader, check_footer, decode_header
+from eventstore.chunks.header import HEADER_BYTES as CHUNK_HEADER_BYTES
+from eventstore.chunks.recovery import OnRecords, read_records, recover
+from eventstore.errors import Corrupt, EventStoreError, ReadFailed
+from eventstore.records.commit import HEADER_BYTES
+from eventstore.store.sorted.file_columns import FileColumns
+from eventstore.store.verification.findings import FINDINGS_MAX, Findings
+
+# Errors that decoding bytes of another shape than a commit's may raise (`flat.Malformed` is a ValueError).
+_MALFORMED: Final = (ValueError, TypeError, IndexError, AttributeError)
+_SEARCH_BYTES: Final = record.RECORD_BYTES_MAX + 8 * 1024 * 1024
+Ints = npt.NDArray[np.int64]
+OnBytes = Callable[[int], None]
+
+
+@dataclass(slots=True)
+class Contents:
+    """The readable commits and events of one file, as columns in the order of its bytes.
+
+    `ordinals`: for each commit the position of its aggregate in `ids`, which are sorted. Without a `header`, nothing was read.
+    """
+
+    number: int
+    name: str
+    header: ChunkHeader | None = None
+    damaged: bool = False
+    columns: dict[str, npt.NDArray[np.generic]] = field(default_factory=dict)
+    ids: list[bytes] = field(default_factory=list)
+    ordinals: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    types: list[str] = field(default_factory=list)
+
+    def ints(self, column: str) -> Ints:
+        return self.columns[column].astype(np.int64)
+
+
+class _Collector:
+    """Passes records to `FileColumns`, one slab at a time, and reports records that do not hold a commit."""
+
+    def __init__(self, name: str, findings: Findings, on_bytes: OnBytes) -> None:
+        self.columns = FileColumns()
+        self.collected = 0
+        self.checksum = 0
+        self._name = name
+        self._findings = findings
+        self._on_bytes = on_bytes
+
+    def __call__(self, data: memoryview, base: int, found: record.Walk) -> None:
+        try:
+            self.columns(data, base, found)
+            self.collected += len(found.offsets)
+        except _MALFORMED:
+            self._one_by_one(data, base, found)
+        self.checksum += found.checksum
+        self._on_bytes(found.end)
+
+    def _one_by_one(self, data: memoryview, base: int, found: record.Walk) -> None:
+        stops = [*found.offsets[1:], found.end]
+        for start, stop, sequence in zip(found.offsets, stops, found.sequences, strict=True):
+            single = record.Walk([start], [sequence], stop, 0, 0, 0, None)
+            try:
+                self.columns(data[start - base : stop - base], start, single)
+                self.collected += 1
+            except _MALFORMED as error:
+                self._findings.add(self._name, start, f"the checksum is right, but this is not a commit: {error}")
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedBytes:
+    """Damaged bytes [start, until); `until` is None if no valid record follows."""
+
+    start: int
+    until: int | None
+    what: str
+
+    def describe(self, stop: int) -> str:
+        """Returns a description; `stop` is where the records end."""
+        until = "to the end of the records" if self.until is None else f"up to byte {self.until}"
+        return f"{self.what}; damaged {until}, {(stop if self.until is None else self.until) - self.start} bytes"
+
+
+def read_contents(
+    folder: ChunkFolder, number: int, known_end: int | None, findings: Findings, on_bytes: OnBytes
+) -> Contents:  # fmt: skip
+    """Reads all valid records of the file.
+
+    `known_end`: for the last file, which may be the ongoing one, the offset up to which it is known to be durable. The others
+    must be completed.
+    """
+    contents = Contents(number, str(folder.chunk_path(number)))
+    before = findings.total
+    try:
+        file = folder.files.open(folder.chunk_path(number))
+        try:
+            header = _header(folder, file, contents, findings)
+            if header is not None:
+                contents.header = header
+                if not header.completed and known_end is None:
+                    findings.add(contents.name, 0, "is not completed, though another event file follows it")
+                _read(file, contents, header, known_end, findings, on_bytes)
+        finally:
+            file.close()
+    except (OSError, ReadFailed) as error:
+        findings.add_error(contents.name, error)
+    contents.damaged = findings.total > before
+    return contents
+
+
+def _header(folder: ChunkFolder, file: File, contents: Contents, findings: Findings) -> ChunkHeader | None:
+    """Returns the header if it is usable, and reports faults in it."""
+    try:
+        return folder.read_header(contents.number)
+    except EventStoreError as error:
+        findings.add_error(contents.name, error)
+    try:  # a file shorter than its header says can still be read to its end
+        header = decode_header(file.read_at(0, CHUNK_HEADER_BYTES), contents.name, folder.kind)
+    except EventStoreError:
+        return None
+    return header if (header.number, header.store) == (contents.number, folder.store) else None
+
+
+def _read(
+    file: File, contents: Contents, header: ChunkHeader, known_end: int | None, findings: Findings, on_bytes: OnBytes
+) -> None:  # fmt: skip
+    name = contents.name
+    collector = _Collector(name, findings, on_bytes)
+    if file.read_at(CHUNK_HEADER_BYTES, RECORDS_FROM - CHUNK_HEADER_BYTES).strip(b"\0"):
+        findings.add(name, CHUNK_HEADER_BYTES, "the space between header and records is not zero")
+    before = findings.total
+    if header.completed or known_end is None:
+        size = file.size()
+        stop = min(header.end, size) if header.completed else size
+        for fault in walk_on(file, name, stop, collector):
+            findings.add(name, fault.start, fault.describe(stop))
+        if stop == header.end:
+            _check_end(file, name, header, collector, findings, damaged=findings.total > before)
+    else:
+        collector = _read_ongoing(file, name, header, known_end, collector, findings)
+    _fill(contents, collector)
+
+
+def walk_on(file: File, name: str, stop: int, on_records: OnRecords) -> list[DamagedBytes]:
+    """Passes all valid records up to `stop` to `on_records`; returns the ranges of damaged bytes between them."""
+    faults: list[DamagedBytes] = []
+    position: int | None = RECORDS_FROM
+    while position is not None and position < stop:
+        found, fault = read_records(file, name, position, stop, record.UNORDERED, HEADER_BYTES, on_records)
+        if fault is None:
+            break
+        position = _next_record(file, found.end + 1, stop) if len(faults) < FINDINGS_MAX else None
+        faults.append(DamagedBytes(found.end, position, fault))
+    return faults
+
+
+def _next_record(file: File, start: int, stop: int) -> int | None:
+    """Returns where the first valid record at or after `start` begins, or None."""
+    step = _SEARCH_BYTES - record.RECORD_BYTES_MAX
+    for base in range(start, stop, step):
+        data = memoryview(file.read_at(base, min(_SEARCH_BYTES, stop - base)))
+        found = record.find_valid(data, 0, HEADER_BYTES)
+        if found:
+            return base + found[0][0]
+    return None
+
+
+def _check_end(file: File, name: str, header: ChunkHeader, collector: _Collector, findings: Findings, *, damaged: bool) -> None:
+    """Checks the footer, and the counts of header and footer against the records."""
+    try:
+        check_footer(file.read_at(header.end, FOOTER_BYTES), header, name)
+    except Corrupt as error:
+        findings.add_error(name, error)
+    if damaged:
+        return  # the counts cannot match
+    if collector.collected != header.records:
+        findings.add(name, header.end, f"{collector.collected} records were read, the header says {header.records}")
+    elif collector.checksum & (2**64 - 1) != header.checksum:
+        findings.add(name, header.end, "each record is valid, but they are not the records that were completed")
+
+
+def _read_ongoing(
+    file: File, name: str, header: ChunkHeader, known_end: int, collector: _Collector, findings: Findings
+) -> _Collector:  # fmt: skip
+    """Reads the ongoing file as recovery does. A torn tail is not a fault, because the next start cuts it."""
+    try:
+        recovered = recover(file, name, header.first_sequence, HEADER_BYTES, known_end, collector)
+    except Corrupt as error:
+        again = _Collector(name, findings, lambda _: None)
+        inside = [fault for fault in walk_on(file, name, file.size(), again) if fault.until is not None]
+        for fault in inside:
+            findings.add(name, fault.start, fault.describe(file.size()))
+        if error.fields["offset"] not in [fault.start for fault in inside]:
+            findings.add_error(name, error)
+        return again
+    if recovered.torn:
+        findings.note(
+            f"{name}: a torn tail of {len(recovered.torn)} bytes at byte {recovered.end}, never acknowledged; "
+            "the next start cuts it and keeps a copy"
+        )
+    return collector
+
+
+def _fill(contents: Contents, collector: _Collector) -> None:
+    """Moves the columns into `contents`, numbering aggregates by their position in the sorted ids."""
+    if not collector.collected:
+        return
+    gathered = collector.columns
+    contents.columns = gathered.finish()
+    contents.types = list(gathered.types)
+    own = contents.columns["commit_ordinal"].astype(np.int64)
+    names = list(gathered.ordinals)
+    order = sorted(np.unique(own).tolist(), key=names.__getitem__)
+    contents.ids = [names[place] for place in order]
+    rank = np.zeros(len(names), np.int64)
+    rank[order] = np.arange(len(order))
+    contents.ordinals = rank[own]

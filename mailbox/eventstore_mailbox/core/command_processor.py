@@ -1,0 +1,220 @@
+"""Runs commands on aggregates in memory and hands their changes to the event mailbox. It never waits for the disk.
+
+A command that cannot run now (the aggregate is not in memory, an async handler is running) blocks only its own lane. Later
+commands of that lane wait in it; the processor continues with other lanes and comes back when the lane is resumed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Coroutine
+from types import CoroutineType
+from typing import Final, cast
+
+from eventstore_mailbox.core.append_call import PlainEntry
+from eventstore_mailbox.core.options import Options
+from eventstore_mailbox.core.ports import AnyPorts, Driver
+from eventstore_mailbox.core.resident_lanes import ResidentLanes
+from eventstore_mailbox.core.restore_queue import RestoreQueue
+from eventstore_mailbox.core.state import (
+    DONE,
+    DRAINING,
+    FAILED,
+    HANDLING,
+    PLAIN,
+    READY,
+    REFRESHED,
+    RESTORING,
+    UNCHANGED,
+    AnyEntry,
+    CommandMailbox,
+    Lane,
+)
+from eventstore_mailbox.core.top_k import TopK
+
+SAMPLE: Final = 64
+"""One command of this many is counted for the busiest aggregates, with this weight."""
+
+
+class CommandProcessor:
+    """Serves all mailboxes of a thread in turn; a mailbox has no other processor.
+
+    `dirty`: mailboxes that may have a draft to persist. `complete` is called with a lane whose first entry is final.
+    """
+
+    def __init__(self, ports: AnyPorts, options: Options, lanes: ResidentLanes, driver: Driver) -> None:
+        self.active: deque[CommandMailbox] = deque()
+        self.dirty: dict[CommandMailbox, None] = {}
+        self.restores = RestoreQueue(options, driver)
+        self.busiest = TopK(32)
+        self.complete: Callable[[Lane], None] = lambda lane: None
+        self._ports = ports
+        self._handle = ports.handle
+        self._clock = ports.clock
+        self._slow_s = options.slow_handler_s
+        self._lanes = lanes
+        self._driver = driver
+
+    def schedule(self, mailbox: CommandMailbox) -> None:
+        if not mailbox.scheduled:
+            mailbox.scheduled = True
+            self.active.append(mailbox)
+
+    def resume(self, lane: Lane) -> None:
+        """Precondition: the lane is READY."""
+        lane.mailbox.resumed.append(lane)
+        self.schedule(lane.mailbox)
+
+    def run(self, until: float) -> None:
+        """Serves the mailboxes until nothing is left to do or the time is over; runs at least one command."""
+        active = self.active
+        while active:
+            mailbox = active[0]
+            self.dirty[mailbox] = None
+            now = self._serve_resumed(mailbox, until)
+            if now < until or not mailbox.resumed:
+                now = self._serve_arrivals(mailbox, now, until)
+            if mailbox.resumed or mailbox.arrivals:
+                active.rotate(-1)
+            else:
+                mailbox.scheduled = False
+                active.popleft()
+            if now >= until:
+                return
+
+    def _serve_resumed(self, mailbox: CommandMailbox, until: float) -> float:
+        now, resumed, step = self._clock(), mailbox.resumed, self._step
+        while resumed:
+            lane = resumed[0]
+            while lane.state == READY and (entry := lane.cursor) is not None:
+                if entry.status in DONE:
+                    lane.cursor = entry.next
+                    continue
+                now = step(lane, entry, now)
+                if now >= until:
+                    return now
+            resumed.popleft()
+        return now
+
+    def _serve_arrivals(self, mailbox: CommandMailbox, now: float, until: float) -> float:
+        arrivals, step, before = mailbox.arrivals, self._step, len(mailbox.arrivals)
+        while arrivals:
+            entry = arrivals.popleft()
+            lane = entry.lane
+            if lane.cursor is entry and lane.state == READY:  # else it waits in its lane
+                now = step(lane, entry, now)
+                if now >= until:
+                    break
+        mailbox.consume_offset += before - len(arrivals)
+        return now
+
+    def _step(self, lane: Lane, entry: AnyEntry, now: float) -> float:
+        """Runs one command; returns the time after it. Precondition: the lane is READY, the entry at its cursor."""
+        aggregate = lane.aggregate
+        if aggregate is None or entry.command is PLAIN:
+            self._step_without_aggregate(lane, entry)
+            return self._clock()
+        lane.referenced = True
+        lane.cursor = entry.next
+        mailbox = lane.mailbox
+        try:
+            change = self._handle(entry.command, aggregate)
+            if change is None:
+                self._without_change(lane, entry, UNCHANGED, None)
+            elif type(change) is CoroutineType:
+                lane.state = HANDLING
+                self._driver.run_handler(lane, entry, cast("Coroutine[object, object, object]", change))
+            else:
+                mailbox.events.add(lane, entry, change)
+        except BaseException as error:  # not even a handler's SystemExit may end the process
+            self._raised(lane, entry, error)
+        after = self._clock()
+        mailbox.handled = handled = mailbox.handled + 1
+        mailbox.wait_s += now - entry.accepted
+        mailbox.handle_s += (took := after - now)
+        if took > self._slow_s:
+            mailbox.slow += 1
+            self._ports.on_slow(entry, took)
+        if not handled % SAMPLE:
+            self.busiest.add(entry.aggregate_id, SAMPLE)
+        return after
+
+    def _step_without_aggregate(self, lane: Lane, entry: AnyEntry) -> None:
+        plain = entry.command is PLAIN
+        if lane.fast_path_calls or (lane.in_flight and (not plain or lane.last_draft == lane.mailbox.events.front.number)):
+            lane.state = DRAINING  # a plain append names its own version, so it must not depend on a change in its batch
+        elif plain:
+            lane.aggregate = None  # it does not know of this change
+            lane.cursor = entry.next
+            assert isinstance(entry, PlainEntry)
+            try:
+                lane.mailbox.events.add(lane, entry, entry.change)
+            except Exception as error:
+                self._finish(lane, entry, FAILED, error)
+        else:
+            lane.state = RESTORING
+            self.restores.add(lane)
+
+    def _without_change(self, lane: Lane, entry: AnyEntry, status: int, result: object) -> None:
+        """Without a change, the store cannot detect that the command was decided on an old state: if others write to the
+        store, the aggregate is refreshed and the command handled once more."""
+        if self._ports.refresh is None or entry.status == REFRESHED:
+            self._finish(lane, entry, status, result)
+        else:
+            lane.stale, lane.aggregate = lane.aggregate, None
+            lane.cursor = entry
+            self._step_without_aggregate(lane, entry)
+
+    def _finish(self, lane: Lane, entry: AnyEntry, status: int, result: object) -> None:
+        """Sets the final status of a command without a change; it is answered after all commands before it."""
+        entry.status = status
+        entry.result = result
+        if lane.first is entry:
+            self.complete(lane)
+
+    def _raised(self, lane: Lane, entry: AnyEntry, error: BaseException) -> None:
+        try:
+            unmodified = self._ports.unmodified(lane.aggregate)
+        except Exception as second:
+            self._ports.on_error("unmodified", second)
+            unmodified = False
+        if not unmodified:
+            lane.aggregate = None
+        lane.state = READY
+        self._without_change(lane, entry, FAILED, error)
+
+    # -- ends of what the driver started ------------------------------------------------------------------------------
+
+    def handled(self, lane: Lane, entry: AnyEntry, change: object, error: BaseException | None) -> None:
+        """Takes the result of an async handler; ignores it if its lane was rewound meanwhile."""
+        lane.state = READY
+        if lane.aggregate is not None:
+            try:
+                if error is not None:
+                    self._raised(lane, entry, error)
+                elif change is None:
+                    self._without_change(lane, entry, UNCHANGED, None)
+                else:
+                    lane.mailbox.events.add(lane, entry, change)
+            except Exception as raised:
+                self._raised(lane, entry, raised)
+        if lane.state == READY:
+            self.resume(lane)
+
+    def restored(self, lane: Lane, aggregate: object) -> None:
+        self.restores.finished(lane)
+        lane.state = READY
+        if self._ports.refresh is not None and lane.cursor is not None:
+            lane.cursor.status = REFRESHED
+        self._lanes.admit(lane, aggregate)
+        self.resume(lane)
+
+    def unrestorable(self, lane: Lane, error: BaseException) -> None:
+        """Fails the command that needed the aggregate; the next command tries again."""
+        self.restores.finished(lane)
+        lane.state = READY
+        entry = lane.cursor
+        assert entry is not None
+        lane.cursor = entry.next
+        self._finish(lane, entry, FAILED, error)
+        self.resume(lane)

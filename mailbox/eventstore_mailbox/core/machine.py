@@ -1,0 +1,280 @@
+"""The mailboxes as a plain state machine: commands and outcomes in, batches and answers out.
+
+`pump` does everything that can be done now, in loops over whole batches:
+
+    outcomes that were delivered ─► apply them ─► run commands ─► persist drafts ─► answer
+
+It is not reentrant: a store that delivers inside `persist`, or a sender that submits inside `answer`, only leaves work for the
+pump that is running. If all of a batch was committed, the next one is handed to the store before the outcomes of this one are
+applied, so the disk does not wait for bookkeeping.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+
+from eventstore_mailbox.core.append_call import Deliver
+from eventstore_mailbox.core.backoff import Backoff
+from eventstore_mailbox.core.command_processor import CommandProcessor
+from eventstore_mailbox.core.fast_path import FastPath
+from eventstore_mailbox.core.in_flight_duplicates import InFlightDuplicates
+from eventstore_mailbox.core.options import Options
+from eventstore_mailbox.core.outcome_processor import OutcomeProcessor
+from eventstore_mailbox.core.plain_appends import PlainAppends
+from eventstore_mailbox.core.ports import AnyBatch, AnyPorts, Batch, Driver, status_of
+from eventstore_mailbox.core.resident_lanes import ResidentLanes
+from eventstore_mailbox.core.routing import slot_of
+from eventstore_mailbox.core.state import (
+    OVERLOADED,
+    STOPPED,
+    WAITING,
+    AnyEntry,
+    CommandMailbox,
+    Draft,
+    EventMailbox,
+    Lane,
+)
+from eventstore_mailbox.errors import OutcomesMissing, Overloaded, Stopped, Stopping
+
+
+class Machine:
+    """For one thread. Call `pump` after `submit`, `append`, and the end of anything a `Driver` started."""
+
+    def __init__(self, ports: AnyPorts, options: Options, driver: Driver) -> None:
+        self.ports = ports
+        self.options = options
+        self.stopping = False
+        self.abandoned = False
+        self.mailboxes = [
+            CommandMailbox(index, EventMailbox(options.batch_changes_max, options.batch_bytes_max, ports.size))
+            for index in range(options.mailboxes)
+        ]
+        self.lanes = ResidentLanes(options.aggregates_max)
+        self.duplicates = InFlightDuplicates()
+        self.processor = CommandProcessor(ports, options, self.lanes, driver)
+        self.outcomes = OutcomeProcessor(ports, options, self.lanes, self.duplicates, self.processor, driver)
+        self.processor.complete = self.outcomes.complete
+        self.fast_path = FastPath(ports, options, driver, self._unblocked)
+        self._appends = PlainAppends(ports, options, self.lanes, self.processor, self.fast_path, self.mailbox_of)
+        self.persist_failures = 0
+        self._driver = driver
+        self._delivered: deque[tuple[CommandMailbox, Draft, Sequence[object], list[int]]] = deque()
+        self._backoffs: dict[CommandMailbox, Backoff] = {}
+        self._pumping = self._unflushed = False
+
+    # -- input --------------------------------------------------------------------------------------------------------
+
+    def submit(self, entries: Sequence[AnyEntry]) -> list[AnyEntry]:
+        """Accepts commands in order; returns those whose mailbox is full, with status OVERLOADED.
+
+        Raises:
+            Stopping: none was accepted.
+        """
+        if self.stopping:
+            raise Stopping
+        now, by_id, capacity, schedule = self.ports.clock(), self.lanes.by_id, self.options.capacity, self.processor.schedule
+        fast_path, refused = self.fast_path, list[AnyEntry]()
+        for entry in entries:
+            lane = by_id.get(entry.aggregate_id)
+            mailbox = self.mailbox_of(entry.aggregate_id) if lane is None else lane.mailbox
+            if mailbox.depth >= capacity:
+                refused.append(self._refuse(entry, mailbox))
+                continue
+            if lane is None:
+                lane = self.lanes.open(entry.aggregate_id, mailbox)
+                if fast_path.depth:
+                    fast_path.block(lane)
+            entry.accepted = now
+            entry.status = WAITING
+            entry.lane = lane
+            mailbox.depth += 1
+            mailbox.max_offset += 1
+            last = lane.last
+            if last is None:
+                lane.first = entry
+            elif self.duplicates.add(lane, entry):
+                mailbox.consume_offset += 1
+                continue
+            else:
+                last.next = entry
+            lane.last = entry
+            if lane.cursor is None:
+                lane.cursor = entry
+            mailbox.arrivals.append(entry)
+            if not mailbox.scheduled:
+                schedule(mailbox)
+        return refused
+
+    def append(self, changes: Sequence[object], deliver: Deliver, source: object) -> None:
+        """Accepts plain appends, in order. `deliver` gets their outcomes together.
+
+        Raises:
+            Stopping, Overloaded: none was accepted.
+        """
+        if self.stopping:
+            raise Stopping
+        self._appends.append(changes, deliver, source)
+
+    def stop(self) -> None:
+        """Accepts no more commands; those already accepted are finished."""
+        self.stopping = True
+
+    def abandon(self) -> None:
+        """Answers everything that is left with STOPPED; operations that end later have no effect."""
+        self.stopping = self.abandoned = True
+        lanes = list(self.lanes.by_id.values())
+        self.lanes.by_id.clear()
+        for lane in lanes:
+            entry = lane.first
+            while entry is not None:
+                following, entry.next = entry.next, None
+                entry.status = STOPPED
+                entry.result = Stopped(entry.aggregate_id, entry.command_id)
+                self.outcomes.answers += [entry, *self.duplicates.pop(entry)]
+                entry = following
+            lane.first = lane.last = lane.cursor = lane.ids = None
+        for mailbox in self.mailboxes:
+            mailbox.arrivals.clear()
+            mailbox.resumed.clear()
+            mailbox.depth = 0
+        self.processor.active.clear()
+        self._delivered.clear()
+        self._answer()
+        self.fast_path.abandon()
+
+    @property
+    def depth(self) -> int:
+        """Commands and plain appends accepted and not answered."""
+        return sum(mailbox.depth for mailbox in self.mailboxes) + self.fast_path.depth
+
+    def mailbox_of(self, aggregate_id: str) -> CommandMailbox:
+        return self.mailboxes[slot_of(aggregate_id) % self.options.mailboxes]
+
+    # -- the pump -----------------------------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Does what can be done within `turn_s`; asks to be woken if there is more."""
+        if self._pumping or self.abandoned:
+            return
+        self._pumping = True
+        processor, delivered, clock = self.processor, self._delivered, self.ports.clock
+        until = clock() + self.options.turn_s
+        try:
+            while True:
+                while delivered:
+                    self.outcomes.apply(*delivered.popleft())
+                if processor.active:
+                    processor.run(until)
+                self._persist_drafts()
+                if self.outcomes.answers:
+                    self._answer()
+                if not (delivered or processor.active or processor.dirty) or clock() >= until:
+                    break
+        except BaseException:  # a bug in this package: answer all waiting senders
+            self.abandon()
+            raise
+        finally:
+            self._pumping = False
+        if self.lanes.too_many:
+            self.lanes.shrink()
+        if delivered or processor.active or processor.dirty or self.lanes.too_many:
+            self._driver.wake()
+
+    def _persist_drafts(self) -> None:
+        dirty = self.processor.dirty
+        while dirty:
+            self._persist_next(dirty.popitem()[0])
+        if self._unflushed or self.fast_path.unflushed:
+            self._unflushed = self.fast_path.unflushed = False
+            self.ports.flush()
+
+    def _persist_next(self, mailbox: CommandMailbox) -> None:
+        draft = mailbox.events.take()
+        if draft is not None:
+            self._persist(mailbox, draft)
+
+    def _persist(self, mailbox: CommandMailbox, draft: Draft) -> None:
+        source = draft.entries[0].sender if len(draft.entries) == 1 else None
+        batch = Batch(draft.changes, draft.dependents, partial(self._persisted, mailbox, draft), source)
+        self._unflushed = True
+        try:
+            self.ports.persist(batch)
+        except Exception as error:
+            batch.fail(error)
+
+    def _persisted(self, mailbox: CommandMailbox, draft: Draft, _: AnyBatch, result: Sequence[object] | BaseException) -> None:
+        if self.abandoned:
+            return
+        if not isinstance(result, BaseException) and len(result) != len(draft.changes):
+            result = OutcomesMissing(len(draft.changes), len(result))
+        statuses: list[int] = []
+        if not isinstance(result, BaseException):
+            try:
+                statuses = list(map(status_of, result))
+            except Exception as error:  # not an outcome: whether the batch was stored is not known
+                result = error
+        if isinstance(result, BaseException):
+            self._persist_later(mailbox, draft, result)
+            return
+        self._backoffs.pop(mailbox, None)
+        mailbox.events.written()
+        self._delivered.append((mailbox, draft, result, statuses))
+        self.processor.dirty[mailbox] = None
+        if self._pumping:
+            return
+        if not any(statuses):
+            self._persist_before_applying(mailbox)
+        if len(result) <= self.options.apply_at_once_max:
+            self.pump()
+        else:
+            self._driver.wake()
+
+    def _persist_before_applying(self, mailbox: CommandMailbox) -> None:
+        """Hands the next draft to the store before bookkeeping, so that the disk does not wait for it."""
+        self._pumping = True  # outcomes of a store that delivers at once wait in `_delivered`
+        try:
+            self._persist_next(mailbox)
+        finally:
+            self._pumping = False
+
+    def _persist_later(self, mailbox: CommandMailbox, draft: Draft, error: BaseException) -> None:
+        self.persist_failures += 1
+        self.ports.on_error("persist", error)
+        backoff = self._backoffs.setdefault(mailbox, Backoff(self.options.backoff_first_s, self.options.backoff_max_s))
+        self._driver.call_later(backoff.next_s(), partial(self._persist, mailbox, draft))
+
+    def _answer(self) -> None:
+        self.outcomes.deliver_answers()
+        self.lanes.commands_left()
+        self._driver.answered()
+
+    # -- ends of what the driver started ------------------------------------------------------------------------------
+
+    def handled(self, lane: Lane, entry: AnyEntry, change: object, error: BaseException | None) -> None:
+        if not self.abandoned:
+            self.processor.handled(lane, entry, change, error)
+
+    def restored(self, lane: Lane, aggregate: object) -> None:
+        if not self.abandoned:
+            self.processor.restored(lane, aggregate)
+
+    def unrestorable(self, lane: Lane, error: BaseException) -> None:
+        if not self.abandoned:
+            self.processor.unrestorable(lane, error)
+
+    def restore_failed(self, lane: Lane, error: BaseException) -> None:
+        if not self.abandoned:
+            self.ports.on_error("restore", error)
+            self.processor.restores.failed(lane)
+
+    def _unblocked(self, lane: Lane) -> None:
+        """A fast-path call that the lane waited for is done."""
+        self.outcomes.drained(lane)
+        self._driver.wake()
+
+    def _refuse(self, entry: AnyEntry, mailbox: CommandMailbox) -> AnyEntry:
+        entry.status = OVERLOADED
+        entry.result = Overloaded(f"mailbox {mailbox.index}", mailbox.depth, self.options.capacity)
+        return entry

@@ -1,0 +1,218 @@
+"""Applies the outcomes of a batch: answers commands, and rewinds a lane after a conflict.
+
+Entries are answered in the order of their lane, whatever their outcome: neither an error nor "nothing changed" may reveal a
+state that is not durable.
+
+After a conflict, the aggregate's later changes are removed: those in the batch come back as conflicts, because they depend on
+it, and those in the event mailbox are taken out. The aggregate in memory is dropped, and the cursor of its lane moves back to
+the command that conflicted; the processor restores the aggregate when it gets there. Lanes of other aggregates are not touched.
+
+A command whose change is stored is never handled again, wherever it is in its lane: if a batch was stored and its answer lost,
+all of it comes back as duplicates, and handling the second again would decide it on its own result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from eventstore_mailbox.core.append_call import PlainEntry
+from eventstore_mailbox.core.command_processor import CommandProcessor
+from eventstore_mailbox.core.in_flight_duplicates import InFlightDuplicates
+from eventstore_mailbox.core.options import Options
+from eventstore_mailbox.core.ports import AnyPorts, Driver
+from eventstore_mailbox.core.resident_lanes import ResidentLanes
+from eventstore_mailbox.core.state import (
+    COMMITTED,
+    CONFLICT,
+    DRAINING,
+    DUPLICATE,
+    FAILED,
+    HANDLING,
+    PAUSED,
+    PLAIN,
+    READY,
+    STORED,
+    AnyEntry,
+    CommandMailbox,
+    Draft,
+    Lane,
+)
+from eventstore_mailbox.core.top_k import TopK
+
+
+class OutcomeProcessor:
+    """`answers` are the entries that have left their mailboxes and are not delivered to their senders yet."""
+
+    def __init__(
+        self, ports: AnyPorts, options: Options, lanes: ResidentLanes, duplicates: InFlightDuplicates,
+        processor: CommandProcessor, driver: Driver,
+    ) -> None:  # fmt: skip
+        self.answers: list[AnyEntry] = []
+        self.most_conflicts = TopK(32)
+        self._lanes = lanes
+        self._duplicates = duplicates
+        self._processor = processor
+        self._driver = driver
+        self._options = options
+        self._ports = ports
+        self._reruns: dict[AnyEntry, int] = {}
+
+    def apply(self, mailbox: CommandMailbox, draft: Draft, outcomes: Sequence[object], statuses: Sequence[int]) -> None:
+        """Applies the outcomes of a draft: each of its changes is durable, or never will be."""
+        if any(statuses):
+            self._apply_mixed(mailbox, draft, outcomes, statuses)
+        else:
+            self._apply_committed(draft, outcomes)
+
+    def complete(self, lane: Lane) -> None:
+        """Answers the entries at the head of the lane that have a final status."""
+        entry = lane.first
+        while entry is not None and entry.status >= 0:
+            following = entry.next
+            entry.next = None
+            if lane.cursor is entry:
+                lane.cursor = following
+            self._leave(lane, entry)
+            entry = following
+        lane.first = entry
+        if entry is None:
+            self._emptied(lane)
+
+    def drained(self, lane: Lane) -> None:
+        """Resumes a lane that waited for changes in flight, if none is left."""
+        if lane.state == DRAINING and not lane.in_flight and not lane.fast_path_calls:
+            lane.state = READY
+            self._processor.resume(lane)
+
+    # -- the common case: everything committed ------------------------------------------------------------------------
+
+    def _apply_committed(self, draft: Draft, outcomes: Sequence[object]) -> None:
+        """In one loop: a committed entry is the first of its lane."""
+        answers, duplicates, reruns = self.answers, self._duplicates.by_entry, self._reruns
+        for entry, outcome in zip(draft.entries, outcomes, strict=True):
+            entry.result = outcome
+            entry.status = COMMITTED
+            lane = entry.lane
+            lane.in_flight -= 1
+            if entry.next is None and not duplicates and not reruns:
+                lane.mailbox.depth -= 1
+                answers.append(entry)
+                lane.first = lane.last = lane.cursor = lane.ids = None  # as `_emptied`
+                if lane.aggregate is None:
+                    self._emptied(lane)
+            else:
+                self.complete(lane)
+            if lane.state == DRAINING:
+                self.drained(lane)
+
+    # -- the rest: some of it not committed ---------------------------------------------------------------------------
+
+    def _apply_mixed(self, mailbox: CommandMailbox, draft: Draft, outcomes: Sequence[object], statuses: Sequence[int]) -> None:
+        rewound: dict[Lane, None] = {}
+        for entry, status in zip(draft.entries, statuses, strict=True):
+            if status in (COMMITTED, DUPLICATE):
+                entry.status = STORED
+        for entry, outcome, status in zip(draft.entries, outcomes, statuses, strict=True):
+            lane = entry.lane
+            if lane in rewound:
+                if entry.status == STORED:
+                    self._end(entry, status, outcome)
+                continue  # else it depends on a change that was not made, and is handled again like all after it
+            lane.in_flight -= 1
+            plain = entry.command is PLAIN
+            again = status == CONFLICT and not plain and self._may_rerun(mailbox, entry)
+            if status != COMMITTED and not plain:
+                rewound[lane] = None  # before the entry ends, so that the final ones after it do not end with it
+                mailbox.reruns += lane.rewind(entry if again else entry.next)
+            if not again:
+                self._end(entry, status, outcome)
+        if rewound:
+            mailbox.events.remove(rewound)
+        for lane in rewound:
+            self._restart(lane)
+        for entry in draft.entries:
+            self.drained(entry.lane)
+
+    def _end(self, entry: AnyEntry, status: int, outcome: object) -> None:
+        entry.status = status
+        entry.result = outcome
+        if entry.lane.first is entry:
+            self.complete(entry.lane)
+
+    def _may_rerun(self, mailbox: CommandMailbox, entry: AnyEntry) -> bool:
+        mailbox.conflicts += 1
+        self.most_conflicts.add(entry.aggregate_id)
+        reruns = self._reruns.get(entry, 0)
+        if reruns >= self._options.reruns_max:
+            return False
+        self._reruns[entry] = reruns + 1
+        return True
+
+    def _restart(self, lane: Lane) -> None:
+        """Continues with a lane that was rewound; what it waited for does not matter any more."""
+        if lane.state == HANDLING:
+            self._driver.cancel_handler(lane)  # ends in `CommandProcessor.handled`, which resumes the lane
+            return
+        lane.state = READY
+        if lane.first is not None:
+            reruns = self._reruns.get(lane.first, 0)
+            if reruns > 1:  # another writer is faster: only this aggregate has to wait
+                lane.state = PAUSED
+                self._driver.call_later(self._pause_s(reruns), partial(self._pause_over, lane))
+            else:
+                self._processor.resume(lane)
+
+    def _pause_s(self, reruns: int) -> float:
+        options = self._options
+        pause_s = min(options.rerun_pause_first_s * 2.0 ** min(reruns - 2, 62), options.rerun_pause_max_s)
+        return pause_s * (0.5 + self._ports.random())
+
+    def _pause_over(self, lane: Lane) -> None:
+        if lane.state == PAUSED and lane.first is not None:
+            lane.state = READY
+            self._processor.resume(lane)
+
+    # -- answers ------------------------------------------------------------------------------------------------------
+
+    def deliver_answers(self) -> None:
+        """Delivers commands to `Ports.answer` together, plain appends to the call they belong to."""
+        answers, self.answers = self.answers, []
+        commands = [entry for entry in answers if entry.command is not PLAIN]
+        if len(commands) < len(answers):
+            for entry in answers:
+                if isinstance(entry, PlainEntry):
+                    self._deliver_plain(entry)
+        if commands:
+            try:
+                self._ports.answer(commands)
+            except Exception as error:
+                self._ports.on_error("answer", error)
+
+    def _deliver_plain(self, entry: PlainEntry) -> None:
+        try:
+            outcome = entry.result
+            if entry.status >= FAILED:
+                assert isinstance(outcome, Exception)
+                outcome = self._ports.refusal(outcome)
+            entry.call.put(entry.place, outcome)
+        except Exception as error:  # one receiver's fault does not keep the others from their answers
+            self._ports.on_error("answer", error)
+
+    def _leave(self, lane: Lane, entry: AnyEntry) -> None:
+        mailbox = lane.mailbox
+        mailbox.depth -= 1
+        self.answers.append(entry)
+        if self._reruns:
+            self._reruns.pop(entry, None)
+        if lane.ids is not None and lane.ids.get(entry.command_id) is entry:
+            del lane.ids[entry.command_id]
+        if self._duplicates.by_entry:
+            duplicates = self._duplicates.pop(entry)
+            mailbox.depth -= len(duplicates)
+            self.answers += duplicates
+
+    def _emptied(self, lane: Lane) -> None:
+        lane.last = lane.cursor = lane.ids = None
+        if lane.aggregate is None and self._lanes.by_id.get(lane.aggregate_id) is lane:
+            self._lanes.close(lane)

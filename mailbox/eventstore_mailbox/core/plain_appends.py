@@ -1,0 +1,122 @@
+"""Plain appends: changes that come ready made, with the sender's own expected version.
+
+One call has many. Those of an aggregate with commands in its mailbox follow these, as entries of its lane. All others take
+the fast path; if their aggregate is in memory, it is dropped, because it does not know of the change. The sender gets the
+outcomes of its call together and in order either way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from eventstore_mailbox.core.append_call import AppendCall, Deliver, PlainEntry
+from eventstore_mailbox.core.command_processor import CommandProcessor
+from eventstore_mailbox.core.fast_path import FastPath
+from eventstore_mailbox.core.options import Options
+from eventstore_mailbox.core.ports import AnyPorts, aggregate_id_of, command_id_of
+from eventstore_mailbox.core.resident_lanes import ResidentLanes
+from eventstore_mailbox.core.state import CommandMailbox
+from eventstore_mailbox.errors import Overloaded
+
+
+class PlainAppends:
+    def __init__(
+        self, ports: AnyPorts, options: Options, lanes: ResidentLanes, processor: CommandProcessor, fast_path: FastPath,
+        mailbox_of: Callable[[str], CommandMailbox],
+    ) -> None:  # fmt: skip
+        self._ports = ports
+        self._options = options
+        self._lanes = lanes
+        self._processor = processor
+        self._fast_path = fast_path
+        self._mailbox_of = mailbox_of
+
+    def append(self, changes: Sequence[object], deliver: Deliver, source: object) -> None:
+        """As `Machine.append`."""
+        fast_path, by_id = self._fast_path, self._lanes.by_id
+        if fast_path.full:
+            raise Overloaded("the fast path of plain appends", fast_path.depth, self._options.fast_path_max)
+        ids = set(map(aggregate_id_of, changes))
+        if not by_id.keys().isdisjoint(ids) and (busy := self._busy(ids)):
+            self._append_to_lanes(changes, busy, deliver, source)
+        elif self._fits_one_batch(changes):
+            fast_path.send(list(changes), ids, deliver, source)
+        else:
+            self._send_in_parts(changes, range(len(changes)), AppendCall(len(changes), deliver, source))
+
+    def _busy(self, ids: set[str]) -> set[str]:
+        """Returns the aggregates with commands in their mailbox; drops those that are only in memory."""
+        by_id, busy = self._lanes.by_id, set()
+        for aggregate_id in ids:
+            lane = by_id.get(aggregate_id)
+            if lane is not None:
+                if lane.first is None:
+                    self._lanes.close(lane)
+                else:
+                    busy.add(aggregate_id)
+        return busy
+
+    def _append_to_lanes(self, changes: Sequence[object], busy: set[str], deliver: Deliver, source: object) -> None:
+        """Sends changes of `busy` aggregates through the mailboxes, the others on the fast path."""
+        for mailbox in set(map(self._mailbox_of, busy)):
+            if mailbox.depth >= self._options.capacity:
+                raise Overloaded(f"mailbox {mailbox.index}", mailbox.depth, self._options.capacity)
+        call, now = AppendCall(len(changes), deliver, source), self._ports.clock()
+        places: list[int] = []
+        for place, change in enumerate(changes):
+            aggregate_id = aggregate_id_of(change)
+            if aggregate_id in busy:
+                self._link(PlainEntry(aggregate_id, command_id_of(change), change, call, place), now)
+            else:
+                places.append(place)
+        if places:
+            self._send_in_parts([changes[place] for place in places], places, call)
+
+    def _link(self, entry: PlainEntry, now: float) -> None:
+        """Appends an entry to its lane. Precondition: the lane has commands."""
+        lane = self._lanes.by_id[entry.aggregate_id]
+        mailbox, last = lane.mailbox, lane.last
+        assert last is not None
+        entry.accepted, entry.lane = now, lane
+        mailbox.depth += 1
+        mailbox.max_offset += 1
+        last.next = lane.last = entry
+        if lane.cursor is None:
+            lane.cursor = entry
+        mailbox.arrivals.append(entry)
+        self._processor.schedule(mailbox)
+
+    # -- parts of a call ----------------------------------------------------------------------------------------------
+
+    def _send_in_parts(self, changes: Sequence[object], places: Sequence[int], call: AppendCall) -> None:
+        """Sends some changes of a call on the fast path, in as many batches as they need."""
+
+        def put(places: Sequence[int], outcomes: list[object]) -> None:
+            for place, outcome in zip(places, outcomes, strict=True):
+                call.put(place, outcome)
+
+        first = 0
+        while first < len(changes):
+            end = first + self._fitting(changes, first)
+            part = list(changes[first:end])
+            self._fast_path.send(part, set(map(aggregate_id_of, part)), partial(put, places[first:end]), call.source)
+            first = end
+
+    def _fits_one_batch(self, changes: Sequence[object]) -> bool:
+        size = self._ports.size
+        return len(changes) <= self._options.batch_changes_max and (
+            size is None or sum(map(size, changes)) <= self._options.batch_bytes_max
+        )
+
+    def _fitting(self, changes: Sequence[object], first: int) -> int:
+        """Returns how many changes from `first` on fit into one batch; at least one."""
+        most, size = min(len(changes) - first, self._options.batch_changes_max), self._ports.size
+        if size is None:
+            return most
+        size_bytes = 0
+        for count in range(most):
+            size_bytes += size(changes[first + count])
+            if size_bytes > self._options.batch_bytes_max:
+                return max(count, 1)
+        return most

@@ -1,0 +1,137 @@
+"""Interfaces of the mailboxes: the ports to domain, store and senders, the batch that a store gets, and the driver that does
+everything that takes time."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from random import random
+from typing import Final, Generic, Protocol, TypeAlias, TypeVar, cast
+
+from eventstore_mailbox.core.state import AnyEntry, Entry, Lane
+
+C = TypeVar("C")
+A = TypeVar("A")
+X = TypeVar("X")
+O = TypeVar("O")  # noqa: E741 - command, aggregate, change, outcome
+
+status_of: Final = cast("Callable[[object], int]", itemgetter(0))
+"""The status of an outcome, which is a tuple: COMMITTED, DUPLICATE, CONFLICT or REFUSED, then what the sender gets."""
+aggregate_id_of: Final = cast("Callable[[object], str]", itemgetter(0))
+"""The aggregate id of a plain append, which is a tuple: aggregate id, expected version, command id, …"""
+command_id_of: Final = cast("Callable[[object], str]", itemgetter(2))
+
+Ended: TypeAlias = Callable[["Batch[X, O]", "Sequence[O] | BaseException"], None]
+
+
+class Batch(Generic[X, O]):
+    """Changes that are persisted together: what a store sees of the mailboxes.
+
+    changes     in order; do not modify the list
+    dependents  ascending places of changes that depend on an earlier change of the same aggregate in this batch. Commit such a
+                change only if the one before it, by its command id, is the aggregate's latest; else its outcome is CONFLICT.
+                A change the store already has is DUPLICATE, dependent or not
+    source      the sender, if the batch has only one change; else the batch itself
+    """
+
+    __slots__ = ("_ended", "changes", "dependents", "source")
+
+    def __init__(self, changes: list[X], dependents: list[int], ended: Ended[X, O], source: object = None) -> None:
+        self.changes = changes
+        self.dependents = dependents
+        self.source = self if source is None else source
+        self._ended: Ended[X, O] | None = ended
+
+    def deliver(self, outcomes: Sequence[O]) -> None:
+        """Delivers one outcome per change, in order. Calls after the first `deliver` or `fail` are ignored."""
+        ended, self._ended = self._ended, None
+        if ended is not None:
+            ended(self, outcomes)
+
+    def fail(self, error: BaseException) -> None:
+        """Reports that the outcome of the changes is not known; the mailboxes persist them again later, with the same command
+        ids."""
+        ended, self._ended = self._ended, None
+        if ended is not None:
+            ended(self, error)
+
+
+AnyBatch: TypeAlias = Batch[object, object]
+
+
+def _flush_nothing() -> None:
+    pass
+
+
+def _assume_modified(_: object) -> bool:
+    return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ports(Generic[C, A, X, O]):
+    """Functions that connect the mailboxes to domain, store and senders.
+
+    handle        runs a command on its aggregate, changes it in memory, and returns the change for the store, or None if
+                  nothing changed; or returns a coroutine that does. An exception becomes the command's error
+    restore       returns the aggregate as stored, an empty one if the store has none; never None. An exception means that the
+                  store cannot be reached, and the restore is retried; except `Unrestorable`
+    refresh       returns the aggregate, brought up to date with the store; raises as `restore`, and the aggregate is not used
+                  again then. For stores that others write to: before an error or "nothing changed" is answered, the aggregate
+                  is refreshed and the command handled again. None: this process is the only writer
+    persist       stores a batch: calls `batch.deliver` with one outcome per change, in order, once they are durable, or
+                  `batch.fail` if it does not know; at once or later, on the event loop's thread. An exception counts as `fail`.
+                  Batches take effect in the order of the calls; if one fails, the later ones in flight must fail too
+    answer        receives settled entries, many at once. Must not raise because of one of them
+    clock         returns seconds, monotonic
+    refusal       returns an outcome with status REFUSED for a plain append that is abandoned
+    flush         is called after the last `persist` of a round
+    unmodified    returns whether an aggregate is as it was before the handler that raised. If not, it is restored
+    size          returns the bytes of a change; None: batches are bounded by count alone
+    random        returns a number from 0 to 1, for the pauses of an aggregate that conflicts repeatedly
+    on_slow       is called if a handler blocked the event loop, with the seconds
+    on_error      is called if an operation failed and is retried, or an answer raised; for the log
+    """
+
+    handle: Callable[[C, A], X | Coroutine[object, object, X | None] | None]
+    restore: Callable[[str], Awaitable[A]]
+    persist: Callable[[Batch[X, O]], None]
+    answer: Callable[[Sequence[Entry[C, O]]], None]
+    clock: Callable[[], float]
+    refusal: Callable[[Exception], O]
+    refresh: Callable[[str, A], Awaitable[A]] | None = None
+    flush: Callable[[], None] = _flush_nothing
+    unmodified: Callable[[A], bool] = _assume_modified
+    size: Callable[[X], int] | None = None
+    random: Callable[[], float] = random
+    on_slow: Callable[[Entry[C, O], float], None] = lambda entry, seconds: None
+    on_error: Callable[[str, BaseException], None] = lambda what, error: None
+
+
+AnyPorts: TypeAlias = Ports[object, object, object, object]
+
+
+class Driver(Protocol):
+    """Runs operations that take time: on trio in a server, step by step in a test.
+
+    Each call returns at once; what it started ends in a call of the machine. After such calls, and after each action of
+    `call_later`, the driver calls `Machine.pump`, once for several.
+    """
+
+    def restore(self, lane: Lane) -> None:
+        """Starts a restore; it ends in `restored`, `unrestorable` or `restore_failed`."""
+
+    def run_handler(self, lane: Lane, entry: AnyEntry, coroutine: Coroutine[object, object, object]) -> None:
+        """Starts an async handler; it ends in `handled`."""
+
+    def cancel_handler(self, lane: Lane) -> None:
+        """Cancels the lane's running handler, which is no longer needed; it still ends in `handled`."""
+
+    def call_later(self, delay_s: float, action: Callable[[], None]) -> None:
+        """Calls the action after that many seconds."""
+
+    def wake(self) -> None:
+        """Calls `pump` in the next turn of the event loop: there is more work than fits into this one."""
+
+    def answered(self) -> None:
+        """Notes that commands were answered: there may be room, or nothing left."""

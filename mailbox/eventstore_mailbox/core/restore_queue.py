@@ -1,0 +1,54 @@
+"""Aggregates that are being restored from the store, and those that wait for it: a bounded number at once, each retried until
+it succeeds."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from eventstore_mailbox.core.backoff import Backoff
+from eventstore_mailbox.core.options import Options
+from eventstore_mailbox.core.ports import Driver
+from eventstore_mailbox.core.state import Lane
+
+
+class RestoreQueue:
+    """An aggregate that waits for its retry does not count as running: failing restores must not block all others."""
+
+    def __init__(self, options: Options, driver: Driver) -> None:
+        self.done = self.failures = 0
+        self._options = options
+        self._driver = driver
+        self._waiting: deque[Lane] = deque()
+        self._backoffs: dict[Lane, Backoff] = {}
+        self._running = 0
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting) + len(self._backoffs)
+
+    @property
+    def running(self) -> int:
+        return self._running
+
+    def add(self, lane: Lane) -> None:
+        self._waiting.append(lane)
+        self._start_next()
+
+    def finished(self, lane: Lane) -> None:
+        """The aggregate was restored, or can never be."""
+        self.done += 1
+        self._backoffs.pop(lane, None)
+        self._running -= 1
+        self._start_next()
+
+    def failed(self, lane: Lane) -> None:
+        self.failures += 1
+        self._running -= 1
+        backoff = self._backoffs.setdefault(lane, Backoff(self._options.backoff_first_s, self._options.backoff_max_s))
+        self._driver.call_later(backoff.next_s(), lambda: self.add(lane))
+        self._start_next()
+
+    def _start_next(self) -> None:
+        while self._waiting and self._running < self._options.restores_max:
+            self._running += 1
+            self._driver.restore(self._waiting.popleft())

@@ -1,0 +1,87 @@
+"""Counters and gauges of a set of mailboxes, for monitoring."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from eventstore_mailbox.core.machine import Machine
+from eventstore_mailbox.core.state import CommandMailbox
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MailboxStats:
+    """wait_s and handle_s are sums over `handled` commands: from acceptance to the handler, and in the handler (without the
+    waits of async handlers). `slow`: handlers that blocked too long. `reruns`: commands to be handled again because they
+    conflicted or followed one that did."""
+
+    index: int
+    max_offset: int
+    consume_offset: int
+    depth: int
+    unpersisted: int
+    handled: int
+    wait_s: float
+    handle_s: float
+    conflicts: int
+    reruns: int
+    slow: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stats:
+    """hottest          aggregates with the most conflicts
+    busiest          aggregates with the most commands, from a sample of one in 64
+    fast_path_total  plain appends that took the fast path; fast_path_depth are in flight
+    """
+
+    mailboxes: tuple[MailboxStats, ...]
+    depth: int
+    fast_path_depth: int
+    fast_path_total: int
+    aggregates: int
+    evicted: int
+    restored: int
+    restoring: int
+    restores_waiting: int
+    persist_failures: int
+    restore_failures: int
+    in_flight_duplicates: int
+    hottest: tuple[tuple[str, int], ...]
+    busiest: tuple[tuple[str, int], ...]
+
+
+def stats_of(machine: Machine) -> Stats:
+    processor, fast_path = machine.processor, machine.fast_path
+    restores = processor.restores
+    return Stats(
+        mailboxes=tuple(map(_of_mailbox, machine.mailboxes)),
+        depth=machine.depth,
+        fast_path_depth=fast_path.depth,
+        fast_path_total=fast_path.total,
+        aggregates=machine.lanes.resident,
+        evicted=machine.lanes.evicted,
+        restored=restores.done,
+        restoring=restores.running,
+        restores_waiting=restores.waiting,
+        persist_failures=machine.persist_failures + fast_path.failures,
+        restore_failures=restores.failures,
+        in_flight_duplicates=machine.duplicates.total,
+        hottest=tuple(machine.outcomes.most_conflicts.top()),
+        busiest=tuple(processor.busiest.top()),
+    )
+
+
+def _of_mailbox(mailbox: CommandMailbox) -> MailboxStats:
+    return MailboxStats(
+        index=mailbox.index,
+        max_offset=mailbox.max_offset,
+        consume_offset=mailbox.consume_offset,
+        depth=mailbox.depth,
+        unpersisted=mailbox.events.waiting,
+        handled=mailbox.handled,
+        wait_s=mailbox.wait_s,
+        handle_s=mailbox.handle_s,
+        conflicts=mailbox.conflicts,
+        reruns=mailbox.reruns,
+        slow=mailbox.slow,
+    )

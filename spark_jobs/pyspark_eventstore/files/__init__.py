@@ -1,0 +1,1 @@
+"""Rows and Arrow batches read from event files."""

@@ -1,0 +1,1 @@
+"""Projections as folds that Spark distributes over its tasks."""

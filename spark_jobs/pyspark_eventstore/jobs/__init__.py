@@ -1,0 +1,1 @@
+"""The jobs: export, rebuild, verify, ship."""

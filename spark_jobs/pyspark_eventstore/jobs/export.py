@@ -1,0 +1,181 @@
+"""`eventstore-spark export`: writes events as Parquet, each once, run by run.
+
+    out/run=000001/date=2026-01-31/part-….parquet      the events of the first run
+    out/_eventstore/000001.json                        its bounds, written before it began
+    out/_eventstore/000001.done                        it is complete
+
+A run covers the sequences after those of the previous run. It writes to a folder whose name begins with `_`, which Spark
+ignores, and renames it when complete. An interrupted run is repeated with the same bounds.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
+
+import typer
+
+from eventstore.errors import FolderRefused, InvalidArgument
+from eventstore.fields import counted
+from pyspark_eventstore.jobs.arguments import Master, Paths, load, session
+from pyspark_eventstore.source.data_folders import find_data_folders
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from pyspark_eventstore.jobs.target_folder import TargetFolder
+    from pyspark_eventstore.source.snapshot import Snapshot
+    from pyspark_eventstore.source.source_options import Offsets
+
+BOOK: Final = "_eventstore"
+By = Literal["date", "bucket", "nothing"]
+_COLUMNS: Final = (
+    "aggregate_id", "version", "sequence", "timestamp", "type", "data", "data_json", "metadata", "command_id", "shard",
+)  # fmt: skip
+_DONE: Final = ".done"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run: the sequences of each store after `after`, up to and including `upto`."""
+
+    number: int
+    after: Offsets
+    upto: Offsets
+    by: By
+    buckets: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.number:06d}"
+
+    @property
+    def events(self) -> int:
+        return sum(sequence - self.after.get(store, 0) for store, sequence in self.upto.items())
+
+    @property
+    def folder(self) -> str:
+        """The folder of its events, within the target."""
+        return f"run={self.name}"
+
+    def told(self, folder: str, seconds: float) -> str:
+        """Returns the line that the command prints."""
+        return f"run {self.number}: {counted(self.events, 'event')} to {folder}/{self.folder} in {seconds:,.1f} s"
+
+
+def export(
+    data: Paths,
+    to: Annotated[str, typer.Option(help="parquet:FOLDER, on any file system that Spark can write to.", metavar="TARGET")],
+    by: Annotated[str, typer.Option(help="How to partition the folder: date, bucket (of aggregates) or nothing.")] = "date",
+    buckets: Annotated[int, typer.Option(min=1, max=10_000, help="How many buckets of aggregates.")] = 16,
+    master: Master = "",
+) -> None:
+    """Write events as Parquet; a repeated run adds new events.
+
+    \b
+    Example:
+      eventstore-spark export /data/shard-* --to parquet:/lake/events
+    """
+    folder = _folder(to)
+    if by not in ("date", "bucket", "nothing"):
+        raise InvalidArgument(f"--by is {by!r}, allowed are date, bucket and nothing", field="by", value=by)
+    started = time.monotonic()
+    find_data_folders(data)  # report a mistyped path before Java starts
+    spark = session("export", master)
+    try:
+        run = export_once(spark, data, folder, cast(By, by), buckets)
+    finally:
+        spark.stop()
+    if run is None:
+        print("nothing new")
+    else:
+        print(run.told(folder, time.monotonic() - started))
+
+
+def export_once(spark: SparkSession, paths: list[str], folder: str, by: By = "date", buckets: int = 16) -> Run | None:
+    """Exports new events; returns None if there are none. An interrupted run is completed first, and returned.
+
+    Raises:
+        FolderRefused: the folder holds something else, or an export with another partitioning.
+    """
+    from pyspark_eventstore.jobs.target_folder import TargetFolder
+    from pyspark_eventstore.source.snapshot import take_snapshots
+
+    target = TargetFolder(spark, folder)
+    run = _interrupted(target)
+    if run is None or not target.exists(run.folder):
+        snapshots = take_snapshots(paths)
+        run = run or _next(target, snapshots, by, buckets)
+        if run is None:
+            return None
+        staging = f"_run-{run.name}"
+        target.remove(staging)
+        _write(_divided(spark, snapshots, run), run, target.at(staging))
+        target.rename(staging, run.folder)
+    target.write(f"{BOOK}/{run.name}{_DONE}", {"events": run.events})
+    return run
+
+
+def _folder(to: str) -> str:
+    kind, _, folder = to.partition(":")
+    if kind != "parquet" or not folder:
+        raise InvalidArgument(f"--to is {to!r}, expected parquet:FOLDER", field="to", value=to)
+    return folder
+
+
+def _runs(target: TargetFolder) -> list[Run]:
+    names = [name for name in target.names(BOOK) if name.endswith(".json")]
+    if not names and target.names():
+        raise FolderRefused(str(target), f"is not empty, and holds no export ({BOOK} is missing); choose an empty folder")
+    return [_run(target.read(f"{BOOK}/{name}")) for name in names]
+
+
+def _run(document: dict[str, Any]) -> Run:
+    return Run(document["run"], document["after"], document["upto"], document["by"], document["buckets"])
+
+
+def _interrupted(target: TargetFolder) -> Run | None:
+    runs = _runs(target)
+    return runs[-1] if runs and not target.exists(f"{BOOK}/{runs[-1].name}{_DONE}") else None
+
+
+def _next(target: TargetFolder, snapshots: list[Snapshot], by: By, buckets: int) -> Run | None:
+    """Returns the run that covers new events, recorded before it begins."""
+    runs = _runs(target)
+    last = runs[-1] if runs else Run(0, {}, {}, by, buckets)
+    if (last.by, last.buckets) != (by, buckets):
+        what = f"is partitioned by {last.by} ({last.buckets} buckets), not by {by} ({buckets})"
+        raise FolderRefused(str(target), f"{what}; use the same partitioning, or choose another folder")
+    taken = {snapshot.data_folder.store: snapshot.last_sequence for snapshot in snapshots}
+    upto = {**last.upto, **taken}
+    for store, sequence in upto.items():
+        if sequence < last.upto.get(store, 0):
+            what = f"store {store} ends at sequence {sequence}, and {last.upto[store]} was exported already: an older copy?"
+            raise FolderRefused(str(target), what)
+    if upto == last.upto:
+        return None
+    run = Run(last.number + 1, last.upto, upto, by, buckets)
+    document = {"run": run.number, "after": run.after, "upto": run.upto, "by": by, "buckets": buckets}
+    target.write(f"{BOOK}/{run.name}.json", document)
+    return run
+
+
+def _divided(spark: SparkSession, snapshots: list[Snapshot], run: Run) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    events = load(spark, snapshots, _COLUMNS, after=run.after, upto=run.upto)
+    events = events.withColumn("data", f.when(f.col("data_json").isNull(), f.col("data")))
+    if run.by == "date":
+        return events.withColumn("date", f.to_date("timestamp"))
+    if run.by == "bucket":
+        return events.withColumn("bucket", (f.crc32(f.col("aggregate_id").cast("binary")) % run.buckets).cast("int"))
+    return events
+
+
+def _write(events: DataFrame, run: Run, path: str) -> None:
+    """Returns few files per partition, sorted by aggregate, so that readers can skip by Parquet's statistics."""
+    division = [] if run.by == "nothing" else [run.by]
+    order = [*division, "aggregate_id", "version"]
+    events = events.repartitionByRange(*order).sortWithinPartitions(*order)
+    events.write.partitionBy(*division).parquet(path)

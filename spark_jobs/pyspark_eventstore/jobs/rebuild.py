@@ -1,0 +1,164 @@
+"""`eventstore-spark rebuild`: builds a read model from all events, with the projection class that runs live.
+
+The sequence S up to which the result is complete is fixed at the start. All events up to S are folded, those of a key in
+order of their sequences; `folds.distribution` distributes the work over tasks. Events stream through a fold, so a key may
+have any number of them. The result appears whole or not at all, together with S, where a live projector takes over.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from eventstore.errors import InvalidArgument
+from eventstore.fields import counted
+from pyspark_eventstore.folds.distribution import Place, Source, folded, source_at
+from pyspark_eventstore.jobs.arguments import Master, Paths, session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from eventstore.domain.projections.projection import Projection
+    from pyspark_eventstore.source.source_options import Offsets
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """The size of the result, and the sequences up to which it is complete."""
+
+    events: int
+    keys: int
+    rows: int
+    upto: Offsets
+
+    def told(self, seconds: float) -> str:
+        """Returns the lines that the command prints."""
+        events, keys, rows = counted(self.events, "event"), counted(self.keys, "key"), counted(self.rows, "row")
+        done = f"{events} of {keys}, {rows} in {seconds:,.1f} s"
+        ends = [f"complete up to sequence {sequence} of store {store}" for store, sequence in sorted(self.upto.items())]
+        return "\n".join([done, *ends])
+
+
+def rebuild(
+    data: Paths,
+    projection: Annotated[str, typer.Option(help="The projection, as module:Class.", metavar="MODULE:CLASS")],
+    to: Annotated[str, typer.Option(help="parquet:FOLDER or postgresql://USER@HOST/DATABASE.", metavar="TARGET")],
+    replace: Annotated[bool, typer.Option("--replace", help="Replace an existing read model.")] = False,
+    master: Master = "",
+) -> None:
+    """Rebuild a read model from all events.
+
+    \b
+    Example:
+      eventstore-spark rebuild ./data --projection bank:Balances --to parquet:out/
+    """
+    started = time.monotonic()
+    place = Place(projection, os.getcwd())
+    check_rebuild(data, place, to, replace=replace)
+    spark = session("rebuild", master)
+    try:
+        result = rebuild_once(spark, data, place, to, replace=replace)
+    finally:
+        spark.stop()
+    print(result.told(time.monotonic() - started))
+
+
+def rebuild_once(spark: SparkSession, paths: list[str], place: Place, to: str, *, replace: bool = False) -> Rebuilt:
+    """Builds the read model of a projection.
+
+    Raises:
+        InvalidArgument: the target is not valid, or cannot hold several stores.
+        FolderRefused, DomainRefused: the target exists, and `replace` is not set; or the projection cannot be loaded.
+    """
+    from eventstore.domain.import_path import load_projection
+
+    projection = load_projection(place.name, place.folder)
+    folder = _folder_of(to)
+    source = source_at(paths)
+    if folder is not None:
+        return _to_folder(spark, projection, source, place, folder, replace=replace)
+    return _to_table(spark, projection, source, place, to, replace=replace)
+
+
+def check_rebuild(paths: list[str], place: Place, to: str, *, replace: bool) -> None:
+    """Reports mistakes before Java starts, which takes seconds.
+
+    Raises:
+        InvalidArgument, FolderRefused, Corrupt, DomainRefused, ProjectionFailed
+    """
+    from eventstore.domain.import_path import load_projection
+    from pyspark_eventstore.jobs.rebuilt_table import RebuiltTable
+    from pyspark_eventstore.source.data_folders import find_data_folders
+
+    folder = _folder_of(to)
+    data_folders = find_data_folders(paths)
+    projection = load_projection(place.name, place.folder)
+    if folder is None:
+        _check_one_shard(len(data_folders))
+        RebuiltTable(projection, to).check(replace=replace)
+
+
+def _folder_of(to: str) -> str | None:
+    """Returns the folder of a Parquet target; None for PostgreSQL."""
+    kind, _, rest = to.partition(":")
+    if kind == "parquet" and rest:
+        return rest
+    if kind in ("postgres", "postgresql") and rest.startswith("//"):
+        return None
+    raise InvalidArgument(f"--to is {to!r}, expected parquet:FOLDER or postgresql://USER@HOST/DATABASE", field="to", value=to)
+
+
+def _check_one_shard(count: int) -> None:
+    if count != 1:
+        what = f"{count} stores cannot share one table, whose checkpoint is one sequence; rebuild one store, or to parquet:"
+        raise InvalidArgument(what, field="to", value=count)
+
+
+def _to_folder(
+    spark: SparkSession, projection: Projection[Any], source: Source, place: Place, path: str, *, replace: bool
+) -> Rebuilt:
+    from pyspark_eventstore.folds.counts import new_counts
+    from pyspark_eventstore.jobs.rebuilt_folder import check_folder, write_folder
+    from pyspark_eventstore.jobs.target_folder import TargetFolder
+
+    target = TargetFolder(spark, path)
+    before = check_folder(target, projection.name, replace=replace)
+    counts = new_counts(spark)
+    frame = folded(spark, source, projection, place, counts)
+    return Rebuilt(*write_folder(frame, target, projection.name, before, source.upto, counts), source.upto)
+
+
+def _to_table(
+    spark: SparkSession, projection: Projection[Any], source: Source, place: Place, conninfo: str, *, replace: bool
+) -> Rebuilt:
+    from pyspark_eventstore.folds.counts import new_counts, total
+    from pyspark_eventstore.jobs.rebuilt_table import RebuiltTable
+
+    _check_one_shard(len(source.upto))
+    [(store, sequence)] = source.upto.items()
+    table = RebuiltTable(projection, conninfo)
+    table.check(replace=replace)
+    counts = new_counts(spark)
+    frame = _for_copy(folded(spark, source, projection, place, counts), projection).persist()
+    try:
+        frame.count()  # all workers fold now; one connection then fetches the rows partition by partition
+        table.write((tuple(row) for row in frame.toLocalIterator(prefetchPartitions=True)), store, sequence)
+    finally:
+        frame.unpersist()
+    return Rebuilt(*total(counts), source.upto)
+
+
+def _for_copy(frame: DataFrame, projection: Projection[Any]) -> DataFrame:
+    """Returns times as text with their zone: Python objects would silently be in the zone of the driver."""
+    from pyspark.sql import functions as f
+
+    frame.sparkSession.conf.set("spark.sql.session.timeZone", "UTC")
+    for name, kind in projection.columns.items():
+        if kind is datetime:
+            frame = frame.withColumn(name, f.concat(f.col(name).cast("string"), f.lit("+00")))
+    return frame

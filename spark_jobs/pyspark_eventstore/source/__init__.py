@@ -1,0 +1,1 @@
+"""The data source as Spark sees it: options, partitions, streaming."""

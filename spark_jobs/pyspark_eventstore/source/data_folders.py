@@ -1,0 +1,102 @@
+"""Resolves paths and globs to the data folders that a query reads, each once.
+
+A folder matched by a glob counts once it holds a store, so a folder that is still being created is picked up later. A folder
+given by name must hold a store.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from eventstore.chunks.files import OsFiles
+from eventstore.chunks.folder import ChunkFolder
+from eventstore.errors import FolderRefused, InvalidArgument
+from eventstore.store.data_folder import STORE, event_folder, read_identity
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+
+
+@dataclass(frozen=True, slots=True)
+class DataFolder:
+    """A data folder and the uuid of the store in it."""
+
+    path: str
+    store: str
+
+    @property
+    def folder(self) -> ChunkFolder:
+        return event_folder(OsFiles(), Path(self.path), uuid.UUID(self.store))
+
+
+def find_data_folders(paths: Iterable[str]) -> list[DataFolder]:
+    """Returns the data folders at `paths`, in the order of their paths.
+
+    Raises:
+        InvalidArgument: a path names a file system that is not mounted.
+        FolderRefused, Corrupt: a folder holds no store, one of a newer format, or the same store as another folder.
+    """
+    folders: set[str] = set()
+    for path in paths:
+        local = local_path(path)
+        if glob.has_magic(local) and not os.path.exists(local):
+            folders.update(_matching(local))
+        else:
+            folders.add(os.path.abspath(local))
+    data_folders = [_data_folder(folder) for folder in sorted(folders)]
+    _refuse_copies(data_folders)
+    return data_folders
+
+
+def local_path(path: str) -> str:
+    """Returns the path as the operating system understands it.
+
+    Raises:
+        InvalidArgument: the path is on HDFS, S3 or the like.
+    """
+    if not _SCHEME.match(path):
+        return path
+    parts = urlsplit(path)
+    if parts.scheme.lower() != "file" or parts.netloc not in ("", "localhost"):
+        raise InvalidArgument(
+            f"{path}: event files are read as local files, not through {parts.scheme}:; mount the folder on every worker under "
+            "the same path, or copy it there",
+            field="path",
+            value=path,
+        )
+    return unquote(parts.path)
+
+
+def _matching(pattern: str) -> list[str]:
+    found = [os.path.abspath(path) for path in glob.glob(pattern)]
+    stores = [path for path in found if os.path.exists(os.path.join(path, STORE))]
+    if not stores:
+        what = f"none of its {len(found)} matches holds a store ({STORE} is missing)" if found else "nothing matches"
+        raise FolderRefused(pattern, f"{what}; name the data folders of stores")
+    return stores
+
+
+def _data_folder(path: str) -> DataFolder:
+    if not os.path.isdir(path):
+        what = "is a file, not a folder" if os.path.exists(path) else "does not exist"
+        raise FolderRefused(path, f"{what}; name the data folder of a store")
+    try:
+        return DataFolder(path, str(read_identity(OsFiles(), Path(path))))
+    except OSError as error:
+        raise FolderRefused(path, f"cannot be read ({error.strerror}); check owner and mode") from None
+
+
+def _refuse_copies(data_folders: list[DataFolder]) -> None:
+    seen: dict[str, str] = {}
+    for data_folder in data_folders:
+        if data_folder.store in seen:
+            raise FolderRefused(
+                data_folder.path, f"holds the same store as {seen[data_folder.store]}; one is a copy, leave it out"
+            )
+        seen[data_folder.store] = data_folder.path

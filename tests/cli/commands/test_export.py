@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import eventstore as es
+from eventstore import blocking
+from tests.cli.processes import Server, output, refused
+
+Serve = Callable[..., Server]
+
+
+def _fill(server: Server) -> None:
+    commits = [
+        es.Commit(
+            "a", [es.NewEvent("Json", {"n": 1.5, "text": "ü\n\u2028"}), es.NewEvent("Bytes", b"\x00\xff", b"meta")], 0, "c-1"
+        ),
+        es.Commit('ä "quoted"', [es.NewEvent("Json", None, {"by": "me"})], es.ANY, "c-1", 1),
+        es.Commit("a", [es.NewEvent("Empty")], 2, "c-2"),
+    ]
+    with blocking.connect(server.store) as store:
+        assert all(isinstance(outcome, es.Committed) for outcome in store.append_many(commits))
+
+
+def _events(server: Server) -> list[es.Event]:
+    with blocking.connect(server.store) as store:
+        return list(store.read_all())
+
+
+def test_an_imported_export_gives_equal_events(serve: Serve, tmp_path: Path) -> None:
+    source, target = serve(), serve(data=tmp_path / "target")
+    _fill(source)
+    path = tmp_path / "all.jsonl.gz"
+    output("export", "-o", path, store=source.store)
+    with gzip.open(path, "rt") as lines:
+        assert len(lines.readlines()) == 4
+    output("import", path, store=target.store)
+    assert _events(target) == _events(source)
+    output("export", "-o", tmp_path / "again.jsonl.gz", store=target.store)
+    assert gzip.decompress((tmp_path / "again.jsonl.gz").read_bytes()) == gzip.decompress(path.read_bytes())
+
+
+def test_filters_select_the_exported_events(serve: Serve) -> None:
+    server = serve()
+    _fill(server)
+
+    def exported(*options: object) -> list[int]:
+        return [json.loads(item)["sequence"] for item in output("export", *options, store=server.store).splitlines()]
+
+    assert exported() == [1, 2, 3, 4]
+    assert exported("--after", 2) == [3, 4]
+    assert exported("--type", "Json") == [1, 3]
+    assert exported("--type", "Json", "--type", "Empty") == [1, 3, 4]
+    assert exported("--prefix", "ä") == exported("--prefix", "ä", "-o", "-") == [3]
+
+
+def test_a_file_that_cannot_be_written_is_named(serve: Serve, tmp_path: Path) -> None:
+    server = serve()
+    missing = tmp_path / "missing"
+    assert refused("export", "-o", missing / "all.jsonl", store=server.store) == f"{missing}: does not exist; create it first"
+
+
+def test_an_existing_file_is_overwritten_only_on_request(serve: Serve, tmp_path: Path) -> None:
+    server = serve()
+    _fill(server)
+    path = tmp_path / "all.jsonl"
+    path.write_text("precious")
+    assert refused("export", "-o", path, store=server.store) == f"{path}: exists; --force overwrites it"
+    assert path.read_text() == "precious"
+    output("export", "-o", path, "--force", store=server.store)
+    assert len(path.read_text().splitlines()) == 4
+    assert "name a file" in refused("export", "-o", tmp_path, "--force", store=server.store)
+
+
+def test_an_export_that_fails_leaves_no_file(tmp_path: Path) -> None:
+    refused("export", "-o", tmp_path / "all.jsonl", store="tcp://127.0.0.1:1")
+    assert list(tmp_path.iterdir()) == []

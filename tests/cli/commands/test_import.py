@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eventstore import blocking
+from tests.cli.processes import Server, line, output, refused, run, start, wait_for
+
+Serve = Callable[..., Server]
+REAL_DATA = Path(__file__).parents[3].parent / "shared" / "data"
+
+
+def _write(path: Path, lines: list[str]) -> Path:
+    text = "\n".join(lines) + "\n"
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return path
+
+
+def _import(server: Server, *arguments: object) -> dict[str, Any]:
+    summary: dict[str, Any] = json.loads(output("import", *arguments, "--json", store=server.store))
+    return summary
+
+
+def _counts(summary: dict[str, Any]) -> tuple[int, int, int]:
+    return summary["new"], summary["repeated"], summary["refused"]
+
+
+def _lines(count: int) -> list[str]:
+    return [
+        line(f"aggregate-{number % 50}", f"c-{number}", data={"number": number, "pad": "x" * 200}) for number in range(count)
+    ]
+
+
+def test_packed_and_plain_files_are_imported_once(serve: Serve, tmp_path: Path) -> None:
+    server = serve()
+    files = [_write(tmp_path / "a.jsonl", _lines(700)[:400]), _write(tmp_path / "b.jsonl.gz", _lines(700)[400:])]
+    assert _counts(_import(server, *files)) == (700, 0, 0)
+    assert _counts(_import(server, *files)) == (0, 700, 0)
+    assert server.stats()["events"] == 700
+    events = output("read", "aggregate-7", "--raw", store=server.store).splitlines()
+    assert [json.loads(data)["number"] for data in events] == list(range(7, 700, 50))
+
+
+def test_lines_of_one_command_form_one_commit(serve: Serve, tmp_path: Path) -> None:
+    server = serve()
+    lines = [
+        line("a", "c-1", "A"),
+        line("a", "c-1", "B"),
+        line("a", "c-2", "C"),
+        line("b", "c-2", "D"),
+        "",
+        line("b", "c-2", "E"),
+    ]
+    summary = _import(server, _write(tmp_path / "a.jsonl", lines))
+    assert (*_counts(summary), summary["commits"]) == (5, 0, 0, 3)
+    with blocking.connect(server.store) as store:
+        assert [(event.type, event.command_id) for event in store.read("a")] == [("A", "c-1"), ("B", "c-1"), ("C", "c-2")]
+        done = store.find_command("b", "c-2")
+        assert done is not None
+        assert done.version == 2
+
+
+def test_lines_that_are_not_events_are_counted_and_named(serve: Serve, tmp_path: Path) -> None:
+    server = serve()
+    lines = [line("a", "c-1"), "{broken", line("a", "c-2"), line("", "c-3"), line("a", "c-1", data=2), line("a", "c-4")]
+    path = _write(tmp_path / "a.jsonl", lines)
+    result = run("import", path, "--json", store=server.store)
+    assert result.returncode == 1
+    summary = json.loads(result.stdout)
+    assert _counts(summary) == (3, 0, 3)
+    assert [item["line"] for item in sorted(summary["refusals"], key=lambda item: item["line"])] == [2, 4, 5]
+    assert "3 events were refused" in result.stderr
+    text = run("import", path, store=server.store)
+    assert text.returncode == 1
+    assert f"{path}, line 2: not a JSON object" in text.stdout
+    assert server.stats()["events"] == 3
+
+
+def test_every_refusal_is_named_in_a_file(serve: Serve, tmp_path: Path) -> None:
+    server = serve()
+    commit = [line("a", "c-1"), "", line("a", "c-1", event_type="B"), "{broken", line("a", "c-1")]
+    path = _write(tmp_path / "a.jsonl", [*commit, *["rubbish"] * 1_500, line("b", "c-1")])
+    first = run("import", path, store=server.store)
+    assert "… and 1,491 more; --refusals FILE writes all of them" in first.stdout
+    refusals = tmp_path / "refusals.jsonl"
+    result = run("import", path, "--refusals", refusals, "--json", store=server.store)
+    assert result.returncode == 1
+    assert "1,504 events were refused" in result.stderr
+    written = [json.loads(item) for item in refusals.read_text().splitlines()]
+    summary = json.loads(result.stdout)
+    assert (summary["refused"], summary["refusals"], summary["refusals_not_shown"]) == (1_504, written[:1_000], 501)
+    assert written[0] | {"why": ""} == {"file": str(path), "line": 4, "events": 4, "why": "", "first": 1, "last": 5}
+    assert [item["line"] for item in written[1:]] == list(range(6, 1_506))
+    assert "(lines 1 to 5 are one commit)" in first.stdout
+    kept = refusals.read_bytes()
+    said = refused("import", path, "--refusals", refusals, store=server.store)
+    assert said == f"{refusals}: exists; name another file for the refusals, or remove it"
+    assert refusals.read_bytes() == kept
+    shown = run("import", path, "--refusals", tmp_path / "more.jsonl", store=server.store).stdout
+    assert f"… and 1,491 more; all are in {tmp_path / 'more.jsonl'}" in shown
+
+
+def test_without_refusals_no_file_of_refusals_is_created(serve: Serve, tmp_path: Path) -> None:
+    server = serve()
+    path = _write(tmp_path / "a.jsonl", _lines(3))
+    output("import", path, "--refusals", tmp_path / "refusals", store=server.store)
+    assert not (tmp_path / "refusals").exists()
+
+
+def test_strict_stops_at_the_first_refusal(serve: Serve, tmp_path: Path) -> None:
+    server = serve()
+    path = _write(tmp_path / "a.jsonl", [line("a", "c-1"), "{broken", line("a", "c-2")])
+    result = run("import", path, "--strict", store=server.store)
+    assert result.returncode == 1
+    assert f"{path}, line 2" in result.stderr
+    assert server.stats()["events"] == 1
+
+
+@pytest.mark.parametrize(
+    "broken", [line("a", "c-1")[:-1], line("a", "c-1", timestamp="2027-01-01T00:00:00Z"), "whose line is this?"]
+)
+def test_a_commit_with_a_bad_line_is_refused_whole(serve: Serve, tmp_path: Path, broken: str) -> None:
+    server = serve()
+    path = _write(tmp_path / "a.jsonl", [line("a", "c-1"), broken, line("a", "c-1"), line("b", "c-1")])
+    result = run("import", path, "--json", store=server.store)
+    summary = json.loads(result.stdout)
+    assert _counts(summary) == (1, 0, 3)
+    assert summary["refusals"][0]["line"] == 2
+    assert output("read", "a", store=server.store) == ""
+
+
+def test_a_truncated_file_is_named_and_the_commits_before_are_stored(serve: Serve, tmp_path: Path) -> None:
+    server = serve()
+    path = _write(tmp_path / "a.jsonl.gz", _lines(2_000))
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    result = run("import", path, store=server.store)
+    assert result.returncode == 1
+    assert "is damaged or cut off after line" in result.stderr
+    before = server.stats()["events"]
+    assert 0 < before < 2_000
+    assert f"; {before:,} events imported, run it again to continue" in result.stderr
+    assert f"  new       {before:>12,}\n" in result.stdout
+    path.write_bytes(whole)
+    assert _counts(_import(server, path)) == (2_000 - before, before, 0)
+
+
+def test_files_that_cannot_be_read_are_named_before_anything_is_sent(serve: Serve, tmp_path: Path) -> None:
+    server = serve()
+    path = _write(tmp_path / "a.jsonl", _lines(3))
+    assert "missing.jsonl: No such file" in refused("import", path, tmp_path / "missing.jsonl", store=server.store)
+    assert "Is a directory" in refused("import", tmp_path, store=server.store)
+    assert server.stats()["events"] == 0
+
+
+def test_a_line_that_is_not_utf_8_is_refused(serve: Serve, tmp_path: Path) -> None:
+    server = serve()
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(line("a", "c-1").encode() + b"\n\xff\xfe\n" + line("a", "c-2").encode())
+    result = run("import", path, "--json", store=server.store)
+    assert _counts(json.loads(result.stdout)) == (2, 0, 1)
+
+
+def test_events_that_are_too_large_are_refused_and_the_rest_is_imported(serve: Serve, tmp_path: Path) -> None:
+    server = serve()
+    path = _write(tmp_path / "a.jsonl", [line("a", "c-1", data="x" * 5_000_000), line("a", "c-2")])
+    result = run("import", path, "--json", store=server.store)
+    summary = json.loads(result.stdout)
+    assert _counts(summary) == (1, 0, 1)
+    assert "limit" in summary["refusals"][0]["why"]
+
+
+def test_an_import_that_was_killed_is_finished_by_another(serve: Serve, tmp_path: Path) -> None:
+    server = serve()
+    path = _write(tmp_path / "a.jsonl", _lines(30_000))
+    importing = start("import", path, "--store", server.store)
+    wait_for(lambda: server.stats()["events"] > 1_000, "the import has begun")
+    importing.send_signal(signal.SIGKILL)
+    importing.wait(30)
+    before = server.stats()["events"]
+    assert before < 30_000, "killed too late to show anything"
+    new, repeated, rejected = _counts(_import(server, path))
+    assert (new + repeated, rejected) == (30_000, 0)
+    assert repeated >= before
+    assert server.stats()["events"] == 30_000
+    events = output("read", "aggregate-7", "--raw", store=server.store).splitlines()
+    assert [json.loads(data)["number"] for data in events] == list(range(7, 30_000, 50))
+
+
+def test_ctrl_c_reports_how_much_was_imported(serve: Serve, tmp_path: Path) -> None:
+    server = serve()
+    path = _write(tmp_path / "a.jsonl", _lines(30_000))
+    with open(tmp_path / "errors", "wb") as errors:
+        importing = start("import", path, "--store", server.store, stderr=errors)
+    wait_for(lambda: server.stats()["events"] > 1_000, "the import has begun")
+    importing.send_signal(signal.SIGINT)
+    assert importing.wait(30) == 130
+    said = re.fullmatch(r"([\d,]+) events imported; run it again to continue\n", (tmp_path / "errors").read_text())
+    assert said is not None
+    new, repeated, _ = _counts(_import(server, path))
+    assert (new + repeated, repeated >= int(said[1].replace(",", "")) > 0) == (30_000, True)
+
+
+def test_an_import_survives_a_restart_of_the_server(serve: Serve, tmp_path: Path) -> None:
+    server = serve()
+    listen = server.store.removeprefix("tcp://")
+    path = _write(tmp_path / "a.jsonl", _lines(30_000))
+    errors = tmp_path / "errors"
+    with open(tmp_path / "summary", "wb") as summary, open(errors, "wb") as stderr:
+        importing = start("import", path, "--json", "--store", server.store, stdout=summary, stderr=stderr)
+    wait_for(lambda: server.stats()["events"] > 1_000, "the import has begun")
+    server.stop(signal.SIGKILL)
+    wait_for(lambda: errors.read_text() == "connection lost, trying again for 30 s\n", "the loss is reported")
+    again = serve("--listen", listen, data=server.data)
+    assert importing.wait(60) == 0
+    new, repeated, rejected = _counts(json.loads((tmp_path / "summary").read_text()))
+    assert (new + repeated, rejected) == (30_000, 0)
+    assert again.stats()["events"] == 30_000
+    assert errors.read_text().splitlines()[1:] == ["connected again"]
+
+
+def test_a_progress_bar_is_drawn_on_request(serve: Serve, tmp_path: Path) -> None:
+    server = serve()
+    path = _write(tmp_path / "a.jsonl", _lines(10))
+    shown = run("import", path, "--progress", store=server.store)
+    assert "10 events" in shown.stderr
+    assert run("import", path, store=server.store).stderr == ""
+
+
+@pytest.mark.skipif(not REAL_DATA.is_dir(), reason="the real events are not here")
+@pytest.mark.heavy
+def test_real_events_replay_exactly_as_in_their_files(serve: Serve) -> None:
+    server = serve("--file-size-bytes", str(16 * 1024 * 1024))
+    files = sorted(REAL_DATA.glob("*.jsonl.gz"))
+    expected: dict[str, list[Any]] = {}
+    for path in files:
+        with gzip.open(path, "rt") as lines:
+            for text in lines:
+                event = json.loads(text)
+                expected.setdefault(event["aggregate_id"], []).append((event["command_id"], event["event_type"], event["data"]))
+    count = sum(map(len, expected.values()))
+    assert _counts(_import(server, *files)) == (count, 0, 0)
+    assert _counts(_import(server, *files)) == (0, count, 0)
+    with blocking.connect(server.store) as store:
+        for aggregate_id, history in expected.items():
+            replayed = [(event.command_id, event.type, event.json()) for event in store.read(aggregate_id)]
+            assert replayed == history, aggregate_id
+    assert server.stop() == 0
+    assert "no faults" in output("verify", server.data)

@@ -1,0 +1,202 @@
+"""Cursors against a plain list: with pages of any form, exactly the requested events come out, in order."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eventstore.client.session.page_requests import request_of
+from eventstore.errors import InvalidArgument, ProtocolError
+from eventstore.model import Event, NewEvent
+from eventstore.protocol.answers import Page
+from eventstore.protocol.requests import Read, ReadAll
+from eventstore.records.cursors import AggregateCursor, LogCursor
+from eventstore.records.event_filter import event_filter
+from tests.protocol.records import make_record, reference_events
+
+sizes = st.lists(st.integers(1, 4), max_size=12)
+versions = st.integers(0, 40)
+limits = st.one_of(st.none(), st.integers(0, 40))
+
+
+def aggregate_of(commit_sizes: list[int]) -> list[bytes]:
+    records, version = [], 1
+    for number, size in enumerate(commit_sizes):
+        events = [NewEvent("T", b"%d" % (version + place)) for place in range(size)]
+        records.append(make_record("a", f"c-{number}", events, sequence=version + 100, first_version=version))
+        version += size
+    return records
+
+
+def read_page(records: list[bytes], cursor: AggregateCursor, records_a_page: int) -> Page:
+    """Returns a server's answer: whole records within the range, from the requested end."""
+    request = request_of(cursor)
+    assert isinstance(request, Read)
+    high = 2**63 if request.to_version is None else request.to_version
+    found = [
+        (record, events)
+        for record in records
+        if (events := reference_events(record))[-1].version >= request.from_version and events[0].version <= high
+    ]
+    if request.backwards:
+        chosen, rest = found[-records_a_page:], found[:-records_a_page]
+        following = rest[-1][1][-1].version if rest else None
+    else:
+        chosen, rest = found[:records_a_page], found[records_a_page:]
+        following = rest[0][1][0].version if rest else None
+    return Page(following, following is None, b"".join(record for record, _ in chosen))
+
+
+@given(sizes, st.integers(1, 40), st.one_of(st.none(), versions), st.booleans(), limits, st.integers(1, 4))
+def test_a_walk_over_an_aggregate_returns_exactly_the_range(
+    commit_sizes: list[int], low: int, high: int | None, backwards: bool, limit: int | None, records_a_page: int
+) -> None:
+    records = aggregate_of(commit_sizes)
+    cursor = AggregateCursor("a", low, high, backwards, limit)
+    found: list[Event] = []
+    while not cursor.done:
+        found += cursor.take(read_page(records, cursor, records_a_page))
+    everything = reference_events(b"".join(records))
+    expected = [event for event in everything if event.version >= low and (high is None or event.version <= high)]
+    if backwards:
+        expected.reverse()
+    assert found == expected[:limit]
+
+
+def log_of(commits: list[tuple[str, str, int, int]]) -> list[bytes]:
+    records, sequence = [], 1
+    for number, (aggregate, type_, size, time) in enumerate(commits):
+        events = [NewEvent(type_ if place % 2 == 0 else "other", b"x") for place in range(size)]
+        records.append(make_record(aggregate, f"c-{number}", events, sequence=sequence, first_version=1, time=time))
+        sequence += size
+    return records
+
+
+def passes(event: Event, request: ReadAll) -> bool:
+    return (
+        event.sequence > request.after
+        and (not request.types or event.type in request.types)
+        and event.aggregate_id.startswith(request.aggregate_prefix or "")
+        and (request.from_time is None or event.timestamp >= request.from_time)
+        and (request.to_time is None or event.timestamp <= request.to_time)
+    )
+
+
+def log_request(cursor: LogCursor) -> ReadAll:
+    request = request_of(cursor)
+    assert isinstance(request, ReadAll)
+    return request
+
+
+def scan_page(records: list[bytes], request: ReadAll, records_a_page: int) -> Page:
+    """Returns a server's answer: some of the records after `after`, without those that have no passing event."""
+    later = [record for record in records if reference_events(record)[-1].sequence > request.after]
+    chosen = later[:records_a_page]
+    following = reference_events(chosen[-1])[-1].sequence if chosen else request.after
+    sent = [record for record in chosen if any(passes(event, request) for event in reference_events(record))]
+    return Page(following, len(chosen) == len(later), b"".join(sent))
+
+
+names = st.sampled_from(["order-1", "order-2", "cart-1", "é"])
+log_commits = st.tuples(names, st.sampled_from(["A", "B"]), st.integers(1, 4), st.integers(0, 5))
+
+
+@given(
+    st.lists(log_commits, max_size=12),
+    st.integers(0, 30),
+    limits,
+    st.one_of(st.none(), st.sampled_from(["", "order-", "é"])),
+    st.one_of(st.none(), st.integers(0, 5)),
+    st.one_of(st.none(), st.integers(0, 5)),
+    st.one_of(st.none(), st.sampled_from([["A"], ["A", "other"], ["nothing"]])),
+    st.integers(1, 4),
+)
+def test_a_walk_over_the_log_returns_exactly_the_events_that_pass(
+    commits: list[tuple[str, str, int, int]],
+    after: int,
+    limit: int | None,
+    prefix: str | None,
+    from_time: int | None,
+    to_time: int | None,
+    types: list[str] | None,
+    records_a_page: int,
+) -> None:
+    records = log_of(commits)
+    cursor = LogCursor(after, limit, types, prefix, from_time, to_time)
+    request = log_request(cursor)
+    found: list[Event] = []
+    while not cursor.done:
+        found += cursor.take(scan_page(records, log_request(cursor), records_a_page))
+    expected = [event for event in reference_events(b"".join(records)) if passes(event, request)]
+    assert found == expected[:limit]
+
+
+def test_nothing_is_requested_for_an_empty_range() -> None:
+    assert AggregateCursor("a", 1, None, False, 0).done
+    assert AggregateCursor("a", 5, 4, False, None).done
+    assert LogCursor(0, 0, None, None, None, None).done
+
+
+@pytest.mark.parametrize(("backwards", "following"), [(False, 3), (False, 2), (True, 9), (True, 10)])
+def test_an_aggregate_page_that_does_not_advance_is_a_protocol_error(backwards: bool, following: int) -> None:
+    cursor = AggregateCursor("a", 3, 9, backwards, None)
+    with pytest.raises(ProtocolError):
+        cursor.take(Page(following, False, b""))
+
+
+@given(sizes, st.integers(1, 40), st.booleans(), st.integers(1, 4), st.data())
+def test_an_aggregate_page_that_lacks_a_commit_is_a_protocol_error(
+    commit_sizes: list[int], low: int, backwards: bool, records_a_page: int, data: st.DataObject
+) -> None:
+    records = aggregate_of(commit_sizes)
+    cursor = AggregateCursor("a", low, None, backwards, None)
+    due = [record for record in records if reference_events(record)[-1].version >= low]
+    removable = due[:-1]  # without the last one it is a shorter aggregate
+    if not removable:
+        return
+    lost = data.draw(st.sampled_from(removable))
+    left = [record for record in records if record != lost]
+
+    def walk() -> None:
+        while not cursor.done:
+            cursor.take(read_page(left, cursor, records_a_page))
+
+    with pytest.raises(ProtocolError, match="lacks events"):
+        walk()
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_an_empty_page_in_the_middle_of_an_aggregate_is_a_protocol_error(backwards: bool) -> None:
+    records = aggregate_of([1, 1, 1, 1])
+    cursor = AggregateCursor("a", 1, None, backwards, None)
+    cursor.take(read_page(records, cursor, 2))
+    with pytest.raises(ProtocolError, match="lacks events"):
+        cursor.take(Page(None, True, b""))
+
+
+@pytest.mark.parametrize("following", [None, 4, 5])
+def test_a_log_page_that_does_not_advance_is_a_protocol_error(following: int | None) -> None:
+    cursor = LogCursor(5, None, None, None, None, None)
+    with pytest.raises(ProtocolError):
+        cursor.take(Page(following, False, b""))
+
+
+def test_arguments_beyond_their_limits_are_refused_before_anything_is_sent() -> None:
+    for arguments in (("", 1, None), ("a", 0, None), ("a", 1, -1), ("a", 2**63, None)):
+        with pytest.raises(InvalidArgument):
+            AggregateCursor(*arguments, False, None)
+    with pytest.raises(InvalidArgument):
+        AggregateCursor("a", 1, None, False, -1)
+    with pytest.raises(InvalidArgument):
+        LogCursor(-1, None, None, None, None, None)
+
+
+def test_types_are_a_collection_neither_one_string_nor_empty() -> None:
+    assert event_filter(None).types is None
+    assert event_filter({"A"}).types == {"A"}
+    assert event_filter(name for name in ("A", "B", "A")).types == {"A", "B"}
+    for wrong in ("OrderPlaced", b"OrderPlaced", [], (), 7, [""], [b"A"], ["\ud800"]):
+        with pytest.raises(InvalidArgument) as caught:
+            event_filter(wrong)  # type: ignore[arg-type] # on purpose
+        assert caught.value.fields["field"] == "types"

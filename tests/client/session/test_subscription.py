@@ -1,0 +1,104 @@
+"""Subscriptions: items in order, CaughtUp once, credit that neither runs out nor accumulates."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eventstore.client.session.subscription import Subscription
+from eventstore.errors import Overloaded, ProtocolError
+from eventstore.model import CaughtUp, Event, NewEvent
+from eventstore.protocol.answers import Failure, Ok, Page
+from eventstore.protocol.frames import LENGTH_BYTES
+from eventstore.protocol.request_codec import RequestDecoder
+from eventstore.protocol.requests import Subscribe
+from eventstore.records.event_filter import EventFilter, event_filter
+from tests.protocol.records import make_record
+
+
+def request_of(subscription: Subscription) -> Subscribe:
+    subscription.request_id = 1
+    _, request = RequestDecoder().decode(subscription.encode()[LENGTH_BYTES:])
+    assert isinstance(request, Subscribe)
+    return request
+
+
+def page(first: int, *types: str, at_end: bool = False) -> Page:
+    events = [NewEvent(name) for name in types]
+    return Page(first + len(types) - 1, at_end, make_record("a", f"c-{first}", events, sequence=first, first_version=first))
+
+
+def sequences(subscription: Subscription) -> list[int]:
+    return [item.sequence if isinstance(item, Event) else -item.sequence for item in subscription.take()]
+
+
+def test_items_come_in_order_and_caught_up_once() -> None:
+    subscription = Subscription(0, EventFilter())
+    for answer in (page(1, "A", "B"), page(3, "A", at_end=True), page(4, "A", at_end=True), page(5, "A"), Page(9, True, b"")):
+        subscription.receive(answer, 100)
+    assert [sequences(subscription) for _ in range(5)] == [[1, 2], [3, -3], [4], [5], []]
+    assert not subscription.ready
+
+
+def test_events_up_to_the_start_and_of_other_types_are_filtered_out() -> None:
+    subscription = Subscription(2, event_filter(["A"]))
+    subscription.receive(page(1, "A", "A", "A", "B", "A", at_end=True), 100)
+    items = subscription.take()
+    assert [item.sequence for item in items if isinstance(item, Event)] == [3, 5]
+    assert isinstance(items[-1], CaughtUp)
+
+
+def test_after_a_reconnect_nothing_is_delivered_twice() -> None:
+    subscription = Subscription(0, EventFilter())
+    subscription.receive(page(1, "A", "A"), 100)
+    assert request_of(subscription).after == 2
+    subscription.receive(page(2, "A", "A"), 100)
+    assert [sequences(subscription) for _ in range(2)] == [[1, 2], [3]]
+
+
+def test_grants_are_rare_and_return_the_bytes_taken() -> None:
+    subscription = Subscription(0, EventFilter(), window_bytes=1000)
+    due = []
+    for number in range(1, 11):
+        subscription.receive(page(number, "A"), 200)
+        subscription.take()
+        due.append(subscription.credit_due())
+    assert due == [0, 0, 600, 0, 0, 600, 0, 0, 600, 0]
+
+
+@given(st.lists(st.sampled_from(["send", "take", "lose"]), max_size=60), st.integers(1, 700))
+def test_credit_never_runs_out_while_nothing_waits_and_never_runs_away(steps: list[str], size: int) -> None:
+    window = 1000
+    subscription = Subscription(0, EventFilter(), window_bytes=window)
+    credit, waiting, sequence = request_of(subscription).credit, 0, 1
+    for step in steps:
+        if step == "send" and credit > 0:
+            subscription.receive(page(sequence, "A"), size)
+            credit, waiting, sequence = credit - size, waiting + size, sequence + 1
+        elif step == "take" and subscription.ready:
+            subscription.take()
+            credit, waiting = credit + subscription.credit_due(), waiting - size
+        elif step == "lose":
+            credit = request_of(subscription).credit
+        assert waiting < window + size
+        assert waiting or credit > 0, "the server may not send, and nothing is left to take"
+
+
+def test_events_that_arrived_before_an_error_are_delivered_first() -> None:
+    subscription = Subscription(0, EventFilter())
+    subscription.receive(page(1, "A"), 100)
+    assert subscription.receive(Failure(Overloaded("too many subscriptions")), 50)
+    assert sequences(subscription) == [1]
+    with pytest.raises(Overloaded):
+        subscription.take()
+    with pytest.raises(Overloaded):
+        subscription.take()
+
+
+@pytest.mark.parametrize("wrong", [Ok((1,)), Page(None, True, b""), Page(3, True, b"")])
+def test_an_answer_that_is_not_a_page_or_leads_back_is_a_protocol_error(wrong: Ok | Page) -> None:
+    subscription = Subscription(5, EventFilter())
+    assert subscription.receive(wrong, 10)
+    with pytest.raises(ProtocolError):
+        subscription.take()

@@ -1,0 +1,150 @@
+"""A domain in command mailboxes: changes, errors, and the class of an aggregate."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from typing import Any, cast
+
+import pytest
+import trio
+
+import eventstore as es
+import eventstore.domain as d
+from eventstore import flat
+from eventstore.domain.encoding.event_type import event_type
+from eventstore.domain.runtime import Change, Decided, DomainRuntime, ResidentAggregate
+from eventstore.domain.testing import stored
+from eventstore.errors import ShuttingDown
+from eventstore.model import Event
+from eventstore_mailbox import Unrestorable
+from tests.server.commands.tallies import Add, Added, Break, Raise, RenameBell, Renamed, Ring, Rung, Wait, app, gates
+
+
+def running(*pages: list[Event] | Exception, domain: d.Domain = app) -> DomainRuntime:
+    """Returns a runtime on a store that has these pages of one aggregate; an error in the list is raised."""
+
+    async def read(aggregate_id: str, from_version: int) -> AsyncGenerator[list[Event], None]:
+        for page in pages:
+            await trio.lowlevel.checkpoint()
+            if isinstance(page, Exception):
+                raise page
+            yield page
+
+    return DomainRuntime(domain, read)
+
+
+def decided(command: object, command_id: str = "c-1") -> Decided:
+    raw = d.encode_command(command)
+    handler, decoded = app.decode(raw.type, raw.payload, raw.aggregate_id)
+    return Decided(handler, decoded, command_id)
+
+
+def handle(domain: DomainRuntime, command: object, resident: ResidentAggregate) -> Change | None:
+    return cast("Change | None", domain.handle(decided(command), resident))
+
+
+async def test_a_change_is_a_commit_on_the_version_it_was_decided_on() -> None:
+    domain = running(stored(Added(1, 0), Added(2, 1), aggregate_id="a"))
+    resident = await domain.restore("a")
+    change = handle(domain, Add("a", 5), resident)
+    assert change == ("a", 2, "c-1", None, (flat.encode(event_type(Added).encode(Added(5, 3))), 1))
+    assert handle(domain, Add("a", 5), resident)[1] == 3  # type: ignore[index] # it is a change
+    assert handle(domain, Raise("a", 0), resident) is None
+
+
+async def test_a_new_aggregate_has_the_class_of_its_first_command() -> None:
+    domain = running()
+    resident = await domain.restore("a")
+    assert handle(domain, Ring("a"), resident)[:3] == ("a", 0, "c-1")  # type: ignore[index] # it is a change
+    with pytest.raises(es.InvalidArgument, match=r"'a' is a .*Bell, but .*add handles commands of a .*Tally"):
+        handle(domain, Add("a"), resident)
+    assert domain.unmodified(resident)
+
+
+@pytest.mark.parametrize("first", [Added(1, 0), Renamed("x")], ids=["of one class", "of two classes"])
+async def test_an_existing_aggregate_has_the_class_of_its_events(first: object) -> None:
+    domain = running(stored(first, Added(1, 1), aggregate_id="a"))
+    resident = await domain.restore("a")
+    with pytest.raises((es.InvalidArgument, es.UnknownEvent)):
+        handle(domain, Ring("a"), resident)
+    assert domain.unmodified(resident)
+    assert handle(domain, Add("a"), resident)[1] == 2  # type: ignore[index] # it is a change
+
+
+async def test_events_that_two_classes_apply_are_replayed_on_the_class_of_the_command() -> None:
+    domain = running(stored(Renamed("x"), Renamed("y"), aggregate_id="b"), [*stored(Rung(0), aggregate_id="b", version=3)])
+    resident = await domain.restore("b")
+    assert handle(domain, RenameBell("b", "z"), resident)[1] == 3  # type: ignore[index] # it is a change
+
+
+@pytest.mark.parametrize(
+    ("how", "error", "said"),
+    [
+        ("bug", es.HandlerFailed, "tallies.break_off raised ValueError: a bug"),
+        ("text that is none", es.Rejected, "^wrapped$"),
+        ("code that is none", es.HandlerFailed, "OddlyCoded: odd; its code is 'odd', not a number"),
+        ("a word of the server's own", es.HandlerFailed, "ShuttingDown: not for a handler to say"),
+        ("exit", SystemExit, "3"),
+    ],
+)
+async def test_a_handlers_error_is_made_sendable_and_the_aggregate_is_touched(
+    how: str, error: type[BaseException], said: str
+) -> None:
+    domain = running()
+    resident = await domain.restore("a")
+    with pytest.raises(error, match=said) as caught:
+        handle(domain, Break("a", how), resident)
+    assert not isinstance(caught.value, ShuttingDown)
+    assert not domain.unmodified(resident)
+
+
+async def test_an_error_of_the_domain_has_a_bounded_number_of_fields() -> None:
+    domain = running()
+    with pytest.raises(es.Rejected) as caught:
+        handle(domain, Break("a", "too many fields"), await domain.restore("a"))
+    assert caught.value.fields["reason"] == "rejected"
+    assert 8 < len(caught.value.fields) < 128
+
+
+async def test_an_async_handler_that_is_cancelled_leaves_an_aggregate_that_is_restored() -> None:
+    domain = running()
+    resident = await domain.restore("a")
+    gates.clear()
+    coroutine = cast("Coroutine[Any, Any, Change | None]", domain.handle(decided(Wait("a")), resident))
+    with trio.move_on_after(0):
+        await coroutine
+    assert not domain.unmodified(resident)
+    resident = await domain.restore("a")
+    gates["a"].set()
+    change = await cast("Coroutine[Any, Any, Change | None]", domain.handle(decided(Wait("a")), resident))
+    assert change is not None
+    assert change[:3] == ("a", 0, "c-1")
+    assert domain.unmodified(resident)
+    gates.clear()
+
+
+# -- restoring ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pages", "error"),
+    [
+        ([es.Corrupt("file", 7, "rot")], es.Corrupt),
+        ([es.ReadFailed("input/output error")], es.ReadFailed),
+        ([stored(Added(1, 0), aggregate_id="a", version=2)], es.InvalidArgument),
+        ([[Event(("a", 1, "Added", b"{}", None, "c", 0, 1, 0))]], es.PayloadInvalid),
+        ([stored(Added(1, 0), aggregate_id="a"), stored(Rung(0), aggregate_id="a", version=2)], es.UnknownEvent),
+    ],
+    ids=["corrupt", "unreadable", "a gap", "a payload that does not fit", "an event of another class"],
+)
+async def test_an_aggregate_that_cannot_be_restored_fails_the_command(pages: list[Any], error: type[Exception]) -> None:
+    with pytest.raises(Unrestorable) as caught:
+        await running(*pages).restore("a")
+    assert type(caught.value.error) is error
+
+
+@pytest.mark.parametrize("make", [es.ConnectionLost, es.Overloaded, ShuttingDown])
+async def test_an_unreachable_store_does_not_fail_the_command(make: Callable[[str], Exception]) -> None:
+    with pytest.raises(es.EventStoreError) as caught:
+        await running(stored(Added(1, 0), aggregate_id="a"), make("later")).restore("a")
+    assert caught.value.retriable

@@ -1,0 +1,255 @@
+"""Projections: declarations and folding."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+import eventstore as es
+import eventstore.domain as d
+from bank import Balances, Deposited, Opened
+from eventstore.domain.encoding import upcasting
+from eventstore.domain.projections.projection import event_for_key, keys_of
+from eventstore.domain.projections.projector import advance
+from eventstore.domain.testing import rows_of, stored
+from eventstore.model import Event
+
+
+class Minimal(d.Projection[int]):
+    name = "minimal"
+    columns: ClassVar = {"cents": int}
+
+    def initial(self) -> int:
+        return 0
+
+    @d.folds(Deposited)
+    def _(self, state: int, event: Deposited, happened: Event) -> int | None:
+        assert happened.type == "Deposited"
+        return None if event.cents == 0 else state + event.cents
+
+    def row(self, key: str, state: int) -> dict[str, object]:
+        return {"cents": state}
+
+
+class ByOwner(Minimal):
+    name = "by_owner"
+    types = ("Opened",)
+
+    def key(self, event: Event) -> str:
+        owner = event.json()["owner"]
+        return str(owner)
+
+    @d.folds(Opened)
+    def _(self, state: int, event: Opened) -> int:
+        return state + 1
+
+
+def test_the_wanted_types_are_those_of_the_folds_unless_declared() -> None:
+    assert Minimal().wanted_types == ("Deposited",)
+    assert ByOwner().wanted_types == ("Opened",)
+    assert sorted(Balances().wanted_types or ()) == ["Deposited", "Opened", "Received", "Sent", "TakenBack", "Withdrawn"]
+    assert Raw().wanted_types is None
+
+
+class Raw(d.Projection[Any]):
+    name = "raw"
+    columns: ClassVar = {"at": datetime}
+
+    def apply(self, state: Any, event: Event) -> Any:
+        return event.timestamp
+
+    def row(self, key: str, state: Any) -> dict[str, object]:
+        return {"at": datetime(2030, 1, 1)} if state < 0 else {"at": None}
+
+
+def test_a_wrapped_fold_is_called_with_the_parameters_it_takes() -> None:
+    def alone(self: object, state: int, event: Deposited) -> int:
+        return state + event.cents
+
+    def beside(self: object, state: int, event: Deposited, happened: Event) -> int:
+        return state + event.cents
+
+    def by_chance(self: object, state: int, event: Deposited, happened: Event | None = None) -> int:
+        return state + (event.cents if happened else 0)
+
+    for inner in (alone, beside, by_chance):
+        wrappers = [inner, functools.wraps(inner)(lambda *arguments, inner=inner: inner(*arguments))]
+        if inner is not alone:
+            hides = functools.wraps(inner)(lambda self, state, event, inner=inner: inner(self, state, event, Event))
+            wrappers.append(hides)
+        for fold in wrappers:
+            made = type(d.Projection)("Made", (Minimal,), {"fold": d.folds(Deposited)(fold)})
+            assert rows_of(made(), stored(Deposited(2), Deposited(3))) == {"aggregate-1": {"cents": 5}}
+
+
+def test_a_fold_may_take_the_stored_event_as_well() -> None:
+    assert rows_of(Minimal(), stored(Deposited(2), Deposited(3))) == {"aggregate-1": {"cents": 5}}
+    assert rows_of(Minimal(), stored(Deposited(2), Deposited(0))) == {}
+    assert rows_of(Minimal(), stored(Deposited(2), Deposited(0), Deposited(3))) == {"aggregate-1": {"cents": 3}}
+
+
+def test_the_key_may_be_another_than_the_aggregate() -> None:
+    events = [*stored(Opened("Ada"), aggregate_id="a"), *stored(Opened("Ada"), aggregate_id="b"), *stored(Opened("Bea"))]
+    assert rows_of(ByOwner(), events) == {"Ada": {"cents": 2}, "Bea": {"cents": 1}}
+
+
+def test_fold_updates_states_by_key() -> None:
+    states: dict[str, int | None] = {"acc-1": 10}
+    d.fold(Minimal(), states, stored(Deposited(1), aggregate_id="acc-1") + stored(Deposited(2), aggregate_id="acc-2"))
+    assert states == {"acc-1": 11, "acc-2": 2}
+
+
+@dataclass(frozen=True)
+class Crash:
+    pass
+
+
+class Crashing(Minimal):
+    name = "crashing"
+
+    @d.folds(Crash)
+    def _(self, state: int, event: Crash) -> int:
+        raise KeyError("nothing")
+
+
+def test_a_projection_that_raises_is_named_with_its_event() -> None:
+    with pytest.raises(es.ProjectionFailed, match="KeyError: 'nothing'") as caught:
+        d.fold(Crashing(), {}, stored(Deposited(1), Crash(), aggregate_id="acc-1", sequence=40))
+    assert caught.value.fields == {
+        "projection": "crashing", "aggregate_id": "acc-1", "version": 2, "sequence": 41, "error": "KeyError",
+    }  # fmt: skip
+
+
+def test_an_event_that_does_not_match_its_class_is_named() -> None:
+    bad = tuple.__new__(Event, ("acc-1", 1, "Deposited", b'{"cents":"x"}', None, "c", 0, 1, 1))
+    with pytest.raises(es.ProjectionFailed, match="field cents is 'x'"):
+        d.fold(Minimal(), {}, [bad])
+
+
+class BadKey(Minimal):
+    name = "bad_key"
+
+    def key(self, event: Event) -> str:
+        return ""
+
+
+def test_a_key_has_limits() -> None:
+    with pytest.raises(es.ProjectionFailed, match="key has 0 bytes"):
+        d.fold(BadKey(), {}, stored(Deposited(1)))
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [({"cents": "1"}, "column 'cents' is '1'"), ({"cents": True}, "column 'cents'"), ({}, "row returned the columns"),
+     ({"cents": 1, "more": 1}, "row returned the columns"), ({"cents": 2**63}, "64 bits")],
+)  # fmt: skip
+def test_a_row_must_be_as_declared(row: dict[str, object], why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Minimal, "row", lambda self, key, state: row)
+    with pytest.raises(TypeError, match=why):
+        Minimal().checked_row("k", 1)
+
+
+def test_a_time_in_a_row_needs_a_zone() -> None:
+    with pytest.raises(TypeError, match="no time zone"):
+        Raw().checked_row("k", -1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"name": "Minimal"}, "its name is 'Minimal'"), ({"name": "x" * 64}, "its name"), ({"name": 'a"b'}, "its name"),
+        ({"name": None}, "its name"), ({"name": "eventstore_checkpoints"}, "is the name of the checkpoint table"),
+        ({"columns": {}}, "declares no columns"), ({"columns": None}, "declares no columns"),
+        ({"columns": {"Cents": int}}, "column 'Cents'"), ({"columns": {"key": str}}, "column 'key'"),
+        ({"columns": {"state": str}}, "column 'state'"), ({"columns": {"cents": list}}, "column cents has type"),
+        ({"row": d.Projection.row}, "has no method row"), ({"types": "Opened"}, "must be a tuple of names"),
+    ],
+)  # fmt: skip
+def test_a_declaration_that_cannot_work_is_refused(changes: dict[str, object], why: str) -> None:
+    with pytest.raises(es.DomainRefused, match=why):
+        type(Minimal)("Changed", (Minimal,), changes)()
+
+
+def test_a_state_is_json_or_a_dataclass() -> None:
+    balances = Balances()
+    state = balances.initial()
+    assert balances.decode_state(balances.encode_state(state)) == state
+    assert balances.encode_state(state) == '{"owner":"","cents":0,"movements":0}'
+    assert Minimal().decode_state(Minimal().encode_state(5)) == 5
+    with pytest.raises(es.PayloadInvalid, match="projection 'balances': state 'Balance' does not match"):
+        balances.decode_state('{"owner":7}')
+
+
+@d.event("Filed", version=2)
+@dataclass(frozen=True)
+class Filed:
+    drawer: str
+    folder: str = "new"
+
+
+class ByDrawer(d.Projection[int]):
+    name = "by_drawer"
+    columns: ClassVar = {"count": int}
+
+    def key(self, event: Event) -> str:
+        fields = event.json()
+        assert d.event_type(Filed).decode(event) == Filed(**fields), "it can be decoded again"
+        return f"{fields['drawer']}/{fields['folder']}"
+
+    def initial(self) -> int:
+        return 0
+
+    @d.folds(Filed)
+    def _(self, state: int, event: Filed) -> int:
+        return state + 1
+
+    def row(self, key: str, state: int) -> dict[str, object]:
+        return {"count": state}
+
+
+@pytest.fixture
+def filed(monkeypatch: pytest.MonkeyPatch) -> list[Event]:
+    """The same event in version 1, without and with other metadata, and in version 2, without and with a field added later."""
+    monkeypatch.setattr(upcasting, "_steps", {})
+    d.upcast("Filed", version=1)(lambda old: {"drawer": old["place"]})
+    rows = [
+        (b'{"place":"a"}', None, 1),
+        (b'{"place":"a"}', b'{"by":"Ada"}', 3),
+        (b'{"drawer":"a"}', b'{"schema":2}', 3),
+        (b'{"drawer":"a","folder":"old"}', b'{"schema":2,"by":"Ada"}', 3),
+    ]
+    return [
+        tuple.__new__(Event, (f"f-{number}", 1, "Filed", data, metadata, "c", 0, number, format_))
+        for number, (data, metadata, format_) in enumerate(rows, 1)
+    ]
+
+
+def test_key_sees_the_payload_that_the_folds_see(filed: list[Event], tmp_path: Path) -> None:
+    assert rows_of(ByDrawer(), filed) == {"a/new": {"count": 3}, "a/old": {"count": 1}}
+    target = d.SQLiteTarget(tmp_path / "read.db")
+    target.open(ByDrawer(), begins=True, store=b"1" * 16)
+    advance(ByDrawer(), target, filed, 0, 4)
+    assert target.read(["a/new", "a/old"]) == {"a/new": "3", "a/old": "1"}
+    target.close()
+
+
+def test_key_keeps_the_rest_of_the_metadata(filed: list[Event]) -> None:
+    assert [event_for_key(ByDrawer(), event).metadata_json() for event in filed] == [
+        {"schema": 2}, {"by": "Ada", "schema": 2}, {"schema": 2}, {"schema": 2, "by": "Ada"},
+    ]  # fmt: skip
+
+
+def test_key_sees_an_event_without_a_fold_as_it_is_stored(filed: list[Event]) -> None:
+    assert [event_for_key(Raw(), event) for event in filed] == filed
+
+
+def test_an_event_that_cannot_be_upcast_for_its_key_is_named(filed: list[Event]) -> None:
+    d.upcast("Filed", version=2)(lambda old: old)
+    newer = tuple.__new__(Event, ("f-9", 1, "Filed", b"{}", b'{"schema":3}', "c", 0, 9, 3))
+    with pytest.raises(es.ProjectionFailed, match="failed at sequence 9, aggregate 'f-9', version 1, type 'Filed'"):
+        keys_of(ByDrawer(), [newer])

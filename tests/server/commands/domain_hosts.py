@@ -1,0 +1,99 @@
+"""One interface for the two places where a domain can run: in the server of the store, or in a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import eventstore as es
+from eventstore.client.blocking.store import BlockingStore
+from tests.server.commands.worker_thread import WorkerThread
+from tests.server_thread import ServerThread
+
+KINDS = ("serve", "work")
+STORE_SETTINGS = {"file_size_bytes", "preallocate_bytes", "waiting_bytes_max"}
+Result = TypeVar("Result")
+
+
+class DomainHost:
+    """`address` takes commands, `store_address` all other requests; the same if the server runs the domain."""
+
+    def __init__(
+        self,
+        kind: str,
+        folder: Path,
+        domain: str = "tests.server.commands.tallies:app",
+        checkpoint: Path | None = None,
+        **settings: Any,
+    ) -> None:
+        self.kind = kind
+        self._stack = ExitStack()
+        if kind == "serve":
+            self.store = self._stack.enter_context(ServerThread(folder / "data", domain=domain, **settings))
+            self.worker = None
+        else:
+            stores = {name: value for name, value in settings.items() if name in STORE_SETTINGS}
+            others = {name: value for name, value in settings.items() if name not in STORE_SETTINGS}
+            self.store = self._stack.enter_context(ServerThread(folder / "data", **stores))
+            self.worker = self._stack.enter_context(WorkerThread(self.store.address, checkpoint, domain=domain, **others))
+
+    @property
+    def _running(self) -> ServerThread | WorkerThread:
+        return self.store if self.worker is None else self.worker
+
+    @property
+    def address(self) -> str:
+        return self._running.address
+
+    @property
+    def port(self) -> int:
+        return self._running.port
+
+    @property
+    def http(self) -> str:
+        """The address of `/health`."""
+        return self._running.http
+
+    @property
+    def store_address(self) -> str:
+        return self.store.address
+
+    def connect(self) -> BlockingStore:
+        """A client for commands."""
+        return es.blocking.connect(self.address)
+
+    def ask(self, question: Callable[[], Result]) -> Result:
+        """Returns the result of `question`, called in the thread that runs the domain."""
+        return self._running.ask(lambda _: question())
+
+    def begin_to_stop(self) -> None:
+        """Begins to stop the server or worker that runs the domain."""
+        self._running.begin_to_stop()
+
+    def start_again(self) -> None:
+        """Starts it again at the same address, after it has ended."""
+        self._running.join()
+        self._running.start()
+
+    def restart(self) -> None:
+        """Makes it drop all aggregates in memory."""
+        self.begin_to_stop()
+        self.start_again()
+
+    def events(self, aggregate_id: str) -> list[es.Event]:
+        with es.blocking.connect(self.store_address) as store:
+            return list(store.read(aggregate_id))
+
+    def stats(self) -> dict[str, Any]:
+        """Returns its stats."""
+        with self.connect() as store:
+            return store.stats()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stack.close()

@@ -1,0 +1,144 @@
+"""A worker whose store cannot be reached: commands wait, none is lost or answered wrongly, and all are finished later."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+import eventstore as es
+import eventstore.domain as d
+from eventstore.domain.runtime import Decided, DomainRuntime
+from eventstore.model import Unchanged
+from eventstore.server.mailbox_wiring import ServerEntry, ServerMailboxes, StoreAccess, make_mailboxes
+from eventstore.server.remote_access import remote_access
+from eventstore.server.requests.command_replies import outcome_of
+from eventstore_mailbox import Options
+from tests.server.commands.tallies import Add, AddBelow, Raise, app
+from tests.server.commands.test_commands import amounts
+from tests.server.commands.worker_thread import WorkerThread
+from tests.server.conftest import Serve
+from tests.server_thread import ServerThread
+from tests.waiting import DEADLINE_SECONDS, eventually
+
+
+class Domain:
+    """The bank's mailboxes in this process, on a client that fails at once if its server is gone."""
+
+    def __init__(self, mailboxes: ServerMailboxes, access: StoreAccess) -> None:
+        self.mailboxes = mailboxes
+        self.access = access
+
+    async def send(self, command: object, command_id: str) -> es.Committed | Unchanged | es.EventStoreError:
+        raw = d.encode_command(command)
+        handler, decoded = app.decode(raw.type, raw.payload, raw.aggregate_id)
+        entry = ServerEntry(raw.aggregate_id, command_id, Decided(handler, decoded, command_id))
+        return await outcome_of(await self.mailboxes.execute(entry), self.access)
+
+
+@asynccontextmanager
+async def embedded(server: ServerThread) -> AsyncIterator[Domain]:
+    with trio.fail_after(DEADLINE_SECONDS):
+        async with es.connect(server.address, reconnect_timeout=0.0) as store, trio.open_nursery() as nursery:
+            access = remote_access(store, nursery, lambda error: None)
+            runtime = DomainRuntime(app, access.read_events)
+            options = Options(mailboxes=2, backoff_first_s=0.001, backoff_max_s=0.02)
+            mailboxes = make_mailboxes(runtime, access, options, lambda entries: None)
+            await nursery.start(mailboxes.run)
+            yield Domain(mailboxes, access)
+            assert mailboxes.depth == 0
+            nursery.cancel_scope.cancel()
+
+
+async def test_commands_wait_for_an_unreachable_store_and_are_finished_when_it_is_back(serve: Serve) -> None:
+    server = serve()
+    async with embedded(server) as domain:
+        told: dict[str, object] = {}
+
+        async def send(command: object, command_id: str) -> None:
+            told[command_id] = await domain.send(command, command_id)
+
+        async def has_failed() -> bool:
+            stats = domain.mailboxes.stats()
+            return stats.persist_failures > 2 and stats.restore_failures > 2
+
+        async def all_wait() -> bool:
+            return domain.mailboxes.depth == 4
+
+        await send(Add("warm", 5), "c-0")
+        await trio.to_thread.run_sync(server.stop)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send, Add("warm"), "c-1")  # its events cannot be stored
+            nursery.start_soon(send, Add("cold"), "c-2")  # its aggregate cannot be restored
+            await eventually(has_failed, "the store is missed")
+            nursery.start_soon(send, AddBelow("warm", 9, 10), "c-3")  # refused after a command that is not stored
+            nursery.start_soon(send, AddBelow("warm-too", 9, 5), "c-4")
+            await eventually(all_wait, "all four wait")
+            assert set(told) == {"c-0"}
+            await trio.to_thread.run_sync(server.start)
+    with es.blocking.connect(server.address) as store:
+        assert amounts(list(store.read("warm"))) == [5, 1]
+        assert amounts(list(store.read("cold"))) == [1]
+    assert [type(told[f"c-{number}"]) for number in range(5)] == [es.Committed] * 3 + [es.Rejected] * 2
+
+
+async def test_a_refusal_waits_for_the_store_which_may_have_the_command_already(serve: Serve) -> None:
+    server = serve()
+    async with embedded(server) as domain:
+        told: dict[str, object] = {}
+
+        async def send(command: object, command_id: str) -> None:
+            told[command_id] = await domain.send(command, command_id)
+
+        async def has_failed() -> bool:
+            return domain.mailboxes.stats().restore_failures > 2
+
+        first = await domain.send(AddBelow("a", 9, 10), "c-1")
+        assert isinstance(first, es.Committed)
+        await trio.to_thread.run_sync(server.stop)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send, AddBelow("a", 9, 10), "c-1")
+            nursery.start_soon(send, AddBelow("a", 9, 10), "c-2")
+            nursery.start_soon(send, Raise("a", 5), "c-3")
+            await eventually(has_failed, "the store is asked whether it has the command")
+            assert told == {}
+            await trio.to_thread.run_sync(server.start)
+    assert told["c-1"] == first._replace(duplicate=True)
+    assert type(told["c-2"]) is es.Rejected
+    assert told["c-3"] == Unchanged("a")
+
+
+async def test_the_lookup_of_a_command_is_retried_until_the_store_answers(serve: Serve) -> None:
+    server = serve()
+    async with embedded(server) as domain:
+        first = await domain.send(Add("a"), "c-1")
+        assert isinstance(first, es.Committed)
+        await trio.to_thread.run_sync(server.stop)
+        found: list[es.Committed | es.EventStoreError | None] = []
+        domain.access.find_command("a", "c-1", found.append)
+
+        async def is_found() -> bool:
+            return bool(found)
+
+        await trio.to_thread.run_sync(server.start)
+        await eventually(is_found, "the store answers")
+    assert found == [first._replace(duplicate=True)]
+
+
+def test_a_worker_ends_with_an_error_when_another_store_answers_at_its_address(serve: Serve, tmp_path: Path) -> None:
+    server = serve(tmp_path / "one")
+    worker = WorkerThread(server.address, domain="tests.server.commands.tallies:app", stop_timeout_s=1.0)
+    worker.start()
+    with es.blocking.connect(worker.address, reconnect_timeout=0.0) as store:
+        store.send(Add("a"))
+        address = server.address.removeprefix("tcp://")
+        server.stop()
+        serve(tmp_path / "two", listen=address)
+        with pytest.raises(es.EventStoreError):
+            store.send(Add("a"))
+    with pytest.raises(BaseExceptionGroup) as ended:
+        worker.join()
+    assert ended.group_contains(es.ConnectionLost, match=r"another store answers at this address")

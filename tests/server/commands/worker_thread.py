@@ -1,0 +1,22 @@
+"""A real worker in a thread of the tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import trio
+
+from eventstore.server.worker import Worker, work
+from eventstore.settings.server import ServerSettings
+from tests.service_thread import ServiceThread
+
+
+class WorkerThread(ServiceThread[Worker]):
+    """Runs a worker on the store at `store_address`."""
+
+    def __init__(self, store_address: str, checkpoint: Path | None = None, **settings: Any) -> None:
+        async def begin(nursery: trio.Nursery, given: ServerSettings) -> Worker:
+            return cast("Worker", await nursery.start(work, given, store_address, checkpoint))
+
+        super().__init__(begin, settings)

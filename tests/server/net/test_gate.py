@@ -1,0 +1,164 @@
+"""A failure while serving a client closes its connection and affects no other."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+import trio
+import trio.testing
+
+from eventstore.protocol import encode_ok
+from eventstore.protocol.frames import LENGTH
+from eventstore.protocol.requests import Ping, Read, Version
+from eventstore.server.net.connection import Connection, GateLimits
+from eventstore.server.net.gate import Gate
+from tests.server.conftest import Serve
+from tests.server.raw import Ok, Page, RawClient, append_frame, commit
+
+LIMITS = GateLimits(10, 10, 1 << 20, 1 << 28, 1 << 28, 10, 10, 10, 10)
+
+
+class NeverFull:
+    full = False
+    writing = False
+
+    async def wait_for_room(self) -> None:
+        """There is always room."""
+
+
+@asynccontextmanager
+async def echoing() -> AsyncIterator[tuple[Gate, int]]:
+    """A gate that answers each payload by its length; one that is b"bang" makes it fail."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+
+    def handle(connection: Connection, payload: bytes) -> None:
+        if payload == b"bang":
+            raise ZeroDivisionError("a bug")
+        gate.send(connection, encode_ok(len(payload)))
+
+    gate = Gate(listener, LIMITS)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(gate.run, handle, lambda: None, NeverFull())
+        yield gate, port
+        nursery.cancel_scope.cancel()
+
+
+async def ask(client: trio.SocketStream, payload: bytes) -> bytes:
+    await client.send_all(LENGTH.pack(len(payload)) + payload)
+    return bytes(await client.receive_some())
+
+
+async def test_a_handler_that_fails_closes_only_its_own_connection(caplog: pytest.LogCaptureFixture) -> None:
+    async with echoing() as (gate, port):
+        first, second = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(2)]
+        assert await ask(first, b"abc") == await ask(second, b"abc") == encode_ok(3)
+        assert await ask(first, b"bang") == b""
+        assert await ask(second, b"abcd") == encode_ok(4)
+        assert len(gate.connections) == 1
+        third = await trio.open_tcp_stream("127.0.0.1", port)
+        assert await ask(third, b"a") == encode_ok(1)
+        for stream in (first, second, third):
+            await stream.aclose()
+    assert "serving a client failed; its connection is closed" in caplog.text
+    assert "ZeroDivisionError: a bug" in caplog.text
+
+
+async def test_the_gate_tracks_connections_with_incomplete_requests() -> None:
+    async with echoing() as (gate, port):
+        whole, part, gone = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(3)]
+        assert await ask(whole, b"abc") == encode_ok(3)
+        for stream in (part, gone):
+            await stream.send_all(LENGTH.pack(4) + b"ab")
+        while len(gate.holding) < 2:
+            await trio.lowlevel.checkpoint()
+        assert [connection.held_bytes for connection in gate.holding] == [LENGTH.size + 2] * 2
+        await gone.aclose()
+        while len(gate.connections) > 2:
+            await trio.lowlevel.checkpoint()
+        assert len(gate.holding) == 1
+        await part.send_all(b"cd")
+        assert bytes(await part.receive_some()) == encode_ok(4)
+        assert not gate.holding
+        for stream in (whole, part):
+            await stream.aclose()
+
+
+@asynccontextmanager
+async def owing() -> AsyncIterator[tuple[Gate, int]]:
+    """A gate with timeouts that owes the answer to each b"later"; a connection may be owed one answer."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+
+    def handle(connection: Connection, payload: bytes) -> None:
+        connection.greeted = True
+        if payload == b"later":
+            gate.owe(connection)
+        else:
+            gate.send(connection, encode_ok(len(payload)))
+
+    gate = Gate(listener, replace(LIMITS, requests_max=1, frame_timeout_s=5))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(gate.run, handle, lambda: None, NeverFull())
+        nursery.start_soon(gate.run_timeouts)
+        yield gate, port
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_frame_is_not_late_while_the_server_does_not_read_it(mock_clock: trio.testing.MockClock) -> None:
+    async with owing() as (gate, port), await trio.open_tcp_stream("127.0.0.1", port) as client:
+        await client.send_all(LENGTH.pack(5) + b"later" + LENGTH.pack(3) + b"a")
+        while not any(connection.frame_since is not None for connection in gate.connections):
+            await trio.lowlevel.checkpoint()
+        (connection,) = gate.connections
+        for _ in range(3):
+            mock_clock.jump(6)
+            await trio.testing.wait_all_tasks_blocked()
+        assert not connection.closed
+        gate.answer(connection, encode_ok(1))
+        gate.flush()
+        assert bytes(await client.receive_some()) == encode_ok(1)
+        mock_clock.jump(4)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not connection.closed
+        mock_clock.jump(2)
+        assert bytes(await client.receive_some()) == b"", "now the client is late"
+        assert connection.closed
+
+
+def test_a_damaged_file_fails_only_reads_of_its_events(serve: Serve) -> None:
+    server = serve()
+    with RawClient(server.port) as other, RawClient(server.port) as client:
+        for name in ("a", "b", "c"):
+            client.send(append_frame(5, commit(name, "c-1", name.encode() * 100)))
+            client.answer()
+        (file,) = (server.data / "events").glob("*.events")
+        raw = file.read_bytes()
+        place = raw.index(b"b" * 100)
+        with open(file, "r+b") as damaged:
+            damaged.seek(place)
+            damaged.write(b"x")
+        request_id, error = (client.send_request(Read("b")), client.error()[1])
+        assert request_id
+        assert type(error).__name__ == "Corrupt"
+        assert error.fields["file"] == str(file)
+        for name in ("a", "c"):
+            assert isinstance(client.ask(Read(name)), Page)
+            assert isinstance(other.ask(Read(name)), Page)
+        assert other.ask(Version("b")) == Ok((1,))
+        assert client.ask(Ping()) == Ok()
+
+
+async def test_http_sent_to_the_port_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    async with echoing() as (_, port):
+        for _ in range(3):
+            async with await trio.open_tcp_stream("127.0.0.1", port) as client:
+                await client.send_all(b"GET /health HTTP/1.1\r\n\r\n")
+                async for _ in client:
+                    pass
+    (said,) = caplog.records
+    assert said.getMessage().startswith("closing a connection (no hello): the peer speaks HTTP, which is not")

@@ -1,0 +1,83 @@
+"""A server that publishes its events, as operators see it, and with a topic that is changed meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import eventstore as es
+from eventstore import blocking
+from eventstore.server.outbox.local_outbox import CHECKPOINT
+from tests.cli.processes import refused
+from tests.server.outbox.test_outbox_killed import TOPIC, caught_up, check, published
+from tests.server_process import ServerProcess
+from tests.waiting import wait_until
+
+
+def append(store: blocking.BlockingStore, count: int, name: str) -> None:
+    events = [es.NewEvent("Happened", {"by": name})]
+    store.append_many([es.Commit(f"a-{number % 5}", events, es.ANY, f"{name}-{number}") for number in range(count)])
+
+
+def test_every_event_is_published_to_a_topic_created_with_the_default_number_of_queues(tmp_path: Path) -> None:
+    with (
+        ServerProcess(tmp_path / "data", publish=TOPIC, broker_default_queues=3) as server,
+        blocking.connect(server.address) as store,
+    ):
+        append(store, 3_000, "first")
+        wait_until(lambda: caught_up(store), "everything is published")
+        assert len(store.broker.queues(TOPIC)) == 3
+        assert check(store, published(store)) == 0
+        stats = store.stats()
+        assert (stats["events_published"], stats["publish_backlog"], stats["publish_failures"]) == (3_000, 0, 0)
+        wait_until((tmp_path / "data" / CHECKPOINT).exists, "the checkpoint is written")
+        assert server.terminate() == 0
+
+
+def test_a_deleted_topic_is_published_again_even_without_new_events(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data", publish=TOPIC) as server, blocking.connect(server.address) as store:
+        append(store, 500, "first")
+        wait_until(lambda: caught_up(store), "everything is published")
+        store.broker.delete_topic(TOPIC)
+        wait_until(lambda: store.stats()["events_published"] == 1_000, "it is published again")
+        assert check(store, published(store)) == 0
+        append(store, 500, "second")
+        wait_until(lambda: store.stats()["events_published"] == 1_500, "and later events")
+        assert check(store, published(store)) == 0
+
+
+def test_after_an_orderly_stop_nothing_is_published_twice(tmp_path: Path) -> None:
+    for life in range(3):
+        with ServerProcess(tmp_path / "data", publish=TOPIC) as server:
+            with blocking.connect(server.address) as store:
+                append(store, 700, f"life-{life}")
+            assert server.terminate() == 0
+    with ServerProcess(tmp_path / "data", publish=TOPIC) as server, blocking.connect(server.address) as store:
+        wait_until(lambda: caught_up(store), "everything is published")
+        assert check(store, published(store)) == 0
+
+
+def test_an_existing_store_is_published_from_its_first_event(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data", sort=True, file_size_bytes=65_536, preallocate_bytes=4_096) as server:
+        with blocking.connect(server.address) as store:
+            append(store, 3_000, "before")
+            wait_until(lambda: store.stats()["sorted_files"], "files are sorted")
+        assert server.terminate() == 0
+    with ServerProcess(tmp_path / "data", publish=TOPIC) as server, blocking.connect(server.address) as store:
+        wait_until(lambda: store.stats()["published_sequence"] == 3_000, "everything is published")
+        assert check(store, published(store)) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--publish", "../x"), "publish is '../x'; allowed are"),
+        (("--publish", "dead:x"), "publish is 'dead:x'; allowed are"),
+        (("--publish", "events", "--set", "broker=false"), "but broker is false"),
+    ],
+)
+def test_an_invalid_topic_is_refused_before_the_folder_is_created(tmp_path: Path, options: tuple[str, ...], told: str) -> None:
+    data = tmp_path / "data"
+    assert told in refused("serve", "--data", data, "--listen", "127.0.0.1:0", *options, code=2)
+    assert not data.exists()

@@ -1,0 +1,107 @@
+"""An outbox in a separate process, between two servers; each of the three is killed while it publishes."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+import eventstore as es
+from eventstore import blocking
+from eventstore.server.outbox.relay import relay
+from tests.server.outbox.test_outbox_killed import TOPIC, check, published
+from tests.server_process import ServerProcess
+from tests.waiting import DEADLINE_SECONDS, wait_until
+
+PROGRAM = (sys.executable, "-m", "eventstore", "publish")
+
+
+def append(address: str, commits: int, name: str) -> None:
+    with blocking.connect(address) as store:
+        events = [es.NewEvent("Happened", {"by": name})] * 2
+        store.append_many([es.Commit(f"a-{number % 5}", events, es.ANY, f"{name}-{number}") for number in range(commits)])
+
+
+def relayed(source: ServerProcess, target: ServerProcess, checkpoint: Path | None = None) -> int:
+    async def run() -> int:
+        with trio.fail_after(DEADLINE_SECONDS):
+            return await relay(source.address, target.address, TOPIC, checkpoint, until_caught_up=True)
+
+    return trio.run(run)
+
+
+def test_relay_publishes_all_events_first_and_only_new_ones_the_next_time(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "a") as source, ServerProcess(tmp_path / "b") as target:
+        append(source.address, 300, "first")
+        assert relayed(source, target) == 600
+        append(source.address, 20, "second")
+        assert relayed(source, target) == 40
+        assert relayed(source, target) == 0
+        with blocking.connect(source.address) as events, blocking.connect(target.address) as broker:
+            assert check(events, published(broker)) == 0
+            broker.broker.delete_topic(TOPIC)
+        assert relayed(source, target, tmp_path / "checkpoint.json") == 640
+        assert (tmp_path / "checkpoint.json").exists()
+        assert relayed(source, target, tmp_path / "checkpoint.json") == 0
+
+
+def test_the_largest_event_passes(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "a") as source, ServerProcess(tmp_path / "b") as target:
+        with blocking.connect(source.address) as store:
+            for number in range(3):
+                store.append("large", [es.NewEvent("Happened", bytes(4 * 1024 * 1024))], number)
+        assert relayed(source, target) == 3
+
+
+@pytest.mark.heavy
+def test_no_event_is_left_out_if_any_of_the_processes_is_killed(tmp_path: Path) -> None:
+    rng = random.Random("relay")
+    source, target = ServerProcess(tmp_path / "a"), ServerProcess(tmp_path / "b")
+    try:
+        for life in range(6):
+            victim = ("source", "target", "relay")[life % 3]
+            append(source.address, 400, f"before-{life}")
+            options = ["--from", source.address, "--to", target.address, "--topic", TOPIC]
+            with open(tmp_path / f"{life}.log", "wb") as log:
+                process = subprocess.Popen([*PROGRAM, *options], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            try:
+                with blocking.connect(target.address) as broker:
+                    goal = life * 1_000 + rng.randint(1, 800)
+                    wait_until(lambda broker=broker, goal=goal: _count(broker) >= goal, "some are published")  # type: ignore[misc]
+                append(source.address, 100, f"after-{life}")
+                if victim == "relay":
+                    process.kill()
+                elif victim == "source":
+                    source.kill()
+                    source = ServerProcess(tmp_path / "a", listen=_listen(source))
+                else:
+                    target.kill()
+                    target = ServerProcess(tmp_path / "b", listen=_listen(target))
+                if victim != "relay":
+                    with blocking.connect(target.address) as broker:
+                        total = (life + 1) * 1_000
+                        wait_until(lambda broker=broker, total=total: _count(broker) >= total, "all are published")  # type: ignore[misc]
+            finally:
+                process.kill()
+                process.wait(DEADLINE_SECONDS)
+        relayed(source, target)
+        with blocking.connect(source.address) as events, blocking.connect(target.address) as broker:
+            assert check(events, published(broker)) <= 64 * 2, "no more than was in flight when the relay was killed"
+    finally:
+        source.kill()
+        target.kill()
+
+
+def _listen(server: ServerProcess) -> str:
+    return server.address.removeprefix("tcp://")
+
+
+def _count(broker: blocking.BlockingStore) -> int:
+    try:
+        return sum(queue.end for queue in broker.broker.queues(TOPIC))
+    except es.UnknownTopic:
+        return 0

@@ -1,0 +1,129 @@
+"""`eventstore-spark export`: every event once, however often it is run or interrupted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from eventstore.errors import FolderRefused
+from eventstore.model import DATA_IS_JSON
+from pyspark_eventstore.jobs import export as exporting
+from pyspark_eventstore.jobs.export import export_once
+from tests.spark.made import MadeStore, commits, three_states
+
+
+def exported(spark: SparkSession, folder: Path) -> list[tuple[object, ...]]:
+    rows = spark.read.parquet(str(folder)).orderBy("shard", "sequence").collect()
+    return [
+        (row.aggregate_id, row.version, row.sequence, row.type, row.data and bytes(row.data), row.data_json, row.command_id)
+        for row in rows
+    ]
+
+
+def wanted(*stores: MadeStore) -> list[tuple[object, ...]]:
+    rows: list[tuple[object, ...]] = []
+    for store in sorted(stores, key=lambda store: str(store.path)):
+        for e in store.events():
+            data, text = (None, e.data.decode()) if is_json(e[8]) else (e.data, None)
+            rows.append((e.aggregate_id, e.version, e.sequence, e.type, data, text, e.command_id))
+    return rows
+
+
+def is_json(format_: int) -> bool:
+    return bool(format_ & DATA_IS_JSON)
+
+
+@pytest.mark.heavy
+def test_runs_add_up_to_every_event_once(spark: SparkSession, tmp_path: Path) -> None:
+    first, out = three_states(tmp_path / "shard-0", count=200), tmp_path / "out"
+    paths = [str(tmp_path / "shard-*")]
+    run = export_once(spark, paths, str(out))
+    assert run is not None
+    told = f"run 1: {len(first.events())} events to {out}/run=000001 in 0.5 s"
+    assert (run.events, run.told(str(out), 0.5)) == (first.sequence, told)
+    assert export_once(spark, paths, str(out)) is None  # nothing new
+    second = three_states(tmp_path / "shard-1", count=200)
+    first.append_all(commits(30, first=1_000))
+    first.sort()
+    export_once(spark, paths, str(out))
+    rows = exported(spark, out)
+    assert sorted(map(repr, rows)) == sorted(map(repr, wanted(first, second)))
+    assert {path.name for path in out.iterdir() if path.is_dir()} == {"_eventstore", "run=000001", "run=000002"}
+    assert {path.name for path in (out / "run=000001").iterdir()} >= {"date=2023-11-14"}
+    first.close()
+    second.close()
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("step", ["planned", "writing", "written", "renamed"])
+def test_a_run_that_was_interrupted_is_done_again(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    from pyspark_eventstore.jobs.target_folder import TargetFolder
+
+    store, out = three_states(tmp_path / "shard", count=200), tmp_path / "out"
+    write, rename, note = exporting._write, TargetFolder.rename, TargetFolder.write
+
+    class Stopped(Exception):
+        """The process ends here."""
+
+    def stop_write(events: object, run: object, path: str) -> None:
+        if step == "writing":
+            folder = Path(path.removeprefix("file:"))
+            folder.mkdir(parents=True)
+            (folder / "part-half.parquet").write_bytes(b"half")
+            raise Stopped
+        if step == "planned":
+            raise Stopped
+        write(events, run, path)  # type: ignore[arg-type]
+
+    def stop_rename(self: TargetFolder, name: str, to: str) -> None:
+        if step == "written" and to.startswith("run="):
+            raise Stopped
+        rename(self, name, to)
+
+    def stop_note(self: TargetFolder, name: str, document: dict[str, object]) -> None:
+        if step == "renamed" and name.endswith(".done"):
+            raise Stopped
+        note(self, name, document)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(exporting, "_write", stop_write)
+        patch.setattr(TargetFolder, "rename", stop_rename)
+        patch.setattr(TargetFolder, "write", stop_note)
+        with pytest.raises(Stopped):
+            export_once(spark, [str(store.path)], str(out))
+    before = store.sequence
+    store.append_all(commits(10, first=1_000))
+    again = export_once(spark, [str(store.path)], str(out))
+    assert again is not None
+    assert (again.number, again.events) == (1, before)
+    export_once(spark, [str(store.path)], str(out))
+    assert exported(spark, out) == wanted(store)
+    store.close()
+
+
+def test_buckets_keep_an_aggregate_together_and_the_division_stays(spark: SparkSession, tmp_path: Path) -> None:
+    store, out = three_states(tmp_path / "shard", count=200), tmp_path / "out"
+    out.mkdir()
+    (out / "_eventstore-probe").touch()  # as a process leaves it that dies right there
+    export_once(spark, [str(store.path)], str(out), "bucket", 4)
+    assert not (out / "_eventstore-probe").exists()
+    rows = spark.read.parquet(str(out)).groupBy("aggregate_id").agg({"bucket": "min", "sequence": "count"}).collect()
+    assert len(rows) == 10
+    pairs = spark.read.parquet(str(out)).select("aggregate_id", "bucket").distinct().count()
+    assert pairs == 10
+    with pytest.raises(FolderRefused, match=r"is partitioned by bucket \(4 buckets\), not by date"):
+        export_once(spark, [str(store.path)], str(out))
+    store.close()
+
+
+def test_a_folder_that_holds_something_else_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    store = three_states(tmp_path / "shard", count=200)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "precious").write_text("")
+    with pytest.raises(FolderRefused, match="is not empty, and holds no export"):
+        export_once(spark, [str(store.path)], str(tmp_path / "out"))
+    store.close()

@@ -1,0 +1,188 @@
+"""`eventstore-spark verify` finds what was planted, and names file and byte offset; of a sound store it says nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from crc32c import crc32c
+from pyspark.sql import SparkSession
+
+from eventstore.chunks import record
+from eventstore.chunks.header import RECORDS_FROM
+from eventstore.records.commit import HEADER, HEADER_BYTES
+from pyspark_eventstore.jobs.verify import Finding, told, verify_shards
+from pyspark_eventstore.main import run
+from tests.processes import run_to_end
+from tests.spark.made import three_states
+from tests.spark.settings import settings_folder
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("verify") / "shard"
+    three_states(path, count=300).close()
+    return path
+
+
+@pytest.fixture
+def data_folder(sound: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(sound, tmp_path / "shard"))
+
+
+def records(path: Path) -> list[tuple[int, int, int]]:
+    """(byte offset, length, sequence) of every record of a file."""
+    raw = memoryview(path.read_bytes())
+    found = record.walk(raw[RECORDS_FROM:], RECORDS_FROM, record.UNORDERED, HEADER_BYTES)
+    ends = [*found.offsets[1:], found.end]
+    return [(start, end - start, first) for start, end, first in zip(found.offsets, ends, found.sequences, strict=True)]
+
+
+def forge(path: Path, offset: int, **changes: int | bytes) -> None:
+    """Changes a record and gives it a checksum that is right again: a fault that only its meaning shows."""
+    raw = bytearray(path.read_bytes())
+    fields = list(HEADER.struct.unpack_from(raw, offset))
+    for name, value in changes.items():
+        if name == "command":
+            assert isinstance(value, bytes)
+            start = offset + HEADER_BYTES + 2 + fields[11] + 2
+            assert len(value) == fields[12]
+            raw[start : start + len(value)] = value
+        else:
+            fields[HEADER.names.index(name)] = value
+    HEADER.struct.pack_into(raw, offset, *fields)
+    crc = crc32c(bytes(raw[offset + record.CRC_FROM : offset + fields[4]]))
+    raw[offset + 2 : offset + 6] = crc.to_bytes(4, "little")
+    path.write_bytes(raw)
+
+
+def found_in(spark: SparkSession, data_folder: Path) -> list[Finding]:
+    return verify_shards(spark, [str(data_folder)])[1]
+
+
+def event_file(data_folder: Path, number: int) -> Path:
+    return data_folder / "events" / f"{number:010d}.events"
+
+
+def test_a_sound_store_has_no_faults(spark: SparkSession, sound: Path) -> None:
+    events, found = verify_shards(spark, [str(sound)])
+    assert found == []
+    assert events == 600
+
+
+def test_a_flipped_bit(spark: SparkSession, data_folder: Path) -> None:
+    path = event_file(data_folder, 1)
+    offset = records(path)[3][0]
+    raw = bytearray(path.read_bytes())
+    raw[offset + 60] ^= 1
+    path.write_bytes(raw)
+    found = found_in(spark, data_folder)
+    assert any(each.file == path.name and each.offset == offset and "the checksum of the record" in each.what for each in found)
+    said = told(found).splitlines()
+    assert said[0].startswith(f"  {path}: at byte {offset}: the checksum of the record does not match")  # the cause first
+    assert said[1:3] == ["1 fault", "gaps, because damaged events were not read; check again after the repair:"]
+    assert len(said) == len(found) + 2 > 3
+
+
+def test_a_version_that_is_missing(spark: SparkSession, data_folder: Path) -> None:
+    path = event_file(data_folder, 1)
+    offset = records(path)[3][0]
+    forge(path, offset, first_version=9_999)
+    found = found_in(spark, data_folder)
+    assert any(each.file == path.name and each.offset == offset and "version 9999 of aggregate" in each.what for each in found)
+
+
+def test_a_sequence_that_is_missing_and_one_that_is_there_twice(spark: SparkSession, data_folder: Path) -> None:
+    path = event_file(data_folder, 1)
+    offset, _, sequence = records(path)[3]
+    forge(path, offset, sequence=sequence + 1)
+    found = found_in(spark, data_folder)
+    assert any(each.file == path.name and f"sequence {sequence + 1} follows" in each.what for each in found)
+
+
+def test_a_command_id_that_was_used_twice(spark: SparkSession, data_folder: Path) -> None:
+    path = event_file(data_folder, 1)
+    raw = path.read_bytes()
+    places: dict[tuple[bytes, int], list[tuple[int, bytes]]] = {}
+    for offset, _, _ in records(path):
+        *_, id_length, command_length = HEADER.struct.unpack_from(raw, offset)
+        start = offset + HEADER_BYTES + 2
+        command = raw[start + id_length + 2 : start + id_length + 2 + command_length]
+        places.setdefault((raw[start : start + id_length], command_length), []).append((offset, command))
+    (aggregate, _), [(_, earlier), (later, _), *_] = next(item for item in places.items() if len(item[1]) > 1)
+    forge(path, later, command=earlier)
+    found = found_in(spark, data_folder)
+    what = f"command id {earlier.decode()} of aggregate {aggregate.decode()} was used before"
+    assert Finding(str(data_folder), path.name, later, what, "command") in found
+
+
+def test_a_record_that_was_taken_out(spark: SparkSession, data_folder: Path) -> None:
+    """The records that are left are good; header, footer and the sequences know better."""
+    path = event_file(data_folder, 1)
+    raw, places = path.read_bytes(), records(path)
+    offset, length, _ = places[3]
+    end = places[-1][0] + places[-1][1]
+    path.write_bytes(raw[:offset] + raw[offset + length : end] + bytes(length) + raw[end:])
+    found = found_in(spark, data_folder)
+    assert any(each.file == path.name and "sequence" in each.what for each in found)
+    assert any(each.file == path.name and each.offset == end - length for each in found)
+
+
+BOTH = """
+import sys
+from pyspark_eventstore.main import run
+
+data_folder, sound, out = sys.argv[1:]
+local = ["--master", "local[1]"]
+code = run(["verify", data_folder, *local])
+failed = run(["rebuild", sound, "--projection", "tests.spark.balances:RaisesByAggregate", "--to", "parquet:" + out, *local])
+print("codes", code, failed)
+"""
+
+
+@pytest.mark.heavy
+def test_the_command_prints_what_it_found_and_ends_with_1(
+    data_folder: Path, sound: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """And of an error in a worker it prints one line. Both in one process, which starts Java once."""
+    path = event_file(data_folder, 1)
+    offset = records(path)[3][0]
+    forge(path, offset, first_version=9_999)
+    environment = {**os.environ, "SPARK_CONF_DIR": str(settings_folder(tmp_path_factory.mktemp("spark")))}
+    command = [sys.executable, "-c", BOTH, str(data_folder), str(sound), str(tmp_path / "out")]
+    done = run_to_end(command, ROOT, environment)
+    assert done.returncode == 0, done.stderr
+    assert f"{path}: at byte {offset}: version 9999 of aggregate" in done.stdout
+    assert done.stdout.splitlines()[-1] == "codes 1 1"
+    said = r"error: projection 'raises_by_aggregate' failed at sequence \d+, aggregate 'acc-003', version 5, type '.*': .*"
+    assert re.fullmatch(said, done.stderr.splitlines()[-1]), done.stderr
+
+
+def test_a_target_and_a_projection_that_are_none_are_told_before_spark_starts(
+    sound: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    rebuild = ["rebuild", str(sound), "--projection"]
+    assert run([*rebuild, "tests.spark.balances:Balances", "--to", "csv:out"]) == 2
+    assert capsys.readouterr().err.startswith("error: --to is 'csv:out', expected parquet:FOLDER or postgresql://")
+    assert run([*rebuild, "tests.spark.balances:Balance", "--to", "parquet:out"]) == 2
+    assert "Balance" in capsys.readouterr().err
+    assert run([*rebuild, "tests.spark.balances:Balances", "--to", "postgresql://nobody@127.0.0.1:1/x"]) == 1
+    assert "projection 'balances' cannot use PostgreSQL: connection failed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["verify", "export --to parquet:out", "rebuild --projection x:Y --to parquet:out"])
+def test_a_path_that_is_not_there_is_told_before_spark_starts(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))  # where no Java is: it is not looked for
+    name, *options = command.split()
+    assert run([name, str(tmp_path / "nothing"), *options]) == 1
+    told = f"error: {tmp_path}/nothing: does not exist; name the data folder of a store\n"
+    assert capsys.readouterr().err == told

@@ -1,0 +1,214 @@
+"""`spark.readStream.format("eventstore")`: every event once, whatever happens between two micro-batches."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.streaming.query import StreamingQuery
+
+from eventstore.errors import FolderRefused
+from pyspark_eventstore.source.source_options import parse_options
+from pyspark_eventstore.source.stream import EventStreamReader
+from pyspark_eventstore.source.table import arrow_schema, table_schema
+from tests.spark.made import MadeStore, commits, three_states
+
+
+def follow(spark: SparkSession, path: Path | str, **options: object) -> DataFrame:
+    reader = spark.readStream.format("eventstore")
+    for name, value in options.items():
+        reader = reader.option(name, str(value))
+    return reader.load(str(path))
+
+
+class Sink:
+    """A folder with one file for each micro-batch; a batch that comes again replaces what it left before."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoint = path / "checkpoint"
+        self.after_batch: Callable[[int], None] = lambda number: None
+        (path / "batches").mkdir(parents=True)
+
+    def take(self, frame: DataFrame, number: int) -> None:
+        rows = [[row.shard, row.sequence, row.aggregate_id, row.version] for row in frame.collect()]
+        (self.path / "batches" / f"{number:06d}.json").write_text(json.dumps(rows))
+        self.after_batch(number)
+
+    def run(self, frame: DataFrame) -> None:
+        """Everything that is there now, then it ends."""
+        query = self.start(frame)
+        try:
+            query.awaitTermination()
+        finally:
+            query.stop()
+
+    def start(self, frame: DataFrame) -> StreamingQuery:
+        writer = frame.writeStream.foreachBatch(self.take).option("checkpointLocation", str(self.checkpoint))
+        return writer.trigger(availableNow=True).start()
+
+    def batches(self) -> list[list[list[object]]]:
+        return [json.loads(path.read_text()) for path in sorted((self.path / "batches").iterdir())]
+
+    def rows(self) -> list[tuple[object, ...]]:
+        return sorted(
+            (tuple(row) for batch in self.batches() for row in batch), key=lambda row: (str(row[0]), int(str(row[1])))
+        )
+
+
+def of(*stores: MadeStore) -> list[tuple[object, ...]]:
+    made = [(str(store.path), e.sequence, e.aggregate_id, e.version) for store in stores for e in store.events()]
+    return sorted(made, key=lambda row: (str(row[0]), int(str(row[1]))))
+
+
+@pytest.mark.heavy
+def test_a_query_that_is_run_again_reads_on_where_it_ended(spark: SparkSession, tmp_path: Path) -> None:
+    store, sink = three_states(tmp_path / "shard", count=200), Sink(tmp_path / "sink")
+    frame = follow(spark, store.path, maxEventsPerTrigger=100)
+    sink.run(frame)
+    assert sink.rows() == of(store)
+    sizes = [len(batch) for batch in sink.batches()]
+    assert set(sizes[:-1]) == {100}
+    assert 0 < sizes[-1] <= 100
+    store.append_all(commits(40, first=1_000))
+    store.sort()
+    sink.run(frame)
+    assert sink.rows() == of(store)
+    before = len(sink.batches())
+    sink.run(frame)
+    assert len(sink.batches()) == before  # nothing new, no batch
+    store.close()
+
+
+@pytest.mark.heavy
+def test_a_batch_that_failed_comes_again_with_the_same_events(spark: SparkSession, tmp_path: Path) -> None:
+    store, sink = three_states(tmp_path / "shard", count=200), Sink(tmp_path / "sink")
+    frame = follow(spark, store.path, maxEventsPerTrigger=150)
+
+    def crash(number: int) -> None:
+        if number == 1:
+            raise RuntimeError("the power went")
+
+    sink.after_batch = crash
+    with pytest.raises(StreamingQueryException, match="the power went"):
+        sink.run(frame)
+    written = sink.batches()
+    assert len(written) == 2
+    sink.after_batch = lambda number: None
+    store.append_all(commits(30, first=1_000))  # meanwhile
+    store.sort()
+    sink.run(frame)
+    assert sorted(sink.batches()[1]) == sorted(written[1])
+    assert sink.rows() == of(store)
+    store.close()
+
+
+@pytest.mark.heavy
+def test_a_shard_that_appears_later_is_picked_up_from_its_beginning(spark: SparkSession, tmp_path: Path) -> None:
+    first, sink = three_states(tmp_path / "shard-0", count=200), Sink(tmp_path / "sink")
+    frame = follow(spark, tmp_path / "shard-*", startingOffsets="latest", maxEventsPerTrigger=60)
+    sink.run(frame)
+    assert sink.rows() == []
+    last = first.sequence
+    second = three_states(tmp_path / "shard-1", count=200)
+    first.append_all(commits(20, first=1_000))
+    sink.run(frame)
+    assert sink.rows() == [row for row in of(first, second) if row[0] != str(first.path) or int(str(row[1])) > last]
+    assert all(len(batch) <= 60 for batch in sink.batches())
+    first.close()
+    second.close()
+
+
+@pytest.mark.heavy
+def test_a_running_query_sees_what_is_appended(spark: SparkSession, tmp_path: Path) -> None:
+    store, sink = MadeStore(tmp_path / "shard"), Sink(tmp_path / "sink")
+    store.append_all(commits(5))
+    frame = follow(spark, store.path)
+    writer = frame.writeStream.foreachBatch(sink.take).option("checkpointLocation", str(sink.checkpoint))
+    query = writer.trigger(processingTime="50 milliseconds").start()
+    try:
+        for first in range(10, 60, 10):
+            store.append_all(commits(10, first=first))
+            query.processAllAvailable()
+            assert sink.rows() == of(store)
+            store.sort()
+    finally:
+        query.stop()
+    store.close()
+
+
+# -- the planning, without Spark around it --------------------------------------------------------------------------------
+
+
+def reader(path: Path, **options: object) -> EventStreamReader:
+    parsed = parse_options({"path": str(path), **{name: str(value) for name, value in options.items()}})
+    return EventStreamReader(parsed, arrow_schema(table_schema(("sequence", "data"), permissive=False)))
+
+
+def sequences(stream: EventStreamReader, start: dict[str, int], end: dict[str, int]) -> list[int]:
+    parts = stream.partitions(start, end)
+    return sorted(row["sequence"] for part in parts for batch in stream.read(part) for row in batch.to_pylist())
+
+
+def test_any_division_into_micro_batches_is_every_event_once(tmp_path: Path) -> None:
+    store = three_states(tmp_path / "shard")
+    for limit in (1, 7, 97, 100_000):
+        stream = reader(store.path)
+        at, found = stream.initialOffset(), []
+        for _ in range(30):
+            end = stream.latestOffset(at, ReadMaxRows(limit))
+            found += sequences(stream, at, end)
+            at = end
+        assert found == list(range(1, min(store.sequence, 30 * limit) + 1))
+    store.close()
+
+
+def test_a_batch_may_be_read_again_after_its_file_was_sorted(tmp_path: Path) -> None:
+    store = three_states(tmp_path / "shard")
+    stream = reader(store.path)
+    start, end = {store.uuid: store.sequence // 2 + 3}, {store.uuid: store.sequence - 5}
+    parts = stream.partitions(start, end)
+    store.sort()
+    again = [row["sequence"] for part in parts for batch in stream.read(part) for row in batch.to_pylist()]
+    assert sorted(again) == sequences(reader(store.path), start, end) == list(range(start[store.uuid] + 1, end[store.uuid] + 1))
+    store.close()
+
+
+def test_available_now_ends_where_the_store_was_when_it_began(tmp_path: Path) -> None:
+    store = three_states(tmp_path / "shard")
+    stream, last = reader(store.path), store.sequence
+    stream.prepareForTriggerAvailableNow()
+    store.append_all(commits(20, first=1_000))
+    assert stream.latestOffset({}, ReadAllAvailable()) == {store.uuid: last}
+    assert stream.latestOffset({store.uuid: last}, ReadMaxRows(5)) == {store.uuid: last}
+    assert reader(store.path).latestOffset({}, ReadAllAvailable()) == {store.uuid: store.sequence}
+    store.close()
+
+
+def test_a_limit_is_divided_among_the_shards(tmp_path: Path) -> None:
+    stores = [three_states(tmp_path / f"shard-{place}", count=200 + 60 * place) for place in range(3)]
+    stream = reader(tmp_path / "shard-*")
+    end = stream.latestOffset({}, ReadMaxRows(300))
+    assert sum(end.values()) == 300
+    assert min(end.values()) >= 90
+    assert sum(stream.latestOffset({}, ReadMaxRows(1)).values()) == 1
+    for store in stores:
+        store.close()
+
+
+def test_an_older_copy_of_a_store_is_refused(tmp_path: Path) -> None:
+    store = MadeStore(tmp_path / "shard")
+    store.append_all(commits(20))
+    store.close()
+    with pytest.raises(FolderRefused, match=r"ends at sequence \d+, 1000 was read already: an older copy\?"):
+        reader(store.path).latestOffset({store.uuid: 1000}, ReadAllAvailable())
+    shutil.rmtree(store.path)
+    MadeStore(tmp_path / "shard").close()
+    with pytest.raises(FolderRefused, match=f"the checkpoint needs store {store.uuid} up to sequence 5, which is not here"):
+        reader(tmp_path / "shard").partitions({}, {store.uuid: 5})

@@ -1,0 +1,66 @@
+"""Completed files are sorted in the background."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+import eventstore as es
+from tests.simulated_disk import SimulatedDisk
+from tests.store.embedded.held_disk import SMALL_FILES, Opener, everything, left_after
+
+
+async def test_completed_files_are_sorted_in_the_background_during_appends_and_reads(
+    opening: Opener, disk: SimulatedDisk, tmp_path: Path
+) -> None:
+    async with opening(replace(SMALL_FILES, sort=True)) as store:
+        for number in range(120):
+            await store.append(f"order-{number % 5}", [es.NewEvent("T", bytes(100))], number // 5, f"c-{number}")
+            if number % 10 == 0:
+                assert len(await everything(store)) == number + 1
+        with trio.fail_after(60):
+            await store.maintenance.wait_until_sorted()
+        stats = await store.stats()
+        assert stats["sorted_files"] == stats["event_files"] - 1 > 3  # type: ignore[operator] # ints
+        assert stats["unsorted_files"] == 1
+        assert (await store.append("order-3", [es.NewEvent("T", bytes(100))], 0, "c-3")).duplicate
+        assert [event.version async for event in store.read("order-3")] == list(range(1, 25))
+    assert len(left_after(disk, tmp_path)) == 120
+
+
+async def test_a_failed_sort_is_retried_and_no_file_is_sorted_out_of_order(
+    opening: Opener, disk: SimulatedDisk, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opening(replace(SMALL_FILES, sort=True)) as store:
+        disk.fail("create", 1, errno.ENOSPC, times=3, path_contains="0000000001.events.tmp")
+        for number in range(120):
+            await store.append(f"order-{number % 5}", [es.NewEvent("T", bytes(100))], number // 5)
+        await store.maintenance.wait_until_sorted()
+        assert store.maintenance.failures == 3
+        assert store.maintenance.sorted_files == len(store.engine.files.headers) - 1
+        assert len(await everything(store)) == 120
+        for number in range(5):
+            assert await store.version(f"order-{number}") == 24
+    assert "next attempt in" in caplog.text
+
+
+@pytest.mark.heavy
+async def test_on_a_real_disk_a_child_process_sorts_and_a_restart_finds_everything(tmp_path: Path) -> None:
+    settings = replace(SMALL_FILES, sort=True)
+    async with es.open_store(tmp_path / "data", settings) as store:
+        for number in range(40):
+            await store.append(f"order-{number % 5}", [es.NewEvent("T", {"number": number})] * 3, es.ANY, f"c-{number}")
+        with trio.fail_after(120):
+            await store.maintenance.wait_until_sorted()
+        before = await everything(store)
+        assert store.maintenance.failures == 0
+        assert (await store.stats())["sorted_files"] > 0  # type: ignore[operator] # an int
+    async with es.open_store(tmp_path / "data", settings) as store:
+        assert await everything(store) == before
+        assert store.report.directory == "kept"
+        assert (await store.append("order-1", [es.NewEvent("T", {"number": 1})] * 3, 0, "c-1")).duplicate

@@ -1,0 +1,269 @@
+"""The index of a sorted file: its columns point at the right bytes, and a lookup touches few of them."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from eventstore.errors import Corrupt
+from eventstore.model import Event, NewEvent
+from eventstore.settings.store import StoreSettings
+from eventstore.store.append import REFUSED
+from eventstore.store.sorted import index_format
+from eventstore.store.sorted.event_index import EventIndex, open_index
+from eventstore.store.sorted.index_format import ALIGN, COLUMNS, HEADER, HEADER_BYTES, ROWS, blocks, command_hash
+from tests.simulated_disk import SimulatedDisk
+from tests.store.conftest import Maker
+from tests.store.stepped import EVENTS, Stepped, raw
+
+FILE = EVENTS / "0000000001.events"
+INDEX = EVENTS / "0000000001.index"
+LARGE_FILES = StoreSettings(file_size_bytes=8 << 20, preallocate_bytes=1 << 20, sort=False)
+
+SIZES = (0, 1, 31, 32, 255, 256, 65_535, 65_536)
+TYPES = ("t", "t" * 31, "t" * 32, "t" * 255, "ü" * 16, "€" * 85)
+
+
+def sorted_file(opened: Maker, *batches: list[tuple[str, str, list[NewEvent]]]) -> tuple[Stepped, EventIndex, list[Event]]:
+    """Returns a store whose first file holds these commits and is sorted, its index, and its events in commit order."""
+    store = opened(settings=LARGE_FILES)
+    for batch in batches:
+        store.append(*(raw(name, command, *events, when=None) for name, command, events in batch))
+    count = store.engine.visible_sequence
+    state = store.state()
+    store.append(raw("zzz", "zzz", *[NewEvent("Filler", bytes(4 << 20))] * 2))
+    assert store.sort(files=1) == 1
+    assert store.engine.files.headers[0].last_sequence == count
+    return store, store.engine.files.index(1), state
+
+
+def check_columns(store: Stepped, index: EventIndex, state: list[Event]) -> None:
+    """Asserts that every column agrees with the events, and that every offset points exactly at its bytes."""
+    disk = store.disk
+    assert isinstance(disk, SimulatedDisk)
+    content = disk.content(FILE)
+    columns = index.columns
+    rows = sorted(state, key=lambda event: (event.aggregate_id.encode(), event.version))
+    assert index.header.rows == len(rows)
+    types, previous = index.type_names(), None
+    for row, event in enumerate(rows):
+        ordinal = int(columns["ordinal"][row])
+        assert index.aggregate_id(ordinal) == event.aggregate_id.encode()
+        assert (int(columns["version"][row]), int(columns["sequence"][row])) == (event.version, event.sequence)
+        assert int(columns["time"][row]) == event.timestamp
+        assert types[int(columns["type"][row])] == event.type
+        assert int(columns["command"][row]) == command_hash(event.command_id.encode())
+        assert int(columns["format"][row]) == event[8]
+        start, size = int(columns["data"][row]), int(columns["data_len"][row])
+        assert content[start : start + size] == event.data
+        assert size == len(event.data)
+        start, size = int(columns["meta"][row]), int(columns["meta_len"][row])
+        assert (start > 0) == (event.metadata is not None)
+        assert content[start : start + size] == (event.metadata or b"")
+        assert size == len(event.metadata or b"")
+        record, length = int(columns["record"][row]), int(columns["length"][row])
+        assert content[record : record + 2] == b"\xc4\x36"
+        assert struct.unpack_from("<I", content, record + 8) == (length,)
+        assert record < int(columns["data"][row]) < record + length
+        same = previous is not None and (previous.aggregate_id, previous.command_id) == (event.aggregate_id, event.command_id)
+        assert same == (row > 0 and int(columns["record"][row - 1]) == record)
+        previous = event
+    by_sequence = [rows[row].sequence for row in columns["permutation"].tolist()]
+    assert by_sequence == list(range(1, len(rows) + 1)), "the permutation restores the commit order"
+    index.verify()
+
+
+@pytest.mark.parametrize("type_", TYPES, ids=lambda name: f"type of {len(name.encode())} bytes")
+def test_columns_point_exactly_at_their_bytes_for_every_size_of_header(opened: Maker, type_: str) -> None:
+    events = [
+        NewEvent(type_, bytes([65 + place]) * size, meta)
+        for place, size in enumerate(SIZES)
+        for meta in (None, b"", b"m", b"n" * 255, b"o" * 256, b"p" * 65_536)
+    ]
+    single = [("order-1", f"single-{place}", [event]) for place, event in enumerate(events)]
+    store, index, state = sorted_file(opened, single[:10], [("order-1", "all", events)], [("i" * 255, "c" * 255, events[:3])])
+    check_columns(store, index, state)
+
+
+names = st.sampled_from(["a", "b", "ä", "i" * 255, "order-17"])
+small_events = st.builds(
+    NewEvent,
+    st.sampled_from(TYPES),
+    st.one_of(st.binary(max_size=40), st.just({"json": True})),
+    st.one_of(st.none(), st.binary(max_size=3), st.just({"json": 1})),
+)
+commits = st.tuples(names, st.lists(small_events, min_size=1, max_size=5))
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
+@given(st.lists(commits, min_size=1, max_size=25))
+def test_columns_agree_with_the_events(
+    tmp_path_factory: pytest.TempPathFactory, made: list[tuple[str, list[NewEvent]]]
+) -> None:
+    stores: list[Stepped] = []
+
+    def make(**changes: object) -> Stepped:
+        stores.append(Stepped(SimulatedDisk(0), tmp_path_factory.mktemp("lmdb"), **changes))  # type: ignore[arg-type]
+        return stores[-1]
+
+    batch = [(name, f"command-{place}", events) for place, (name, events) in enumerate(made)]
+    store, index, state = sorted_file(make, batch)
+    check_columns(store, index, state)
+    store.abandon()
+
+
+@pytest.fixture
+def wide(opened: Maker) -> tuple[Stepped, EventIndex]:
+    """3,000 aggregates of two commits each in one sorted file."""
+    ids = [f"customer-{number * 7919 % 3000:05d}" for number in range(3_000)]
+    batches = [[(name, f"{turn}-{name}", [NewEvent("T", b"d")]) for name in ids] for turn in range(2)]
+    store, _, _ = sorted_file(opened, *batches)
+    return store, open_index(store.disk, INDEX)
+
+
+def test_exactly_the_existing_aggregates_are_found(wide: tuple[Stepped, EventIndex]) -> None:
+    _, index = wide
+    for number in range(3_000):
+        ordinal = index.find(f"customer-{number:05d}".encode())
+        assert ordinal == number
+        assert index.rows_of(ordinal) == (2 * number, 2 * number + 2)
+    for missing in (b"", b"a", b"customer-", b"customer-00000x", b"customer-02999x", b"customer-03000", b"z", b"\xff" * 255):
+        assert index.find(missing) is None
+
+
+class Touched:
+    """A column that records which of its positions were read."""
+
+    def __init__(self, column: np.ndarray) -> None:  # type: ignore[type-arg]
+        self.column = column
+        self.places: set[int] = set()
+
+    def __getitem__(self, place: int | slice) -> object:
+        if isinstance(place, slice):
+            self.places.update(range(*place.indices(len(self.column))))
+        else:
+            self.places.add(int(place))
+        return self.column[place]
+
+
+def test_a_look_up_touches_one_block_of_a_hundred_and_bisects_in_it(wide: tuple[Stepped, EventIndex]) -> None:
+    _, index = wide
+    size = index.header.end
+    watched = {name: Touched(column) for name, column in index.columns.items()}
+    index.columns = watched  # type: ignore[assignment] # it counts what is read, and reads the same
+    index._record = watched["record"]  # type: ignore[assignment]
+    ordinal = index.find(b"customer-01234")
+    assert ordinal == 1_234
+    first, last = index.rows_of(ordinal)
+    index.check_rows(first, last)
+    assert sum(index._sound_blocks) == 1, "one block was verified"
+    assert len(watched["id_ends"].places) <= 31 + 2
+    assert len(watched["ids"].places) <= 30 * 14
+    bytes_read = sum(len(item.places) * np.dtype(COLUMNS[name]).itemsize for name, item in watched.items())
+    group_of_rows = index_format.ROWS_PER_CRC * sum(np.dtype(COLUMNS[name]).itemsize for name in index_format.LOOKED_UP)
+    assert bytes_read - group_of_rows < size // 100
+    for item in watched.values():
+        item.places.clear()
+    assert index.find(b"customer-01235") == 1_235
+    assert len(watched["id_ends"].places) <= 2 * 6, "verified already: five steps of a bisect, two ends each"
+
+
+def test_prefixes_are_ranges_of_ordinals(wide: tuple[Stepped, EventIndex]) -> None:
+    _, index = wide
+    assert index.with_prefix(b"customer-012") == (1_200, 1_300)
+    assert index.with_prefix(b"customer-") == (0, 3_000)
+    assert index.with_prefix(b"") == (0, 3_000)
+    assert index.with_prefix(b"b") == (0, 0)
+    assert index.with_prefix(b"d") == (3_000, 3_000)
+
+
+def test_commands_are_found_by_their_hashes(wide: tuple[Stepped, EventIndex]) -> None:
+    _, index = wide
+    first, last = index.rows_of(77)
+    hashed = command_hash(b"1-customer-00077")
+    assert index.rows_with_command(first, last, hashed) == [155]
+    assert index.rows_with_command(first, last, hashed ^ 1) == []
+    hashes = index.command_hashes(first, last)
+    assert hashes == command_hash(b"0-customer-00077").to_bytes(8, "little") + hashed.to_bytes(8, "little")
+
+
+def test_blocks_divide_aggregates_evenly() -> None:
+    for aggregates in (1, 2, 99, 100, 101, 250, 12_345):
+        starts = blocks(aggregates)
+        assert starts[0] == 0
+        assert starts[-1] == aggregates
+        assert len(starts) - 1 == min(100, aggregates)
+        sizes = {end - start for start, end in itertools.pairwise(starts)}
+        assert max(sizes) - min(sizes) <= 1
+        assert min(sizes) > 0
+
+
+def test_the_header_locates_each_column_and_columns_are_aligned(wide: tuple[Stepped, EventIndex]) -> None:
+    store, index = wide
+    disk = store.disk
+    assert isinstance(disk, SimulatedDisk)
+    content = disk.content(INDEX)
+    assert content[:8] == b"EVTINDEX"
+    assert HEADER.size == 88
+    assert struct.unpack_from("<HHI", content, 8) == (1, len(COLUMNS), HEADER_BYTES)
+    assert (index.header.smallest, index.header.largest) == (b"customer-00000", b"customer-02999")
+    position = HEADER_BYTES
+    for name in COLUMNS:
+        offset, items, _ = index.header.columns[name]
+        assert offset == position
+        assert offset % ALIGN == 0
+        position += -(-items * np.dtype(COLUMNS[name]).itemsize // ALIGN) * ALIGN
+        assert items == 6_000 or name not in ROWS
+    assert position == len(content)
+    assert index.header.belongs_to(store.engine.files.headers[0])
+
+
+def test_rows_of_another_aggregate_are_corrupt(wide: tuple[Stepped, EventIndex]) -> None:
+    _, index = wide
+    assert index.ordinal_of(b"customer-00005", 10, 12) == 5
+    for name, first, last in ((b"customer-00006", 10, 12), (b"customer-00005", 10, 13), (b"customer-00005", 9_000, 9_002)):
+        with pytest.raises(Corrupt):
+            index.ordinal_of(name, first, last)
+
+
+def test_damage_is_reported_with_the_path(wide: tuple[Stepped, EventIndex]) -> None:
+    store, index = wide
+    disk = store.disk
+    assert isinstance(disk, SimulatedDisk)
+    offset, _, _ = index.header.columns["ids"]
+    disk.flip(INDEX, offset + 14 * 1_234, 0)
+    damaged = open_index(disk, INDEX)
+    with pytest.raises(Corrupt) as damage:
+        damaged.find(b"customer-01234")
+    assert damage.value.fields["file"] == str(INDEX)
+    assert damaged.find(b"customer-00001") == 1, "the other blocks are sound"
+    with pytest.raises(Corrupt):
+        damaged.verify()
+    assert Path(str(damage.value.fields["file"])).suffix == ".index"
+
+
+@pytest.mark.parametrize("column", index_format.LOOKED_UP)
+def test_damage_in_the_middle_of_a_long_history_never_shortens_it(opened: Maker, column: str) -> None:
+    """The history is longer than one checksum covers: the damage is in rows between its ends."""
+    history = [[("order", f"command-{number}-{place}", [NewEvent("T")]) for place in range(500)] for number in range(8)]
+    store, index, state = sorted_file(opened, *history)
+    disk = store.disk
+    assert isinstance(disk, SimulatedDisk)
+    offset, items, _ = index.header.columns[column]
+    assert items > 3_000
+    store.close()
+    disk.flip(INDEX, offset + 2_000 * np.dtype(COLUMNS[column]).itemsize, 3)
+    store = opened(disk, settings=LARGE_FILES)
+    for low, high in ((1, None), (1_990, 2_010), (2_000, None)):
+        with pytest.raises(Corrupt) as damage:
+            store.read("order", low, high, page_bytes=100_000)
+        assert damage.value.fields["file"] == str(INDEX)
+    ((status, error, _),) = store.append(raw("order", "command-4-0", NewEvent("T")))
+    assert (status, type(error)) == (REFUSED, Corrupt), "the store cannot know whether the command is new"
+    assert len(state) == 4_000
