@@ -20,6 +20,7 @@ from eventstore.errors import (
     CommandIdReused,
     ConnectionLost,
     Corrupt,
+    Diverged,
     DomainRefused,
     EventStoreError,
     Fenced,
@@ -66,8 +67,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "ANY", "EXISTS", "CaughtUp", "Closed", "CommandIdReused", "Commit", "Committed", "ConnectionLost", "Consumer", "Corrupt",
-    "Delivery", "DomainRefused", "EmbeddedStore", "Event", "EventStoreError", "Fenced", "FolderRefused", "HandlerFailed",
-    "InvalidArgument", "Message", "NetworkBroker", "NetworkStore", "NetworkTopic", "NewEvent", "NewMessage", "Overloaded",
+    "Delivery", "Diverged", "DomainRefused", "EmbeddedStore", "Event", "EventStoreError", "Fenced", "FolderRefused",
+    "HandlerFailed", "InvalidArgument", "Message", "NetworkBroker", "NetworkStore", "NetworkTopic", "NewEvent", "NewMessage", "Overloaded",
     "PayloadInvalid", "Poisoned",
     "ProjectionFailed", "ProtocolError", "RawCommand", "ReadFailed", "Rebalanced", "Rejected", "SendResult",
     "ShuttingDown", "StorageFull", "StoreSettings", "Unchanged", "Unconsumed", "UnknownCommand", "UnknownEvent",

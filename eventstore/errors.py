@@ -229,6 +229,15 @@ class Unconsumed(EventStoreError):
     code = 29
 
 
+class Diverged(EventStoreError):
+    """A checkpoint stands at an event that the store does not have: the store is an older copy, or lost what was not durable.
+
+    What was derived up to that checkpoint is never continued. `what` and `sequence` name it.
+    """
+
+    code = 30
+
+
 _CLASSES: Final[tuple[type[EventStoreError], ...]] = (EventStoreError, *EventStoreError.__subclasses__())
 _BY_CODE: Final = {cls.code: cls for cls in _CLASSES}
 

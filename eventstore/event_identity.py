@@ -1,0 +1,43 @@
+"""Tells whether an event is still the one that a checkpoint stands at.
+
+A sequence alone does not: a store that was restored from an older copy, or lost its unsynced end, gives the same sequences to
+other events. So a checkpoint keeps the identity of its event, and whoever goes on from it looks the event up first. Where it
+is missing or another one, what was derived holds events that the store does not have: it is refused for good, since nothing
+can tell which ones.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import Final
+
+from eventstore.errors import Diverged
+from eventstore.model import Event
+
+_DIGEST_BYTES: Final = 16
+
+
+def event_identity(event: Event) -> str:
+    """Returns 32 hexadecimal digits that follow from everything in the event but its sequence: BLAKE2b of its fields."""
+    aggregate_id, version, type_, data, metadata, command_id, timestamp, _, _ = event
+    digest = blake2b(f"{version} {timestamp} {metadata is None}".encode(), digest_size=_DIGEST_BYTES)
+    for field in (aggregate_id.encode(), type_.encode(), command_id.encode(), data, metadata or b""):
+        digest.update(len(field).to_bytes(8, "little"))
+        digest.update(field)
+    return digest.hexdigest()
+
+
+def check_identity(what: str, sequence: int, recorded: str, found: Event | None, next_step: str) -> None:
+    """Raises Diverged unless `found`, the store's event at `sequence`, has the recorded identity.
+
+    `what` names the checkpoint in the error, `next_step` says what the reader can do.
+    """
+    if found is not None and event_identity(found) == recorded:
+        return
+    seen = "has no such event" if found is None else f"has another event there ({found.type!r} of {found.aggregate_id!r})"
+    raise Diverged(
+        f"{what} stands at the event of sequence {sequence}, but the store {seen}: it was restored from an older copy, or lost "
+        f"events that were not durable yet; {next_step}",
+        what=what,
+        sequence=sequence,
+    )
