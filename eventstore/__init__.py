@@ -66,14 +66,13 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "ANY", "EXISTS", "CaughtUp", "Closed", "CommandIdReused", "Commit", "Committed", "ConnectionLost", "Consumer", "Corrupt",
-    "Delivery", "Diverged", "DomainRefused", "EmbeddedStore", "Event", "EventStoreError", "Fenced", "FolderRefused",
-    "HandlerFailed", "InvalidArgument", "Message", "NetworkBroker", "NetworkStore", "NetworkTopic", "NewEvent", "NewMessage", "Overloaded",
-    "PayloadInvalid", "Poisoned",
-    "ProjectionFailed", "ProtocolError", "RawCommand", "ReadFailed", "Rebalanced", "Rejected", "SendResult",
-    "ShuttingDown", "StorageFull", "StoreSettings", "Unchanged", "Unconsumed", "UnknownCommand", "UnknownEvent",
-    "UnknownGroup", "UnknownOperation", "UnknownQueue", "UnknownTopic", "UnsupportedVersion", "VersionConflict",
-    "blocking", "connect", "open_store",
+    "ANY", "EXISTS", "CaughtUp", "Closed", "CommandIdReused", "Commit", "Committed", "ConnectionLost", "Consumer",
+    "Corrupt", "Delivery", "Diverged", "DomainRefused", "EmbeddedStore", "Event", "EventStoreError", "Fenced",
+    "FolderRefused", "HandlerFailed", "InvalidArgument", "Message", "NetworkBroker", "NetworkStore", "NetworkTopic",
+    "NewEvent", "NewMessage", "Overloaded", "PayloadInvalid", "Poisoned", "ProjectionFailed", "ProtocolError", "RawCommand",
+    "ReadFailed", "Rebalanced", "Rejected", "SendResult", "ShuttingDown", "StorageFull", "StoreSettings", "Unchanged",
+    "Unconsumed", "UnknownCommand", "UnknownEvent", "UnknownGroup", "UnknownOperation", "UnknownQueue", "UnknownTopic",
+    "UnsupportedVersion", "VersionConflict", "blocking", "connect", "open_store",
 ]  # fmt: skip
 
 _LAZY = {
