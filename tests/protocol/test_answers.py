@@ -65,6 +65,7 @@ ERRORS: list[EventStoreError] = [
     errors.DomainRefused("no module", module="bank"),
     errors.ProjectionFailed("a bug", projection="balances", aggregate_id="acc-1", version=3, sequence=17),
     errors.Fenced("moved on", name="balances"),
+    errors.Diverged("another event", what="table 'balances'", sequence=7),
     errors.UnknownTopic("no topic", topic="orders"),
     errors.UnknownQueue("no queue", topic="orders", queue=9),
     errors.UnknownGroup("no group", group="billing"),
