@@ -76,10 +76,10 @@ class Layout:
         return Columns(self.part(*names), [self[name] for name in names])
 
     def dtype(self, *names: str) -> np.dtype[np.void]:
-        """Returns a numpy dtype as large as the layout with only these fields; without names, with all of them."""
+        """Returns a numpy dtype as large as the layout with only these fields; without names, with all numbers."""
         import numpy as np
 
-        chosen = [self[name] for name in names or self.names]
+        chosen = [self[name] for name in names or self.names if self[name].code in _NUMPY]
         return np.dtype(
             {
                 "names": [field.name for field in chosen],

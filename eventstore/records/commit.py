@@ -1,10 +1,10 @@
 """Decodes the commit record: the events of one command on one aggregate, the same bytes on disk, on the wire and in Spark.
 
      0 .. 28    as in `chunks.record`; sequence is that of the first event
-     28         32        40              48              49             50         52         56
-    +----------+---------+---------------+---------------+--------------+----------+----------+
-    | events   | time µs | first version | id length     | command len  | reserved | reserved |
-    +----------+---------+---------------+---------------+--------------+----------+----------+
+     28         32        40              48              49             50            56
+    +----------+---------+---------------+---------------+--------------+-------------+
+    | events   | time µs | first version | id length     | command len  | fingerprint |
+    +----------+---------+---------------+---------------+--------------+-------------+
     | 0xD9 n  aggregate id | 0xD9 n  command id | events: format, type, data, metadata; ... | 0xCE length |
 
 The record is a flat msgpack sequence: bin, str, str, then four values per event (format: bit 0 data is JSON, bit 1 metadata is
@@ -25,21 +25,27 @@ from eventstore.model import (
 )
 
 HEADER: Final = PREFIX.extended(
-    ("time", "q"), ("first_version", "Q"), ("id_length", "B"), ("command_length", "B"), ("reserved", "2x"), ("reserved", "4x")
+    ("time", "q"), ("first_version", "Q"), ("id_length", "B"), ("command_length", "B"), ("fingerprint", "6s")
 )
 HEADER_BYTES: Final = HEADER.size
 AFTER_CRC: Final = after_crc(HEADER)
 ID_PREFIX: Final = tuple(bytes((0xD9, length)) for length in range(256))
 FIXED_BYTES: Final = HEADER_BYTES + 4 + TRAILER.size  # the size of a record without its ids and events
 
-_VIEW: Final = HEADER.part("length", "sequence", "epoch", "count", "time", "first_version", "id_length", "command_length")
+NO_FINGERPRINT: Final = bytes(HEADER["fingerprint"].size)
+"""The fingerprint of a commit that was not made for a command, or that an older program wrote."""
+
+_VIEW: Final = HEADER.part(
+    "length", "sequence", "epoch", "count", "time", "first_version", "id_length", "command_length", "fingerprint"
+)
 
 assert HEADER_BYTES == 56
 
 
 @dataclass(frozen=True, slots=True)
 class CommitView:
-    """The fields of a commit record; `events` are the bytes between the command id and the trailing length."""
+    """The fields of a commit record; `events` are the bytes between the command id and the trailing length. `fingerprint`: of
+    the command the commit was made for, or `NO_FINGERPRINT`."""
 
     sequence: int
     epoch: int
@@ -50,6 +56,7 @@ class CommitView:
     command_id: str
     events: bytes
     length: int
+    fingerprint: bytes
 
     @property
     def last_version(self) -> int:
@@ -62,7 +69,9 @@ class CommitView:
 
 def decode(record: bytes | memoryview, position: int = 0) -> CommitView:
     """Returns the commit whose record, already checked, begins at `position`."""
-    length, sequence, epoch, count, time, first_version, id_length, command_length = _VIEW.unpack_from(record, position)
+    length, sequence, epoch, count, time, first_version, id_length, command_length, fingerprint = _VIEW.unpack_from(
+        record, position
+    )
     ids = position + HEADER_BYTES + 2
     command = ids + id_length + 2
     events = command + command_length
@@ -70,6 +79,7 @@ def decode(record: bytes | memoryview, position: int = 0) -> CommitView:
         sequence, epoch, count, time, first_version,
         str(record[ids : ids + id_length], "utf-8"), str(record[command:events], "utf-8"),
         bytes(record[events : position + length - TRAILER.size]), length,
+        fingerprint,
     )  # fmt: skip
 
 

@@ -33,6 +33,7 @@ from eventstore.model import (
     fresh_command_id,
     micros,
 )
+from eventstore.records.commit import NO_FINGERPRINT
 
 
 class AfterCommand(NamedTuple):
@@ -53,11 +54,14 @@ AppendCondition: TypeAlias = int | Expected | AfterCommand
 """What must hold for a commit to be appended. An int: the aggregate is at exactly this version (0: it does not exist)."""
 
 RawCommit: TypeAlias = tuple[str, AppendCondition, str, int | None, bytes]
-"""(aggregate id, condition, command id, time in µs or None, events as in a commit record)."""
+"""(aggregate id, condition, command id, time in µs or None, events as in a commit record). `with_fingerprint`, of a commit that
+was made for a command."""
 
 CommitResult: TypeAlias = Committed | EventStoreError
 """The result of appending one commit, as the caller gets it."""
 
+_FINGERPRINT_MARK: Final = bytes((0xC4, len(NO_FINGERPRINT)))  # msgpack bin 8; no event begins with it
+_EVENTS_FROM: Final = len(_FINGERPRINT_MARK) + len(NO_FINGERPRINT)
 _NEW_EVENTS: Final = frozenset({NewEvent})
 _COMMITS: Final = frozenset({Commit})
 _LISTS: Final = frozenset({list})
@@ -91,6 +95,18 @@ def encode_commit(
 def encode_commits(commits: Sequence[Commit]) -> list[RawCommit | InvalidArgument]:
     """Returns `encode_commit` of each, or its error; a bad commit does not affect the others."""
     return _encode_alike(commits) or [_encoded_or_refused(commit) for commit in commits]
+
+
+def with_fingerprint(events: bytes, fingerprint: bytes) -> bytes:
+    """Returns the events of a commit preceded by the fingerprint of its command, as a worker sends them."""
+    return b"".join((_FINGERPRINT_MARK, fingerprint, events))
+
+
+def split_fingerprint(raw: bytes) -> tuple[bytes, bytes]:
+    """Returns the fingerprint, `NO_FINGERPRINT` if there is none, and the events."""
+    if raw.startswith(_FINGERPRINT_MARK):
+        return raw[len(_FINGERPRINT_MARK) : _EVENTS_FROM].ljust(len(NO_FINGERPRINT), b"\0"), raw[_EVENTS_FROM:]
+    return NO_FINGERPRINT, raw
 
 
 def condition_text(condition: AppendCondition) -> int | str:

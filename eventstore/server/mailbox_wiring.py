@@ -12,13 +12,14 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 import trio
 
-from eventstore.domain.runtime import Change, Decided, DomainRuntime, ReadEvents, ResidentAggregate
+from eventstore.domain.runtime import Change, Decided, DomainRuntime, ReadEvents, ResidentAggregate, same_command
 from eventstore.errors import EventStoreError, ShuttingDown
 from eventstore.model import VERSION_MAX, Committed, Event
+from eventstore.records.commit import CommitView
 from eventstore.records.event_page import decode_page
 from eventstore.records.raw_commit import AfterCommand
 from eventstore.store.append import REFUSED, AppendOutcome, NewCommit, Packed
@@ -35,8 +36,11 @@ _ENVELOPE_BYTES: Final = 40
 _REPLAYED_AT_ONCE: Final = 256  # events, in half a millisecond: a page of thousands would delay all other tasks
 
 
-Found = Callable[["Committed | EventStoreError | None"], None]
-"""Called with the outcome of a command, None if it was not stored; at once or later."""
+Stored: TypeAlias = tuple[Committed, bytes]
+"""The first outcome of a command, as a duplicate has it, and the fingerprint of its commit."""
+
+Found = Callable[["Stored | EventStoreError | None"], None]
+"""Called with a command that was stored, None if it was not; at once or later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +108,13 @@ def embedded_access(store: EmbeddedStore) -> StoreAccess:
         except EventStoreError as error:
             found(error)
         else:
-            found(None if view is None else Committed(aggregate_id, view.last_version, view.last_sequence, duplicate=True))
+            found(None if view is None else stored_command(view))
 
     return StoreAccess(persist, committer.kick, read_events, find_command, shared=False)
+
+
+def stored_command(view: CommitView) -> Stored:
+    return Committed(view.aggregate_id, view.last_version, view.last_sequence, duplicate=True), view.fingerprint
 
 
 def linked(batch: ServerBatch) -> Sequence[NewCommit]:
@@ -145,6 +153,7 @@ def make_mailboxes(
             refusal=_refused,
             flush=store.flush,
             unmodified=runtime.unmodified,
+            same=same_command,
             size=_size_bytes,
             on_slow=_warn_of_slow,
             on_error=_log_failure,

@@ -13,7 +13,7 @@ from eventstore.domain.encoding.command_type import encode_command
 from eventstore.domain.event_batches import Followable
 from eventstore.domain.reactions.checkpoint import FileCheckpoint
 from eventstore.domain.reactions.reactor import react
-from eventstore.domain.runtime import Decided
+from eventstore.domain.runtime import decide
 from eventstore.errors import EventStoreError, ShuttingDown
 from eventstore.model import Committed
 from eventstore.server.mailbox_wiring import ServerEntry, ServerMailboxes, StoreAccess
@@ -64,8 +64,7 @@ class Reactions:
 
     async def _send(self, command: object, command_id: str) -> Committed | None:
         name, aggregate_id, payload = encode_command(command)
-        handler, decoded = self._domain.decode(name, payload, aggregate_id)
-        entry = ServerEntry(aggregate_id, command_id, Decided(handler, decoded, command_id))
+        entry = ServerEntry(aggregate_id, command_id, decide(self._domain, name, payload, aggregate_id, command_id))
         try:
             settled = await self._mailboxes.execute(entry)
         except MailboxError as error:

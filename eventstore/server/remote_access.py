@@ -13,8 +13,9 @@ from eventstore.client.aio.store import NetworkStore
 from eventstore.client.session.batches import BatchSlice
 from eventstore.errors import ConnectionLost, EventStoreError, UnsupportedVersion, VersionConflict
 from eventstore.model import Committed, Event
-from eventstore.records.raw_commit import RawCommit
-from eventstore.server.mailbox_wiring import Found, ServerBatch, StoreAccess, linked
+from eventstore.records import commit
+from eventstore.records.raw_commit import RawCommit, with_fingerprint
+from eventstore.server.mailbox_wiring import Found, ServerBatch, StoreAccess, linked, stored_command
 from eventstore.store.append import COMMITTED, CONFLICT, DUPLICATE, REFUSED, AppendOutcome, NewCommit
 
 _PAGE_EVENTS: Final = 500
@@ -57,7 +58,7 @@ def remote_access(store: NetworkStore, nursery: trio.Nursery, on_lost: Callable[
             yield page
 
     def find_command(aggregate_id: str, command_id: str, found: Found) -> None:
-        nursery.start_soon(_find, store, aggregate_id, command_id, found, check_lost)
+        nursery.start_soon(_find, store, appends, aggregate_id, command_id, found, check_lost)
 
     return StoreAccess(persist, appends.flush, read_events, find_command, shared=True)
 
@@ -65,7 +66,13 @@ def remote_access(store: NetworkStore, nursery: trio.Nursery, on_lost: Callable[
 def _bare(commits: Sequence[NewCommit]) -> list[RawCommit]:
     """Returns the commits as they are sent: the remote store counts and checks their events itself."""
     return [
-        (aggregate_id, expected, command_id, when, events[0] if isinstance(events, tuple) else events)
+        (
+            aggregate_id,
+            expected,
+            command_id,
+            when,
+            with_fingerprint(events[0], events[2]) if isinstance(events, tuple) else events,
+        )
         for aggregate_id, expected, command_id, when, events in commits
     ]
 
@@ -92,13 +99,15 @@ def _raw_outcome(outcome: Committed | EventStoreError) -> AppendOutcome:
 
 
 async def _find(
-    store: NetworkStore, aggregate_id: str, command_id: str, found: Found, check_lost: Callable[[EventStoreError], None]
-) -> None:
+    store: NetworkStore, appends: RawAppends, aggregate_id: str, command_id: str, found: Found,
+    check_lost: Callable[[EventStoreError], None],
+) -> None:  # fmt: skip
     """Asks until the store answers: without its answer the outcome of a refused command is unknown."""
     pause_s = _PAUSE_S_MIN
     while True:
         try:
             stored = await store.find_command(aggregate_id, command_id)
+            record = b"" if stored is None else await appends.record(aggregate_id, stored.version)
         except EventStoreError as error:
             check_lost(error)
             if not error.retriable:
@@ -106,4 +115,4 @@ async def _find(
             await trio.sleep(pause_s)
             pause_s = min(2 * pause_s, _PAUSE_S_MAX)
         else:
-            return found(None if stored is None else stored._replace(duplicate=True))
+            return found(stored_command(commit.decode(record)) if record else None)

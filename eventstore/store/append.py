@@ -23,8 +23,8 @@ from eventstore.chunks.record import MARK, THROUGH_CRC, TRAILER, TRAILER_MARK
 from eventstore.errors import CommandIdReused, EventStoreError, Poisoned
 from eventstore.fields import check_int
 from eventstore.model import ANY, EXISTS, ID_BYTES_MAX, TIME_MAX, TIME_MIN, VERSION_MAX
-from eventstore.records.commit import AFTER_CRC, FIXED_BYTES, HEADER_BYTES, ID_PREFIX, check_id
-from eventstore.records.raw_commit import AfterCommand, AppendCondition
+from eventstore.records.commit import AFTER_CRC, FIXED_BYTES, HEADER_BYTES, ID_PREFIX, NO_FINGERPRINT, check_id
+from eventstore.records.raw_commit import AfterCommand, AppendCondition, split_fingerprint
 from eventstore.store.event_checks import EventsCheck, is_plain_event
 from eventstore.store.memory.tail import NO_COMMIT, Tail, TailFile
 from eventstore.store.memory.version_cache import VersionCache, may_contain, version_of
@@ -34,9 +34,9 @@ from eventstore.store.uniqueness import Uniqueness
 
 COMMITTED, DUPLICATE, CONFLICT, REFUSED = 0, 1, 2, 3
 
-Packed: TypeAlias = tuple[bytes, int]
-"""Events as in a commit record, and their number. The domain's codec has just packed them in the canonical encoding, so they
-are not checked again. Clients only ever send bytes, which are checked."""
+Packed: TypeAlias = tuple[bytes, int, bytes]
+"""Events as in a commit record, their number, and the fingerprint of their command. The domain's codec has just packed them in
+the canonical encoding, so they are not checked again. Clients only ever send bytes, which are checked."""
 
 NewCommit: TypeAlias = tuple[str, AppendCondition, str, int | None, bytes | Packed]
 """A `RawCommit`, or one whose events need no further check."""
@@ -45,8 +45,8 @@ AppendOutcome: TypeAlias = tuple[int, int, int] | tuple[int, EventStoreError, in
 """(COMMITTED or DUPLICATE, version, sequence) | (CONFLICT, actual version, 0) | (REFUSED, error, 0)."""
 
 
-Row: TypeAlias = tuple[int, int, int, int, int, bytes, bytes, bytes]
-"""Length of the record, sequence, events, time, first version, aggregate id, command id, events."""
+Row: TypeAlias = tuple[int, int, int, int, int, bytes, bytes, bytes, bytes]
+"""Length of the record, sequence, events, time, first version, aggregate id, command id, fingerprint, events."""
 
 
 _WARM_COMMITS_MIN = 8
@@ -100,11 +100,11 @@ class Appender:
             try:
                 ids, command = _ids(aggregate_id, command_id)
                 if isinstance(given, tuple):
-                    events, count = given
+                    events, count, fingerprint = given
                 elif is_plain_event(given):
-                    events, count = given, 1
+                    events, count, fingerprint = given, 1, NO_FINGERPRINT
                 else:
-                    count, events = self._check_events(given)
+                    events, count, fingerprint = self._checked(given)
                 length = FIXED_BYTES + len(ids) + len(command) + len(events)
                 if end + length > limit:
                     self._frame(rows)
@@ -118,7 +118,7 @@ class Appender:
                 version = self._version_elsewhere(aggregate_id, in_sorted) if ordinal is None else versions[ordinal]
                 key = hash((aggregate_id, command_id))  # as tail.command_key
                 if version and (key in commands or several or in_sorted):
-                    repeated = self._repeated(rows, key, aggregate_id, command_id, events, in_sorted)
+                    repeated = self._repeated(rows, key, aggregate_id, command_id, events, fingerprint, in_sorted)
                     if repeated is not None:
                         outcomes.append(repeated)
                         continue
@@ -127,7 +127,7 @@ class Appender:
                     outcomes.append((CONFLICT, version, 0))
                     continue
                 when = now if when is None else check_int("timestamp", when, TIME_MIN, TIME_MAX)
-                rows.append((length, sequence, count, when, version + 1, ids, command, events))
+                rows.append((length, sequence, count, when, version + 1, ids, command, fingerprint, events))
                 version += count
                 sequence += count
                 end += length
@@ -141,6 +141,11 @@ class Appender:
             except EventStoreError as error:
                 self.refused += 1
                 outcomes.append((REFUSED, _without_frames(error), 0))
+
+    def _checked(self, raw: bytes) -> Packed:
+        fingerprint, events = split_fingerprint(raw)
+        count, canonical = self._check_events(events)
+        return canonical, count, fingerprint
 
     def _warm(self, commits: Sequence[NewCommit]) -> None:
         """Looks up the aggregates of a large batch in one pass over the directory, at a third of the cost of single lookups."""
@@ -156,12 +161,12 @@ class Appender:
         if not rows:
             return
         front, file = self._front, self._tail.files[-1]
-        lengths, sequences, counts, times, versions, ids, commands, events = zip(*rows, strict=True)
+        lengths, sequences, counts, times, versions, ids, commands, fingerprints, events = zip(*rows, strict=True)
         rows.clear()
         id_lengths, command_lengths = list(map(len, ids)), list(map(len, commands))
         headers = map(
             AFTER_CRC.pack, lengths, repeat(front.durable), sequences, repeat(self._epoch), counts, times, versions,
-            id_lengths, command_lengths,
+            id_lengths, command_lengths, fingerprints,
         )  # fmt: skip
         prefix = ID_PREFIX.__getitem__
         trailers = map(TRAILER.struct.pack, repeat(TRAILER_MARK), lengths)
@@ -219,9 +224,19 @@ class Appender:
         return version_of(in_sorted)
 
     def _repeated(
-        self, rows: list[Row], key: int, aggregate_id: str, command_id: str, events: bytes, in_sorted: bytes
+        self,
+        rows: list[Row],
+        key: int,
+        aggregate_id: str,
+        command_id: str,
+        events: bytes,
+        fingerprint: bytes,
+        in_sorted: bytes,
     ) -> AppendOutcome | None:
         """Returns the original outcome of a repeated command, or None if the command is new.
+
+        It is the same if it has the same fingerprint, whatever its handler decided this time. If either has none, the events
+        decide.
 
         Raises:
             CommandIdReused: it was appended before with other content.
@@ -233,7 +248,8 @@ class Appender:
         view = self._unique.find_command(aggregate_id, command_id)
         if view is None:
             return None
-        if view.events != events:
+        compared = NO_FINGERPRINT not in (fingerprint, view.fingerprint)
+        if (view.fingerprint != fingerprint) if compared else (view.events != events):
             raise CommandIdReused(aggregate_id, command_id, view.last_version, view.last_sequence)
         self.duplicates += 1
         return DUPLICATE, view.last_version, view.last_sequence

@@ -120,6 +120,7 @@ def test_a_record_reads_as_flat_msgpack_with_everything_where_the_document_says(
     assert found == {
         "mark": 0xC4, "own_mark": 54, "crc": crc32c(raw[6:]), "flags": 0, "length": 132, "durable": 4199, "sequence": 2,
         "epoch": 1, "count": 2, "time": 1_700_000_000_000_000, "first_version": 1, "id_length": 8, "command_length": 3,
+        "fingerprint": bytes(6),
     }  # fmt: skip
     assert read("record-trailer", raw[-5:]) == {"mark": 0xCE, "length": 132}
     assert len(raw) == 65 + 8 + 3 + len(flat.encode(event_1 + event_2))

@@ -57,7 +57,8 @@ def test_an_in_flight_duplicate_is_not_handled_and_gets_the_first_answer() -> No
     worker.submit(again)
     assert worker.handled == handled + 1
     worker.finish()
-    assert (again.status, again.outcome) == (first.status, first.outcome) == (COMMITTED, (COMMITTED, 2, 2))
+    assert (first.status, first.outcome) == (COMMITTED, (COMMITTED, 2, 2))
+    assert (again.status, again.outcome) == (DUPLICATE, (DUPLICATE, 2, 2))
     worker.assert_empty()
 
 

@@ -10,7 +10,16 @@ import pytest
 from eventstore import flat
 from eventstore.errors import InvalidArgument
 from eventstore.model import ANY, COMMIT_EVENTS_MAX, EVENT_BYTES_MAX, EXISTS, VERSION_MAX, Commit, ExpectedVersion, NewEvent
-from eventstore.records.raw_commit import AfterCommand, AppendCondition, condition_text, encode_commit, encode_commits
+from eventstore.records.commit import NO_FINGERPRINT
+from eventstore.records.raw_commit import (
+    AfterCommand,
+    AppendCondition,
+    condition_text,
+    encode_commit,
+    encode_commits,
+    split_fingerprint,
+    with_fingerprint,
+)
 
 EVENT = NewEvent("T", b"data")
 
@@ -111,3 +120,10 @@ def test_an_object_that_is_not_a_commit_is_refused_in_its_place() -> None:
     assert isinstance(fine, tuple)
     assert isinstance(wrong, InvalidArgument)
     assert "not a Commit; make each with Commit(aggregate_id, events, expected_version)" in wrong.message
+
+
+def test_a_fingerprint_travels_before_the_events() -> None:
+    events = encode_commit("a", [NewEvent("T", b"x")], 0, "c", None)[4]
+    assert split_fingerprint(events) == (NO_FINGERPRINT, events)
+    assert split_fingerprint(with_fingerprint(events, b"123456")) == (b"123456", events)
+    assert split_fingerprint(b"\xc4\x06123") == (b"123\0\0\0", b"")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
+import re
 import types
 from collections.abc import Callable
 from typing import Final, Generic, NoReturn, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -19,7 +20,7 @@ from typing import Final, Generic, NoReturn, TypeVar, Union, cast, get_args, get
 from eventstore.domain.encoding.containers import dict_codec, list_codec, optional_codec, tuple_codec
 from eventstore.domain.encoding.field_mismatch import FieldMismatch, expected
 from eventstore.domain.encoding.objects import object_decoder, object_encoder
-from eventstore.domain.encoding.values import VALUES, Codec, enum_codec
+from eventstore.domain.encoding.values import VALUES, Codec, enum_codec, quote
 from eventstore.errors import DomainRefused, PayloadInvalid
 from eventstore.fields import shown
 
@@ -28,6 +29,7 @@ _ALLOWED: Final = (
     "str, int, float, bool, None, bytes, datetime, date, Decimal, UUID, enums of text or whole numbers, frozen dataclasses, "
     "X | None, list[X], tuple[X, ...], tuple[X, Y], dict[str, X]"
 )
+_PATTERN_CHARACTERS_MAX: Final = 8_192  # classes within classes: the pattern of one may contain that of another many times
 _codecs: dict[type, Codec] = {}
 
 
@@ -50,6 +52,10 @@ class PayloadCodec(Generic[T]):
         self._what = f"{what} {name!r}"
         codec = _class_codec(cls)
         self._encode, self._decode = codec.encode, codec.decode
+        self.is_canonical: Callable[[bytes], object] = (
+            (lambda data: None) if codec.canonical is None else re.compile(codec.canonical.encode()).fullmatch
+        )
+        """Whether these bytes, which `decode` has accepted, are what `encode` would return. False may also mean: not known."""
 
     def encode(self, value: T) -> bytes:
         """Returns the JSON of `value`: fields in order, no white space, UTF-8.
@@ -175,7 +181,17 @@ def _build(cls: type) -> Codec:
     return Codec(
         object_encoder(cls, names, [codec.encode for codec in codecs]),
         object_decoder(cls, fields, [codec.decode for codec in codecs], tuple(codec.json_type for codec in codecs)),
+        canonical=_canonical(names, codecs),
     )
+
+
+def _canonical(names: list[str], codecs: list[Codec]) -> str | None:
+    """Returns the pattern of an object: that of each field, in order, without white space."""
+    if any(codec.canonical is None for codec in codecs):
+        return None
+    members = [f"{re.escape(quote(name))}:{codec.canonical}" for name, codec in zip(names, codecs, strict=True)]
+    pattern = rf"\{{{','.join(members)}\}}"
+    return pattern if len(pattern) <= _PATTERN_CHARACTERS_MAX else None
 
 
 def _hinted(hint: object, where: str) -> Codec:

@@ -11,6 +11,7 @@ from typing import Final, Generic, TypeVar, Union, cast, get_args, get_origin, g
 
 from eventstore.commands import RawCommand, encode_with
 from eventstore.domain.encoding.codec import PayloadCodec, check_dataclass, class_path, without_new_types
+from eventstore.domain.encoding.fingerprint import Fingerprints
 from eventstore.errors import DomainRefused, EventStoreError, InvalidArgument
 from eventstore.fields import check_text, shown
 from eventstore.model import TYPE_BYTES_MAX
@@ -31,6 +32,10 @@ class CommandType(Generic[C]):
     @cached_property
     def codec(self) -> PayloadCodec[C]:
         return PayloadCodec(self.cls, self.name, "command")
+
+    @cached_property
+    def fingerprints(self) -> Fingerprints[C]:
+        return Fingerprints(self.name, self.codec)
 
     def check(self) -> None:
         """Raises DomainRefused if a field cannot be sent, or the field with the aggregate's id is not text."""

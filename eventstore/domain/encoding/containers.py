@@ -18,7 +18,7 @@ def optional_codec(inner: Codec) -> Codec:
     def decode(value: object) -> object:
         return None if value is None else decode_inner(value)
 
-    return Codec(encode, decode)
+    return Codec(encode, decode, canonical=inner.canonical and f"(?:null|{inner.canonical})")
 
 
 def list_codec(member: Codec) -> Codec:

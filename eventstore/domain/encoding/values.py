@@ -15,6 +15,7 @@ import base64
 import enum
 import json.encoder
 import math
+import re
 from collections.abc import Callable
 from datetime import date, datetime
 from decimal import Decimal
@@ -34,12 +35,14 @@ quote: Final[Callable[[str], str]] = json.encoder.encode_basestring  # in C; doe
 
 class Codec(NamedTuple):
     """Encoder and decoder of one type. `textual`: its JSON is always text, so it may be a key of a dict. `json_type`: set if
-    the parsed JSON is the value exactly when it has this type."""
+    the parsed JSON is the value exactly when it has this type. `canonical`: a regular expression; JSON that decodes and matches
+    is what `encode` returns for the value. None: that takes encoding it."""
 
     encode: Encode
     decode: Decode
     textual: bool = False
     json_type: type | None = None
+    canonical: str | None = None
 
 
 def _encode_text(value: object) -> str:
@@ -209,18 +212,20 @@ def enum_codec(cls: type[enum.Enum]) -> Codec | None:
                 return member
         raise expected(allowed, value)
 
-    return Codec(encode, decode, textual=kinds == {str})
+    canonical = f"(?:{'|'.join(map(re.escape, texts.values()))})"
+    return Codec(encode, decode, textual=kinds == {str}, canonical=canonical)
 
 
 VALUES: Final[dict[object, Codec]] = {
-    str: Codec(_encode_text, _decode_text, textual=True, json_type=str),
-    int: Codec(_encode_int, _decode_int, json_type=int),
-    bool: Codec(_encode_bool, _decode_bool, json_type=bool),
+    str: Codec(_encode_text, _decode_text, textual=True, json_type=str, canonical=r'"[^"\\\x00-\x1f]*"'),
+    int: Codec(_encode_int, _decode_int, json_type=int, canonical="(?:0|-?[1-9][0-9]*)"),
+    bool: Codec(_encode_bool, _decode_bool, json_type=bool, canonical="(?:true|false)"),
     float: Codec(_encode_float, _decode_float),
-    type(None): Codec(_encode_none, _decode_none, json_type=type(None)),
+    type(None): Codec(_encode_none, _decode_none, json_type=type(None), canonical="null"),
     bytes: Codec(_encode_bytes, _decode_bytes, textual=True),
     datetime: Codec(_encode_datetime, _decode_datetime, textual=True),
-    date: Codec(_encode_date, _decode_date, textual=True),
-    Decimal: Codec(_encode_decimal, _decode_decimal, textual=True),
-    UUID: Codec(_encode_uuid, _decode_uuid, textual=True),
+    date: Codec(_encode_date, _decode_date, textual=True, canonical='"[0-9]{4}-[0-9]{2}-[0-9]{2}"'),
+    # With more places Decimal may write an exponent.
+    Decimal: Codec(_encode_decimal, _decode_decimal, textual=True, canonical=r'"-?(?:0|[1-9][0-9]*)(?:\.[0-9]{1,6})?"'),
+    UUID: Codec(_encode_uuid, _decode_uuid, textual=True, canonical='"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"'),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from eventstore.domain.domain import Domain
-from eventstore.domain.runtime import Decided
+from eventstore.domain.runtime import Decided, decide
 from eventstore.errors import EventStoreError, Overloaded, ShuttingDown, UnknownCommand
 from eventstore.model import ID_BYTES_MAX
 from eventstore.protocol.declaration import Request
@@ -29,7 +29,7 @@ class CommandBatcher:
         self, gate: Gate, domain: Domain, mailboxes: ServerMailboxes, replies: CommandReplies, order: ArrivalOrder
     ) -> None:
         self._gate = gate
-        self._decode = domain.decode
+        self._domain = domain
         self._has_handlers = bool(domain.handlers)
         self._mailboxes = mailboxes
         self._replies = replies
@@ -73,7 +73,7 @@ class CommandBatcher:
                 "this server has no domain; start it with --domain MODULE:NAME, or send the command to a worker",
                 type=name[:ID_BYTES_MAX],
             )
-        return tuple.__new__(Decided, (*self._decode(name, payload, aggregate_id), command_id))  # half the cost of `Decided()`
+        return decide(self._domain, name, payload, aggregate_id, command_id)
 
     def hand_over(self) -> None:
         """Hands the batch to the mailboxes."""

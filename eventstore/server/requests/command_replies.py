@@ -1,7 +1,8 @@
 """Answers commands (SEND) once their changes are durable, and works out the outcome of a settled command.
 
 A handler may refuse a command, or change nothing, because the command was handled before; then the first outcome is the
-answer. So before such an answer the command's id is looked up in the store. In all other cases the store reports duplicates
+answer. So before such an answer the command's id is looked up in the store, and also if the store refuses the id: the first
+commit may have another fingerprint and still be of the same command, or none. In all other cases the store reports duplicates
 itself.
 """
 
@@ -28,7 +29,7 @@ from eventstore.model import Committed, Unchanged
 from eventstore.protocol import encode_outcomes, outcome_values
 from eventstore.protocol.codes import OutcomeKind
 from eventstore.protocol.limits import FRAME_BYTES_MAX
-from eventstore.server.mailbox_wiring import ServerEntry, StoreAccess
+from eventstore.server.mailbox_wiring import ServerEntry, StoreAccess, Stored
 from eventstore.server.net.connection import Connection
 from eventstore.server.net.gate import Gate
 from eventstore.server.requests.append_batcher import error_text_bytes_max
@@ -109,12 +110,12 @@ class CommandReplies:
         else:
             self.put(entry.request, entry.place, entry.request.encode(_refusal(entry)))
 
-    def _looked_up(self, entry: SentCommand, found: Committed | EventStoreError | None) -> None:
+    def _looked_up(self, entry: SentCommand, found: Stored | EventStoreError | None) -> None:
         request = entry.request
         if found is None and entry.status == UNCHANGED:
             self.put(request, entry.place, _UNCHANGED)
         else:
-            self.put(request, entry.place, request.encode(_refusal(entry) if found is None else found))
+            self.put(request, entry.place, request.encode(_refusal(entry) if found is None else _first_outcome(entry, found)))
         if not self._answering:
             self._gate.flush()
 
@@ -139,35 +140,35 @@ async def outcome_of(entry: ServerEntry, store: StoreAccess) -> Committed | Unch
         assert isinstance(version, int)
         return Committed(entry.aggregate_id, version, sequence, duplicate=entry.status == DUPLICATE)
     if _may_be_duplicate(entry):
-        answers: list[Committed | EventStoreError | None] = []
+        answers: list[Stored | EventStoreError | None] = []
         answered = trio.Event()
 
-        def found(answer: Committed | EventStoreError | None) -> None:
+        def found(answer: Stored | EventStoreError | None) -> None:
             answers.append(answer)
             answered.set()
 
         store.find_command(entry.aggregate_id, entry.command_id, found)
         await answered.wait()
         if answers[0] is not None:
-            return answers[0]
+            return _first_outcome(entry, answers[0])
         if entry.status == UNCHANGED:
             return Unchanged(entry.aggregate_id)
     return _refusal(entry)
 
 
 def _may_be_duplicate(entry: ServerEntry) -> bool:
-    return entry.status in (UNCHANGED, FAILED)
+    return entry.status in (UNCHANGED, FAILED) or (
+        entry.status == REFUSED and entry.outcome is not None and isinstance(entry.outcome[1], CommandIdReused)
+    )
 
 
-def _refusal(entry: ServerEntry) -> Committed | EventStoreError:
+def _refusal(entry: ServerEntry) -> EventStoreError:
     """Returns the answer to a command that was not committed now."""
     outcome = entry.outcome
     if entry.status == CONFLICT and outcome is not None:
         assert isinstance(outcome[1], int)
         return VersionConflict(entry.aggregate_id, "the version it was handled at", outcome[1])
     error = outcome[1] if entry.status == REFUSED and outcome is not None else entry.error
-    if isinstance(error, CommandIdReused):  # stored before with other events: this time the handler saw another state
-        return _first_outcome(error)
     if isinstance(error, MailboxError):
         return ShuttingDown(str(error))
     if isinstance(error, EventStoreError):
@@ -176,8 +177,12 @@ def _refusal(entry: ServerEntry) -> Committed | EventStoreError:
     return HandlerFailed(f"{handler} raised {name}, which is not an error of a domain", handler=handler, error=name)
 
 
-def _first_outcome(error: CommandIdReused) -> Committed:
-    version, sequence = error.fields["version"], error.fields["sequence"]
-    assert isinstance(version, int)
-    assert isinstance(sequence, int)
-    return Committed(str(error.fields["aggregate_id"]), version, sequence, duplicate=True)
+def _first_outcome(entry: ServerEntry, found: Stored | EventStoreError) -> Committed | EventStoreError:
+    """Returns the answer to a command whose id the store has: the first outcome if it is the same command."""
+    if isinstance(found, EventStoreError):
+        return found
+    committed, fingerprint = found
+    handler, command, command_id, _ = entry.command
+    if handler.command.fingerprints.matches(fingerprint, command):
+        return committed
+    return CommandIdReused(committed.aggregate_id, command_id, committed.version, committed.sequence)

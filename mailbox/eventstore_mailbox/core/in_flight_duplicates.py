@@ -1,14 +1,21 @@
-"""Duplicates of commands that are still in flight: they are not handled, and get the answer of the first."""
+"""Duplicates of commands that are still in flight: they are not handled, and get the answer of the first.
+
+Another command under the same id is no duplicate. It is handled in its turn like any other: if the first was stored, the store
+refuses it, and if the first was not, it takes effect.
+"""
 
 from __future__ import annotations
 
-from eventstore_mailbox.core.state import PLAIN, AnyEntry, Lane
+from collections.abc import Callable
+
+from eventstore_mailbox.core.state import COMMITTED, DUPLICATE, PLAIN, AnyEntry, Lane
 
 
 class InFlightDuplicates:
-    """Plain appends are not compared here: the store finds their duplicates."""
+    """Plain appends are not compared here: the store finds their duplicates. `same`: as in `Ports`."""
 
-    def __init__(self) -> None:
+    def __init__(self, same: Callable[[object, object], bool]) -> None:
+        self._same = same
         self.by_entry: dict[AnyEntry, list[AnyEntry]] = {}
         self.total = 0
 
@@ -24,16 +31,19 @@ class InFlightDuplicates:
             assert first is not None
             lane.ids = {} if first.command is PLAIN else {first.command_id: first}
         original = lane.ids.setdefault(entry.command_id, entry)
-        if original is entry:
+        if original is entry or not self._same(original.command, entry.command):
             return False
         self.by_entry.setdefault(original, []).append(entry)
         self.total += 1
         return True
 
     def pop(self, entry: AnyEntry) -> list[AnyEntry]:
-        """Removes and returns the duplicates of this entry, with its answer."""
+        """Removes and returns the duplicates of this entry, with its answer; one that was committed is a duplicate for them."""
         duplicates = self.by_entry.pop(entry, [])
+        status, result = entry.status, entry.result if duplicates else None
+        if status == COMMITTED and isinstance(result, tuple):
+            status, result = DUPLICATE, (DUPLICATE, *result[1:])
         for duplicate in duplicates:
-            duplicate.status = entry.status
-            duplicate.result = entry.result
+            duplicate.status = status
+            duplicate.result = result
         return duplicates

@@ -52,7 +52,7 @@ class Machine:
             for index in range(options.mailboxes)
         ]
         self.lanes = ResidentLanes(options.aggregates_max)
-        self.duplicates = InFlightDuplicates()
+        self.duplicates = InFlightDuplicates(ports.same)
         self.processor = CommandProcessor(ports, options, self.lanes, driver)
         self.outcomes = OutcomeProcessor(ports, options, self.lanes, self.duplicates, self.processor, driver)
         self.processor.complete = self.outcomes.complete

@@ -87,6 +87,7 @@ class Ports(Generic[C, A, X, O]):
     refusal       returns an outcome with status REFUSED for a plain append that is abandoned
     flush         is called after the last `persist` of a round
     unmodified    returns whether an aggregate is as it was before the handler that raised. If not, it is restored
+    same          returns whether two commands under the same id are the same, so that one that is in flight answers the other
     size          returns the bytes of a change; None: batches are bounded by count alone
     random        returns a number from 0 to 1, for the pauses of an aggregate that conflicts repeatedly
     on_slow       is called if a handler blocked the event loop, with the seconds
@@ -102,6 +103,7 @@ class Ports(Generic[C, A, X, O]):
     refresh: Callable[[str, A], Awaitable[A]] | None = None
     flush: Callable[[], None] = _flush_nothing
     unmodified: Callable[[A], bool] = _assume_modified
+    same: Callable[[C, C], bool] = lambda one, other: True
     size: Callable[[X], int] | None = None
     random: Callable[[], float] = random
     on_slow: Callable[[Entry[C, O], float], None] = lambda entry, seconds: None

@@ -12,7 +12,7 @@ import eventstore as es
 import eventstore.domain as d
 from eventstore import flat
 from eventstore.domain.encoding.event_type import event_type
-from eventstore.domain.runtime import Change, Decided, DomainRuntime, ResidentAggregate
+from eventstore.domain.runtime import Change, Decided, DomainRuntime, ResidentAggregate, decide
 from eventstore.domain.testing import stored
 from eventstore.errors import ShuttingDown
 from eventstore.model import Event
@@ -35,8 +35,7 @@ def running(*pages: list[Event] | Exception, domain: d.Domain = app) -> DomainRu
 
 def decided(command: object, command_id: str = "c-1") -> Decided:
     raw = d.encode_command(command)
-    handler, decoded = app.decode(raw.type, raw.payload, raw.aggregate_id)
-    return Decided(handler, decoded, command_id)
+    return decide(app, raw.type, raw.payload, raw.aggregate_id, command_id)
 
 
 def handle(domain: DomainRuntime, command: object, resident: ResidentAggregate) -> Change | None:
@@ -47,7 +46,8 @@ async def test_a_change_is_a_commit_on_the_version_it_was_decided_on() -> None:
     domain = running(stored(Added(1, 0), Added(2, 1), aggregate_id="a"))
     resident = await domain.restore("a")
     change = handle(domain, Add("a", 5), resident)
-    assert change == ("a", 2, "c-1", None, (flat.encode(event_type(Added).encode(Added(5, 3))), 1))
+    fingerprint = decided(Add("a", 5)).fingerprint
+    assert change == ("a", 2, "c-1", None, (flat.encode(event_type(Added).encode(Added(5, 3))), 1, fingerprint))
     assert handle(domain, Add("a", 5), resident)[1] == 3  # type: ignore[index] # it is a change
     assert handle(domain, Raise("a", 0), resident) is None
 

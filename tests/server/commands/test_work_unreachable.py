@@ -11,7 +11,7 @@ import trio
 
 import eventstore as es
 import eventstore.domain as d
-from eventstore.domain.runtime import Decided, DomainRuntime
+from eventstore.domain.runtime import DomainRuntime, decide
 from eventstore.model import Unchanged
 from eventstore.server.mailbox_wiring import ServerEntry, ServerMailboxes, StoreAccess, make_mailboxes
 from eventstore.server.remote_access import remote_access
@@ -34,8 +34,8 @@ class Domain:
 
     async def send(self, command: object, command_id: str) -> es.Committed | Unchanged | es.EventStoreError:
         raw = d.encode_command(command)
-        handler, decoded = app.decode(raw.type, raw.payload, raw.aggregate_id)
-        entry = ServerEntry(raw.aggregate_id, command_id, Decided(handler, decoded, command_id))
+        decided = decide(app, raw.type, raw.payload, raw.aggregate_id, command_id)
+        entry = ServerEntry(raw.aggregate_id, command_id, decided)
         return await outcome_of(await self.mailboxes.execute(entry), self.access)
 
 

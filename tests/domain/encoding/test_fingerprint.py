@@ -1,0 +1,117 @@
+"""Fingerprints of commands: the same for the same command in any spelling, another one for another command."""
+
+from __future__ import annotations
+
+import enum
+import json
+from dataclasses import dataclass, field, make_dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import eventstore.domain as d
+from eventstore.domain.encoding.codec import PayloadCodec
+from eventstore.domain.encoding.fingerprint import Fingerprints
+from eventstore.records.commit import NO_FINGERPRINT
+
+
+class Colour(enum.Enum):
+    RED = "r.d"
+    TWO = "é"
+
+
+@dataclass(frozen=True)
+class Inner:
+    number: int
+
+
+@dataclass(frozen=True)
+class Everything:
+    id: str
+    count: int
+    yes: bool
+    price: Decimal
+    day: date
+    key: UUID
+    colour: Colour
+    inner: Inner
+    perhaps: Decimal | None
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Fields without a pattern."""
+
+    id: str
+    ratio: float
+    at: datetime
+    many: list[int] = field(default_factory=list)
+
+
+CODEC = PayloadCodec(Everything, "Everything", "command")
+NUMBERS = ["0", "-0", "1.50", "0.000001", "0.0000001", "1E5", "00.5", "-12.3", "+1", "1.", ".5", "1_0", "٣"]
+everything = st.builds(
+    Everything, st.text(), st.integers(), st.booleans(), st.decimals(allow_nan=False, allow_infinity=False),
+    st.dates(), st.uuids(), st.sampled_from(Colour), st.builds(Inner, st.integers()),
+    st.none() | st.sampled_from(["1.5", "0.0000001"]).map(Decimal),
+)  # fmt: skip
+
+
+@given(everything, st.sampled_from(NUMBERS), st.booleans())
+def test_what_passes_for_canonical_is_what_the_class_would_encode(value: Everything, number: str, ascii_only: bool) -> None:
+    spelled = json.loads(CODEC.encode(value)) | {"price": number, "perhaps": number}
+    for text in (
+        CODEC.encode(value),
+        json.dumps(spelled, ensure_ascii=ascii_only, separators=(",", ":")).encode(),
+        json.dumps(spelled, ensure_ascii=ascii_only).encode(),
+    ):
+        try:
+            decoded = CODEC.decode(text)
+        except d.PayloadInvalid:
+            continue
+        if CODEC.is_canonical(text):
+            assert CODEC.encode(decoded) == text
+
+
+def test_plain_payloads_of_our_clients_are_recognised_without_encoding_them() -> None:
+    value = Everything("a b", 5, True, Decimal("1.50"), date(2030, 1, 31), UUID(int=7), Colour.TWO, Inner(-3), None)
+    assert CODEC.is_canonical(CODEC.encode(value))
+    assert not PayloadCodec(Encoded, "Encoded", "command").is_canonical(b'{"id":"a"}')
+
+
+def test_the_spelling_makes_no_difference_and_the_type_and_every_field_does() -> None:
+    codec = PayloadCodec(Encoded, "Encoded", "command")
+    prints = Fingerprints("Encoded", codec)
+
+    def of(text: str, fingerprints: Fingerprints[Encoded] = prints) -> bytes:
+        return fingerprints.of(text.encode(), codec.decode(text.encode()))
+
+    at = "2030-01-31T12:00:00"
+    plain = of(f'{{"id":"a","ratio":1.0,"at":"{at}+00:00","many":[]}}')
+    assert plain == of(f' {{"at":"{at}Z", "ratio":1, "id":"\\u0061"}}')
+    others = {
+        of(f'{{"id":"b","ratio":1.0,"at":"{at}+00:00","many":[]}}'),
+        of(f'{{"id":"a","ratio":1.1,"at":"{at}+00:00","many":[]}}'),
+        of(f'{{"id":"a","ratio":1.0,"at":"{at}+01:00","many":[]}}'),
+        of(f'{{"id":"a","ratio":1.0,"at":"{at}+00:00","many":[0]}}'),
+        of(f'{{"id":"a","ratio":1.0,"at":"{at}+00:00","many":[]}}', Fingerprints("Other", codec)),
+    }
+    assert len(others | {plain, NO_FINGERPRINT}) == 7
+
+
+@pytest.mark.parametrize("default", ["", None, 3])
+def test_a_field_that_was_added_since_with_a_default_makes_no_difference(default: object) -> None:
+    before = make_dataclass("Before", [("id", str)], frozen=True)
+    kind = str | None if not isinstance(default, int) else int
+    added = [("more", kind, field(default=default)), ("tags", list[str], field(default_factory=list))]
+    after = make_dataclass("After", [("id", str), *added], frozen=True)
+    stored = Fingerprints("C", PayloadCodec(before, "C", "command")).of(b'{"id":"a"}', before("a"))
+    prints = Fingerprints("C", PayloadCodec(after, "C", "command"))
+    assert prints.matches(stored, after("a"))
+    assert prints.matches(NO_FINGERPRINT, after("b"))
+    for other in (after("b"), after("a", default, ["x"]), after("a", 4 if default == 3 else "x")):
+        assert not prints.matches(stored, other)
