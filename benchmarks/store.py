@@ -27,8 +27,9 @@ from benchmarks.harness.subject import EVENT_TYPE, PAYLOAD
 from eventstore import ANY, NewEvent, flat
 from eventstore.settings.declaration import MIB
 from eventstore.settings.store import StoreSettings
-from eventstore.store.embedded import EmbeddedStore, open_store
+from eventstore.store.embedded import EmbeddedStore
 from eventstore.store.engine import Engine
+from eventstore.store.open_store import open_store
 from eventstore.store.opening import open_folder
 
 Figures = dict[str, float]

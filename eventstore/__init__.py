@@ -48,6 +48,7 @@ from eventstore.errors import (
     VersionConflict,
 )
 from eventstore.model import ANY, EXISTS, CaughtUp, Commit, Committed, Event, NewEvent, Unchanged
+from eventstore.position import END
 
 if TYPE_CHECKING:
     from eventstore import blocking as blocking
@@ -62,11 +63,11 @@ if TYPE_CHECKING:
     from eventstore.records.message import Message as Message
     from eventstore.settings.store import StoreSettings as StoreSettings
     from eventstore.store.embedded import EmbeddedStore as EmbeddedStore
-    from eventstore.store.embedded import open_store as open_store
+    from eventstore.store.open_store import open_store as open_store
 
 __version__ = "0.1.0"
 __all__ = [
-    "ANY", "EXISTS", "CaughtUp", "Closed", "CommandIdReused", "Commit", "Committed", "ConnectionLost", "Consumer",
+    "ANY", "END", "EXISTS", "CaughtUp", "Closed", "CommandIdReused", "Commit", "Committed", "ConnectionLost", "Consumer",
     "Corrupt", "Delivery", "Diverged", "DomainRefused", "EmbeddedStore", "Event", "EventStoreError", "Fenced",
     "FolderRefused", "HandlerFailed", "InvalidArgument", "Message", "NetworkBroker", "NetworkStore", "NetworkTopic",
     "NewEvent", "NewMessage", "Overloaded", "PayloadInvalid", "Poisoned", "ProjectionFailed", "ProtocolError", "RawCommand",
@@ -77,7 +78,7 @@ __all__ = [
 
 _LAZY = {
     "connect": ("eventstore.client.aio.store", "connect"),
-    "open_store": ("eventstore.store.embedded", "open_store"),
+    "open_store": ("eventstore.store.open_store", "open_store"),
     "Consumer": ("eventstore.client.aio.consumer", "Consumer"),
     "Delivery": ("eventstore.client.consumer.delivery", "Delivery"),
     "EmbeddedStore": ("eventstore.store.embedded", "EmbeddedStore"),

@@ -18,6 +18,7 @@ from eventstore.protocol import limits
 from eventstore.protocol.codes import AnswerCode
 from eventstore.protocol.declaration import Count, Flag, Name, Request, Rows, UncheckedRows, integer, optional, request, text
 from eventstore.protocol.limits import INT64_MAX, INT64_MIN, UINT64_MAX
+from eventstore.records.event_filter import EventFilter
 from eventstore.records.raw_commit import RawCommit
 
 WireCommand: TypeAlias = "tuple[str, str, str, bytes]"
@@ -31,6 +32,8 @@ def _type(name: object) -> None:
 _EventsMax: TypeAlias = Annotated[int | None, optional(integer(0, VERSION_MAX))]
 _PageBytes: TypeAlias = Annotated[int, integer(1, limits.PAGE_BYTES_MAX)]
 _Prefix: TypeAlias = Annotated[str | None, optional(text(0, ID_BYTES_MAX))]
+_OptionalName: TypeAlias = Annotated[str | None, optional(check_text)]
+_Position: TypeAlias = Annotated[int | None, optional(integer(0, INT64_MAX))]
 _Time: TypeAlias = Annotated[int | None, optional(integer(INT64_MIN, INT64_MAX))]
 _Credit: TypeAlias = Annotated[int, integer(0, limits.CREDIT_BYTES_MAX)]
 _RequestId: TypeAlias = Annotated[int, integer(1, UINT64_MAX)]
@@ -72,6 +75,7 @@ class ReadAll(Request):
     events_max: _EventsMax = None
     bytes_max: _PageBytes = limits.PAGE_BYTES_DEFAULT
     aggregate_prefix: _Prefix = None
+    aggregate_id: _OptionalName = None
     from_time: _Time = None
     to_time: _Time = None
     types: _Types = ()
@@ -94,12 +98,36 @@ class FindCommand(Request):
 
 @request(7, answer=AnswerCode.PAGE)
 class Subscribe(Request):
-    """Asks for all events after sequence `after`, then for new ones, as far as the credit (bytes) lasts."""
+    """Asks for all events after sequence `after` (None: the last one), then for new ones, as far as the credit (bytes) lasts;
+    the rest as in `ReadAll`.
+    """
 
-    after: Count = 0
+    after: _Position = 0
     credit: _Credit = limits.CREDIT_BYTES_DEFAULT
     aggregate_prefix: _Prefix = None
+    aggregate_id: _OptionalName = None
+    from_time: _Time = None
+    to_time: _Time = None
     types: _Types = ()
+
+
+def filter_of(request: ReadAll | Subscribe) -> EventFilter:
+    """Returns the filter that a request asks for."""
+    return EventFilter(
+        frozenset(request.types) or None,
+        request.aggregate_prefix,
+        request.from_time,
+        request.to_time,
+        request.aggregate_id,
+    )
+
+
+def filter_values(
+    wanted: EventFilter,
+) -> tuple[str | None, str | None, int | None, int | None, tuple[str, ...]]:
+    """Returns the last values of a `ReadAll` or `Subscribe` that asks for this filter."""
+    types = tuple(sorted(wanted.types or ()))
+    return wanted.aggregate_prefix, wanted.aggregate_id, wanted.from_time, wanted.to_time, types
 
 
 @request(8, answer=None)

@@ -119,11 +119,12 @@ class LogCursor:
         aggregate_prefix: str | None,
         from_time: int | datetime | None,
         to_time: int | datetime | None,
+        aggregate_id: str | None = None,
     ) -> None:
         """Raises InvalidArgument."""
         self.after = check_int("after", after, 0, VERSION_MAX)
         self.left = check_optional_int("limit", limit, 0, VERSION_MAX)
-        self.wanted = event_filter(types, aggregate_prefix, from_time, to_time)
+        self.wanted = event_filter(types, aggregate_prefix, from_time, to_time, aggregate_id)
         self.done = limit == 0
 
     def take(self, page: LogPage) -> list[Event]:

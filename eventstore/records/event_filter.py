@@ -1,4 +1,4 @@
-"""The filter of `read_all` and `subscribe`: by event type, aggregate prefix and time.
+"""The filter of `read_all` and `subscribe`: by event type, aggregate, prefix of its id, and time.
 
 It is applied twice: next to the files, to whole commits, so that others are not read; and by the reader, to each event, because
 a commit is delivered whole if any of its events passes.
@@ -25,6 +25,7 @@ class EventFilter:
     aggregate_prefix: str | None = None
     from_time: int | None = None
     to_time: int | None = None
+    aggregate_id: str | None = None
 
     @property
     def everything(self) -> bool:
@@ -34,6 +35,7 @@ class EventFilter:
         return (
             (self.types is None or event[2] in self.types)
             and (self.aggregate_prefix is None or event[0].startswith(self.aggregate_prefix))
+            and (self.aggregate_id is None or event[0] == self.aggregate_id)
             and (self.from_time is None or event[6] >= self.from_time)
             and (self.to_time is None or event[6] <= self.to_time)
         )
@@ -62,6 +64,7 @@ def event_filter(
     aggregate_prefix: str | None = None,
     from_time: int | datetime | None = None,
     to_time: int | datetime | None = None,
+    aggregate_id: str | None = None,
 ) -> EventFilter:
     """Returns the filter for a user's arguments. An empty prefix lets every event pass; an empty collection of types is
     refused, because it could mean everything or nothing.
@@ -71,11 +74,14 @@ def event_filter(
     """
     if aggregate_prefix is not None:
         check_text("aggregate_prefix", aggregate_prefix, 0)
+    if aggregate_id is not None:
+        check_text("aggregate_id", aggregate_id)
     return EventFilter(
         _checked_types(types),
         aggregate_prefix or None,
         _checked_time("from_time", from_time),
         _checked_time("to_time", to_time),
+        aggregate_id,
     )
 
 

@@ -47,7 +47,8 @@ from eventstore.server.requests.read_requests import ReadRequests
 from eventstore.server.requests.subscriptions import SUBSCRIPTION_METRICS, Subscriptions
 from eventstore.settings.server import ServerSettings
 from eventstore.store.committer import Committer
-from eventstore.store.embedded import EmbeddedStore, open_store
+from eventstore.store.embedded import EmbeddedStore
+from eventstore.store.open_store import open_store
 from eventstore.store.store_stats import STORE_METRICS
 
 _REACTIONS = "reactions.json"

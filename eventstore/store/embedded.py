@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from itertools import islice
-from pathlib import Path
 from typing import Final, TypeVar
 
 import trio
 
-from eventstore.allocator import expect_large_buffers
-from eventstore.chunks.files import Files, NotCached
+from eventstore.chunks.files import NotCached
 from eventstore.errors import Closed, EventStoreError, InvalidArgument
-from eventstore.fields import check_int, check_text
+from eventstore.fields import check_text
 from eventstore.metrics import Source, Stats, read_stats
 from eventstore.model import VERSION_MAX, CaughtUp, Commit, Committed, Event, ExpectedVersion, NewEvent
+from eventstore.position import After, start_of
 from eventstore.records.cursors import AggregateCursor, LogCursor
 from eventstore.records.event_filter import EventFilter, event_filter
 from eventstore.records.event_page import decode_page
 from eventstore.records.raw_commit import CommitResult, RawCommit, encode_commit, encode_commits
-from eventstore.settings.store import StoreSettings
 from eventstore.store.committer import Committer
-from eventstore.store.data_folder import DIRECTORY
 from eventstore.store.engine import Engine
-from eventstore.store.maintenance import ChildSorter, Maintenance, ThreadSorter
-from eventstore.store.opening import OpenReport, OpenStore, open_folder
+from eventstore.store.maintenance import Maintenance
+from eventstore.store.opening import OpenReport, OpenStore
 from eventstore.store.read.checked_reads import IN_PLACE_BYTES_MAX
 from eventstore.store.read.replay import ReplayPage
 from eventstore.store.read.scan import ScanPage
@@ -179,12 +175,13 @@ class EmbeddedStore:
     def read_all(
         self, after: int = 0, types: Iterable[str] | None = None, aggregate_prefix: str | None = None,
         limit: int | None = None, from_time: int | datetime | None = None, to_time: int | datetime | None = None,
+        *, aggregate_id: str | None = None,
     ) -> EventStream:  # fmt: skip
         """Iterates over the events after sequence `after`, in commit order, that pass all filters; ends at the last event.
 
-        Times are microseconds since 1970 or aware datetimes, both ends inclusive.
+        `aggregate_id`: of this aggregate alone. Times are microseconds since 1970 or aware datetimes, both ends inclusive.
         """
-        cursor = LogCursor(after, limit, types, aggregate_prefix, from_time, to_time)
+        cursor = LogCursor(after, limit, types, aggregate_prefix, from_time, to_time, aggregate_id)
 
         async def turn_page() -> list[Event]:
             return cursor.take(await self.scan_page(cursor.after, cursor.wanted, cursor.left))
@@ -198,24 +195,29 @@ class EmbeddedStore:
         return await self._on_thread(lambda: self.engine.scan(after, wanted, bytes_max, events_max), self._scans)
 
     def subscribe(
-        self, after: int = 0, types: Iterable[str] | None = None, aggregate_prefix: str | None = None
-    ) -> SubscriptionStream:
+        self, after: After = 0, types: Iterable[str] | None = None, aggregate_prefix: str | None = None, *,
+        aggregate_id: str | None = None, from_time: int | datetime | None = None, to_time: int | datetime | None = None,
+    ) -> SubscriptionStream:  # fmt: skip
         """Iterates like `read_all`, then continues with new events until the store is closed, and raises Closed. Yields
-        CaughtUp once, between stored and new events.
+        CaughtUp once, between stored and new events; with `after=END` it is the first item.
         """
-        check_int("after", after, 0, VERSION_MAX)
-        wanted, caught_up = event_filter(types, aggregate_prefix), False
+        position, caught_up = start_of(after), False
+        wanted = event_filter(types, aggregate_prefix, from_time, to_time, aggregate_id)
 
         async def follow_on() -> list[Item]:
-            nonlocal after, caught_up
-            while caught_up and self.engine.visible_sequence <= after and not self._closed:
+            nonlocal position, caught_up
+            if position is None:
+                self._check_open()
+                position, caught_up = self.engine.visible_sequence, True
+                return [CaughtUp(position)]
+            while caught_up and self.engine.visible_sequence <= position and not self._closed:
                 await self.committer.advanced.park()
-            page = await self.scan_page(after, wanted)
-            items: list[Item] = list(wanted.select(decode_page(page.records), after))
-            after = max(after, page.next)
+            page = await self.scan_page(position, wanted)
+            items: list[Item] = list(wanted.select(decode_page(page.records), position))
+            position = max(position, page.next)
             if page.at_end and not caught_up:
                 caught_up = True
-                items.append(CaughtUp(after))
+                items.append(CaughtUp(position))
             return items
 
         return SubscriptionStream(follow_on)
@@ -233,65 +235,3 @@ class EmbeddedStore:
         self.committer.advanced.unpark_all()
         while self._reads_in_flight:
             await self._read_finished.park()
-
-
-@asynccontextmanager
-async def open_store(
-    path: str | Path,
-    settings: StoreSettings | None = None,
-    *,
-    files: Files | None = None,
-    directory: Path | None = None,
-) -> AsyncIterator[EmbeddedStore]:
-    """Opens, or creates, the store in the folder `path` for this process alone. On trio only.
-
-    `files` and `directory` replace the disk in tests.
-
-    Raises:
-        FolderRefused, Corrupt: the folder cannot be opened.
-        InvalidArgument: the caller runs on another event loop.
-    """
-    if not trio.lowlevel.in_trio_run():
-        raise InvalidArgument(
-            "an embedded store needs trio; use trio.run(main), or connect to a server, which works on asyncio too",
-            field="event loop",
-        )
-    settings, path = settings or StoreSettings(), Path(path)
-    expect_large_buffers()
-    opened = await trio.to_thread.run_sync(lambda: open_folder(path, settings, files=files, directory=directory))
-    try:
-        committer = Committer(
-            opened.engine, waiting_bytes_max=settings.waiting_bytes_max,
-            sync=settings.durability == "sync", flush_interval_s=settings.flush_interval_s,
-        )  # fmt: skip
-        sorter = ChildSorter(path, directory or path / DIRECTORY) if files is None else ThreadSorter(opened.engine)
-        maintenance = Maintenance(opened.engine, sorter)
-        committer.on_completed = lambda _: maintenance.wake()
-        store = EmbeddedStore(opened, committer, maintenance)
-        async with trio.open_nursery() as nursery:
-            await nursery.start(committer.run)
-            if settings.sort:
-                nursery.start_soon(maintenance.run)
-            nursery.start_soon(_write_preload, opened, settings)
-            error = None
-            try:
-                yield store
-            except Exception as raised:  # leaves the nursery unwrapped, not in an ExceptionGroup
-                error = raised
-            finally:
-                with trio.CancelScope(shield=True):
-                    await store.aclose()
-                    committer.stop()
-                nursery.cancel_scope.cancel()
-        if error is not None:
-            raise error
-    finally:
-        with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(opened.close)
-
-
-async def _write_preload(opened: OpenStore, settings: StoreSettings) -> None:
-    while settings.preload_aggregates:
-        await trio.sleep(settings.preload_interval_s)
-        recent = opened.engine.version_cache.recent(settings.preload_aggregates)
-        await trio.to_thread.run_sync(opened.preload.write, recent)

@@ -41,6 +41,10 @@ FILTERS: list[dict[str, Any]] = [
     {"from_time": datetime.fromtimestamp(3_600 * 10, UTC), "to_time": 3_600_000_000 * 11},
     {"from_time": 1, "to_time": 0},
     {"types": iter(["Placed"]), "aggregate_prefix": "order-", "from_time": 3_600_000_000 * 7},
+    {"aggregate_id": "order-1"},
+    {"aggregate_id": "order-"},
+    {"aggregate_id": "order-é", "aggregate_prefix": "order-"},
+    {"types": ["Paid"], "aggregate_id": "ordé", "to_time": 3_600_000_000 * 40},
 ]
 
 
@@ -51,6 +55,7 @@ def passes(event: es.Event, after: int, filters: dict[str, Any]) -> bool:
     return (
         event.sequence > after
         and event.aggregate_id.startswith(filters.get("aggregate_prefix", ""))
+        and event.aggregate_id == filters.get("aggregate_id", event.aggregate_id)
         and ("types" not in filters or event.type in filters["types"])
         and ("from_time" not in filters or event.timestamp >= micros(filters["from_time"]))
         and ("to_time" not in filters or event.timestamp <= micros(filters["to_time"]))

@@ -63,6 +63,44 @@ async def test_a_subscription_delivers_the_events_that_pass_its_filters(subject:
 
 
 @contract
+async def test_a_subscription_to_one_aggregate_has_no_event_of_those_whose_id_begins_alike(subject: Subject) -> None:
+    store = subject.store
+    await store.append("o-1", [event(1)], 0)
+    await store.append("o-10", [event(2)], 0)
+    items = store.subscribe(aggregate_id="o-1")
+    assert shown(await take(items, 2)) == [1, "caught up at 2"]
+    await store.append("o-10", [event(3)], 1)
+    await store.append("o-1", [event(4)], 1)
+    assert shown(await take(items, 1)) == [4]
+
+
+@contract
+async def test_a_subscription_is_filtered_by_time(subject: Subject) -> None:
+    store = subject.store
+    for number in range(1, 5):
+        await store.append("a", [event(number)], number - 1, timestamp=number * 10)
+    assert shown(await take(store.subscribe(from_time=20, to_time=30), 3)) == [2, 3, "caught up at 4"]
+
+
+@contract
+async def test_a_subscription_from_the_end_is_caught_up_first_and_has_all_that_follows(subject: Subject) -> None:
+    store = subject.store
+    await store.append("a", [event(1), event(2)], 0)
+    items = store.subscribe(after=es.END)
+    assert shown(await take(items, 1)) == ["caught up at 2"]
+    await store.append("a", [event(3), event(4)], 2)
+    await store.append("b", [event(5)], 0)
+    assert shown(await take(items, 3)) == [3, 4, 5]
+
+
+@contract
+async def test_only_a_subscription_begins_at_the_end(subject: Subject) -> None:
+    """`read_all` ends there, so it would never return anything."""
+    with pytest.raises(es.InvalidArgument, match="after"):
+        subject.store.read_all(after=es.END)
+
+
+@contract
 async def test_a_subscription_sees_no_gap_while_others_append(subject: Subject) -> None:
     store = subject.store
     seen: list[int | str] = []

@@ -75,7 +75,7 @@ EXAMPLES = {
     "read": encode_request(4, Read("order-42")),
     "record": RECORD,
     "page": encode_page(4, None, RECORD),
-    "read-all": encode_request(5, ReadAll(0, 100, 524_288, "order-", None, None, ("OrderPlaced",))),
+    "read-all": encode_request(5, ReadAll(0, 100, 524_288, "order-", None, None, None, ("OrderPlaced",))),
     "scan-page": encode_scan_page(5, 1, True, b""),
     "version": encode_request(6, Version("order-42")),
     "version-answer": encode_ok(6, 1),

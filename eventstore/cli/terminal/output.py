@@ -101,7 +101,7 @@ def _payload(payload: bytes, is_json: bool) -> str:
 
 def _time(event: Event) -> str:
     try:
-        return event.time.isoformat(timespec="milliseconds")
+        return event.time.isoformat(timespec="microseconds")  # to the digit: an option such as --from-time may take it
     except OverflowError:
         return f"{event.timestamp} µs"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -28,7 +28,27 @@ Types = Annotated[
     list[str] | None, typer.Option("--type", metavar="TYPE", help="Only events of this type; may be given several times.")
 ]
 Prefix = Annotated[str | None, typer.Option("--prefix", metavar="TEXT", help="Only aggregates whose id begins with this text.")]
+Aggregate = Annotated[str | None, typer.Option("--aggregate", metavar="ID", help="Only this aggregate.")]
+FromTime = Annotated[
+    str | None, typer.Option("--from-time", metavar="TIME", help="Only events of this time or later; ISO 8601 with a zone.")
+]
+ToTime = Annotated[
+    str | None, typer.Option("--to-time", metavar="TIME", help="Only events of this time or earlier; ISO 8601 with a zone.")
+]
 DataFolder = Annotated[Path, typer.Argument(metavar="DATA", help="The data folder of a store.")]
+
+
+def event_filters(
+    types: list[str] | None, prefix: str | None, aggregate: str | None, from_time: str | None, to_time: str | None
+) -> dict[str, Any]:
+    """Returns the options as the filters that `read_all` and `subscribe` take. Raises InvalidArgument."""
+    return {
+        "types": types or None,
+        "aggregate_prefix": prefix,
+        "aggregate_id": aggregate,
+        "from_time": None if from_time is None else parse_time("--from-time", from_time),
+        "to_time": None if to_time is None else parse_time("--to-time", to_time),
+    }
 
 
 def parse_time(option: str, text: str) -> datetime:

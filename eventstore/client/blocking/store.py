@@ -32,6 +32,7 @@ from eventstore.client.session.subscription import Subscription
 from eventstore.errors import ConnectionLost, EventStoreError
 from eventstore.flat import Scalar
 from eventstore.model import Commit, Committed, ExpectedVersion, NewEvent, Unchanged
+from eventstore.position import After, start_of
 from eventstore.protocol.requests import FindCommand, Stats, Version
 from eventstore.records.cursors import AggregateCursor, LogCursor
 from eventstore.records.event_filter import event_filter
@@ -164,18 +165,32 @@ class BlockingStore:
         limit: int | None = None,
         from_time: int | datetime | None = None,
         to_time: int | datetime | None = None,
+        *,
+        aggregate_id: str | None = None,
     ) -> EventStream:
         """Returns the events after sequence `after`, in commit order, that pass every filter; ends at the last one stored.
 
-        Times are microseconds since 1970 or aware datetimes, both ends inclusive.
+        `aggregate_id`: of this aggregate alone. Times are microseconds since 1970 or aware datetimes, both ends inclusive.
         """
-        return open_read(self._connection, LogCursor(after, limit, types, aggregate_prefix, from_time, to_time))
+        cursor = LogCursor(after, limit, types, aggregate_prefix, from_time, to_time, aggregate_id)
+        return open_read(self._connection, cursor)
 
     def subscribe(
-        self, after: int = 0, types: Iterable[str] | None = None, aggregate_prefix: str | None = None
+        self,
+        after: After = 0,
+        types: Iterable[str] | None = None,
+        aggregate_prefix: str | None = None,
+        *,
+        aggregate_id: str | None = None,
+        from_time: int | datetime | None = None,
+        to_time: int | datetime | None = None,
     ) -> SubscriptionStream:
-        """As `read_all`, but continues with new events as they are appended; CaughtUp comes once, between the two."""
-        return open_subscription(self._connection, Subscription(after, event_filter(types, aggregate_prefix)))
+        """As `read_all`, but continues with new events as they are appended; CaughtUp comes once, between the two.
+
+        With `after=END` CaughtUp is the first item, and what is appended from then on follows.
+        """
+        wanted = event_filter(types, aggregate_prefix, from_time, to_time, aggregate_id)
+        return open_subscription(self._connection, Subscription(start_of(after), wanted))
 
     def version(self, aggregate_id: str) -> int:
         """Returns the version of the aggregate's last event; 0 if it does not exist."""

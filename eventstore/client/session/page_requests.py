@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from eventstore.protocol.limits import PAGE_BYTES_DEFAULT
-from eventstore.protocol.requests import Read, ReadAll
+from eventstore.protocol.requests import Read, ReadAll, filter_values
 from eventstore.records.cursors import AggregateCursor, LogCursor
 
 Cursor: TypeAlias = AggregateCursor | LogCursor
@@ -15,13 +15,4 @@ def request_of(cursor: Cursor) -> Read | ReadAll:
     """Returns the request for the next page."""
     if isinstance(cursor, AggregateCursor):
         return Read(cursor.aggregate_id, cursor.low, cursor.high, cursor.backwards, cursor.left, PAGE_BYTES_DEFAULT)
-    wanted = cursor.wanted
-    return ReadAll(
-        cursor.after,
-        cursor.left,
-        PAGE_BYTES_DEFAULT,
-        wanted.aggregate_prefix,
-        wanted.from_time,
-        wanted.to_time,
-        tuple(sorted(wanted.types or ())),
-    )
+    return ReadAll(cursor.after, cursor.left, PAGE_BYTES_DEFAULT, *filter_values(cursor.wanted))

@@ -15,7 +15,7 @@ from eventstore.model import CaughtUp, Event
 from eventstore.protocol.answers import Answer, Failure, Page
 from eventstore.protocol.limits import CREDIT_BYTES_DEFAULT
 from eventstore.protocol.request_codec import encode_request
-from eventstore.protocol.requests import Subscribe
+from eventstore.protocol.requests import Subscribe, filter_values
 from eventstore.records.event_filter import EventFilter
 from eventstore.records.event_page import decode_page
 
@@ -28,14 +28,13 @@ class Subscription:
     lasting = True
     resend = True
 
-    def __init__(self, after: int, accepts: EventFilter, window_bytes: int = CREDIT_BYTES_DEFAULT) -> None:
+    def __init__(self, after: int | None, accepts: EventFilter, window_bytes: int = CREDIT_BYTES_DEFAULT) -> None:
         self.request_id = 0
         self.wanted = True
         self.arrived: Signal | None = None
-        self._types = tuple(sorted(accepts.types or ()))
         self._accepts = accepts
-        self._after = after  # the last sequence received
-        self._taken = after  # the last sequence taken
+        self._after = after  # the last sequence received; None: the end, wherever the server finds it
+        self._taken = after or 0  # the last sequence taken
         self._window_bytes = window_bytes
         self._pages: deque[tuple[Page, int]] = deque()
         self._waiting_bytes = 0
@@ -46,11 +45,11 @@ class Subscription:
     def encode(self) -> bytes:
         self._owed_bytes = 0
         credit = max(0, self._window_bytes - self._waiting_bytes)
-        request = Subscribe(self._after, credit, self._accepts.aggregate_prefix, self._types)
+        request = Subscribe(self._after, credit, *filter_values(self._accepts))
         return encode_request(self.request_id, request)
 
     def receive(self, answer: Answer, size_bytes: int) -> bool:
-        if isinstance(answer, Page) and answer.next is not None and answer.next >= self._after:
+        if isinstance(answer, Page) and answer.next is not None and answer.next >= (self._after or 0):
             self._after = answer.next
             self._pages.append((answer, size_bytes))
             self._waiting_bytes += size_bytes

@@ -12,8 +12,7 @@ from eventstore.chunks.files import NotCached
 from eventstore.protocol import encode_ok, encode_page, encode_scan_page
 from eventstore.protocol.declaration import Request
 from eventstore.protocol.limits import FRAME_BYTES_MAX, PAGE_BYTES_DEFAULT
-from eventstore.protocol.requests import FindCommand, Read, ReadAll, Version
-from eventstore.records.event_filter import EventFilter
+from eventstore.protocol.requests import FindCommand, Read, ReadAll, Version, filter_of
 from eventstore.server.net.connection import Connection
 from eventstore.server.net.deferred_replies import DeferredReplies, explain_failed_read
 from eventstore.server.net.gate import Gate
@@ -61,7 +60,7 @@ class ReadRequests:
 
     def read_all(self, connection: Connection, request_id: int, request: Request) -> None:
         assert isinstance(request, ReadAll)
-        wanted = EventFilter(frozenset(request.types) or None, request.aggregate_prefix, request.from_time, request.to_time)
+        wanted = filter_of(request)
 
         def page(bytes_max: int = request.bytes_max) -> bytes:
             found = self._engine.scan(request.after, wanted, bytes_max, request.events_max)

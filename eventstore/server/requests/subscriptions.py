@@ -14,8 +14,7 @@ from eventstore.protocol import encode_error, encode_ok, encode_scan_page
 from eventstore.protocol.declaration import Request
 from eventstore.protocol.frames import LENGTH_BYTES
 from eventstore.protocol.limits import CREDIT_BYTES_MAX, PAGE_BYTES_DEFAULT
-from eventstore.protocol.requests import Credit, Subscribe, Unsubscribe
-from eventstore.records.event_filter import EventFilter
+from eventstore.protocol.requests import Credit, Subscribe, Unsubscribe, filter_of
 from eventstore.server.net.budgets import Reserve
 from eventstore.server.net.connection import Connection
 from eventstore.server.net.gate import Gate
@@ -29,13 +28,14 @@ _SCANS_MAX = 8  # reads from disk at once, over all subscriptions; the others qu
 
 
 class Subscription:
-    """One subscription of one connection, served by one task."""
+    """One subscription of one connection, served by one task. `end`: the last sequence when it was asked for."""
 
-    def __init__(self, connection: Connection, request_id: int, request: Subscribe) -> None:
+    def __init__(self, connection: Connection, request_id: int, request: Subscribe, end: int) -> None:
         self.connection = connection
         self.request_id = request_id
-        self.after = request.after
-        self.wanted = EventFilter(frozenset(request.types) or None, request.aggregate_prefix)
+        self.from_end = request.after is None
+        self.after = end if request.after is None else request.after
+        self.wanted = filter_of(request)
         self.credit = request.credit
         self.more_credit = trio.Event()
         self.scope = trio.CancelScope()
@@ -68,7 +68,7 @@ class Subscriptions:
                 limit=_PER_CONNECTION_MAX,
                 value=request_id,
             )
-        subscription = Subscription(connection, request_id, request)
+        subscription = Subscription(connection, request_id, request, self._committer.engine.visible_sequence)
         connection.bound[request_id] = subscription
         self._nursery.start_soon(self._serve, subscription)
 
@@ -110,7 +110,10 @@ class Subscriptions:
             while subscription.credit <= 0:
                 subscription.more_credit = trio.Event()
                 await subscription.more_credit.wait()
-            page = await self._page(subscription)
+            at_once = (
+                subscription.from_end and not caught_up
+            )  # nothing to read: it begins where the client is told that it begins
+            page = ScanPage(b"", subscription.after, True) if at_once else await self._page(subscription)
             if page is None:
                 return
             if page.records or (page.at_end and not caught_up):

@@ -140,7 +140,7 @@ class AggregateReader:
             begin = bisect_left(chain, low, 0, count, key=last_version)
             end = min(bisect_left(chain, high, 0, count, key=last_version) + 1, count)
             chosen = _chosen(file, chain, begin, end, bytes_max, backwards)
-            data = b"".join(_read_runs(file, handle, name, chosen, cached_only))
+            data = b"".join(read_runs(file, handle, name, chosen, cached_only))
             return data, file.first_version(chosen[0]), last_version(chosen[-1])
 
         return HistoryPart(file.first_version(chain[0]), last_version(chain[count - 1]), read)
@@ -181,7 +181,7 @@ def _chosen(file: TailFile, chain: array[int], begin: int, end: int, bytes_max: 
     return chain[begin:end]
 
 
-def _read_runs(file: TailFile, handle: File, name: str, ordinals: array[int], cached_only: bool) -> Iterator[bytes]:
+def read_runs(file: TailFile, handle: File, name: str, ordinals: array[int], cached_only: bool) -> Iterator[bytes]:
     """Reads the records of ascending commits, adjacent ones in one read."""
     place = 0
     while place < len(ordinals):

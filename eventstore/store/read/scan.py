@@ -12,6 +12,7 @@ slices.
 from __future__ import annotations
 
 import mmap
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -24,6 +25,7 @@ from eventstore.records.event_filter import EventFilter
 from eventstore.records.event_page import decode_page
 from eventstore.store.memory.tail import Tail, TailFile
 from eventstore.store.read.checked_reads import check_records, read_records
+from eventstore.store.read.replay import read_runs
 from eventstore.store.sorted.event_files import EventFiles
 from eventstore.store.sorted.event_index import EventIndex
 
@@ -61,14 +63,16 @@ class LogScanner:
             assert header is not None, "a visible sequence is in a file"
             before = after
             file = unsorted.get(header.number)
-            if file is not None:
+            if file is not None and wanted.aggregate_id is not None:
+                data, count, after = self._unsorted_of(file, wanted.aggregate_id, after, wanted, left, events_left, visible)
+            elif file is not None:
                 data, count, after = self._unsorted(file, after, wanted, left, events_left, visible)
             else:
                 data, count, after = self._sorted(header, after, wanted, left, events_left)
             parts.append(data)
             left -= len(data)
             events_left -= count
-            examined += after - before
+            examined += after - before if wanted.aggregate_id is None else _WINDOW_EVENTS  # of others nothing is examined
         return ScanPage(b"".join(parts), after, after >= visible)
 
     def _unsorted(
@@ -93,21 +97,45 @@ class LogScanner:
         extents = map(file.extent, sorted(set(map(file.ordinal_at, matching))))
         return b"".join([data[first - start : last - start] for first, last in extents]), len(matching), end
 
+    def _unsorted_of(
+        self, file: TailFile, aggregate_id: str, after: int, wanted: EventFilter, bytes_max: int, events_max: int, visible: int
+    ) -> tuple[bytes, int, int]:
+        """Reads the commits of one aggregate, where memory says that they are."""
+        handle, name = file.file, self._files.name(file.number)
+        assert handle is not None
+        commits = file.written_commits(visible)
+        found = file.commits_of(aggregate_id, commits)
+        assert found is not None, "the walk was not limited"
+        chain, count = found
+        first = bisect_left(chain, file.ordinal_at(after + 1), 0, count)
+        end = min(visible, file.next_sequence - 1)
+        parts: list[bytes] = []
+        left, passed = bytes_max, 0
+        for place in range(first, count):
+            if left <= 0 or passed >= events_max or place - first >= _WINDOW_EVENTS:
+                return b"".join(parts), passed, file.sequences[chain[place]] - 1
+            (data,) = read_runs(file, handle, name, chain[place : place + 1], cached_only=False)
+            matching = sum(event[7] > after and wanted.matches(event) for event in decode_page(data))
+            if matching:
+                parts.append(data)
+                left -= len(data)
+                passed += matching
+        return b"".join(parts), passed, end
+
     def _sorted(
         self, header: ChunkHeader, after: int, wanted: EventFilter, bytes_max: int, events_max: int
     ) -> tuple[bytes, int, int]:
-        prefix = wanted.aggregate_prefix
-        if prefix is not None and header.number not in self._files.ranges.with_prefix(prefix.encode()):
+        if not self._may_hold(header.number, wanted):
             return b"", 0, header.last_sequence
         index = self._files.index(header.number)
         types = _type_ordinals(index, wanted)
         if types is not None and not len(types):
             return b"", 0, header.last_sequence
         records, sequences = index.checked("record"), index.checked("sequence")
-        permutation = cast(Ints, index.checked("permutation"))
-        window = min(after + _WINDOW_EVENTS, header.last_sequence) - header.first_sequence
-        end = int(sequences[index.commit_end(int(permutation[window])) - 1])  # a window ends where a commit does
-        rows = permutation[after + 1 - header.first_sequence : end + 1 - header.first_sequence]
+        if wanted.aggregate_id is not None:
+            rows, end = _rows_of(index, wanted.aggregate_id, after), header.last_sequence
+        else:
+            rows, end = _window(index, header, after)
         if not wanted.everything:
             rows = rows[_mask(index, rows, wanted, types)]
         starts = _taken(index, "record", rows)
@@ -123,6 +151,13 @@ class LogScanner:
         firsts = _taken(index, "sequence", np.searchsorted(records, begins))
         return self._gather(header.number, begins, lengths, firsts.tolist()), len(rows), end
 
+    def _may_hold(self, number: int, wanted: EventFilter) -> bool:
+        """Returns False if the file has no aggregate that passes, as far as its smallest and largest id tell."""
+        ranges, prefix, aggregate_id = self._files.ranges, wanted.aggregate_prefix, wanted.aggregate_id
+        return (prefix is None or number in ranges.with_prefix(prefix.encode())) and (
+            aggregate_id is None or number in ranges.holding(aggregate_id.encode())
+        )
+
     def _gather(self, number: int, starts: Ints, lengths: Ints, sequences: list[int]) -> bytes:
         """Returns records from anywhere in the file, in the given order."""
         data, name = self._files.map(number), self._files.name(number)
@@ -136,6 +171,23 @@ class LogScanner:
                 check_records(bytes(data[start:stop]), name, start, [sequence])
             raise
         return joined
+
+
+def _window(index: EventIndex, header: ChunkHeader, after: int) -> tuple[Ints, int]:
+    """Returns the rows of the next sequences after `after`, in their order, and the last of these sequences."""
+    sequences = index.checked("sequence")
+    permutation = cast(Ints, index.checked("permutation"))
+    window = min(after + _WINDOW_EVENTS, header.last_sequence) - header.first_sequence
+    end = int(sequences[index.commit_end(int(permutation[window])) - 1])  # a window ends where a commit does
+    return permutation[after + 1 - header.first_sequence : end + 1 - header.first_sequence], end
+
+
+def _rows_of(index: EventIndex, aggregate_id: str, after: int) -> Ints:
+    """Returns the rows of one aggregate after sequence `after`: they are neighbours, and in the order of their sequence."""
+    ordinal = index.find(aggregate_id.encode())
+    first, last = (0, 0) if ordinal is None else index.rows_of(ordinal)
+    rows = np.arange(first, last)
+    return rows[int(np.searchsorted(_taken(index, "sequence", rows), after, side="right")) :]
 
 
 def _taken(index: EventIndex, column: str, rows: Ints) -> Ints:

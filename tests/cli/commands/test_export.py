@@ -53,6 +53,9 @@ def test_filters_select_the_exported_events(serve: Serve) -> None:
     assert exported("--after", 2) == [3, 4]
     assert exported("--type", "Json") == [1, 3]
     assert exported("--type", "Json", "--type", "Empty") == [1, 3, 4]
+    assert exported("--aggregate", "a") == [1, 2, 4]
+    assert exported("--from-time", "1970-01-01T00:00:00.000001Z", "--to-time", "1970-01-01T00:00:00.000001Z") == [3]
+    assert exported("--from-time", "1970-01-01T00:00:00.000002Z") == [1, 2, 4]
     assert exported("--prefix", "ä") == exported("--prefix", "ä", "-o", "-") == [3]
 
 

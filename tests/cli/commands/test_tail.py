@@ -5,7 +5,7 @@ import signal
 import subprocess
 from collections.abc import Callable
 
-from tests.cli.processes import Server, line, output, run, start, wait_for
+from tests.cli.processes import Server, line, output, refused, run, start, wait_for
 
 Serve = Callable[..., Server]
 
@@ -44,6 +44,36 @@ def test_new_events_follow_the_stored_ones(serve: Serve) -> None:
         tail.send_signal(signal.SIGINT)
         assert tail.wait(30) == 130
     assert err.read_text().splitlines() == ["caught up at sequence 3; waiting for more (Ctrl-C ends)"]
+
+
+def test_only_new_events_are_shown_from_the_end_on(serve: Serve) -> None:
+    server = serve()
+    _fill(server, 3)
+    out, err = server.data.with_suffix(".out"), server.data.with_suffix(".err")
+    with open(out, "wb") as stdout, open(err, "wb") as stderr:
+        tail = start("tail", "--end", "--aggregate", "o-1", "--json", "--store", server.store, stdout=stdout, stderr=stderr)
+    try:
+        wait_for(lambda: "caught up at sequence 3" in err.read_text(), "the subscription begins")
+        for name in ("o-10", "o-1"):
+            output("append", name, "--type", "T", "--data", "1", store=server.store)
+        wait_for(lambda: out.read_text().endswith("\n"), "the new event arrives")
+        assert [json.loads(each)["sequence"] for each in out.read_text().splitlines()] == [5]
+    finally:
+        tail.send_signal(signal.SIGINT)
+        assert tail.wait(30) == 130
+
+
+def test_events_are_shown_with_their_time_to_the_microsecond(shared: Server) -> None:
+    output("import", "-", store=shared.store, text=line("timed", "c", timestamp="2026-01-31T13:00:00.000007+01:00"))
+    assert "2026-01-31T12:00:00.000007+00:00" in output("read", "timed", store=shared.store)
+    times = ("--from-time", "2026-01-31T12:00:00.000007Z", "--to-time", "2026-01-31T12:00:00.000007Z")
+    shown = output("tail", "--no-follow", "--after", 0, "--aggregate", "timed", *times, "--json", store=shared.store)
+    assert json.loads(shown)["timestamp"] == "2026-01-31T12:00:00.000007+00:00"
+
+
+def test_the_end_does_not_go_with_another_beginning_or_without_following(shared: Server) -> None:
+    assert refused("tail", "--end", "--after", 3, store=shared.store, code=2).endswith("does not go with --after")
+    assert refused("tail", "--end", "--no-follow", store=shared.store, code=2).endswith("does not go with --no-follow")
 
 
 def test_a_closed_pipe_ends_quietly(serve: Serve) -> None:

@@ -218,12 +218,12 @@ def test_a_subscription_continues_after_its_last_page() -> None:
     subscription = Subscription(5, event_filter(["T"], "order-"), window_bytes=1000)
     session.add(subscription)
     ((request_id, request),) = peer.received()
-    assert request == Subscribe(5, 1000, "order-", ("T",))
+    assert request == Subscribe(5, 1000, "order-", types=("T",))
     size = peer.scan_page(request_id, 42, True)
     session.disconnected()
     ((again, request),) = Peer(session).received()
     assert again == request_id
-    assert request == Subscribe(42, 1000 - size, "order-", ("T",))
+    assert request == Subscribe(42, 1000 - size, "order-", types=("T",))
 
 
 def test_credit_is_granted_under_request_id_zero() -> None:

@@ -57,6 +57,16 @@ def test_after_a_reconnect_nothing_is_delivered_twice() -> None:
     assert [sequences(subscription) for _ in range(2)] == [[1, 2], [3]]
 
 
+def test_a_subscription_from_the_end_asks_for_the_end_until_the_server_has_said_where_it_is() -> None:
+    subscription = Subscription(None, EventFilter())
+    assert request_of(subscription).after is None
+    assert request_of(subscription).after is None
+    subscription.receive(Page(7, True, b""), 100)
+    assert request_of(subscription).after == 7
+    subscription.receive(page(7, "A", "A"), 100)
+    assert [sequences(subscription) for _ in range(2)] == [[-7], [8]]
+
+
 def test_grants_are_rare_and_return_the_bytes_taken() -> None:
     subscription = Subscription(0, EventFilter(), window_bytes=1000)
     due = []

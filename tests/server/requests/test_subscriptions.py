@@ -225,3 +225,13 @@ def test_subscriptions_end_with_their_connection(serve: Serve) -> None:
         append(server.port, "a", range(3))
         assert other.ask(Ping()) == Ok()
     server.stop()  # waits for every task
+
+
+def test_no_append_comes_between_asking_for_the_end_and_subscribing(serve: Serve) -> None:
+    """Both travel in one packet: the server decides where the end is when it takes the request."""
+    server = serve()
+    append(server.port, "a", range(3))
+    with RawClient(server.port) as client:
+        client.send(encode_request(1, Subscribe(after=None)) + append_frame(2, commit("a", "next", b"4")))
+        pages = [page for _, page in (client.answer() for _ in range(3)) if isinstance(page, Page)]
+    assert [(page.next, page.at_end, sequences(page)) for page in pages] == [(3, True, []), (4, True, [4])]

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from eventstore.settings.store import StoreSettings
-from eventstore.store.embedded import EmbeddedStore, open_store
+from eventstore.store.embedded import EmbeddedStore
+from eventstore.store.open_store import open_store
 from tests.simulated_disk import SimulatedDisk
 from tests.store.embedded.held_disk import ROOMY, Opener
 from tests.store.stepped import DATA

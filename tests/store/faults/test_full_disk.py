@@ -15,7 +15,7 @@ from eventstore.errors import EventStoreError, Poisoned, StorageFull
 from eventstore.model import NewEvent
 from eventstore.settings.store import StoreSettings
 from eventstore.store.append import COMMITTED, CONFLICT, DUPLICATE, AppendOutcome, NewCommit
-from eventstore.store.embedded import open_store
+from eventstore.store.open_store import open_store
 from eventstore.store.sorted.directory import Directory
 from eventstore.store.sorted.event_index import open_index
 from tests.simulated_disk import SimulatedDisk

@@ -26,6 +26,11 @@ FILTERS = [
     EventFilter(from_time=1_030, to_time=1_060),
     EventFilter(from_time=9_999),
     EventFilter(types=frozenset(["A"]), aggregate_prefix="order-1", from_time=1_020),
+    EventFilter(aggregate_id="order-1"),
+    EventFilter(aggregate_id="Ö-order"),
+    EventFilter(aggregate_id="order"),
+    EventFilter(aggregate_id="order-1", aggregate_prefix="order-12"),
+    EventFilter(types=frozenset(["A"]), aggregate_id="order-1", from_time=1_020),
 ]
 
 
@@ -90,6 +95,22 @@ def test_a_page_examines_a_bounded_number_of_events(mixed: Stepped, monkeypatch:
     assert not page.at_end
     assert 10 <= page.next < 30
     assert mixed.read_all(0, EventFilter(types=frozenset(["C"]))) == [event for event in mixed.state() if event.type == "C"]
+
+
+def test_events_of_one_aggregate_are_read_without_those_of_others(opened: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened()
+    for number in range(40):
+        store.append(raw(f"order-{number % 20}", f"c-{number}", NewEvent("A")))
+        if number == 19:
+            store.sort()
+    read: list[int] = []
+    check, walk = scanning.check_records, scanning.read_runs
+    monkeypatch.setattr(scanning, "check_records", lambda *given: read.append(len(given[3])) or check(*given))
+    monkeypatch.setattr(scanning, "read_runs", lambda *given, **named: read.append(len(given[3])) or walk(*given, **named))
+    page = store.engine.scan(0, EventFilter(aggregate_id="order-1"), 1 << 20, None)
+    assert [(event.aggregate_id, event.version) for event in decode_page(page.records)] == [("order-1", 1), ("order-1", 2)]
+    assert page.at_end
+    assert read == [1, 1]
 
 
 def test_a_limit_on_events_bounds_the_page(mixed: Stepped) -> None:

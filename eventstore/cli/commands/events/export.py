@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, cast
 import typer
 
 from eventstore.cli.terminal.output import meter, print_note
-from eventstore.cli.terminal.shared_options import DEFAULT_STORE, After, Prefix, StoreAddress, Types
+from eventstore.cli.terminal.shared_options import (
+    DEFAULT_STORE,
+    After,
+    Aggregate,
+    FromTime,
+    Prefix,
+    StoreAddress,
+    ToTime,
+    Types,
+    event_filters,
+)
 from eventstore.fields import counted
 
 if TYPE_CHECKING:
@@ -31,6 +41,9 @@ def export(
     after: After = 0,
     types: Types = None,
     prefix: Prefix = None,
+    aggregate: Aggregate = None,
+    from_time: FromTime = None,
+    to_time: ToTime = None,
     progress: Annotated[
         bool | None, typer.Option("--progress/--no-progress", help="Show a progress bar. [on a terminal, with -o]")
     ] = None,
@@ -49,6 +62,7 @@ def export(
     """
     from eventstore import blocking
 
+    filters = event_filters(types, prefix, aggregate, from_time, to_time)
     if output == Path("-"):
         output = None
     with (
@@ -58,7 +72,7 @@ def export(
     ):
         last = int(connected.stats()["events"] or 0)
         count = 0
-        for lines, sequence in _lines(connected.read_all(after, types or None, prefix)):
+        for lines, sequence in _lines(connected.read_all(after, **filters)):
             file.write(lines)
             count += lines.count(b"\n")
             bar.update(sequence - after, max(last, sequence) - after, f"{count:,} events")

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from eventstore.cli.terminal.output import print_event, print_note
 from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, StoreAddress
-from eventstore.errors import InvalidArgument
+from eventstore.errors import EventStoreError, InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from eventstore.client.blocking.store import BlockingStore
+    from eventstore.model import Event
 
 
 def read(
@@ -17,6 +23,10 @@ def read(
     to_version: Annotated[int | None, typer.Option(metavar="N", min=0, help="The last version.")] = None,
     backwards: Annotated[bool, typer.Option("--backwards", help="Newest first.")] = False,
     limit: Annotated[int | None, typer.Option(metavar="N", min=0, help="Print at most this many events.")] = None,
+    command: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Print the events of this command of the aggregate; exit code 1 without any."),
+    ] = None,
     as_json: AsJson = False,
     raw: Annotated[bool, typer.Option("--raw", help="Print only the data, as stored, each followed by a line break.")] = False,
     store: StoreAddress = DEFAULT_STORE,
@@ -34,9 +44,17 @@ def read(
 
     if raw and as_json:
         raise InvalidArgument("--raw and --json are different forms of the output; give one of them", field="raw")
+    if command is not None and (from_version, to_version, backwards, limit) != (1, None, False, None):
+        raise InvalidArgument(
+            "--command prints a whole commit; give no versions, --backwards or --limit with it", field="command"
+        )
     found = False
     with blocking.connect(store, name="eventstore read") as connected:
-        for event in connected.read(aggregate_id, from_version, to_version, backwards, limit):
+        if command is None:
+            events: Iterable[Event] = connected.read(aggregate_id, from_version, to_version, backwards, limit)
+        else:
+            events = _events_of(connected, aggregate_id, command)
+        for event in events:
             found = True
             if raw:
                 sys.stdout.buffer.write(event.data + b"\n")
@@ -46,3 +64,17 @@ def read(
                 print_event(event, with_aggregate=False)
         if not found:
             print_note(f"no events: aggregate {aggregate_id!r} is at version {connected.version(aggregate_id)}")
+
+
+def _events_of(store: BlockingStore, aggregate_id: str, command_id: str) -> list[Event]:
+    """Returns the events of a command, in order. Raises EventStoreError if it was never carried out."""
+    from itertools import takewhile
+
+    commit = store.find_command(aggregate_id, command_id)
+    if commit is None:
+        raise EventStoreError(
+            f"aggregate {aggregate_id!r} has no event of command {command_id!r}: it was not carried out, changed nothing, "
+            "or was sent to another aggregate"
+        )
+    newest_first = store.read(aggregate_id, to_version=commit.version, backwards=True)
+    return list(takewhile(lambda event: event.command_id == command_id, newest_first))[::-1]

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from eventstore.cli.terminal.output import print_event, print_note
-from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, Prefix, StoreAddress, Types
+from eventstore.cli.terminal.shared_options import (
+    DEFAULT_STORE,
+    Aggregate,
+    AsJson,
+    FromTime,
+    Prefix,
+    StoreAddress,
+    ToTime,
+    Types,
+    event_filters,
+)
+from eventstore.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from eventstore.client.blocking.store import BlockingStore
@@ -21,8 +32,12 @@ def tail(
     after: Annotated[
         int | None, typer.Option(metavar="SEQUENCE", min=0, help="Begin after this sequence. [10 events before the end]")
     ] = None,
+    end: Annotated[bool, typer.Option("--end", help="Begin at the end: only new events.")] = False,
     types: Types = None,
     prefix: Prefix = None,
+    aggregate: Aggregate = None,
+    from_time: FromTime = None,
+    to_time: ToTime = None,
     follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Wait for new events, or end at the last one.")] = True,
     as_json: AsJson = False,
     store: StoreAddress = DEFAULT_STORE,
@@ -42,10 +57,15 @@ def tail(
     from eventstore.cli.transfer.event_lines import format_event
     from eventstore.model import Event
 
+    if end and (after is not None or not follow):
+        what = "--no-follow" if after is None else "--after"
+        raise InvalidArgument(f"--end shows new events alone, so it does not go with {what}", field="end")
+    filters = event_filters(types, prefix, aggregate, from_time, to_time)
+
     with blocking.connect(store, name="eventstore tail") as connected:
-        if after is None:
+        if after is None and not end:
             after = max(0, int(connected.stats()["events"] or 0) - _SHOWN)
-        for item in _items(connected, after, types, prefix, follow):
+        for item in _items(connected, after, follow, filters):
             if not isinstance(item, Event):
                 sys.stdout.flush()
                 print_note(f"caught up at sequence {item.sequence}; waiting for more (Ctrl-C ends)")
@@ -56,9 +76,10 @@ def tail(
                 sys.stdout.flush() if follow else None
 
 
-def _items(
-    store: BlockingStore, after: int, types: list[str] | None, prefix: str | None, follow: bool
-) -> Iterator[Event | CaughtUp]:  # fmt: skip
+def _items(store: BlockingStore, after: int | None, follow: bool, filters: dict[str, Any]) -> Iterator[Event | CaughtUp]:
+    """Iterates over the events after this sequence; None: over new ones alone."""
+    from eventstore.position import END
+
     if follow:
-        return store.subscribe(after, types or None, prefix)
-    return store.read_all(after, types or None, prefix)
+        return store.subscribe(END if after is None else after, **filters)
+    return store.read_all(after or 0, **filters)

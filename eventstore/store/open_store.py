@@ -1,0 +1,81 @@
+"""Opens an embedded store: its folder, its writer and its maintenance, for as long as the caller stays in the context."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import trio
+
+from eventstore.allocator import expect_large_buffers
+from eventstore.chunks.files import Files
+from eventstore.errors import InvalidArgument
+from eventstore.settings.store import StoreSettings
+from eventstore.store.committer import Committer
+from eventstore.store.data_folder import DIRECTORY
+from eventstore.store.embedded import EmbeddedStore
+from eventstore.store.maintenance import ChildSorter, Maintenance, ThreadSorter
+from eventstore.store.opening import OpenStore, open_folder
+
+
+@asynccontextmanager
+async def open_store(
+    path: str | Path,
+    settings: StoreSettings | None = None,
+    *,
+    files: Files | None = None,
+    directory: Path | None = None,
+) -> AsyncIterator[EmbeddedStore]:
+    """Opens, or creates, the store in the folder `path` for this process alone. On trio only.
+
+    `files` and `directory` replace the disk in tests.
+
+    Raises:
+        FolderRefused, Corrupt: the folder cannot be opened.
+        InvalidArgument: the caller runs on another event loop.
+    """
+    if not trio.lowlevel.in_trio_run():
+        raise InvalidArgument(
+            "an embedded store needs trio; use trio.run(main), or connect to a server, which works on asyncio too",
+            field="event loop",
+        )
+    settings, path = settings or StoreSettings(), Path(path)
+    expect_large_buffers()
+    opened = await trio.to_thread.run_sync(lambda: open_folder(path, settings, files=files, directory=directory))
+    try:
+        committer = Committer(
+            opened.engine, waiting_bytes_max=settings.waiting_bytes_max,
+            sync=settings.durability == "sync", flush_interval_s=settings.flush_interval_s,
+        )  # fmt: skip
+        sorter = ChildSorter(path, directory or path / DIRECTORY) if files is None else ThreadSorter(opened.engine)
+        maintenance = Maintenance(opened.engine, sorter)
+        committer.on_completed = lambda _: maintenance.wake()
+        store = EmbeddedStore(opened, committer, maintenance)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(committer.run)
+            if settings.sort:
+                nursery.start_soon(maintenance.run)
+            nursery.start_soon(_write_preload, opened, settings)
+            error = None
+            try:
+                yield store
+            except Exception as raised:  # leaves the nursery unwrapped, not in an ExceptionGroup
+                error = raised
+            finally:
+                with trio.CancelScope(shield=True):
+                    await store.aclose()
+                    committer.stop()
+                nursery.cancel_scope.cancel()
+        if error is not None:
+            raise error
+    finally:
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(opened.close)
+
+
+async def _write_preload(opened: OpenStore, settings: StoreSettings) -> None:
+    while settings.preload_aggregates:
+        await trio.sleep(settings.preload_interval_s)
+        recent = opened.engine.version_cache.recent(settings.preload_aggregates)
+        await trio.to_thread.run_sync(opened.preload.write, recent)
