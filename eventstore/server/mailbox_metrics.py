@@ -46,6 +46,11 @@ MAILBOX_METRICS: Final[tuple[Metric[MailboxesStats], ...]] = (
         "it grows fast: two processes handle commands of the same aggregates; `hottest_aggregates` names them",
     ),
     counter(
+        "command_creation_races", "commands that found their aggregate created by another writer in the meantime",
+        lambda stats: sum(each.creation_races for each in stats.mailboxes),
+        "it grows: two senders make up the same ids; the log names them",
+    ),
+    counter(
         "command_reruns", "commands handled again because of a conflict",
         lambda stats: sum(each.reruns for each in stats.mailboxes),
     ),

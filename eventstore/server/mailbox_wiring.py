@@ -33,6 +33,7 @@ ServerEntry = Entry[Decided, AppendOutcome]
 ServerMailboxes = Mailboxes[Decided, ResidentAggregate, Change, AppendOutcome]
 
 _ENVELOPE_BYTES: Final = 40
+_LOG_INTERVAL_S: Final = 10.0
 _REPLAYED_AT_ONCE: Final = 256  # events, in half a millisecond: a page of thousands would delay all other tasks
 
 
@@ -155,7 +156,9 @@ def make_mailboxes(
             unmodified=runtime.unmodified,
             same=same_command,
             size=_size_bytes,
+            creates=_creates,
             on_slow=_warn_of_slow,
+            on_created=_CreationLog().created,
             on_error=_log_failure,
         ),
         options,
@@ -170,6 +173,29 @@ def _size_bytes(change: Change) -> int:
     events: bytes | Packed = change[4]  # bytes for a plain append
     size = len(events[0] if type(events) is tuple else events)
     return size + 4 * (len(change[0]) + len(change[2])) + _ENVELOPE_BYTES
+
+
+def _creates(change: Change) -> bool:
+    return change[1] == 0
+
+
+class _CreationLog:
+    """Logs commands that would have created an aggregate that another writer has created; one in a while, with their number."""
+
+    def __init__(self) -> None:
+        self._total = 0
+        self._next_s = 0.0
+
+    def created(self, entry: ServerEntry, outcome: AppendOutcome) -> None:
+        self._total += 1
+        now = time.monotonic()
+        if now >= self._next_s:
+            self._next_s = now + _LOG_INTERVAL_S
+            _log.warning(
+                "command %s would have created aggregate %s, which another writer has brought to version %s meanwhile; "
+                "handler %s decides on that one (%d such commands so far)",
+                ascii(entry.command_id), ascii(entry.aggregate_id), outcome[1], entry.command.handler.name, self._total,
+            )  # fmt: skip
 
 
 def _warn_of_slow(entry: ServerEntry, seconds: float) -> None:

@@ -11,8 +11,9 @@ from eventstore_mailbox.core.state import CommandMailbox
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MailboxStats:
     """wait_s and handle_s are sums over `handled` commands: from acceptance to the handler, and in the handler (without the
-    waits of async handlers). `slow`: handlers that blocked too long. `reruns`: commands to be handled again because they
-    conflicted or followed one that did."""
+    waits of async handlers). `creation_races`: conflicts of commands that would have created their aggregate. `slow`:
+    handlers that blocked too long. `reruns`: commands to be handled again because they conflicted or followed one that did.
+    """
 
     index: int
     max_offset: int
@@ -23,6 +24,7 @@ class MailboxStats:
     wait_s: float
     handle_s: float
     conflicts: int
+    creation_races: int
     reruns: int
     slow: int
 
@@ -82,6 +84,7 @@ def _of_mailbox(mailbox: CommandMailbox) -> MailboxStats:
         wait_s=mailbox.wait_s,
         handle_s=mailbox.handle_s,
         conflicts=mailbox.conflicts,
+        creation_races=mailbox.creation_races,
         reruns=mailbox.reruns,
         slow=mailbox.slow,
     )

@@ -113,7 +113,7 @@ class OutcomeProcessor:
         for entry, status in zip(draft.entries, statuses, strict=True):
             if status in (COMMITTED, DUPLICATE):
                 entry.status = STORED
-        for entry, outcome, status in zip(draft.entries, outcomes, statuses, strict=True):
+        for entry, change, outcome, status in zip(draft.entries, draft.changes, outcomes, statuses, strict=True):
             lane = entry.lane
             if lane in rewound:
                 if entry.status == STORED:
@@ -121,7 +121,7 @@ class OutcomeProcessor:
                 continue  # else it depends on a change that was not made, and is handled again like all after it
             lane.in_flight -= 1
             plain = entry.command is PLAIN
-            again = status == CONFLICT and not plain and self._may_rerun(mailbox, entry)
+            again = status == CONFLICT and not plain and self._may_rerun(mailbox, entry, change, outcome)
             if status != COMMITTED and not plain:
                 rewound[lane] = None  # before the entry ends, so that the final ones after it do not end with it
                 mailbox.reruns += lane.rewind(entry if again else entry.next)
@@ -140,8 +140,11 @@ class OutcomeProcessor:
         if entry.lane.first is entry:
             self.complete(entry.lane)
 
-    def _may_rerun(self, mailbox: CommandMailbox, entry: AnyEntry) -> bool:
+    def _may_rerun(self, mailbox: CommandMailbox, entry: AnyEntry, change: object, outcome: object) -> bool:
         mailbox.conflicts += 1
+        if self._ports.creates(change):
+            mailbox.creation_races += 1
+            self._ports.on_created(entry, outcome)
         self.most_conflicts.add(entry.aggregate_id)
         reruns = self._reruns.get(entry, 0)
         if reruns >= self._options.reruns_max:

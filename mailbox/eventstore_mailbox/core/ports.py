@@ -89,8 +89,11 @@ class Ports(Generic[C, A, X, O]):
     unmodified    returns whether an aggregate is as it was before the handler that raised. If not, it is restored
     same          returns whether two commands under the same id are the same, so that one that is in flight answers the other
     size          returns the bytes of a change; None: batches are bounded by count alone
+    creates       returns whether a change creates its aggregate
     random        returns a number from 0 to 1, for the pauses of an aggregate that conflicts repeatedly
     on_slow       is called if a handler blocked the event loop, with the seconds
+    on_created    is called if a command that would have created its aggregate finds that another writer has; with the outcome.
+                  The command is handled again
     on_error      is called if an operation failed and is retried, or an answer raised; for the log
     """
 
@@ -105,8 +108,10 @@ class Ports(Generic[C, A, X, O]):
     unmodified: Callable[[A], bool] = _assume_modified
     same: Callable[[C, C], bool] = lambda one, other: True
     size: Callable[[X], int] | None = None
+    creates: Callable[[X], bool] = lambda change: False
     random: Callable[[], float] = random
     on_slow: Callable[[Entry[C, O], float], None] = lambda entry, seconds: None
+    on_created: Callable[[Entry[C, O], O], None] = lambda entry, outcome: None
     on_error: Callable[[str, BaseException], None] = lambda what, error: None
 
 

@@ -185,8 +185,8 @@ class CommandMailbox:
     """
 
     __slots__ = (
-        "arrivals", "conflicts", "consume_offset", "depth", "events", "handle_s", "handled", "index", "max_offset",
-        "reruns", "resumed", "scheduled", "slow", "wait_s",
+        "arrivals", "conflicts", "consume_offset", "creation_races", "depth", "events", "handle_s", "handled", "index",
+        "max_offset", "reruns", "resumed", "scheduled", "slow", "wait_s",
     )  # fmt: skip
 
     def __init__(self, index: int, events: EventMailbox) -> None:
@@ -196,7 +196,7 @@ class CommandMailbox:
         self.resumed: deque[Lane] = deque()
         self.scheduled = False
         self.max_offset = self.consume_offset = self.depth = 0
-        self.handled = self.conflicts = self.reruns = self.slow = 0
+        self.handled = self.conflicts = self.creation_races = self.reruns = self.slow = 0
         self.wait_s = self.handle_s = 0.0
 
 

@@ -253,3 +253,27 @@ def test_an_async_handler_whose_aggregate_was_changed_meanwhile_runs_again(host:
                 assert outcomes_of(client.answer()[1])[0][:2] == (0, 3)
             assert amounts(running.events("a")) == [1, 10, 1]
         assert store.send(AddBelow("a", 1, 100)).version > 1  # type: ignore[union-attr] # it is committed
+
+
+def test_a_command_that_finds_its_aggregate_created_by_another_writer_is_logged_and_counted(
+    host: Begin, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Only in a worker: in a server the append waits for the command before it."""
+    running = host()
+    if running.kind != "work":
+        return
+    with running.connect() as store, es.blocking.connect(running.store_address) as other, RawClient(running.port) as client:
+        for number, name in enumerate(("new", "newer")):
+            client.send(send(2 + number, Wait(name)))
+            wait_until(lambda name=name: waiting(running, name), "the handler waits")
+            other.append(name, [added(10, 0)], 0)
+            release(running, name)
+            wait_until(lambda name=name: waiting(running, name), "the handler runs again")
+            release(running, name)
+            assert outcomes_of(client.answer()[1])[0][:2] == (0, 2)
+        assert store.stats()["command_creation_races"] == 2
+    said = [record.getMessage() for record in caplog.records if "would have created" in record.getMessage()]
+    assert len(said) == 1, "the log is bounded"
+    assert "command 'send-2-0' would have created aggregate 'new'" in said[0]
+    assert "version 1" in said[0]
+    assert amounts(running.events("new")) == [10, 1]
