@@ -110,6 +110,9 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
     def _after_failure(self, outcome: Outcome, error: EventStoreError) -> Outcome:
         """Returns the outcome to deliver after a failed write: of a batch across two chunks the first part may be durable."""
 
+    def _after_sync(self) -> None:
+        """Called after each sync with durability `async`; the broker has nothing to do then."""
+
     # -- callers ------------------------------------------------------------------------------------------------------
 
     @property
@@ -212,6 +215,7 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
                 self._fail(error)
             else:
                 self._log.mark_synced(*synced)
+                self._after_sync()
             finally:
                 self._syncing = False
             self.kick()

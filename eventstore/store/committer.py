@@ -20,6 +20,7 @@ class Committer(GroupCommit[AppendOutcome, list[ChunkHeader]]):
         super().__init__(engine, "eventstore", full_bytes=waiting_bytes_max, sync=sync, flush_interval_s=flush_interval_s)
         self.engine = engine
         self.on_completed: Callable[[list[ChunkHeader]], None] = lambda _: None
+        self._synced_before = engine.durable_sequence
 
     @trio.lowlevel.enable_ki_protection
     def submit(self, commits: Sequence[NewCommit], deliver: Deliver[AppendOutcome], source: object) -> None:
@@ -48,6 +49,11 @@ class Committer(GroupCommit[AppendOutcome, list[ChunkHeader]]):
     def _batch_written(self, written: list[ChunkHeader]) -> None:
         if written:
             self.on_completed(written)
+
+    def _after_sync(self) -> None:
+        if self.engine.durable_sequence > self._synced_before:  # an idle store wakes nobody
+            self._synced_before = self.engine.durable_sequence
+            self.advanced.unpark_all()
 
     def _chunks_completed(self, completed: list[ChunkHeader]) -> None:
         self.on_completed(completed)

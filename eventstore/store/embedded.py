@@ -188,20 +188,23 @@ class EmbeddedStore:
 
         return EventStream(cursor, turn_page)
 
-    async def scan_page(self, after: int, wanted: EventFilter, events_max: int | None = None) -> ScanPage:
+    async def scan_page(
+        self, after: int, wanted: EventFilter, events_max: int | None = None, durable: bool = False
+    ) -> ScanPage:
         """Reads one page of raw records (see `Engine.scan`) on a worker thread."""
         self._check_open()
         bytes_max = self.opened.settings.page_bytes
-        return await self._on_thread(lambda: self.engine.scan(after, wanted, bytes_max, events_max), self._scans)
+        return await self._on_thread(lambda: self.engine.scan(after, wanted, bytes_max, events_max, durable), self._scans)
 
     def subscribe(
         self, after: After = 0, types: Iterable[str] | None = None, aggregate_prefix: str | None = None, *,
         aggregate_id: str | None = None, from_time: int | datetime | None = None, to_time: int | datetime | None = None,
     ) -> SubscriptionStream:  # fmt: skip
         """Iterates like `read_all`, then continues with new events until the store is closed, and raises Closed. Yields
-        CaughtUp once, between stored and new events; with `after=END` it is the first item.
+        CaughtUp once, between the two; with `after=END` it is the first item. Only durable events come, with durability
+        `async` up to `flush_interval_s` later than from `read_all`, so that no checkpoint gets ahead of the store.
         """
-        position, caught_up = start_of(after), False
+        position, caught_up, stored = start_of(after), False, self.engine.visible_sequence
         wanted = event_filter(types, aggregate_prefix, from_time, to_time, aggregate_id)
 
         async def follow_on() -> list[Item]:
@@ -209,18 +212,23 @@ class EmbeddedStore:
             if position is None:
                 self._check_open()
                 position, caught_up = self.engine.visible_sequence, True
+                await self._wait_until_durable(position)
                 return [CaughtUp(position)]
-            while caught_up and self.engine.visible_sequence <= position and not self._closed:
-                await self.committer.advanced.park()
-            page = await self.scan_page(position, wanted)
+            if caught_up or position < stored:
+                await self._wait_until_durable(position + 1)
+            page = await self.scan_page(position, wanted, durable=True)
             items: list[Item] = list(wanted.select(decode_page(page.records), position))
             position = max(position, page.next)
-            if page.at_end and not caught_up:
+            if page.at_end and not caught_up and position >= stored:
                 caught_up = True
                 items.append(CaughtUp(position))
             return items
 
         return SubscriptionStream(follow_on)
+
+    async def _wait_until_durable(self, sequence: int) -> None:
+        while self.engine.durable_sequence < sequence and not self._closed:
+            await self.committer.advanced.park()
 
     async def stats(self) -> Stats:
         """Returns statistics of this store, by name."""

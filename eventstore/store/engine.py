@@ -54,6 +54,7 @@ class Engine:
         self.writer = writer
         self.front = front
         self.visible_sequence = front.next_sequence - 1
+        self.durable_sequence = self.visible_sequence  # opening has synced what it found
         self._in_flight: deque[Segment] = deque()
         self._rollbacks = 0  # odd while one is under way
         self._unique = Uniqueness(tail, version_cache, directory, files, self._record_of)
@@ -100,6 +101,8 @@ class Engine:
             self.front.mark_durable(segment.chunk, segment.end)
         self._in_flight.popleft()
         self.visible_sequence = segment.next_sequence - 1  # last: readers on other threads rely on all of the above
+        if durable:
+            self.durable_sequence = self.visible_sequence
         return completed
 
     def _give_file(self, number: int) -> None:
@@ -145,8 +148,9 @@ class Engine:
         return self.writer.sync_now()
 
     def mark_synced(self, chunk: int, end: int) -> None:
-        """Takes the result of `sync_now`."""
+        """Takes the result of `sync_now`. Nothing was written since: the writer takes one call at a time."""
         self.front.mark_durable(chunk, end)
+        self.durable_sequence = self.visible_sequence
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -165,9 +169,10 @@ class Engine:
             )
         )
 
-    def scan(self, after: int, wanted: EventFilter, bytes_max: int, events_max: int | None) -> ScanPage:
-        """Reads a page of the whole log, in commit order."""
-        return self._consistently(lambda: self._scanner.page(after, wanted, bytes_max, events_max, self.visible_sequence))
+    def scan(self, after: int, wanted: EventFilter, bytes_max: int, events_max: int | None, durable: bool = False) -> ScanPage:
+        """Reads a page of the whole log, in commit order; with `durable` only what survives a power failure."""
+        end = self.durable_sequence if durable else self.visible_sequence
+        return self._consistently(lambda: self._scanner.page(after, wanted, bytes_max, events_max, end))
 
     def _consistently(self, read: Callable[[], Read]) -> Read:
         """Calls `read`, again if a rollback on another thread may have removed commits that it was reading."""

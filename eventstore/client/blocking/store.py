@@ -185,7 +185,7 @@ class BlockingStore:
         from_time: int | datetime | None = None,
         to_time: int | datetime | None = None,
     ) -> SubscriptionStream:
-        """As `read_all`, but continues with new events as they are appended; CaughtUp comes once, between the two.
+        """As `read_all`, but of durable events, and continues with new ones; CaughtUp comes once, between the two.
 
         With `after=END` CaughtUp is the first item, and what is appended from then on follows.
         """

@@ -1,4 +1,4 @@
-"""Subscriptions: all events after a sequence, then new ones as they are appended, pushed while the client grants credit."""
+"""Subscriptions: all events after a sequence, then new ones as they are durable, pushed while the client grants credit."""
 
 from __future__ import annotations
 
@@ -104,8 +104,10 @@ class Subscriptions:
                 del subscription.connection.bound[subscription.request_id]
 
     async def _push(self, subscription: Subscription) -> None:
-        caught_up = False
         engine = self._committer.engine
+        caught_up, stored = False, subscription.after if subscription.from_end else engine.visible_sequence
+        while subscription.from_end and engine.durable_sequence < stored:
+            await self._committer.advanced.park()
         while True:
             while subscription.credit <= 0:
                 subscription.more_credit = trio.Event()
@@ -116,19 +118,20 @@ class Subscriptions:
             page = ScanPage(b"", subscription.after, True) if at_once else await self._page(subscription)
             if page is None:
                 return
-            if page.records or (page.at_end and not caught_up):
-                frame = encode_scan_page(subscription.request_id, page.next, page.at_end, page.records)
+            at_end = page.at_end and page.next >= stored
+            if page.records or (at_end and not caught_up):
+                frame = encode_scan_page(subscription.request_id, page.next, at_end, page.records)
                 subscription.credit -= len(frame) - LENGTH_BYTES
                 self._send(subscription, frame)
-                caught_up = caught_up or page.at_end
+                caught_up = caught_up or at_end
             subscription.after = max(subscription.after, page.next)
-            while engine.visible_sequence <= subscription.after:
+            while engine.durable_sequence <= subscription.after:
                 await self._committer.advanced.park()
 
     async def _page(self, subscription: Subscription) -> ScanPage | None:
         """Returns the next page once there is room for it; None if the connection is closed."""
         size = max(1, min(subscription.credit, PAGE_BYTES_DEFAULT))
-        scan = partial(self._committer.engine.scan, subscription.after, subscription.wanted, size, None)
+        scan = partial(self._committer.engine.scan, subscription.after, subscription.wanted, size, None, durable=True)
 
         async def make(reserve: Reserve) -> ScanPage:
             async with reserve():
