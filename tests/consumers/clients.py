@@ -77,6 +77,9 @@ class DisguisedConsumer:
         with anyio.CancelScope(shield=True):
             await _on_thread(self._consumer.__exit__, *error)
 
+    async def run(self, handler: Any, **named: Any) -> None:
+        await _on_thread(self._consumer.run, handler, **named)
+
     def batches(self) -> Self:
         self._items = self._consumer.batches()
         return self

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
 from eventstore.client.aio.connection import Connection
+from eventstore.client.aio.handling import run_handler
 from eventstore.client.aio.member import Member
 from eventstore.client.consumer.delivery import Delivery, RawBatch
+from eventstore.client.consumer.handling import Handler
 from eventstore.client.consumer.member_options import MemberOptions
 
 
@@ -72,3 +74,18 @@ class Consumer:
     async def some(self) -> Sequence[Delivery]:
         """Returns one message or more, as many as have arrived, up to a page: for handlers that take many at once."""
         return await self._member.some()
+
+    async def run(self, handler: Handler, *, concurrency: int = 1) -> NoReturn:
+        """Calls `handler` with each message, up to `concurrency` (1 to 1,000) at once, for as long as the consumer is open.
+
+        If it returns, the message is done. If it raises an `Exception`, the message is retried after the delays of the group,
+        and is a dead letter after the last; the error is logged. A handler may also call `done` or `retry` itself.
+
+        Ends only by an error or by being cancelled or interrupted. Tasks are cancelled with their handlers; threads of a
+        blocking consumer end their message first. What was finished is committed when the consumer is left.
+
+        Raises:
+            InvalidArgument
+            EventStoreError: what ended the consumer.
+        """
+        await run_handler(self._member, handler, concurrency)

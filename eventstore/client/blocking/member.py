@@ -8,9 +8,10 @@ consumer is entered.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, asynccontextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from eventstore.client.blocking.connection import Connection
 from eventstore.client.consumer.delivery import Delivery, RawBatch
@@ -34,6 +35,8 @@ class Member:
         self._stack = ExitStack()
         self._running: tuple[BlockingPortal, AsyncMember] | None = None
         self._some: Iterator[Delivery] = iter(())
+        self._future: Future[Any] | None = None
+        self._stopped = False
 
     @property
     def assigned(self) -> list[tuple[str, int]]:
@@ -91,12 +94,21 @@ class Member:
         if self._running is None:
             raise Closed("the consumer is not open; use `with`")
         portal, member = self._running
-        future = portal.start_task_soon(start, member)
+        future = self._future = portal.start_task_soon(start, member)
         try:
-            return future.result()
+            if self._stopped:  # before there was a future to cancel
+                future.cancel()
+            result: T = future.result()
+            return result
         except BaseException:
             future.cancel()
             raise
+
+    def stop_waiting(self) -> None:
+        """Ends waiting for messages, from another thread and for good: the thread that waits gets a CancelledError."""
+        self._stopped = True
+        if self._future is not None:
+            self._future.cancel()
 
 
 class _Deliveries:

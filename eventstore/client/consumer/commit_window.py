@@ -140,6 +140,10 @@ class Window:
             tracker.failures.setdefault((self, offset), reason)
             tracker.wake()
 
+    def is_failing(self, offset: int) -> bool:
+        """Whether the message is to be reported as failed."""
+        return (self, offset) in self._tracker.failures
+
     def is_finished(self, offset: int) -> bool:
         """Whether the message is finished, or not this member's. Call with the tracker locked."""
         return not self._unfinished or offset < self._unfinished[0] or offset in self._finished

@@ -1,0 +1,81 @@
+"""Runs a handler on the messages of a blocking consumer: in the caller's thread, or in several others.
+
+With several, the caller's thread takes the messages and hands each to a free thread, so that Ctrl-C reaches a thread that only
+waits. Threads cannot be cancelled: handlers in flight end before the error is raised.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from typing import NoReturn
+
+from eventstore.client.blocking.member import Member
+from eventstore.client.consumer.delivery import Delivery
+from eventstore.client.consumer.handling import Handler, check_concurrency, handled, raised
+from eventstore.errors import InvalidArgument
+
+
+def run_handler(member: Member, handler: Handler, concurrency: int) -> NoReturn:
+    """Handles messages until the consumer ends by an error or the caller is interrupted.
+
+    Raises:
+        InvalidArgument: the concurrency is out of range, or the handler is a coroutine function.
+        EventStoreError: what ended the consumer.
+    """
+    check_concurrency(concurrency)
+    if inspect.iscoroutinefunction(handler):
+        raise InvalidArgument(
+            "a blocking consumer runs no coroutine functions: give it a plain function, or use `eventstore.connect`",
+            field="handler",
+        )
+    if concurrency == 1:
+        while True:
+            _handle(handler, member.next())
+    _Threads(member, handler, concurrency).run()
+
+
+def _handle(handler: Handler, message: Delivery) -> None:
+    try:
+        handler(message)
+    except Exception as error:
+        raised(message, error)
+    else:
+        handled(message)
+
+
+class _Threads:
+    """Threads that handle one message each at a time."""
+
+    def __init__(self, member: Member, handler: Handler, count: int) -> None:
+        self._member = member
+        self._handler = handler
+        self._count = count
+        self._free = threading.Semaphore(count)
+        self._ended_by: BaseException | None = None
+
+    def run(self) -> NoReturn:
+        with ThreadPoolExecutor(self._count, "consumer") as threads:  # leaving it waits for the handlers in flight
+            while True:
+                self._free.acquire()
+                self._raise_ended()
+                try:
+                    message = self._member.next()
+                except CancelledError:
+                    self._raise_ended()
+                    raise
+                threads.submit(self._work, message)
+
+    def _raise_ended(self) -> None:
+        if self._ended_by is not None:
+            raise self._ended_by
+
+    def _work(self, message: Delivery) -> None:
+        try:
+            _handle(self._handler, message)
+        except BaseException as error:  # a SystemExit, say, which must reach the thread that runs all this
+            self._ended_by = error
+            self._member.stop_waiting()
+        finally:
+            self._free.release()

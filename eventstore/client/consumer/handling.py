@@ -1,0 +1,40 @@
+"""What becomes of a message when its handler has ended: returned, it is done; raised, it is retried by the group's rules.
+
+A handler may also finish its message itself, by `done` or `retry`; what it said stays.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from eventstore.client.consumer.delivery import Delivery, place_of
+from eventstore.fields import check_int
+
+CONCURRENCY_MAX: Final = 1_000
+# The reason is stored with the message and is one request for each text: long ones would differ, and tell no more.
+_REASON_CHARACTERS_MAX: Final = 200
+_log: Final = logging.getLogger(__name__)
+
+Handler: TypeAlias = Callable[[Delivery], object]
+"""Takes one message. For an async consumer it may be a coroutine function."""
+
+
+def check_concurrency(concurrency: int) -> None:
+    """Raises InvalidArgument."""
+    check_int("concurrency", concurrency, 1, CONCURRENCY_MAX)
+
+
+def handled(message: Delivery) -> None:
+    """Finishes a message whose handler has returned, unless the handler had it retried."""
+    window, offset = place_of(message)
+    if not window.is_failing(offset):
+        message.done()
+
+
+def raised(message: Delivery, error: Exception) -> None:
+    """Has a message retried whose handler has raised."""
+    _log.warning("the handler of message %s failed; it is retried", message.message_id, exc_info=error)
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    message.retry(text.encode("utf-8", "replace").decode("utf-8")[:_REASON_CHARACTERS_MAX])

@@ -1,0 +1,120 @@
+"""`consumer.run`, with each client: a handler that raises has its message retried and costs no other; it stops in order."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import Any
+
+import anyio
+import pytest
+
+import eventstore as es
+from tests.consumers.clients import World, with_each_client
+from tests.waiting import eventually
+
+
+class Enough(BaseException):
+    """Ends a run, as Ctrl-C does."""
+
+
+@with_each_client
+@pytest.mark.parametrize("concurrency", [1, 4])
+async def test_a_message_whose_handler_raises_is_retried_and_then_dead_and_the_others_are_done(
+    world: World, concurrency: int
+) -> None:
+    topic, broker = await world.create(queues=2), world.store.broker
+    await topic.send_many([b"%d" % n for n in range(20)])
+    times_failed: list[int] = []
+    done: Counter[bytes] = Counter()
+    lock = threading.Lock()
+
+    def handler(message: Any) -> None:
+        with lock:
+            if message.body == b"end":
+                raise Enough
+            if message.body == b"7":
+                times_failed.append(message.times_failed)
+                raise ValueError("no such order")
+            done[message.body] += 1
+
+    async def run() -> None:
+        async with world.store.consumer("billing", "orders", commit_interval=0.02) as consumer:
+            with pytest.raises(Enough):
+                await consumer.run(handler, concurrency=concurrency)
+
+    async def is_dead() -> bool:
+        return bool(await broker.dead_letters("billing"))
+
+    async with anyio.create_task_group() as group:
+
+        async def end() -> None:
+            await eventually(is_dead, "the message is dead")
+            await world.backlog_is("billing", 0)
+            await topic.send(b"end")
+
+        group.start_soon(end)
+        await run()
+    assert times_failed == [0, 1, 2, 3, 4]
+    assert done == Counter(b"%d" % n for n in range(20) if n != 7)
+    (dead,) = await broker.dead_letters("billing")
+    assert (dead.body, dead.properties[":reason"]) == (b"7", "ValueError: no such order")
+    assert await broker.members("billing") == []
+    assert (await broker.group("billing")).backlog == 1, "what ended the run is not done"
+
+
+@with_each_client
+async def test_a_handler_may_say_itself_what_becomes_of_its_message(world: World) -> None:
+    topic = await world.create(queues=1)
+    await topic.send_many([b"again", b"end"])
+    seen: list[tuple[bytes, int]] = []
+
+    def handler(message: Any) -> None:
+        seen.append((message.body, message.times_failed))
+        if message.body == b"again" and not message.times_failed:
+            message.retry("not yet")
+        elif message.times_failed:
+            raise Enough
+
+    async with world.store.consumer("billing", "orders", commit_interval=0.02) as consumer:
+        with pytest.raises(Enough):
+            await consumer.run(handler)
+    assert seen == [(b"again", 0), (b"end", 0), (b"again", 1)]
+
+
+@with_each_client(kinds=("trio", "asyncio"))
+async def test_a_cancelled_run_cancels_its_handlers_commits_what_is_done_and_leaves(world: World) -> None:
+    topic = await world.create(queues=1)
+    await topic.send_many([b"%d" % n for n in range(10)])
+    waiting: list[int] = []
+
+    with anyio.CancelScope() as scope:
+
+        async def handler(message: es.Delivery) -> None:
+            if message.queue_offset < 7:
+                return
+            waiting.append(message.queue_offset)
+            if len(waiting) == 3:
+                scope.cancel()
+            await anyio.sleep_forever()
+
+        async with world.store.consumer("billing", "orders", commit_interval=5.0) as consumer:
+            await consumer.run(handler, concurrency=3)
+    assert sorted(waiting) == [7, 8, 9]
+    assert await world.store.broker.members("billing") == []
+    assert (await world.store.broker.group("billing")).backlog == 3
+
+
+@with_each_client(kinds=("trio", "blocking"))
+async def test_a_run_refuses_what_it_cannot_do(world: World) -> None:
+    await world.create()
+
+    async def handler(_: object) -> None:
+        raise AssertionError
+
+    async with world.store.consumer("billing", "orders") as consumer:
+        with pytest.raises(es.InvalidArgument, match="concurrency"):
+            await consumer.run(handler, concurrency=0)
+        if world.kind == "blocking":
+            with pytest.raises(es.InvalidArgument, match="coroutine"):
+                await consumer.run(handler)
