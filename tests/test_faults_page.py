@@ -21,7 +21,8 @@ def test_every_test_the_page_names_is_there() -> None:
 
 def test_every_line_names_its_tests() -> None:
     rows = re.findall(r"^\| (\d+) \|.*$", PAGE, re.MULTILINE)
-    assert rows == [str(number) for number in range(1, 26)]
+    assert len(rows) >= 26
+    assert rows == [str(number + 1) for number in range(len(rows))]
     for line in PAGE.splitlines():
         if re.match(r"\| \d+ \|", line):
             assert "::test_" in line, line[:60]

@@ -26,8 +26,8 @@ HELLO_BYTES_MAX: Final = 4 * KIB
 # Bounds the state of one connection in a server; enough for 256 tasks with a few requests in flight each.
 REQUESTS_MAX: Final = 1024
 
-# A frame of minimal commits would otherwise hold 17 MiB / 16 bytes of them: a million tuples out of one frame.
-COMMITS_PER_FRAME_MAX: Final = 16_384
+# A frame is served without a pause; this many commits take some 30 ms, in which the others wait.
+COMMITS_PER_FRAME_MAX: Final = 4_096
 
 # Commands are as small as commits.
 COMMANDS_PER_FRAME_MAX: Final = COMMITS_PER_FRAME_MAX

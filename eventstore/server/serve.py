@@ -29,6 +29,7 @@ from eventstore.server.bootstrap import (
     listen,
     raise_descriptor_limit,
     stop_on_signals,
+    yield_often,
 )
 from eventstore.server.broker.broker_metrics import BrokerCollector
 from eventstore.server.broker.service import BrokerService, broker_source
@@ -99,6 +100,7 @@ async def _serve(
     async with open_store(settings.data, settings.store_settings) as store:
         async with _broker_of(settings) as broker, _listening(settings, store, broker, domain, listener) as server:
             calm_collector()
+            yield_often()
             log.info(
                 "serving",
                 version=__version__,

@@ -34,6 +34,7 @@ from eventstore.server.bootstrap import (
     listen,
     raise_descriptor_limit,
     stop_on_signals,
+    yield_often,
 )
 from eventstore.server.http import http_server
 from eventstore.server.mailbox_metrics import MAILBOX_METRICS
@@ -111,6 +112,7 @@ async def work(
         async with connecting as store, _working(settings, domain, store, checkpoint, listener) as worker:
             log.info("working", version=__version__, address=worker.address, http=worker.http_address, store=store_address)
             calm_collector()
+            yield_often()
             task_status.started(worker)
             await worker.stopping.wait()
             log.info("stopping", connections=len(worker.gate.connections))

@@ -1,4 +1,8 @@
-"""Accepts connections, refuses those over the limit, and pauses when file descriptors run out."""
+"""Accepts connections, and pauses when file descriptors run out.
+
+At the limit the connection gives way that has been idle the longest, of the address that has the most of them. Its client
+connects again when it needs to. Where none is idle the newcomer is refused.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,8 @@ import errno
 import logging
 import selectors
 import socket
-from collections.abc import Collection, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 from eventstore.errors import Overloaded
@@ -15,13 +20,15 @@ from eventstore.server.net.connection import Connection
 
 _OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _ACCEPT_AT_ONCE: Final = 64
+_IDLE_S_MIN: Final = 1.0  # one that just connected is about to ask for something
 _log = logging.getLogger(__name__)
 
 
 class Acceptor:
     """A listener registered in a gate's selector, where its key has no data. `connections`: the open ones.
 
-    `accepted` and `turned_away` count connections since the start.
+    `accepted`, `turned_away` and `gave_way` count connections since the start. `drop` closes one and removes it from
+    `connections`.
     """
 
     def __init__(
@@ -30,14 +37,16 @@ class Acceptor:
         selector: selectors.BaseSelector,
         connections: Collection[Connection],
         connections_max: int,
+        drop: Callable[[Connection], None],
     ) -> None:
         listener.setblocking(False)
         self._listener = listener
         self._selector = selector
         self._connections = connections
         self._connections_max = connections_max
+        self._drop = drop
         self._watched = self._closed = False
-        self.accepted = self.turned_away = 0
+        self.accepted = self.turned_away = self.gave_way = 0
 
     def open(self) -> None:
         """Begins to accept, or resumes after a pause; does nothing after `stop`."""
@@ -63,11 +72,23 @@ class Acceptor:
             except OSError:  # already closed by the client
                 accepted.close()
                 continue
-            if len(self._connections) >= self._connections_max:
+            if len(self._connections) >= self._connections_max and not self._make_room(now):
                 self._turn_away(connection, now)
                 continue
             self.accepted += 1
             yield connection
+
+    def _make_room(self, now: float) -> bool:
+        """Closes the connection that can best do without; returns False if none can."""
+        idle = [each for each in self._connections if each.is_idle and now - each.heard > _IDLE_S_MIN]
+        if not idle:
+            return False
+        from_address = Counter(each.host for each in self._connections)
+        least = min(idle, key=lambda each: (-from_address[each.host], each.heard))
+        self.gave_way += 1
+        _log.info("closing a connection (%s): it is idle, and all %d are taken", least.title, self._connections_max)
+        self._drop(least)
+        return True
 
     def _turn_away(self, connection: Connection, now: float) -> None:
         self.turned_away += 1

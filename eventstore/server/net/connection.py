@@ -46,6 +46,8 @@ class Connection:
     """A non-blocking socket.
 
     - `pending`: payloads that wait until earlier requests are answered.
+    - `resting`: nothing is taken from it for a moment, because it was served for too long.
+    - `taken_s`: what it took of the server's time up to `taken_at`, and `due_s` what its requests of this turn will take.
     - `owed`: requests that were taken and not answered yet; only the gate changes it.
     - `reserved_bytes`: of pages that are being made. `counted_bytes`: the part of `unsent_bytes` the outbound budget counted.
     - `greeted`: HELLO was received; before that, frames must be small.
@@ -61,17 +63,23 @@ class Connection:
         "bound",
         "closed",
         "counted_bytes",
+        "due_s",
         "frame_since",
         "greeted",
         "heard",
         "held",
+        "host",
         "name",
         "owed",
         "pending",
+        "port",
         "reader",
         "reserved_bytes",
+        "resting",
         "room",
         "socket",
+        "taken_at",
+        "taken_s",
         "unsent",
         "unsent_bytes",
         "watched",
@@ -82,6 +90,7 @@ class Connection:
         own_socket.setblocking(False)
         own_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = own_socket
+        self.host, self.port = own_socket.getpeername()[:2]
         self.reader = FrameReader(HELLO_BYTES_MAX)
         self._receive_bytes = _FIRST_RECEIVE_BYTES
         self.name = ""
@@ -90,7 +99,8 @@ class Connection:
         self.watched = 0
         self.pending: deque[bytes] = deque()
         self.owed = 0
-        self.held = False
+        self.taken_s = self.taken_at = self.due_s = 0.0
+        self.held = self.resting = False
         self.accepted = self.heard = now
         self.frame_since: float | None = None
         self.blocked_since: float | None = None
@@ -126,6 +136,21 @@ class Connection:
         return payloads
 
     @property
+    def title(self) -> str:
+        """Its name and address, for the log."""
+        return f"{self.name or 'no hello'}, {self.host}:{self.port}"
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has no request, subscription or answer under way."""
+        return not (self.owed or self.bound or self.holds_bytes or self.unsent)
+
+    @property
+    def holds_bytes(self) -> bool:
+        """Whether it holds any bytes of its requests."""
+        return bool(self.pending) or self.reader.buffered_bytes > 0
+
+    @property
     def held_bytes(self) -> int:
         """The bytes held of its requests: an incomplete frame and the payloads in `pending`."""
         return self.reader.buffered_bytes + (sum(map(len, self.pending)) if self.pending else 0)
@@ -135,6 +160,13 @@ class Connection:
         self.heard = now
         if self.frame_since is not None:
             self.frame_since = now
+
+    def restart_all_timeouts(self, now: float) -> None:
+        """Restarts every timeout, after the server did not serve for a while."""
+        self.restart_timeouts(now)
+        self.accepted = now
+        if self.blocked_since is not None:
+            self.blocked_since = now
 
     def watch(self, selector: selectors.BaseSelector, wanted: int) -> None:
         """Registers the connection for the wanted events; for none, removes it."""

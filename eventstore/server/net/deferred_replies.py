@@ -62,6 +62,8 @@ class DeferredReplies:
         try:
             while queued:
                 request_id, make, size = queued.popleft()
+                if connection.resting:
+                    await self._gate.turns.rested(connection)
                 await self._answer(connection, request_id, make, size)
         finally:
             self._workers[connection] -= 1

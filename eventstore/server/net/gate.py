@@ -17,9 +17,8 @@ from __future__ import annotations
 import logging
 import selectors
 import socket
-from collections import deque
 from collections.abc import Callable
-from itertools import islice
+from time import perf_counter
 from typing import Final
 
 import trio
@@ -30,6 +29,7 @@ from eventstore.server.net.acceptor import Acceptor
 from eventstore.server.net.budgets import Backlog, InboundBudget, OutboundBudget
 from eventstore.server.net.busy_polling import CAN_BUSY_POLL, Ready, is_eager, poll_busily
 from eventstore.server.net.connection import Connection, GateLimits
+from eventstore.server.net.fair_turns import NOTED_S, FairTurns
 from eventstore.server.net.timeouts import Timeouts
 
 _ANSWER_BYTES_PER_TURN: Final = 1024 * 1024  # to one connection, before the others are served
@@ -49,8 +49,7 @@ class Gate:
     def __init__(self, listener: socket.socket, limits: GateLimits) -> None:
         self._limits = limits
         self._selector = selectors.DefaultSelector()
-        self._complaint_due = 0.0
-        self._stalled = False
+        self._complaint_due, self._stalled = 0.0, False
         self._served_bytes_max = min(limits.unsent_bytes_max, _ANSWER_BYTES_PER_TURN)
         self._touched: set[Connection] = set()
         self._settled: trio.Event | None = None
@@ -59,8 +58,9 @@ class Gate:
         self.connections: set[Connection] = set()
         self.holding: set[Connection] = set()
         self.outbound = OutboundBudget(limits.unsent_bytes_max, limits.outgoing_bytes_max)
-        self.acceptor = Acceptor(listener, self._selector, self.connections, limits.connections_max)
+        self.acceptor = Acceptor(listener, self._selector, self.connections, limits.connections_max, self.drop)
         self._inbound = InboundBudget(limits.incoming_bytes_max, self.holding, self._turn_away)
+        self.turns = FairTurns(self.connections)
         self._timeouts = Timeouts(limits, self.connections, self.outbound, self.drop)
 
     # -- the turn -----------------------------------------------------------------------------------------------------
@@ -76,7 +76,8 @@ class Gate:
         descriptor = self._selector.fileno()
         try:
             while True:
-                await trio.lowlevel.wait_readable(descriptor)
+                for rested in await self.turns.wait_readable(descriptor):
+                    self._watch(rested, trio.current_time())
                 if backlog.full:
                     await self._stall(backlog)
                 ready = self._selector.select(0)
@@ -100,10 +101,7 @@ class Gate:
             self._stalled = False
         now = trio.current_time()
         for connection in self.connections:
-            connection.restart_timeouts(now)
-            connection.accepted = now
-            if connection.blocked_since is not None:
-                connection.blocked_since = now
+            connection.restart_all_timeouts(now)
 
     def _owes(self) -> bool:
         return any(connection.owed for connection in self.connections)
@@ -134,7 +132,7 @@ class Gate:
                     self.connections.add(newcomer)
                     self._watch(newcomer, now)
                 continue
-            if ready & _READ and not connection.closed:
+            if ready & _READ and not (connection.closed or connection.pending):
                 self._receive(connection, now)
             if ready & _WRITE and not connection.closed:
                 connection.writable = True
@@ -145,22 +143,28 @@ class Gate:
     def _receive(self, connection: Connection, now: float) -> None:
         """Handles received or pending payloads, until the connection reaches a limit."""
         try:
-            payloads = connection.pending or connection.receive(now)
-            if payloads is None:
-                self.drop(connection)
-                return
-            requests_max, bytes_max, handle = self._limits.requests_max, self._served_bytes_max, self._handle
-            for taken, payload in enumerate(payloads):
+            pending = connection.pending
+            if not pending:
+                received = connection.receive(now)
+                if received is None:
+                    self.drop(connection)
+                    return
+                pending.extend(received)
+            requests_max, bytes_max = self._limits.requests_max, self._served_bytes_max
+            started = at = perf_counter()
+            end = self.turns.slice_ends(started)
+            while pending and at < end:
                 if connection.owed >= requests_max or connection.unsent_bytes >= bytes_max or connection.held:
-                    connection.pending = deque(islice(payloads, taken, None))
                     break
-                handle(connection, payload)
+                self._handle(connection, pending.popleft())
                 if connection.closed:
                     return
-            else:
-                connection.pending.clear()
-                if connection.reader.failed is not None:
-                    raise connection.reader.failed
+                at = perf_counter()
+            took, connection.due_s = at - started + connection.due_s, 0.0
+            if took > NOTED_S:
+                self.turns.charge(connection, took)
+            if connection.reader.failed is not None and not pending:
+                raise connection.reader.failed
         except EventStoreError as error:  # the framing is broken: report it, then hang up
             if now >= self._complaint_due:
                 self._complaint_due = now + _COMPLAINT_SECONDS
@@ -175,16 +179,17 @@ class Gate:
             self.drop(connection)
         else:
             self._touched.add(connection)  # `flush` updates the selector after sending
-            if connection.held_bytes:
+            if connection.holds_bytes:
                 self.holding.add(connection)
             else:
                 self.holding.discard(connection)
 
     # -- answers ------------------------------------------------------------------------------------------------------
 
-    def owe(self, connection: Connection) -> None:
-        """Counts a request that will be answered later, by `answer`."""
+    def owe(self, connection: Connection, due_s: float = 0.0) -> None:
+        """Counts a request that will be answered later, by `answer`, and will take about `due_s` of the loop's time."""
         connection.owed += 1
+        connection.due_s += due_s
 
     def answer(self, connection: Connection, *frames: bytes) -> None:
         """Queues the answer to a request that `owe` counted."""
@@ -233,7 +238,7 @@ class Gate:
         ask for more.
         """
         has_room = connection.unsent_bytes < self._limits.unsent_bytes_max
-        may_ask = connection.owed < self._limits.requests_max and has_room and not connection.held
+        may_ask = connection.owed < self._limits.requests_max and has_room and not (connection.held or connection.resting)
         waits = bool(connection.pending)
         wanted = (_READ if may_ask and not waits else 0) | (_WRITE if connection.unsent or (may_ask and waits) else 0)
         if has_room and connection.room:

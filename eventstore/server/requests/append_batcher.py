@@ -29,6 +29,11 @@ from eventstore_mailbox import MailboxError
 _MANY_OUTCOMES: Final = 1024
 _ERROR_TEXTS_MAX: Final = 8  # message and fields of the error with the most of them, and their names
 _SHORT_TEXT_BYTES_MAX: Final = FRAME_BYTES_MAX // COMMITS_PER_FRAME_MAX // _ERROR_TEXTS_MAX
+# What a commit takes of the event loop, of bytes that may be any number of events. Measured, see `benchmarks.neighbours`.
+_COMMIT_S: Final = 8e-6
+_SMALL_COMMIT_BYTES: Final = 16 * 1024
+_LARGE_BYTE_S: Final = 40e-9
+_LARGE_COMMIT_S_MAX: Final = 0.025
 _log = logging.getLogger(__name__)
 
 assert _MANY_OUTCOMES * _ERROR_TEXTS_MAX * ERROR_TEXT_BYTES_MAX <= FRAME_BYTES_MAX
@@ -57,7 +62,7 @@ class AppendBatcher:
         if self._order.collecting is not self:
             self._order.switch_to(self)
         commits = request.commits
-        self._gate.owe(connection)
+        self._gate.owe(connection, _due_s(commits))
         self._replies.requests.append((connection, request_id, len(commits)))
         self._commits += commits
 
@@ -87,6 +92,13 @@ class AppendBatcher:
                 self._mailboxes.append(cast("list[Change]", own), single.deliver, request[0])
             except Exception as refused:
                 _refuse(single, own, refused)
+
+
+def _due_s(commits: Sequence[RawCommit]) -> float:
+    """Returns about how long it takes to check, store and answer these commits."""
+    count = len(commits)
+    large = sum(len(commit[4]) for commit in commits) - count * _SMALL_COMMIT_BYTES
+    return count * _COMMIT_S + (min(large * _LARGE_BYTE_S, count * _LARGE_COMMIT_S_MAX) if large > 0 else 0.0)
 
 
 class BatchReplies:

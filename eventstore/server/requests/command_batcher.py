@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from eventstore.domain.domain import Domain
 from eventstore.domain.runtime import Decided, decide
@@ -17,6 +18,8 @@ from eventstore.server.net.gate import Gate
 from eventstore.server.requests.command_replies import CommandReplies, PendingSend, SentCommand
 from eventstore.server.requests.dispatch import Route
 from eventstore_mailbox import Stopping
+
+_COMMAND_S: Final = 20e-6  # what a command takes of the event loop besides its decoding, about
 
 
 class CommandBatcher:
@@ -51,7 +54,7 @@ class CommandBatcher:
             self._order.switch_to(self)
         commands, entries = request.commands, self._entries
         pending = PendingSend(connection, request_id, len(commands))
-        self._gate.owe(connection)
+        self._gate.owe(connection, len(commands) * _COMMAND_S)
         for place, row in enumerate(commands):
             try:
                 sent = SentCommand(row[1], row[2], self._decided(row), connection)

@@ -101,6 +101,16 @@ DISPATCH_METRICS: Final[tuple[Metric[Dispatch], ...]] = (
         lambda dispatch: dispatch.gate.acceptor.turned_away,
         "it grows",
     ),
+    counter(
+        "connections_gave_way", "idle connections closed for new ones at `connections_max`",
+        lambda dispatch: dispatch.gate.acceptor.gave_way,
+        "it grows: somebody opens connections and leaves them",
+    ),
+    counter(
+        "connections_slowed", "times a connection rested because it took more than its share of the server's time",
+        lambda dispatch: dispatch.gate.turns.slowed,
+        "it grows: the log names one of them a minute",
+    ),
     counter("requests", "requests received", lambda dispatch: dispatch.requests),
     counter(
         "bad_requests", "requests that could not be decoded", lambda dispatch: dispatch.bad_requests,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
@@ -23,6 +25,8 @@ from eventstore.store.read.checked_reads import IN_PLACE_BYTES_MAX
 _READS_PER_CONNECTION: Final = 4
 _RECORDS_BYTES_MAX: Final = FRAME_BYTES_MAX - 64  # what a frame takes besides its records, and some to spare
 _SMALL_BYTES: Final = 64
+_PACED_S_MIN: Final = 0.002
+_PAUSE: Final = 2
 
 
 class ReadRequests:
@@ -32,6 +36,8 @@ class ReadRequests:
         self._gate = gate
         self._engine = engine
         self._limiter = trio.CapacityLimiter(threads)
+        self._scans = trio.CapacityLimiter(1)
+        self._scanning: Counter[Connection] = Counter()
         explain = partial(explain_failed_read, "read")
         self._replies = DeferredReplies(gate, nursery, at_once=_READS_PER_CONNECTION, explain=explain)
         self.routes: dict[type[Request], Route] = {
@@ -68,7 +74,7 @@ class ReadRequests:
                 return page(PAGE_BYTES_DEFAULT)
             return encode_scan_page(request_id, found.next, found.at_end, found.records)
 
-        self._on_thread(connection, request_id, page, request.bytes_max)
+        self._scanned(connection, request_id, page, request.bytes_max)
 
     def version(self, connection: Connection, request_id: int, request: Request) -> None:
         assert isinstance(request, Version)
@@ -98,6 +104,35 @@ class ReadRequests:
 
     def _on_thread(self, connection: Connection, request_id: int, page: Callable[[], bytes], size: int) -> None:
         async def make() -> Sequence[bytes]:
-            return (await trio.to_thread.run_sync(page, limiter=self._limiter),)
+            frame, took = await trio.to_thread.run_sync(_timed, page, limiter=self._limiter)
+            self._gate.turns.charge(connection, took)
+            return (frame,)
 
         self._replies.later(connection, request_id, make, size)
+
+    def _scanned(self, connection: Connection, request_id: int, page: Callable[[], bytes], size: int) -> None:
+        """Sends a page of the log. Making one computes for long, and holds Python's lock: so it is done one by one, and then
+        left alone for a while if others than those who scan wait for an answer.
+        """
+
+        async def make() -> Sequence[bytes]:
+            self._scanning[connection] += 1
+            try:
+                async with self._scans:
+                    frame, took = await trio.to_thread.run_sync(_timed, page, limiter=self._limiter)
+                    if took > _PACED_S_MIN and self._gate.turns.others_wait(self._scanning):
+                        await trio.sleep(_PAUSE * took)
+            finally:
+                self._scanning[connection] -= 1
+                if not self._scanning[connection]:
+                    del self._scanning[connection]
+            self._gate.turns.charge(connection, took)
+            return (frame,)
+
+        self._replies.later(connection, request_id, make, size)
+
+
+def _timed(page: Callable[[], bytes]) -> tuple[bytes, float]:
+    """Returns the page, and how long the thread computed."""
+    started = time.thread_time()
+    return page(), time.thread_time() - started

@@ -31,7 +31,7 @@ class NeverFull:
 
 
 @asynccontextmanager
-async def echoing() -> AsyncIterator[tuple[Gate, int]]:
+async def echoing(limits: GateLimits = LIMITS) -> AsyncIterator[tuple[Gate, int]]:
     """A gate that answers each payload by its length; one that is b"bang" makes it fail."""
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
@@ -41,7 +41,7 @@ async def echoing() -> AsyncIterator[tuple[Gate, int]]:
             raise ZeroDivisionError("a bug")
         gate.send(connection, encode_ok(len(payload)))
 
-    gate = Gate(listener, LIMITS)
+    gate = Gate(listener, limits)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(gate.run, handle, lambda: None, NeverFull())
         yield gate, port
@@ -85,6 +85,24 @@ async def test_the_gate_tracks_connections_with_incomplete_requests() -> None:
         assert bytes(await part.receive_some()) == encode_ok(4)
         assert not gate.holding
         for stream in (whole, part):
+            await stream.aclose()
+
+
+async def test_the_connection_that_was_idle_the_longest_gives_way_to_a_new_one(mock_clock: trio.testing.MockClock) -> None:
+    async with echoing(replace(LIMITS, connections_max=2)) as (gate, port):
+        streams = []
+        for _ in range(2):
+            streams.append(await trio.open_tcp_stream("127.0.0.1", port))
+            assert await ask(streams[-1], b"abc") == encode_ok(3)
+            mock_clock.jump(5)
+        assert await ask(streams[0], b"ab") == encode_ok(2)
+        mock_clock.jump(5)
+        streams.append(await trio.open_tcp_stream("127.0.0.1", port))
+        assert await ask(streams[2], b"a") == encode_ok(1)
+        assert await streams[1].receive_some() == b"", "the second one had been idle for longer"
+        assert await ask(streams[0], b"abc") == encode_ok(3)
+        assert gate.acceptor.gave_way == 1
+        for stream in streams:
             await stream.aclose()
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import eventstore as es
 from eventstore.errors import Overloaded
-from eventstore.protocol.requests import Ping, Version
+from eventstore.protocol.requests import Ping, Subscribe, Version
 from tests.server.conftest import Launch, Serve
 from tests.server.raw import Ok, RawClient, append_frame, commit, outcomes_of
 from tests.server_process import ServerProcess
@@ -22,6 +22,9 @@ def test_a_connection_over_the_limit_is_refused_with_an_error(serve: Serve) -> N
     server = serve(connections_max=3)
     with ExitStack() as stack:
         clients = [stack.enter_context(RawClient(server.port)) for _ in range(3)]
+        for client in clients:  # they wait for events: none is idle
+            client.send_request(Subscribe())
+            client.answer()
         for greet in (False, True):
             with RawClient(server.port, greet=False) as late:
                 if greet:

@@ -1,0 +1,145 @@
+"""Hostile clients, each a process: `python -m benchmarks.harness.hostile KIND ADDRESS`. It runs until it is killed.
+
+It gives way to the others on the processor (nice 19), as one on a machine of its own would: what is measured is what it takes
+from the server. What it gets back is read and thrown away.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from itertools import count
+from typing import Final
+
+from eventstore import flat
+from eventstore.model import COMMIT_EVENTS_MAX, NewEvent
+from eventstore.protocol.broker_requests import Pull
+from eventstore.protocol.frames import LENGTH, encode_frame
+from eventstore.protocol.limits import COMMITS_PER_FRAME_MAX
+from eventstore.protocol.request_codec import encode_append, encode_request
+from eventstore.protocol.requests import Hello, Ping, ReadAll, Subscribe
+
+TOPIC: Final = "tagged"
+_BATCH: Final = 512
+_UNKNOWN_CODE: Final = 250
+_SMALL: Final = NewEvent("E", b"x")
+
+
+class _Socket:
+    """A connection that said hello; a thread discards what it receives."""
+
+    def __init__(self, address: str, *, reads: bool = True) -> None:
+        host, _, port = address.removeprefix("tcp://").rpartition(":")
+        self.socket = socket.create_connection((host, int(port)))
+        self.socket.sendall(encode_request(1, Hello(1, "hostile")))
+        if reads:
+            threading.Thread(target=self._discard, daemon=True).start()
+
+    def _discard(self) -> None:
+        while self.socket.recv(1 << 20):
+            pass
+
+    def repeat(self, frames: bytes) -> None:
+        while True:
+            self.socket.sendall(frames)
+
+
+def _requests(make: Callable[[int], bytes]) -> bytes:
+    return b"".join(make(number) for number in range(2, 2 + _BATCH))
+
+
+def _pings(address: str) -> None:
+    _Socket(address).repeat(_requests(lambda number: encode_request(number, Ping())))
+
+
+def _garbage(address: str) -> None:
+    _Socket(address).repeat((LENGTH.pack(1) + b"\x00") * _BATCH)
+
+
+def _unknown(address: str) -> None:
+    _Socket(address).repeat(_requests(lambda number: encode_frame(number, _UNKNOWN_CODE, ())))
+
+
+def _pulls(address: str) -> None:
+    """Messages with a tag that no message has."""
+    pull = Pull(64, 4096, 0, ((TOPIC, 0, 0, "nobody"),))
+    _Socket(address).repeat(_requests(lambda number: encode_request(number, pull)))
+
+
+def _reads(address: str) -> None:
+    """Pages of everything, of types that no event has."""
+    _Socket(address).repeat(_requests(lambda number: encode_request(number, ReadAll(types=("nobody",)))))
+
+
+def _many_commits(address: str) -> None:
+    """Frames with as many commits as are allowed."""
+    client = _Socket(address)
+    for turn in count(2):
+        name = uuid.uuid4().hex[:8]
+        event = flat.encode(_SMALL)
+        commits = [(f"h-{name}-{place}", 0, "c", None, event) for place in range(COMMITS_PER_FRAME_MAX)]
+        client.socket.sendall(encode_append(turn, commits))
+
+
+def _large_commits(address: str) -> None:
+    """Commits with as many events as are allowed."""
+    client, events = _Socket(address), flat.encode(_SMALL) * COMMIT_EVENTS_MAX
+    for turn in count(2):
+        client.socket.sendall(encode_append(turn, [(uuid.uuid4().hex, 0, "c", None, events)]))
+
+
+def _subscriptions(address: str) -> None:
+    """Subscriptions that match nothing, on sixteen connections."""
+    clients = [_Socket(address) for _ in range(16)]
+    for number in range(2, 66):
+        for client in clients:
+            client.socket.sendall(encode_request(number, Subscribe(types=(f"nobody-{number}",))))
+    _wait()
+
+
+def _silent(address: str) -> None:
+    """A thousand connections that say hello and nothing more."""
+    kept = [_Socket(address, reads=False) for _ in range(1_000)]
+    while kept:
+        time.sleep(60)
+
+
+def _tricklers(address: str) -> None:
+    """A hundred readers of everything that take next to nothing of it."""
+    clients = [_Socket(address, reads=False) for _ in range(100)]
+    frames = b"".join(encode_request(number, ReadAll(bytes_max=8 << 20)) for number in range(2, 34))
+    for client in clients:
+        client.socket.sendall(frames)
+    while True:
+        for client in clients:
+            client.socket.recv(1)
+        time.sleep(0.1)
+
+
+def _wait() -> None:
+    while True:
+        time.sleep(60)
+
+
+KINDS: Final[dict[str, Callable[[str], None]]] = {
+    "pings": _pings,
+    "garbage": _garbage,
+    "unknown requests": _unknown,
+    "pulls of a tag nobody has": _pulls,
+    "reads of a type nobody has": _reads,
+    "frames of many commits": _many_commits,
+    "commits of many events": _large_commits,
+    "idle subscriptions": _subscriptions,
+    "silent connections": _silent,
+    "readers that trickle": _tricklers,
+}
+
+
+if __name__ == "__main__":
+    os.nice(19)
+    KINDS[sys.argv[1]](sys.argv[2])

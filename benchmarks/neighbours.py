@@ -1,0 +1,143 @@
+"""What one client can take from the others: `python -m benchmarks.neighbours [--quick] [--json] [--only KIND]`.
+
+Ten quiet clients, each one request at a time (six append, two read, one sends messages, one asks for figures), first alone,
+then beside one hostile client of each kind in `benchmarks.harness.hostile`. Each row says how much of their rate they keep, and
+the 99th percentile of how long an answer takes. Alone is measured before each kind, on the same server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, NamedTuple
+
+import trio
+
+import eventstore as es
+from benchmarks.harness.hostile import KINDS, TOPIC
+from benchmarks.harness.processes import EVENTSTORE, SERVE, Process
+from benchmarks.harness.report import figures_table, say, write_results
+from eventstore.client.aio.store import NetworkStore
+
+_TAGGED: Final = 20_000
+_FILLED: Final = 20_000
+_WARM_S: Final = 0.5
+_CLIENTS: Final = ("append",) * 6 + ("read",) * 2 + ("send", "stats")
+
+
+class Quiet(NamedTuple):
+    """Answers a second of all quiet clients, and how long their answers take, in milliseconds."""
+
+    rate: float
+    p50_ms: float
+    p99_ms: float
+    slowest_ms: float
+
+
+async def quiet(address: str, seconds: float) -> Quiet:
+    """Runs the quiet clients for a while."""
+    taken: list[float] = []
+    async with trio.open_nursery() as nursery:
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as clients:
+                for number, kind in enumerate(_CLIENTS):
+                    clients.start_soon(_client, address, kind, number, taken)
+                await trio.sleep(_WARM_S)
+                taken.clear()
+                started = time.perf_counter()
+                await trio.sleep(seconds)
+                elapsed, answered = time.perf_counter() - started, sorted(taken)
+                scope.cancel()
+        nursery.cancel_scope.cancel()
+    if not answered:
+        return Quiet(0.0, seconds * 1e3, seconds * 1e3, seconds * 1e3)
+    p99 = answered[len(answered) * 99 // 100]
+    return Quiet(len(answered) / elapsed, statistics.median(answered) * 1e3, p99 * 1e3, answered[-1] * 1e3)
+
+
+async def _client(address: str, kind: str, number: int, taken: list[float]) -> None:
+    async with es.connect(address) as store:
+        ask = _asking(store, kind, f"quiet-{time.monotonic_ns()}-{number}")
+        while True:
+            begun = time.perf_counter()
+            await ask()
+            taken.append(time.perf_counter() - begun)
+
+
+def _asking(store: NetworkStore, kind: str, name: str) -> Callable[[], Awaitable[object]]:
+    version = 0
+
+    async def append() -> None:
+        nonlocal version
+        version = (await store.append(name, [es.NewEvent("Happened", b"{}")], version)).version
+
+    async def read() -> None:
+        async for _ in store.read(f"filled-{version}"):
+            pass
+
+    async def send() -> None:
+        await store.topic("quiet").send(b"{}")
+
+    return {"append": append, "read": read, "send": send, "stats": store.stats}[kind]
+
+
+def beside(server: Process, kind: str, seconds: float) -> tuple[Quiet, Quiet, int]:
+    """Returns the figures alone, beside the hostile client, and the resident bytes of the server."""
+    alone = trio.run(quiet, server.address, seconds)
+    hostile = subprocess.Popen([sys.executable, "-m", "benchmarks.harness.hostile", kind, server.address])
+    try:
+        time.sleep(1.5)
+        together = trio.run(quiet, server.address, seconds)
+        resident = server.resident_bytes()
+    finally:
+        hostile.kill()
+        hostile.wait()
+    return alone, together, resident
+
+
+def prepare(server: Process) -> None:
+    """Fills what hostile clients ask for."""
+    store = server.store
+    for topic, queues in ((TOPIC, 1), ("quiet", 4)):
+        store.broker.create_topic(topic, queues)
+    for _ in range(_TAGGED // 1_000):
+        store.topic(TOPIC).send_many([es.NewMessage(b"{}", tag="somebody")] * 1_000)
+    for first in range(0, _FILLED, 1_000):
+        store.append_many([es.Commit(f"filled-{first + n}", [es.NewEvent("Happened", b"{}")], 0) for n in range(1_000)])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="2 seconds for each measurement, not 10")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--only", choices=KINDS, metavar="KIND", help=", ".join(KINDS))
+    options = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    found: dict[str, dict[str, float]] = {}
+    for kind in [options.only] if options.only else KINDS:
+        say(f"{kind} …")
+        with Process("neighbours", EVENTSTORE, *SERVE) as server:
+            prepare(server)
+            alone, together, resident = beside(server, kind, 2.0 if options.quick else 10.0)
+        found[kind] = {
+            "rate to alone": together.rate / alone.rate,
+            "rate /s": together.rate,
+            "p99 ms": together.p99_ms,
+            "p99 alone ms": alone.p99_ms,
+            "slowest ms": together.slowest_ms,
+            "server MB": resident / 1e6,
+        }
+        say("   " + "  ".join(f"{name} {value:,.2f}" for name, value in found[kind].items()))
+    print(json.dumps(found, indent=2) if options.json else figures_table(found, "beside"))
+    write_results(f"neighbours{'-quick' if options.quick else ''}", json.dumps(found, indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

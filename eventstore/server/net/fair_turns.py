@@ -1,0 +1,106 @@
+"""Fair turns: how much of the server's time one connection may take while others want some.
+
+In a turn a connection is served for a slice of time; what it has sent beyond that waits in `Connection.pending` for the next
+turns. Besides, what it took is added up: the time its requests were served, and the usual cost of the rows they brought, which
+is due later. That sum drains at the rate of its share. Where it has grown too large the connection rests: nothing is taken from
+it until it has drained. The share is all of the time less a tenth for each other connection that is being served, and a
+quarter at least. So a client whose requests are few never rests, and one that is alone is never held up.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Container
+from heapq import heappop, heappush
+from itertools import count
+from time import perf_counter
+from typing import Final
+
+import trio
+
+from eventstore.server.net.connection import Connection
+
+_SLICE_S: Final = 0.0005
+_ALONE_S: Final = 0.25
+_TAKEN_S_MAX: Final = 0.010
+_LEFT_S: Final = 0.005  # a rest ends when this much is left: rests are not shorter than a few turns
+_TAKEN_S_CAP: Final = 0.2
+NOTED_S: Final = 0.0001  # less than this in a turn is not added up: a client that waits for each answer
+_SHARE_MIN: Final = 0.25
+_SHARE_OF_ANOTHER: Final = 0.1
+_ACTIVE_S: Final = 0.05
+_LOG_S: Final = 60.0
+_log = logging.getLogger(__name__)
+
+
+class FairTurns:
+    """Measures what the connections of a gate take. `slowed` counts how often one had to rest."""
+
+    def __init__(self, connections: Collection[Connection], clock: Callable[[], float] = perf_counter) -> None:
+        self._connections = connections
+        self._clock = clock
+        self._resting: list[tuple[float, int, Connection]] = []
+        self._order = count()
+        self._log_due = 0.0
+        self.slowed = 0
+
+    def slice_ends(self, started: float) -> float:
+        """Returns when the slice of a connection ends that is served from `started` on."""
+        return started + (_SLICE_S if len(self._connections) > 1 else _ALONE_S)
+
+    def charge(self, connection: Connection, seconds: float) -> None:
+        """Adds to what a connection took; it may have to rest."""
+        now = self._clock()
+        taken = max(0.0, connection.taken_s - (now - connection.taken_at) * _SHARE_MIN) + seconds
+        connection.taken_s, connection.taken_at = taken, now
+        if taken > _TAKEN_S_MAX and not connection.resting and not connection.closed:
+            self._consider(connection, taken)
+
+    def _consider(self, connection: Connection, taken: float) -> None:
+        now = trio.current_time()
+        share = max(_SHARE_MIN, 1.0 - _SHARE_OF_ANOTHER * self._others(connection, now))
+        if share == 1.0:
+            connection.taken_s = _LEFT_S
+            return
+        rest = (min(taken, _TAKEN_S_CAP) - _LEFT_S) / _SHARE_MIN * (1.0 - share) / share
+        connection.taken_s = _LEFT_S
+        connection.resting = True
+        heappush(self._resting, (now + rest, next(self._order), connection))
+        self.slowed += 1
+        if now >= self._log_due:
+            self._log_due = now + _LOG_S
+            _log.warning(
+                "%s takes more than its share of the server's time; it is served more slowly, for %d others",
+                connection.title, self._others(connection, now),
+            )  # fmt: skip
+
+    def others_wait(self, besides: Container[Connection]) -> bool:
+        """Whether a connection that is none of these waits for an answer."""
+        return any(each.owed > 0 and each not in besides for each in self._connections)
+
+    def _others(self, connection: Connection, now: float) -> int:
+        """Returns how many others are being served."""
+        recent = now - _ACTIVE_S
+        return sum(each is not connection and (each.owed > 0 or each.heard > recent) for each in self._connections)
+
+    async def rested(self, connection: Connection) -> None:
+        """Returns when the connection does not rest."""
+        ends = [until for until, _, each in self._resting if each is connection]
+        if ends:
+            await trio.sleep_until(ends[0])
+
+    async def wait_readable(self, descriptor: int) -> list[Connection]:
+        """Returns when the descriptor is readable or a rest is over, with the connections that have rested."""
+        if not self._resting:
+            await trio.lowlevel.wait_readable(descriptor)
+            return []
+        with trio.move_on_at(self._resting[0][0]):
+            await trio.lowlevel.wait_readable(descriptor)
+        now, rested = trio.current_time(), []
+        while self._resting and self._resting[0][0] <= now:
+            connection = heappop(self._resting)[2]
+            connection.resting = False
+            connection.taken_at = self._clock()
+            if not connection.closed:
+                rested.append(connection)
+        return rested

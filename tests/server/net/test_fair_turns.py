@@ -1,0 +1,83 @@
+"""One connection takes no more than its share of the server's time while others are served."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+import trio
+
+from eventstore.protocol import encode_ok
+from eventstore.protocol.frames import LENGTH
+from eventstore.server.net.connection import Connection
+from eventstore.server.net.fair_turns import FairTurns
+from tests.server.net.test_gate import echoing
+
+FLOOD = 40_000
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def pair() -> Iterator[list[Connection]]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        others = [socket.create_connection(listener.getsockname()) for _ in range(2)]
+        accepted = [listener.accept()[0] for _ in range(2)]
+        yield [Connection(each, 0.0) for each in accepted]
+        for each in (*others, *accepted):
+            each.close()
+
+
+async def test_a_connection_that_took_too_long_rests_while_others_are_served_and_then_goes_on(pair: list[Connection]) -> None:
+    greedy, other = pair
+    readable, writable = socket.socketpair()
+    turns, other.owed = FairTurns(pair, Clock()), 1
+    turns.charge(greedy, 0.005)
+    assert not greedy.resting
+    turns.charge(greedy, 0.020)
+    assert greedy.resting
+    assert turns.slowed == 1
+    assert await turns.wait_readable(readable.fileno()) == [greedy]
+    assert not greedy.resting
+    readable.close()
+    writable.close()
+
+
+async def test_a_connection_that_is_alone_or_rarely_busy_never_rests(pair: list[Connection]) -> None:
+    clock = Clock()
+    turns, (first, second) = FairTurns(pair, clock), pair
+    first.heard = second.heard = trio.current_time() - 10
+    for _ in range(100):
+        turns.charge(first, 0.1)
+    assert turns.slowed == 0, "nobody else is served"
+    second.owed = 1
+    for _ in range(100):
+        turns.charge(first, 0.001)
+        clock.now += 0.005
+    assert turns.slowed == 0, "a fifth of the time is within its share"
+
+
+async def test_a_flood_is_served_in_slices_between_which_others_have_their_turn() -> None:
+    async with echoing() as (gate, port):
+        flood, other = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(2)]
+        while len(gate.connections) < 2:
+            await trio.lowlevel.checkpoint()
+        flooding = {connection.port: connection for connection in gate.connections}[flood.socket.getsockname()[1]]
+        flooding.greeted = True  # all of it is received at once
+        await flood.send_all((LENGTH.pack(1) + b"x") * FLOOD)
+        await other.send_all(LENGTH.pack(3) + b"abc")
+        assert bytes(await other.receive_some()) == encode_ok(3)
+        assert flooding.pending or flooding.reader.buffered_bytes, "what is left of the flood waits"
+        received, wanted = 0, FLOOD * len(encode_ok(1))
+        while received < wanted:
+            received += len(await flood.receive_some())
+        assert received == wanted
+        for stream in (flood, other):
+            await stream.aclose()
