@@ -52,6 +52,7 @@ from eventstore.position import END
 
 if TYPE_CHECKING:
     from eventstore import blocking as blocking
+    from eventstore.aggregate_info import AggregateInfo as AggregateInfo
     from eventstore.client.aio.broker import NetworkBroker as NetworkBroker
     from eventstore.client.aio.consumer import Consumer as Consumer
     from eventstore.client.aio.store import NetworkStore as NetworkStore
@@ -67,16 +68,18 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "ANY", "END", "EXISTS", "CaughtUp", "Closed", "CommandIdReused", "Commit", "Committed", "ConnectionLost", "Consumer",
-    "Corrupt", "Delivery", "Diverged", "DomainRefused", "EmbeddedStore", "Event", "EventStoreError", "Fenced",
-    "FolderRefused", "HandlerFailed", "InvalidArgument", "Message", "NetworkBroker", "NetworkStore", "NetworkTopic",
-    "NewEvent", "NewMessage", "Overloaded", "PayloadInvalid", "Poisoned", "ProjectionFailed", "ProtocolError", "RawCommand",
-    "ReadFailed", "Rebalanced", "Rejected", "SendResult", "ShuttingDown", "StorageFull", "StoreSettings", "Unchanged",
-    "Unconsumed", "UnknownCommand", "UnknownEvent", "UnknownGroup", "UnknownOperation", "UnknownQueue", "UnknownTopic",
-    "UnsupportedVersion", "VersionConflict", "blocking", "connect", "open_store",
+    "ANY", "END", "EXISTS", "AggregateInfo", "CaughtUp", "Closed", "CommandIdReused", "Commit", "Committed",
+    "ConnectionLost", "Consumer", "Corrupt", "Delivery", "Diverged", "DomainRefused", "EmbeddedStore", "Event",
+    "EventStoreError", "Fenced", "FolderRefused", "HandlerFailed", "InvalidArgument", "Message", "NetworkBroker",
+    "NetworkStore", "NetworkTopic", "NewEvent", "NewMessage", "Overloaded", "PayloadInvalid", "Poisoned",
+    "ProjectionFailed", "ProtocolError", "RawCommand", "ReadFailed", "Rebalanced", "Rejected", "SendResult", "ShuttingDown",
+    "StorageFull", "StoreSettings", "Unchanged", "Unconsumed", "UnknownCommand", "UnknownEvent", "UnknownGroup",
+    "UnknownOperation", "UnknownQueue", "UnknownTopic", "UnsupportedVersion", "VersionConflict", "blocking", "connect",
+    "open_store",
 ]  # fmt: skip
 
 _LAZY = {
+    "AggregateInfo": ("eventstore.aggregate_info", "AggregateInfo"),
     "connect": ("eventstore.client.aio.store", "connect"),
     "open_store": ("eventstore.store.open_store", "open_store"),
     "Consumer": ("eventstore.client.aio.consumer", "Consumer"),

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, TypeAlias
 
+from eventstore.aggregate_info import AGGREGATES_PER_PAGE_MAX
 from eventstore.errors import InvalidArgument
 from eventstore.fields import check_text
 from eventstore.model import ID_BYTES_MAX, TYPE_BYTES_MAX, VERSION_MAX
@@ -160,6 +161,15 @@ class Send(Request):
     """Has these commands handled by the domain, those of one aggregate in this order."""
 
     commands: Annotated[Sequence[WireCommand], UncheckedRows(4)]
+
+
+@request(39)
+class ListAggregates(Request):
+    """Asks for the ids that begin with `prefix` and come after the id `after`, in order, with their versions."""
+
+    prefix: _Prefix = None
+    after: _Prefix = None
+    limit: Annotated[int, integer(1, AGGREGATES_PER_PAGE_MAX)] = AGGREGATES_PER_PAGE_MAX
 
 
 def check_command(command: WireCommand) -> None:

@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 
 import trio
 
+from eventstore.aggregate_info import AGGREGATES_PER_PAGE_MAX, AggregateInfo, id_range
 from eventstore.chunks.files import NotCached
 from eventstore.errors import Closed, EventStoreError, InvalidArgument
 from eventstore.fields import check_text
@@ -229,6 +230,16 @@ class EmbeddedStore:
     async def _wait_until_durable(self, sequence: int) -> None:
         while self.engine.durable_sequence < sequence and not self._closed:
             await self.committer.advanced.park()
+
+    async def aggregates(
+        self, prefix: str | None = None, after: str | None = None, limit: int = AGGREGATES_PER_PAGE_MAX
+    ) -> list[AggregateInfo]:
+        """Returns a page of the ids that begin with `prefix` and come after the id `after`, with their versions, in the order
+        of their bytes in UTF-8. `limit`: 1 to 1,000; a page with fewer is the last one.
+        """
+        wanted = id_range(prefix, after, limit)
+        self._check_open()
+        return await self._on_thread(lambda: self.engine.list_aggregates(wanted, limit), self._scans)
 
     async def stats(self) -> Stats:
         """Returns statistics of this store, by name."""

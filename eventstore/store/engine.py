@@ -4,7 +4,7 @@ Three kinds of callers:
 - the owner's thread (an event loop) calls `append_batch`, `take`, `mark_written`, `roll_back`, and everything that reads only
   memory;
 - the writer, one at a time, on any thread, calls `write` and `sync_now`;
-- readers, on any thread, call `replay`, `scan`, `look_up_version` and `look_up_command`.
+- readers, on any thread, call `replay`, `scan`, `look_up_version`, `look_up_command` and `list_aggregates`.
 
 Checks happen in memory before the write, and the next batch sees their effects at once. An outcome may be delivered only when
 `visible_sequence` has reached the `barrier` read after `append_batch`: a conflict or a duplicate can also depend on a commit
@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from eventstore.aggregate_info import AggregateInfo, IdRange
 from eventstore.chunks.files import File
 from eventstore.chunks.front import FrontBuffer, Segment
 from eventstore.chunks.header import ChunkHeader
@@ -29,6 +30,7 @@ from eventstore.records.event_filter import EventFilter
 from eventstore.store.append import Appender, AppendOutcome, NewCommit
 from eventstore.store.memory.tail import Tail, TailFile, command_key
 from eventstore.store.memory.version_cache import VersionCache, version_of
+from eventstore.store.read.aggregate_list import AggregateLister
 from eventstore.store.read.aggregate_lookups import AggregateLookups
 from eventstore.store.read.checked_reads import read_records
 from eventstore.store.read.replay import AggregateReader, ReplayPage
@@ -61,6 +63,7 @@ class Engine:
         self.appender = Appender(files, tail, version_cache, self._unique, front, epoch, clock)
         self._reader = AggregateReader(files, tail, directory)
         self._scanner = LogScanner(files, tail)
+        self._lister = AggregateLister(files, tail, directory)
         self._lookups = AggregateLookups(files, tail, directory, version_cache)
 
     def append_batch(self, commits: Sequence[NewCommit]) -> list[AppendOutcome]:
@@ -213,6 +216,10 @@ class Engine:
         check_id("command_id", command_id)
         view = self._unique.find_command(aggregate_id, command_id)
         return view if view is not None and view.last_sequence <= self.visible_sequence else None
+
+    def list_aggregates(self, wanted: IdRange, count: int) -> list[AggregateInfo]:
+        """Returns the first `count` visible aggregates of the range; for readers. Raises Corrupt or ReadFailed."""
+        return self._consistently(lambda: self._lister.page(wanted, count, self.visible_sequence))
 
     def warm(self, aggregate_ids: Sequence[str]) -> None:
         """Loads these aggregates into the version cache."""

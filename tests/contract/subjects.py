@@ -80,6 +80,9 @@ class Disguised:
     async def find_command(self, aggregate_id: str, command_id: str) -> es.Committed | None:
         return await _on_thread(self._store.find_command, aggregate_id, command_id)
 
+    async def aggregates(self, *arguments: Any, **named: Any) -> list[es.AggregateInfo]:
+        return await _on_thread(partial(self._store.aggregates, *arguments, **named))
+
     async def stats(self) -> dict[str, Any]:
         return await _on_thread(self._store.stats)
 

@@ -32,6 +32,7 @@ from eventstore.protocol.requests import (
     Credit,
     FindCommand,
     Hello,
+    ListAggregates,
     Ping,
     Read,
     ReadAll,
@@ -66,6 +67,7 @@ requests = st.one_of(
     st.builds(Read, texts, st.integers(1, VERSION_MAX), counts, st.booleans(), counts, page_sizes),
     st.builds(ReadAll, positions, counts, page_sizes, prefixes, names, times, times, types),
     st.builds(Version, texts),
+    st.builds(ListAggregates, prefixes, prefixes, st.integers(1, 1_000)),
     st.builds(FindCommand, texts, texts),
     st.builds(Subscribe, st.none() | positions, credits_, prefixes, names, times, times, types),
     st.builds(Credit, request_ids, credits_),
@@ -119,6 +121,7 @@ def test_one_decoder_serves_any_number_of_requests(first: Request, second: Reque
         (code_of(ReadAll), (0, None, 100, None, None, None, None, ""), "types", 1, 0),
         (code_of(ReadAll), (0, None, 100, None, None, None, None, *["t"] * 257), "types", TYPES_MAX, 257),
         (code_of(ReadAll), (0, None, 100, None, "x" * 256, None, None), "aggregate_id", 255, 256),
+        (code_of(ListAggregates), (None, None, 1_001), "limit", 1_000, 1_001),
         (code_of(Subscribe), (-1, 100, None, None, None, None), "after", 0, -1),
         (code_of(Subscribe), (0, -1, None, None, None, None), "credit", 0, -1),
         (
@@ -299,7 +302,7 @@ def test_commits_encode_as_the_request_they_make() -> None:
     assert encode_append(5, [GOOD, GOOD]) == encode_request(5, Append([GOOD, GOOD]))
 
 
-@pytest.mark.parametrize("code", [0, 39, 99, 100, 255, 2**40])
+@pytest.mark.parametrize("code", [0, 64, 99, 100, 255, 2**40])
 def test_an_unknown_code_is_an_unknown_operation_under_its_request_id(code: int) -> None:
     error = refused(77, code, "whatever")
     assert isinstance(error, UnknownOperation)

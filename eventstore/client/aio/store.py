@@ -7,6 +7,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Self
 
+from eventstore.aggregate_info import AGGREGATES_PER_PAGE_MAX, AggregateInfo
 from eventstore.client.address import parse_address
 from eventstore.client.aio.broker import NetworkBroker
 from eventstore.client.aio.connection import Connection
@@ -26,13 +27,13 @@ from eventstore.client.consumer.member_options import (
 )
 from eventstore.client.options import Options
 from eventstore.client.session.command_rows import encode_command, encode_commands
-from eventstore.client.session.results import read_command, read_stats, read_version
+from eventstore.client.session.results import read_command, read_rows, read_stats, read_version
 from eventstore.client.session.subscription import Subscription
 from eventstore.errors import ConnectionLost, EventStoreError
 from eventstore.flat import Scalar
 from eventstore.model import Commit, Committed, ExpectedVersion, NewEvent, Unchanged
 from eventstore.position import After, start_of
-from eventstore.protocol.requests import FindCommand, Stats, Version
+from eventstore.protocol.requests import FindCommand, ListAggregates, Stats, Version
 from eventstore.records.cursors import AggregateCursor, LogCursor
 from eventstore.records.event_filter import event_filter
 from eventstore.records.raw_commit import CommitResult, encode_commit, encode_commits
@@ -198,6 +199,14 @@ class NetworkStore:
     async def find_command(self, aggregate_id: str, command_id: str) -> Committed | None:
         """Returns what a command was committed as; None if it was never appended."""
         return await self._connection.call(FindCommand(aggregate_id, command_id), read_command)
+
+    async def aggregates(
+        self, prefix: str | None = None, after: str | None = None, limit: int = AGGREGATES_PER_PAGE_MAX
+    ) -> list[AggregateInfo]:
+        """Returns a page of the ids that begin with `prefix` and come after the id `after`, with their versions, in the order
+        of their bytes in UTF-8. `limit`: 1 to 1,000; a page with fewer is the last one.
+        """
+        return await self._connection.call(ListAggregates(prefix, after, limit), read_rows(AggregateInfo))
 
     async def stats(self) -> dict[str, Scalar]:
         """Returns the server's figures, by name."""

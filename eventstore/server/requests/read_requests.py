@@ -1,4 +1,4 @@
-"""Answers READ, READ_ALL, VERSION and FIND_COMMAND: from memory on the event loop, on a thread if the disk may be needed."""
+"""Answers READ, READ_ALL, VERSION, FIND_COMMAND and LIST_AGGREGATES: on the event loop if in memory, else on a thread."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from typing import Final
 
 import trio
 
+from eventstore.aggregate_info import id_range
 from eventstore.chunks.files import NotCached
+from eventstore.model import ID_BYTES_MAX
 from eventstore.protocol import encode_ok, encode_page, encode_scan_page
 from eventstore.protocol.declaration import Request
 from eventstore.protocol.limits import FRAME_BYTES_MAX, PAGE_BYTES_DEFAULT
-from eventstore.protocol.requests import FindCommand, Read, ReadAll, Version, filter_of
+from eventstore.protocol.requests import FindCommand, ListAggregates, Read, ReadAll, Version, filter_of
 from eventstore.server.net.connection import Connection
 from eventstore.server.net.deferred_replies import DeferredReplies, explain_failed_read
 from eventstore.server.net.gate import Gate
@@ -27,6 +29,7 @@ _RECORDS_BYTES_MAX: Final = FRAME_BYTES_MAX - 64  # what a frame takes besides i
 _SMALL_BYTES: Final = 64
 _PACED_S_MIN: Final = 0.002
 _PAUSE: Final = 2
+_ROW_BYTES: Final = ID_BYTES_MAX + 12  # of a list of aggregates, at most
 
 
 class ReadRequests:
@@ -42,6 +45,7 @@ class ReadRequests:
         self._replies = DeferredReplies(gate, nursery, at_once=_READS_PER_CONNECTION, explain=explain)
         self.routes: dict[type[Request], Route] = {
             Read: self.read, ReadAll: self.read_all, Version: self.version, FindCommand: self.find_command,
+            ListAggregates: self.list_aggregates,
         }  # fmt: skip
 
     def read(self, connection: Connection, request_id: int, request: Request) -> None:
@@ -92,6 +96,16 @@ class ReadRequests:
             return encode_ok(request_id, *(() if view is None else (view.last_version, view.last_sequence)))
 
         self._look_up(connection, request_id, answer)
+
+    def list_aggregates(self, connection: Connection, request_id: int, request: Request) -> None:
+        assert isinstance(request, ListAggregates)
+        wanted = id_range(request.prefix, request.after, request.limit)
+
+        def page() -> bytes:
+            rows = self._engine.list_aggregates(wanted, request.limit)
+            return encode_ok(request_id, *(value for row in rows for value in row))
+
+        self._scanned(connection, request_id, page, request.limit * _ROW_BYTES)
 
     def _look_up(self, connection: Connection, request_id: int, answer: Callable[[bool], bytes]) -> None:
         """Sends a small answer: at once if it is in memory, else from a thread."""

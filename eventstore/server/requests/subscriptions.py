@@ -112,9 +112,7 @@ class Subscriptions:
             while subscription.credit <= 0:
                 subscription.more_credit = trio.Event()
                 await subscription.more_credit.wait()
-            at_once = (
-                subscription.from_end and not caught_up
-            )  # nothing to read: it begins where the client is told that it begins
+            at_once = subscription.from_end and not caught_up  # with a page of no records, which says where it begins
             page = ScanPage(b"", subscription.after, True) if at_once else await self._page(subscription)
             if page is None:
                 return

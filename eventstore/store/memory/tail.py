@@ -121,6 +121,11 @@ class TailFile:
         self.versions.pop()
         self.previous.pop()
 
+    @property
+    def undone(self) -> int:
+        """How many commits were undone so far: whoever has copied something from here and finds another number copies again."""
+        return self._undone
+
     def version(self, aggregate_id: str) -> int | None:
         """Returns the aggregate's version after its last commit in this file; None if it has none here."""
         ordinal = self.heads.get(aggregate_id)

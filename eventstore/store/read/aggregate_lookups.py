@@ -8,10 +8,12 @@ mapped, and a process cannot know whether touching a mapped page waits for the d
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from eventstore.chunks.files import NotCached
 from eventstore.records import commit
 from eventstore.records.commit import CommitView
-from eventstore.store.memory.tail import Tail, command_key
+from eventstore.store.memory.tail import Tail, TailFile, command_key
 from eventstore.store.memory.version_cache import VersionCache, may_contain, version_of
 from eventstore.store.read.checked_reads import check_records, read_checked, read_records
 from eventstore.store.sorted.directory import Directory
@@ -45,14 +47,7 @@ class AggregateLookups:
 
     def version_in_tail(self, aggregate_id: str, visible_sequence: int) -> int | None:
         """Returns the aggregate's version if it has visible commits in unsorted files, else None."""
-        for file in reversed(self._tail.files):
-            ordinal = file.heads.get(aggregate_id)
-            visible = file.written_commits(visible_sequence) if ordinal is not None else 0
-            while ordinal is not None and ordinal < len(file.versions):
-                if ordinal < visible:
-                    return file.versions[ordinal]
-                ordinal = file.previous[ordinal]
-        return None
+        return version_in_files(self._tail.files, aggregate_id, visible_sequence)
 
     def find_command(self, aggregate_id: str, command_id: str, visible_sequence: int, cached_only: bool) -> CommitView | None:
         """Returns the commit of this command, or None.
@@ -83,6 +78,18 @@ class AggregateLookups:
         if value is None:
             raise NotCached
         return value
+
+
+def version_in_files(files: Sequence[TailFile], aggregate_id: str, visible_sequence: int) -> int | None:
+    """Returns the aggregate's version if it has visible commits in these unsorted files, else None."""
+    for file in reversed(files):
+        ordinal = file.heads.get(aggregate_id)
+        visible = file.written_commits(visible_sequence) if ordinal is not None else 0
+        while ordinal is not None and ordinal < len(file.versions):
+            if ordinal < visible:
+                return file.versions[ordinal]
+            ordinal = file.previous[ordinal]
+    return None
 
 
 def find_in_sorted(directory: Directory, files: EventFiles, aggregate_id: str, command_id: str) -> CommitView | None:

@@ -27,11 +27,11 @@ import lmdb
 from eventstore.chunks.layout import Layout
 from eventstore.errors import Corrupt, StorageFull
 from eventstore.store.sorted.directory_entry import NO_ENTRY, DirectoryEntry, RowRange, check_entry, decode_entry, extended
+from eventstore.store.sorted.directory_rows import groups_of, read_versions
 from eventstore.store.sorted.event_index import EventIndex
 
 _FILE = Layout(("checksum", "Q"), ("end", "Q"))
 _MAP_BYTES: Final = 64 * 1024**3  # address space, not memory; doubled if it is still too small
-_CHUNK_KEYS: Final = 20_000
 _READ_AHEAD_BYTES: Final = 1024 * 1024
 AGGREGATES: Final = b"aggregates-2"  # the layout since values include a checksum of their keys
 FILES: Final = b"files-2"
@@ -167,6 +167,18 @@ class Directory:
         except lmdb.Error as error:
             raise self._translated(error) from error
 
+    def versions_from(self, low: bytes, count: int) -> list[tuple[bytes, int]]:
+        """Returns up to `count` ids that are not smaller than `low`, in order, with their versions.
+
+        Raises:
+            Corrupt: an entry among them or before them is damaged; use the indexes instead.
+        """
+        try:
+            with self._begin() as txn:
+                return read_versions(txn.cursor(self._aggregates), low, count, str(self.path))
+        except lmdb.Error as error:
+            raise self._translated(error) from error
+
     def count(self) -> int:
         try:
             with self._begin() as txn:
@@ -244,7 +256,7 @@ class Directory:
                     key = header.number.to_bytes(4, "big")
                     if txn.get(key, db=self._files) is not None:
                         return  # another process has added it since
-                    for group in _groups(index):
+                    for group in groups_of(index):
                         self._add(txn, header.number, group)
                     txn.put(key, _FILE.struct.pack(header.checksum, header.end), db=self._files)
                 return
@@ -279,22 +291,3 @@ class Directory:
         if isinstance(error, lmdb.DiskError) or _SHORT_WRITE in str(error):
             return StorageFull(f"{self.path}: {error}; free some space", path=str(self.path))
         return Corrupt(str(self.path), 0, f"{error}; the directory has to be rebuilt")
-
-
-def _groups(index: EventIndex) -> Iterable[list[tuple[bytes, int, int, int, int]]]:
-    """Yields (id, version, first row, rows, first version) of every aggregate, in key order, in large groups."""
-    rows = index.columns["first_row"].astype("int64")
-    ends = index.columns["id_ends"].astype("int64")
-    ids = index.columns["ids"].tobytes()
-    versions = index.columns["version"]
-    for first in range(0, index.header.aggregates, _CHUNK_KEYS):
-        last = min(first + _CHUNK_KEYS, index.header.aggregates)
-        starts, stops = rows[first:last], rows[first + 1 : last + 1]
-        names = zip(ends[first:last].tolist(), ends[first + 1 : last + 1].tolist(), strict=True)
-        figures = (versions[stops - 1], starts, stops - starts, versions[starts])
-        yield [
-            (ids[start:stop], version, row, count, first_version)
-            for (start, stop), version, row, count, first_version in zip(
-                names, *(column.tolist() for column in figures), strict=True
-            )
-        ]

@@ -7,6 +7,7 @@ aggregate". The next start rebuilds it.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from heapq import merge
 
 from eventstore.errors import Corrupt
 from eventstore.store.sorted.directory import Directory
@@ -35,6 +36,24 @@ def find_entries(directory: Directory, files: EventFiles, aggregate_ids: Iterabl
     except Corrupt:
         found = ((aggregate_id, find_entry(directory, files, aggregate_id)) for aggregate_id in wanted)
         return {aggregate_id: entry for aggregate_id, entry in found if entry is not None}
+
+
+def versions_from(directory: Directory, files: EventFiles, low: bytes, count: int) -> list[tuple[bytes, int]]:
+    """Returns up to `count` ids of the sorted files that are not smaller than `low`, in order, with their versions there.
+
+    Raises:
+        Corrupt, ReadFailed: an index is damaged or cannot be read.
+    """
+    try:
+        return directory.versions_from(low, count)
+    except Corrupt as error:
+        directory.report_damage(error)
+    found: dict[bytes, int] = {}
+    for aggregate_id, version in merge(*(files.index(number).ids_from(low) for number in files.ranges.reaching(low))):
+        if len(found) == count and aggregate_id not in found:
+            break
+        found[aggregate_id] = version  # of several files the last one has the highest
+    return list(found.items())
 
 
 def _from_indexes(files: EventFiles, aggregate_id: bytes) -> DirectoryEntry | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -98,6 +98,17 @@ class EventIndex:
         self.checked("id_ends")
         self.checked("ids")
         return self._bisect(prefix, 0, self.header.aggregates), self._bisect(prefix + b"\xff" * 256, 0, self.header.aggregates)
+
+    def ids_from(self, low: bytes) -> Iterator[tuple[bytes, int]]:
+        """Iterates over the ids that are not smaller than `low`, in order, with the version that the file leads each to.
+
+        Raises:
+            Corrupt
+        """
+        self.checked("id_ends")
+        self.checked("ids")
+        for ordinal in range(self._bisect(low, 0, self.header.aggregates), self.header.aggregates):
+            yield self.aggregate_id(ordinal), self.version_at(self.rows_of(ordinal)[1] - 1)
 
     def _bisect(self, aggregate_id: bytes, first: int, last: int) -> int:
         """Returns the first ordinal in [first, last) whose id is not smaller, or `last`."""

@@ -41,6 +41,10 @@ class RangeCache:
         candidates = self._ranges.irange_key(None, (largest, 2**63))
         return sorted(item.file for item in candidates if item.largest >= smallest)
 
+    def reaching(self, aggregate_id: bytes) -> list[int]:
+        """Returns the numbers of the files that may hold this id or a larger one, ascending."""
+        return sorted(item.file for item in self._ranges if item.largest >= aggregate_id)
+
     def with_prefix(self, prefix: bytes) -> list[int]:
         """Returns the numbers of the files that may hold an id with this prefix, ascending."""
         return self.touching(prefix, prefix + b"\xff" * 256)

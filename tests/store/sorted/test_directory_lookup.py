@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
+from eventstore.aggregate_info import AggregateInfo, id_range
 from eventstore.errors import Corrupt
 from eventstore.store.append import DUPLICATE
 from eventstore.store.sorted.directory import Directory
@@ -127,3 +128,17 @@ def test_many_aggregates_are_found_even_if_the_value_of_one_is_damaged(opened: M
     store.engine.warm([*NAMES[:20], "nobody"])
     assert [store.engine.version_cache.get(name) is not None for name in (*NAMES[:20], "nobody")] == [True] * 21
     assert all(store.engine.version(name) == 2 for name in NAMES[:20])
+
+
+@pytest.mark.parametrize("place", [0, 7, 699])
+def test_with_a_damaged_key_the_indexes_give_the_list_of_aggregates(
+    opened: Maker, many: Many, tmp_path: Path, place: int
+) -> None:
+    disk, _ = many
+    flip_keys(tmp_path / "lmdb", NAMES[place], 0)
+    store = opened(disk)
+    listed: list[AggregateInfo] = []
+    while page := store.engine.list_aggregates(id_range(None, listed[-1].aggregate_id if listed else None, 90), 90):
+        listed += page
+    assert listed == sorted({event.aggregate_id: event.version for event in store.state()}.items())
+    assert store.opened.directory.attention is not None
