@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +13,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "mailbox"))
 from eventstore import errors
 from eventstore.metrics import LabelledMetric, Metric
 from eventstore.server.broker.broker_metrics import GROUP_BACKLOG, QUEUE_METRICS
-from eventstore.server.broker.service import BROKER_METRICS
-from eventstore.server.mailbox_metrics import MAILBOX_METRICS
-from eventstore.server.outbox.local_outbox import PUBLISHING_METRICS
+from eventstore.server.metric_subjects import METRICS_BY_SUBJECT
 from eventstore.server.prometheus import exported_name
-from eventstore.server.requests.dispatch import DISPATCH_METRICS
-from eventstore.server.requests.subscriptions import SUBSCRIPTION_METRICS
 from eventstore.settings.declaration import DeclaredSetting, settings_by_group
 from eventstore.settings.server import ServerSettings
-from eventstore.store.store_stats import STORE_METRICS
 
 _HEAD = """\
 # Reference
@@ -41,6 +36,8 @@ _METRICS = """\
 `_total`, times in microseconds instead of seconds, and some texts besides.
 """
 _LABELLED_METRICS = """\
+### Queues and groups
+
 Of each queue and group, once there are topics. Above 1,000 queues they are added up per topic (`queue="all"`),
 above 1,000 topics the rest of them as `topic=":others"`.
 """
@@ -66,13 +63,12 @@ def _settings() -> Iterator[str]:
 
 def _metrics() -> Iterator[str]:
     yield _METRICS
-    groups: tuple[Sequence[Metric[Any]], ...] = (
-        STORE_METRICS, MAILBOX_METRICS, PUBLISHING_METRICS, BROKER_METRICS, DISPATCH_METRICS, SUBSCRIPTION_METRICS,
-    )  # fmt: skip
-    yield from _table(
-        ("metric", "kind", "what", "look at it when"),
-        ((_exported(each), each.kind, each.help, each.watch) for group in groups for each in group if each.kind != "text"),
-    )
+    for subject, declared in METRICS_BY_SUBJECT.items():
+        yield f"### {subject}\n"
+        yield from _table(
+            ("metric", "kind", "what", "look at it when"),
+            ((_exported(each), each.kind, each.help, each.watch) for each in declared if each.kind != "text"),
+        )
     yield _LABELLED_METRICS
     yield from _table(
         ("metric", "kind", "labels", "what"),

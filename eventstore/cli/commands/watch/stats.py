@@ -26,7 +26,8 @@ def stats(
 ) -> None:
     """Print the statistics of a running server.
 
-    With --wait, a script that starts a server can wait until it is up: the exit code is 0 then.
+    By subject; with --json as one flat object. With --wait, a script that starts a server can wait until it is up: the
+    exit code is 0 then.
 
     \b
     Example:
@@ -46,7 +47,20 @@ def stats(
     if as_json:
         print_json(stats)
     else:
-        print_table(None, ("figure", "value"), stats.items())
+        for subject, figures in _by_subject(stats).items():
+            print_table(subject, ("figure", "value"), figures.items())
+
+
+def _by_subject(stats: dict[str, Scalar]) -> dict[str, dict[str, Scalar]]:
+    """Returns the figures under the subjects of their declarations. A newer server may have figures that have none here."""
+    from eventstore.server.metric_subjects import METRICS_BY_SUBJECT
+
+    rest = dict(stats)
+    found = {
+        subject: {metric.name: rest.pop(metric.name) for metric in declared if metric.name in rest}
+        for subject, declared in METRICS_BY_SUBJECT.items()
+    }
+    return {subject: figures for subject, figures in {**found, "Others": rest}.items() if figures}
 
 
 def _fetch_stats(store: str) -> dict[str, Scalar]:
