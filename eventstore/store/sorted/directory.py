@@ -18,9 +18,9 @@ import contextlib
 import logging
 import os
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import lmdb
 
@@ -29,6 +29,7 @@ from eventstore.errors import Corrupt, StorageFull
 from eventstore.store.sorted.directory_entry import NO_ENTRY, DirectoryEntry, RowRange, check_entry, decode_entry, extended
 from eventstore.store.sorted.directory_rows import groups_of, read_versions
 from eventstore.store.sorted.event_index import EventIndex
+from eventstore.store.sorted.map_gate import MapGate
 
 _FILE = Layout(("checksum", "Q"), ("end", "Q"))
 _MAP_BYTES: Final = 64 * 1024**3  # address space, not memory; doubled if it is still too small
@@ -38,10 +39,13 @@ FILES: Final = b"files-2"
 DAMAGED_MARK: Final = "damaged"
 _SHORT_WRITE: Final = "Input/output error"  # LMDB's message if a full disk took only part of a write
 _log = logging.getLogger(__name__)
+Result = TypeVar("Result")
 
 
 class Directory:
     """One environment, with any number of readers, and one writer at a time in this or another process.
+
+    `lookups`: aggregates looked up so far; a few that ran at the same moment may be missing.
 
     Raises:
         Corrupt: it cannot be opened; wipe and rebuild it.
@@ -54,6 +58,8 @@ class Directory:
         self._map_bytes = map_bytes
         self.proven = True  # False: opened after an unclean stop, and not read completely since
         self.damage: str | None = None
+        self.lookups = 0
+        self.gate = MapGate()
         self._open()
 
     def _open(self) -> None:
@@ -110,12 +116,12 @@ class Directory:
 
     def covered(self) -> dict[int, tuple[int, int]]:
         """Returns file number → (checksum, end) of each sorted file in the directory."""
-        try:
-            with self._begin() as txn:
-                cursor = txn.cursor(self._files)
-                return {int.from_bytes(key, "big"): _FILE.struct.unpack(value) for key, value in cursor}
-        except (lmdb.Error, struct.error) as error:
-            raise self._translated(error) from error
+
+        def read(txn: lmdb.Transaction) -> dict[int, tuple[int, int]]:
+            cursor = txn.cursor(self._files)
+            return {int.from_bytes(key, "big"): _FILE.struct.unpack(value) for key, value in cursor}
+
+        return self._read(read)
 
     def get(self, aggregate_id: bytes) -> DirectoryEntry | None:
         """Returns the aggregate's entry, or None if it is in no sorted file.
@@ -123,15 +129,16 @@ class Directory:
         Raises:
             Corrupt: the value is damaged, or a key next to it; use the indexes instead.
         """
-        try:
-            with self._begin() as txn:
-                raw = txn.get(aggregate_id, db=self._aggregates)
-                if raw is not None:
-                    return decode_entry(aggregate_id, raw, str(self.path))
-                self._check_absent(txn.cursor(self._aggregates), aggregate_id)
-                return None
-        except lmdb.Error as error:
-            raise self._translated(error) from error
+        self.lookups += 1
+
+        def read(txn: lmdb.Transaction) -> DirectoryEntry | None:
+            raw = txn.get(aggregate_id, db=self._aggregates)
+            if raw is not None:
+                return decode_entry(aggregate_id, raw, str(self.path))
+            self._check_absent(txn.cursor(self._aggregates), aggregate_id)
+            return None
+
+        return self._read(read)
 
     def _check_absent(self, cursor: lmdb.Cursor, aggregate_id: bytes) -> None:
         """Raises Corrupt unless the key belongs between two sound neighbours, or after the last or before the first key."""
@@ -155,17 +162,18 @@ class Directory:
             Corrupt: as `get`, for any of them.
         """
         wanted = sorted(aggregate_ids)
-        try:
-            with self._begin() as txn:
-                cursor = txn.cursor(self._aggregates)
-                name = str(self.path)
-                found = {bytes(key): decode_entry(key, raw, name) for key, raw in cursor.getmulti(wanted)}
-                for aggregate_id in wanted:
-                    if aggregate_id not in found:
-                        self._check_absent(cursor, aggregate_id)
-                return found
-        except lmdb.Error as error:
-            raise self._translated(error) from error
+        self.lookups += len(wanted)
+
+        def read(txn: lmdb.Transaction) -> dict[bytes, DirectoryEntry]:
+            cursor = txn.cursor(self._aggregates)
+            name = str(self.path)
+            found = {bytes(key): decode_entry(key, raw, name) for key, raw in cursor.getmulti(wanted)}
+            for aggregate_id in wanted:
+                if aggregate_id not in found:
+                    self._check_absent(cursor, aggregate_id)
+            return found
+
+        return self._read(read)
 
     def versions_from(self, low: bytes, count: int) -> list[tuple[bytes, int]]:
         """Returns up to `count` ids that are not smaller than `low`, in order, with their versions.
@@ -173,18 +181,10 @@ class Directory:
         Raises:
             Corrupt: an entry among them or before them is damaged; use the indexes instead.
         """
-        try:
-            with self._begin() as txn:
-                return read_versions(txn.cursor(self._aggregates), low, count, str(self.path))
-        except lmdb.Error as error:
-            raise self._translated(error) from error
+        return self._read(lambda txn: read_versions(txn.cursor(self._aggregates), low, count, str(self.path)))
 
     def count(self) -> int:
-        try:
-            with self._begin() as txn:
-                return int(txn.stat(self._aggregates)["entries"])
-        except lmdb.Error as error:
-            raise self._translated(error) from error
+        return self._read(lambda txn: int(txn.stat(self._aggregates)["entries"]))
 
     def touch(self) -> None:
         """Reads the pages that every use begins with: the roots, and the paths to the first and the last key.
@@ -193,14 +193,14 @@ class Directory:
             Corrupt
         """
         self.covered()
-        try:
-            with self._begin() as txn:
-                cursor = txn.cursor(self._aggregates)
-                for found in (cursor.first(), cursor.last()):
-                    if found:
-                        self._key_at(cursor)
-        except lmdb.Error as error:
-            raise self._translated(error) from error
+
+        def read(txn: lmdb.Transaction) -> None:
+            cursor = txn.cursor(self._aggregates)
+            for found in (cursor.first(), cursor.last()):
+                if found:
+                    self._key_at(cursor)
+
+        self._read(read)
 
     def probe(self) -> None:
         """Visits every page; a damaged environment fails or kills the process here. Values are checked when they are read.
@@ -214,7 +214,7 @@ class Directory:
             with open(self.path / "data.mdb", "rb", buffering=0) as file:
                 while file.read(_READ_AHEAD_BYTES):
                     pass
-            with open(os.devnull, "wb") as nowhere:
+            with self.gate, open(os.devnull, "wb") as nowhere:
                 self._env.copyfd(nowhere.fileno(), compact=True)
         except lmdb.Error as error:
             raise self._translated(error) from error
@@ -226,16 +226,16 @@ class Directory:
         Raises:
             Corrupt
         """
-        before = b""
-        try:
-            with self._begin() as txn:
-                for key, value in txn.cursor(self._aggregates):
-                    checked = check_entry(key, value, str(self.path))
-                    if checked <= before:
-                        raise Corrupt(str(self.path), 0, f"keys are out of order: {checked!r} after {before!r}")
-                    before = checked
-        except lmdb.Error as error:
-            raise self._translated(error) from error
+
+        def read(txn: lmdb.Transaction) -> None:
+            before = b""
+            for key, value in txn.cursor(self._aggregates):
+                checked = check_entry(key, value, str(self.path))
+                if checked <= before:
+                    raise Corrupt(str(self.path), 0, f"keys are out of order: {checked!r} after {before!r}")
+                before = checked
+
+        self._read(read)
 
     def add_file(self, index: EventIndex) -> None:
         """Adds the aggregates of a sorted file; does nothing if the file was added before.
@@ -252,7 +252,7 @@ class Directory:
         while True:
             try:
                 self._env.reader_check()  # killed readers would pin their pages forever
-                with self._env.begin(write=True) as txn:
+                with self.gate, self._env.begin(write=True) as txn:
                     key = header.number.to_bytes(4, "big")
                     if txn.get(key, db=self._files) is not None:
                         return  # another process has added it since
@@ -261,7 +261,10 @@ class Directory:
                     txn.put(key, _FILE.struct.pack(header.checksum, header.end), db=self._files)
                 return
             except lmdb.MapFullError:
-                self._env.set_mapsize(2 * self._env.info()["map_size"])
+                with self.gate.alone():
+                    self._env.set_mapsize(2 * self._env.info()["map_size"])
+            except lmdb.MapResizedError:  # another process had made it larger
+                self._adopt_map()
             except lmdb.Error as error:
                 raise self._translated(error) from error
 
@@ -279,12 +282,19 @@ class Directory:
             items.append((aggregate_id, extended(aggregate_id, old, version, RowRange(number, first, rows))))
         cursor.putmulti(items)
 
-    def _begin(self) -> lmdb.Transaction:
-        try:
-            return self._env.begin()
-        except lmdb.MapResizedError:  # the process that adds files made it larger
+    def _read(self, use: Callable[[lmdb.Transaction], Result]) -> Result:
+        while True:
+            try:
+                with self.gate, self._env.begin() as txn:
+                    return use(txn)
+            except lmdb.MapResizedError:  # the process that adds files made it larger
+                self._adopt_map()
+            except (lmdb.Error, struct.error) as error:
+                raise self._translated(error) from error
+
+    def _adopt_map(self) -> None:
+        with self.gate.alone():
             self._env.set_mapsize(0)
-            return self._env.begin()
 
     def _translated(self, error: Exception) -> StorageFull | Corrupt:
         """Converts LMDB's error for a full disk or for damage."""

@@ -7,6 +7,7 @@ row (4), rows (4)
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -39,13 +40,18 @@ class DirectoryEntry:
 NO_ENTRY: Final = DirectoryEntry(0, ())
 
 
+def pack_ranges(row_ranges: Iterable[RowRange]) -> bytes:
+    """Returns 12 bytes for each range."""
+    return b"".join(_ROW_RANGE.struct.pack(part.file, part.first, part.rows) for part in row_ranges)
+
+
+def unpack_ranges(raw: bytes) -> tuple[RowRange, ...]:
+    return tuple(RowRange(*row_range) for row_range in _ROW_RANGE.struct.iter_unpack(raw))
+
+
 def extended(key: bytes, value: bytes | memoryview, version: int, added: RowRange) -> bytes:
     """Returns an entry's value after one more file: at `version`, with these rows. `value` is empty for a new aggregate."""
-    rest = (
-        version.to_bytes(8, "little")
-        + bytes(value[_VALUE.size :])
-        + _ROW_RANGE.struct.pack(added.file, added.first, added.rows)
-    )
+    rest = version.to_bytes(8, "little") + bytes(value[_VALUE.size :]) + pack_ranges([added])
     return crc32c(rest, crc32c(key)).to_bytes(4, "little") + rest
 
 
@@ -70,6 +76,4 @@ def decode_entry(key: bytes | memoryview, value: bytes | memoryview, name: str) 
     check_entry(key, value, name)
     raw = bytes(value)
     _, version = _VALUE.struct.unpack_from(raw)
-    return DirectoryEntry(
-        version, tuple(RowRange(*row_range) for row_range in _ROW_RANGE.struct.iter_unpack(raw[_VALUE.size :]))
-    )
+    return DirectoryEntry(version, unpack_ranges(raw[_VALUE.size :]))

@@ -192,6 +192,18 @@ class EventIndex:
         hashes = self.columns["command"]
         return hashes[self._first_rows(first, last)].tobytes() if last - first > 1 else hashes[first:last].tobytes()
 
+    def grouped_command_hashes(self, rows: Column) -> tuple[bytes, Column]:
+        """Returns 8 bytes per commit in the rows [rows[0], rows[-1]), and how many commits are before each of `rows`, which
+        all begin a commit or end the last one.
+
+        Raises:
+            Corrupt
+        """
+        first, last = int(rows[0]), int(rows[-1])
+        self.check_rows(first, last)
+        starts = self._first_rows(first, last)
+        return self.columns["command"][starts].tobytes(), np.searchsorted(starts, rows)
+
     def rows_with_command(self, first: int, last: int, hashed: int) -> list[int]:
         """Returns the first row of each commit in the rows [first, last) whose command id has this hash.
 

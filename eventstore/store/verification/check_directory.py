@@ -70,11 +70,12 @@ class ReadOnlyDirectory(Directory):
 
     def first(self, count: int) -> list[tuple[bytes, DirectoryEntry]]:
         """Returns the entries of the smallest ids."""
-        with self._begin() as txn:
-            return [
+        return self._read(
+            lambda txn: [
                 (bytes(key), decode_entry(key, raw, str(self.path)))
                 for key, raw in itertools.islice(txn.cursor(self._aggregates), count)
             ]
+        )
 
 
 def main(arguments: list[str]) -> int:
