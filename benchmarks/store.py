@@ -5,17 +5,20 @@ sort           sorting and indexing a full event file in the background, and its
 recovery       opening a store whose ongoing file is full
 many_files     opening a store of many sorted files and aggregates; the first append; the rate; the memory
 open_headers   opening completed files by header alone
+cache          how many appends find their aggregate in memory, over sorts and after a restart: counts, not times
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import random
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from itertools import accumulate
 from pathlib import Path
 
 import trio
@@ -179,12 +182,52 @@ def open_headers(folder: Path, quick: bool) -> Figures:
     return {"files": files, "open, s": time.perf_counter() - started}
 
 
+def cache(folder: Path, quick: bool) -> Figures:
+    """Appends to 10,002 aggregates, the nth most wanted 1/n as often as the first, in files of 1 MiB."""
+    aggregates, sorts = 10_002, 5 if quick else 50
+    settings = StoreSettings(file_size_bytes=MIB, preallocate_bytes=MIB, sort=False)
+    names = [f"order-{number:08d}" for number in range(aggregates)]
+    weights = list(accumulate(1 / rank for rank in range(1, aggregates + 1)))
+    draw = random.Random(1)
+    opened = open_folder(folder, settings)
+    _append(opened.engine, names, "first")
+    known, directory = opened.engine.version_cache, opened.engine.directory
+    asked, misses, lookups, files = known.asked, known.misses, directory.lookups, len(opened.engine.files.headers)
+    while len(opened.engine.files.headers) < files + sorts:
+        _append(opened.engine, draw.choices(names, cum_weights=weights, k=1_000), f"zipf-{known.asked}")
+    row: Figures = {
+        "sorts": sorts,
+        "appends": known.asked - asked,
+        "hit rate": 1 - (known.misses - misses) / (known.asked - asked),
+        "directory look-ups": directory.lookups - lookups,
+        "known aggregates": len(known),
+        "bytes a known aggregate": known.size_bytes() / len(known),
+    }
+    opened.close()
+    opened = open_folder(folder, settings)
+    lookups = opened.engine.directory.lookups
+    _append(opened.engine, draw.choices(names, cum_weights=weights, k=1_000), "again")
+    row["directory look-ups of 1,000 appends after a restart"] = opened.engine.directory.lookups - lookups
+    opened.close()
+    return row
+
+
+def _append(engine: Engine, names: list[str], tag: str) -> None:
+    event = flat.encode((0, EVENT_TYPE, PAYLOAD, None))
+    for first in range(0, len(names), BATCH):
+        synthesis.write(
+            engine, [(name, ANY, f"{tag}-{first + n}", None, event) for n, name in enumerate(names[first : first + BATCH])]
+        )
+        synthesis.sort_completed(engine)
+
+
 MEASURES: dict[str, Callable[[Path, bool], Figures]] = {
     "own_path": own_path,
     "sort": sort,
     "recovery": recovery,
     "many_files": many_files,
     "open_headers": open_headers,
+    "cache": cache,
 }
 
 

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from eventstore.chunks.files import NotCached
 from eventstore.errors import ReadFailed
 
 Opened = TypeVar("Opened")
@@ -26,13 +27,18 @@ class OpenFiles(Generic[Opened]):
         self._drops = 0
         self._lock = threading.Lock()
 
-    def get(self, number: int) -> Opened:
-        """Returns the open file. Raises ReadFailed for an OSError, and any other error of `open_`."""
+    def get(self, number: int, opened_only: bool = False) -> Opened:
+        """Returns the open file. Raises ReadFailed for an OSError, and any other error of `open_`.
+
+        With `opened_only` opens nothing: raises NotCached instead.
+        """
         with self._lock:
             opened = self._opened.get(number)
             if opened is not None:
                 self._opened.move_to_end(number)
                 return opened
+            if opened_only:
+                raise NotCached
             drops = self._drops
         try:
             fresh = self._open(number)  # without the lock: a slow disk delays only those who need this file

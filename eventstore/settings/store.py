@@ -70,7 +70,7 @@ class StoreSettings:
     preload_aggregates: Annotated[
         int,
         Setting(
-            "How many of the most recently used aggregates a restart loads into the version cache; 0: none.",
+            "How many of the aggregates that changed last a restart loads into the version cache; 0: none.",
             "Version cache", 0, 10_000_000, unit="aggregates",
         ),
     ] = 20_000  # fmt: skip

@@ -86,6 +86,8 @@ class Appender:
         now = int(self._clock() * 1_000_000)
         outcomes: list[AppendOutcome] = []
         rows: list[Row] = []
+        self._version_cache.asked += len(commits)
+        self._version_cache.take_offers()
         self._warm(commits)
         try:
             self._accept(commits, now, outcomes, rows)
@@ -154,7 +156,8 @@ class Appender:
         young = self._version_cache.young
         missing = {row[0] for row in commits if row[0] not in young}
         with contextlib.suppress(EventStoreError):  # the commits that need the damaged part will report it
-            self._unique.warm([name for name in missing if name.isascii() and 0 < len(name) <= ID_BYTES_MAX])
+            names = [name for name in missing if name.isascii() and 0 < len(name) <= ID_BYTES_MAX]
+            self._version_cache.misses += self._unique.warm(names, _WARM_COMMITS_MIN)
 
     def _frame(self, rows: list[Row]) -> None:
         """Turns accepted commits into records of the current file, which has room for all of them."""

@@ -28,6 +28,8 @@ from eventstore.records import commit
 from eventstore.records.commit import CommitView, check_id
 from eventstore.records.event_filter import EventFilter
 from eventstore.store.append import Appender, AppendOutcome, NewCommit
+from eventstore.store.memory.cache_extension import extend, sorted_parts
+from eventstore.store.memory.recent import RecentAggregates
 from eventstore.store.memory.tail import Tail, TailFile, command_key
 from eventstore.store.memory.version_cache import VersionCache, version_of
 from eventstore.store.read.aggregate_list import AggregateLister
@@ -35,6 +37,7 @@ from eventstore.store.read.aggregate_lookups import AggregateLookups
 from eventstore.store.read.checked_reads import read_records
 from eventstore.store.read.replay import AggregateReader, ReplayPage
 from eventstore.store.read.scan import LogScanner, ScanPage
+from eventstore.store.read.sorted_places import SortedPlaces
 from eventstore.store.sorted.directory import Directory
 from eventstore.store.sorted.event_files import EventFiles
 from eventstore.store.uniqueness import Uniqueness
@@ -47,24 +50,27 @@ class Engine:
 
     def __init__(
         self, files: EventFiles, tail: Tail, directory: Directory, version_cache: VersionCache,
-        writer: ChunkWriter, front: FrontBuffer, *, epoch: int, clock: Callable[[], float] = time.time,
+        recent: RecentAggregates, writer: ChunkWriter, front: FrontBuffer, *,
+        epoch: int, clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self.files = files
         self.tail = tail
         self.directory = directory
         self.version_cache = version_cache
+        self.recent = recent
         self.writer = writer
         self.front = front
         self.visible_sequence = front.next_sequence - 1
         self.durable_sequence = self.visible_sequence  # opening has synced what it found
         self._in_flight: deque[Segment] = deque()
         self._rollbacks = 0  # odd while one is under way
-        self._unique = Uniqueness(tail, version_cache, directory, files, self._record_of)
+        places = SortedPlaces(files, directory, version_cache)
+        self._unique = Uniqueness(tail, version_cache, directory, files, places, self._record_of)
         self.appender = Appender(files, tail, version_cache, self._unique, front, epoch, clock)
-        self._reader = AggregateReader(files, tail, directory)
+        self._reader = AggregateReader(files, tail, places)
         self._scanner = LogScanner(files, tail)
         self._lister = AggregateLister(files, tail, directory)
-        self._lookups = AggregateLookups(files, tail, directory, version_cache)
+        self._lookups = AggregateLookups(files, tail, places)
 
     def append_batch(self, commits: Sequence[NewCommit]) -> list[AppendOutcome]:
         """Checks each commit and puts the accepted ones into the front buffer. Never raises because of a commit's contents."""
@@ -194,6 +200,7 @@ class Engine:
     def version(self, aggregate_id: str) -> int:
         """Returns the aggregate's visible version, 0 if it does not exist. Loads it into the version cache."""
         check_id("aggregate_id", aggregate_id)
+        self.version_cache.asked += 1
         version = self._lookups.version_in_tail(aggregate_id, self.visible_sequence)
         return version if version is not None else version_of(self._unique.sorted_part(aggregate_id))
 
@@ -214,6 +221,7 @@ class Engine:
         """Returns the visible commit of this command, or None."""
         check_id("aggregate_id", aggregate_id)
         check_id("command_id", command_id)
+        self.version_cache.asked += 1
         view = self._unique.find_command(aggregate_id, command_id)
         return view if view is not None and view.last_sequence <= self.visible_sequence else None
 
@@ -224,6 +232,10 @@ class Engine:
     def warm(self, aggregate_ids: Sequence[str]) -> None:
         """Loads these aggregates into the version cache."""
         self._unique.warm(aggregate_ids)
+
+    def recent_aggregates(self) -> list[str]:
+        """Returns the aggregates that changed last, the last one last. May run on any thread."""
+        return self.recent.follow(self.tail.files, self.visible_sequence)
 
     def _record_of(self, file: TailFile, ordinal: int) -> bytes:
         """Returns a commit of the tail, from its file or from a buffer that is still being written."""
@@ -242,8 +254,14 @@ class Engine:
         self.files.update(self.files.folder.read_header(number))
         return next(file for file in self.tail.files if file.number == number)
 
+    def extend_cache(self, number: int) -> None:
+        """Adds a file to what the version cache knows, once the directory covers it; as maintenance does, but all at once."""
+        self.version_cache.begin_extension()
+        for parts in sorted_parts(self.files.index(number), self.version_cache):
+            extend(self.version_cache, parts)
+
     def release(self, file: TailFile) -> None:
-        """Drops the file from memory; the directory covers it now."""
+        """Drops the file from memory; the directory and the version cache cover it now."""
         self.tail.drop(file)
 
     def close(self) -> None:

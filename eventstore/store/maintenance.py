@@ -18,7 +18,6 @@ import signal
 import subprocess
 import sys
 import uuid
-from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
@@ -26,13 +25,13 @@ import trio
 
 from eventstore.errors import Corrupt
 from eventstore.store.engine import Engine
+from eventstore.store.memory.cache_extension import extend, sorted_parts
 from eventstore.store.memory.tail import TailFile
 from eventstore.store.sorted.directory_recovery import mark_proven
 from eventstore.store.sorted.sorting import sort_file, switch
 from eventstore.store.sorting_process import DAMAGED
 
 _log = logging.getLogger(__name__)
-_FORGET_AT_ONCE = 2_000
 _RETRY_SECONDS = 30.0
 _DAMAGED_RETRY_SECONDS_MAX = 600.0  # each retry reads the whole file
 _SAID_BYTES_MAX = 4096
@@ -279,15 +278,20 @@ class Maintenance:
 
     async def _release(self, file: TailFile) -> None:
         engine = self._engine
-        await self._forget(file)
+        await trio.to_thread.run_sync(engine.recent_aggregates)  # the last moment to learn which of this file changed last
+        try:
+            await self._extend_cache(file.number)
+        except Exception as error:  # the next look-ups find out what is wrong
+            engine.version_cache.clear()
+            _log.warning("the version cache begins anew, it could not be brought up to event file %d: %s", file.number, error)
         engine.release(file)
         self.sorted_files += 1
         _log.info("event file %d is sorted", file.number)
 
-    async def _forget(self, file: TailFile) -> None:
-        """Drops the outdated cache entries of these aggregates, some at a time so as not to block the event loop."""
-        ids = iter(file.heads)
-        while group := list(islice(ids, _FORGET_AT_ONCE)):
-            for aggregate_id in group:
-                self._engine.version_cache.forget(aggregate_id)
-            await trio.lowlevel.checkpoint()
+    async def _extend_cache(self, number: int) -> None:
+        """Does what `Engine.extend_cache` does, some aggregates at a time so as not to block the event loop."""
+        cache, files = self._engine.version_cache, self._engine.files
+        cache.begin_extension()
+        parts = await trio.to_thread.run_sync(lambda: sorted_parts(files.index(number), cache))
+        while (group := await trio.to_thread.run_sync(lambda: next(parts, None))) is not None:
+            extend(cache, group)

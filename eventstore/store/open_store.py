@@ -77,5 +77,4 @@ async def open_store(
 async def _write_preload(opened: OpenStore, settings: StoreSettings) -> None:
     while settings.preload_aggregates:
         await trio.sleep(settings.preload_interval_s)
-        recent = opened.engine.version_cache.recent(settings.preload_aggregates)
-        await trio.to_thread.run_sync(opened.preload.write, recent)
+        await trio.to_thread.run_sync(lambda: opened.preload.write(opened.engine.recent_aggregates()))

@@ -30,6 +30,7 @@ from eventstore.settings.store import StoreSettings
 from eventstore.store.data_folder import DIRECTORY, FORMAT, STORE, event_folder
 from eventstore.store.engine import Engine
 from eventstore.store.memory.preload import PreloadFile
+from eventstore.store.memory.recent import RecentAggregates
 from eventstore.store.memory.tail import Tail
 from eventstore.store.memory.tail_recovery import TailRecovery
 from eventstore.store.memory.version_cache import VersionCache
@@ -64,7 +65,7 @@ class OpenStore:
     def close(self) -> None:
         """Syncs, writes the preload file, and releases the folder."""
         try:
-            self.preload.write(self.engine.version_cache.recent(self.settings.preload_aggregates))
+            self.preload.write(self.engine.recent_aggregates())
             self.engine.close()
         finally:
             try:
@@ -94,7 +95,8 @@ def open_folder(
             engine = _open_engine(event_folder(files, path, identity), settings, directory or path / DIRECTORY, report, clock)
         preload = PreloadFile(files, path)
         with contextlib.suppress(EventStoreError):  # what cannot be read is reported to the first caller that needs it
-            engine.warm(preload.read())
+            engine.recent.begin(preload.read())
+            engine.warm(engine.recent_aggregates())
         report.files, report.seconds = len(engine.files.headers), time.perf_counter() - started
         return OpenStore(engine, lock, report, identity, settings, preload)
     except BaseException:
@@ -127,6 +129,7 @@ def _open_engine(
         tail,
         directory,
         VersionCache(settings.cached_bytes_max),
+        RecentAggregates(settings.preload_aggregates),
         chunks.writer,
         chunks.front,
         epoch=chunks.epoch,

@@ -50,8 +50,15 @@ STORE_METRICS: Final[tuple[Metric[CountedStore], ...]] = (
     ),
     gauge("known_aggregates", "aggregates in the version cache", lambda store: len(store.engine.version_cache)),
     counter(
-        "known_misses", "lookups in the directory", lambda store: store.engine.version_cache.misses,
+        "known_lookups", "commits and look-ups that asked the version cache", lambda store: store.engine.version_cache.asked
+    ),
+    counter(
+        "known_misses", "of these, those whose aggregate it did not know", lambda store: store.engine.version_cache.misses,
         "its rate comes near that of appends: raise `cached_bytes_max`",
+    ),
+    counter(
+        "directory_lookups", "aggregates looked up in the directory, also by reads and at the start",
+        lambda store: store.engine.directory.lookups,
     ),
     counter(
         "duplicates", "repeated commands, answered with their first result", lambda store: store.engine.appender.duplicates,

@@ -17,28 +17,27 @@ from collections.abc import Callable, Iterable
 from eventstore.records import commit
 from eventstore.records.commit import CommitView
 from eventstore.store.memory.tail import Tail, TailFile, command_key
-from eventstore.store.memory.version_cache import ABSENT, VersionCache, may_contain, pack, version_of
+from eventstore.store.memory.version_cache import VersionCache, entry_of, may_contain, version_of
 from eventstore.store.read.aggregate_lookups import find_in_sorted
+from eventstore.store.read.sorted_places import SortedPlaces
 from eventstore.store.sorted.directory import Directory
-from eventstore.store.sorted.directory_entry import RowRange
 from eventstore.store.sorted.directory_lookup import find_entries, find_entry
 from eventstore.store.sorted.event_files import EventFiles
 from eventstore.store.sorted.index_format import command_hash
-
-_PREFETCH_MIN = 8
 
 
 class Uniqueness:
     """Finds current versions and repeated commands. `read_record` reads a commit of the tail, written or still in memory."""
 
     def __init__(
-        self, tail: Tail, version_cache: VersionCache, directory: Directory, files: EventFiles,
+        self, tail: Tail, version_cache: VersionCache, directory: Directory, files: EventFiles, places: SortedPlaces,
         read_record: Callable[[TailFile, int], bytes],
     ) -> None:  # fmt: skip
         self._tail = tail
         self._version_cache = version_cache
         self._directory = directory
         self._files = files
+        self._places = places
         self._read_record = read_record
 
     def version(self, aggregate_id: str) -> int:
@@ -53,27 +52,19 @@ class Uniqueness:
         value = self._version_cache.get(aggregate_id)
         if value is None:
             self._version_cache.misses += 1
-            value = self._load(aggregate_id)
+            value = self._places.value(find_entry(self._directory, self._files, aggregate_id.encode()))
             self._version_cache.put(aggregate_id, value)
         return value
 
-    def warm(self, aggregate_ids: Iterable[str]) -> None:
-        """Loads many aggregates in one pass over the directory."""
+    def warm(self, aggregate_ids: Iterable[str], least: int = 1) -> int:
+        """Loads many aggregates in one pass over the directory; none if fewer than `least` are missing. Returns how many."""
         missing = {name.encode(): name for name in aggregate_ids if self._version_cache.get(name) is None}
-        if len(missing) < _PREFETCH_MIN:
-            return
+        if len(missing) < least:
+            return 0
         found = find_entries(self._directory, self._files, missing)
         for raw, name in missing.items():
-            entry = found.get(raw)
-            self._version_cache.put(name, ABSENT if entry is None else self._value(entry.version, entry.row_ranges))
-
-    def _load(self, aggregate_id: str) -> bytes:
-        entry = find_entry(self._directory, self._files, aggregate_id.encode())
-        return ABSENT if entry is None else self._value(entry.version, entry.row_ranges)
-
-    def _value(self, version: int, row_ranges: Iterable[RowRange]) -> bytes:
-        hashes = [self._files.index(part.file).command_hashes(part.first, part.first + part.rows) for part in row_ranges]
-        return pack(version, b"".join(hashes))
+            self._version_cache.put(name, self._places.value(found.get(raw)))
+        return len(missing)
 
     def find_command(self, aggregate_id: str, command_id: str) -> CommitView | None:
         """Returns the commit of this command, or None; the commit may not be durable yet.
@@ -91,8 +82,6 @@ class Uniqueness:
         if hit is not None:
             return commit.decode(self._read_record(*hit))
         value = self.sorted_part(aggregate_id)
-        if not value:
+        if not value or not may_contain(value, command_hash(command_id.encode())):
             return None
-        if not may_contain(value, command_hash(command_id.encode())):
-            return None
-        return find_in_sorted(self._directory, self._files, aggregate_id, command_id)
+        return find_in_sorted(self._files, entry_of(value), aggregate_id, command_id)

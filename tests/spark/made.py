@@ -54,8 +54,8 @@ class MadeStore:
             switch(engine.files.folder, file.number)
             engine.use_sorted(file.number)
             engine.directory.add_file(engine.files.index(file.number))
-            for aggregate_id in file.heads:
-                engine.version_cache.forget(aggregate_id)
+            engine.recent_aggregates()
+            engine.extend_cache(file.number)
             engine.release(file)
         return len(chosen)
 

@@ -41,7 +41,7 @@ def describe_document(path: Path) -> FileReport:
 
 
 def describe_preload(path: Path, records: int) -> FileReport:
-    """Describes the preload file, which lists the most recently used aggregates."""
+    """Describes the preload file, which lists the aggregates that changed last."""
     report = FileReport("the preload file", {"bytes": path.stat().st_size})
     try:
         json.loads(path.read_bytes())
@@ -50,9 +50,7 @@ def describe_preload(path: Path, records: int) -> FileReport:
     ids = PreloadFile(OsFiles(), path.parent).read() if path.name == "recent.json" else []
     report.fields["aggregates"] = len(ids)
     if ids and records:
-        report.tables.append(
-            Table("recent", "most recently used", ("aggregate id",), [[name] for name in reversed(ids[-records:])])
-        )
+        report.tables.append(Table("recent", "changed last", ("aggregate id",), [[name] for name in reversed(ids[-records:])]))
     return report
 
 

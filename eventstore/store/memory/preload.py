@@ -1,4 +1,4 @@
-"""The preload file: ids of the most recently used aggregates, which warm the version cache of a restarted store."""
+"""The preload file: ids of the aggregates that changed last, which warm the version cache of a restarted store."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class PreloadFile:
             self._files.rename(temporary, self._path)
 
     def read(self) -> list[str]:
-        """Returns the ids, the most recently used last."""
+        """Returns the ids, the one that changed last at the end."""
         try:
             file = self._files.open(self._path)
         except OSError:

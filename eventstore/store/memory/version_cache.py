@@ -1,56 +1,110 @@
-"""The version cache: for each aggregate, its version in the sorted files and the hashes of its command ids there.
+"""The version cache: for each aggregate, its version in the sorted files, its rows there, and the hashes of its command ids.
 
 Bounded by bytes, with two generations instead of a linked list. A used entry moves to the young generation; when that is full
-it becomes the old one, and the previous old one is dropped. Dropped entries are loaded from the directory again. Values are
-plain bytes (version, then 8 bytes per command), which the garbage collector never traverses. The empty value stands for an
-aggregate that is in no sorted file.
+it becomes the old one, and the previous old one is dropped. Dropped entries are loaded from the directory again. A sort extends
+the entries of its file (`cache_extension`), so what is known stays known. Values are plain bytes, which the garbage collector
+never traverses:
+
+    version (8) | row ranges (4) | per range as in the directory (12) | per command its hash (8)
+
+The empty value stands for an aggregate that is in no sorted file. Only the thread of the store's owner changes the cache; any
+thread may `peek` and `offer`.
 """
 
 from __future__ import annotations
 
-from itertools import chain, islice
+from collections import deque
+from collections.abc import Iterable
+from sys import getsizeof
 from typing import Final
 
 import numpy as np
 
+from eventstore.store.sorted.directory_entry import DirectoryEntry, RowRange, pack_ranges, unpack_ranges
+
 ABSENT: Final = b""
 _ENTRY_BYTES: Final = 230  # measured: the string, the bytes header and the slots of two dicts
 _LINEAR_COMMANDS_MAX: Final = 512
+_OFFERS_MAX: Final = 256
+_RANGES_AT: Final = 12
+_RANGE_BYTES: Final = len(pack_ranges([RowRange(0, 0, 0)]))
 
 
-def pack(version: int, hashes: bytes) -> bytes:
+def pack(version: int, row_ranges: Iterable[RowRange], hashes: bytes) -> bytes:
     """Returns a cache value. Large sets of hashes are sorted, so that a lookup is a bisect instead of a scan."""
-    if len(hashes) > 8 * _LINEAR_COMMANDS_MAX:
-        hashes = np.sort(np.frombuffer(hashes, "<u8")).tobytes()
-    return version.to_bytes(8, "little") + hashes
+    ranges = pack_ranges(row_ranges)
+    return _packed(version, ranges, hashes)
+
+
+def _packed(version: int, ranges: bytes, hashes: bytes) -> bytes:
+    if len(hashes) > 8 * _LINEAR_COMMANDS_MAX:  # "stable" merges what is sorted already
+        hashes = np.sort(np.frombuffer(hashes, "<u8"), kind="stable").tobytes()
+    return b"".join((version.to_bytes(8, "little"), (len(ranges) // _RANGE_BYTES).to_bytes(4, "little"), ranges, hashes))
 
 
 def version_of(value: bytes) -> int:
     return int.from_bytes(value[:8], "little")
 
 
+def entry_of(value: bytes) -> DirectoryEntry | None:
+    """Returns what the directory holds of the aggregate; None if it is in no sorted file."""
+    return DirectoryEntry(version_of(value), unpack_ranges(value[_RANGES_AT : _hashes_at(value)])) if value else None
+
+
+def _hashes_at(value: bytes) -> int:
+    return _RANGES_AT + _RANGE_BYTES * int.from_bytes(value[8:_RANGES_AT], "little")
+
+
+def extended(value: bytes, version: int, added: RowRange, first_version: int, hashes: bytes) -> bytes | None:
+    """Returns the value after one more sorted file, in which the aggregate goes from `first_version` to `version`.
+
+    A value that covers the file already is returned as it is. None: the file does not continue it.
+    """
+    start = _hashes_at(value) if value else _RANGES_AT
+    if value and unpack_ranges(value[start - _RANGE_BYTES : start])[0].file >= added.file:
+        return value  # loaded after the directory had the file
+    if version_of(value) != first_version - 1:
+        return None
+    return _packed(version, value[_RANGES_AT:start] + pack_ranges([added]), value[start:] + hashes)
+
+
 def may_contain(value: bytes, command_hash: int) -> bool:
     """Returns whether a command with this hash may be among them. False is certain."""
-    if len(value) <= 8 + 8 * _LINEAR_COMMANDS_MAX:
-        return value.find(command_hash.to_bytes(8, "little"), 8) >= 0
-    hashes = np.frombuffer(value, "<u8", offset=8)
+    if len(value) <= _RANGES_AT + 8 * _LINEAR_COMMANDS_MAX:
+        return value.find(command_hash.to_bytes(8, "little"), _RANGES_AT) >= 0  # a hit among the ranges is only a "maybe"
+    start = _hashes_at(value)
+    if len(value) - start <= 8 * _LINEAR_COMMANDS_MAX:
+        return value.find(command_hash.to_bytes(8, "little"), start) >= 0
+    hashes = np.frombuffer(value, "<u8", offset=start)
     place = int(np.searchsorted(hashes, np.uint64(command_hash)))
     return place < len(hashes) and int(hashes[place]) == command_hash
 
 
 class VersionCache:
-    """Aggregate id → cache value. Code that cannot afford the call of `get` may read `young` directly."""
+    """Aggregate id → cache value. Code that cannot afford the call of `get` may read `young` directly.
+
+    `asked`: commits and look-ups that needed to know an aggregate. `misses`: how many of them had to ask the directory.
+    `sorts`: how many files have been added.
+    """
 
     def __init__(self, bytes_max: int) -> None:
         self._generation_bytes_max = bytes_max // 2
         self.young: dict[str, bytes] = {}
         self._old: dict[str, bytes] = {}
         self._young_bytes = 0
-        self.hits = 0
+        self._offers: deque[tuple[int, str, bytes]] = deque(maxlen=_OFFERS_MAX)
+        self.asked = 0
         self.misses = 0
+        self.sorts = 0
 
     def __len__(self) -> int:
         return len(self.young) + len(self._old)
+
+    def size_bytes(self) -> int:
+        """Counts the memory of ids, values and dict slots; takes as long as there are entries."""
+        generations = self.young, self._old
+        entries = (getsizeof(name) + getsizeof(value) for each in generations for name, value in each.items())
+        return sum(map(getsizeof, generations)) + sum(entries)
 
     def get(self, aggregate_id: str) -> bytes | None:
         value = self.young.get(aggregate_id)
@@ -61,11 +115,47 @@ class VersionCache:
             self.put(aggregate_id, value)
         return value
 
+    def peek(self, aggregate_id: str) -> bytes | None:
+        """Does the same on any thread, and moves nothing. May miss an entry that moves at this moment."""
+        value = self.young.get(aggregate_id)
+        return value if value is not None else self._old.get(aggregate_id)
+
     def put(self, aggregate_id: str, value: bytes) -> None:
         self.young[aggregate_id] = value
-        self._young_bytes += _ENTRY_BYTES + len(value)
+        self._count(_ENTRY_BYTES + len(value))
+
+    def _count(self, added_bytes: int) -> None:
+        self._young_bytes += added_bytes
         if self._young_bytes > self._generation_bytes_max:
             self._old, self.young, self._young_bytes = self.young, {}, 0
+
+    def offer(self, sorts: int, aggregate_id: str, value: bytes) -> None:
+        """Leaves a value for the owner, from any thread. `sorts`: what it was before the directory was read."""
+        self._offers.append((sorts, aggregate_id, value))
+
+    def take_offers(self) -> None:
+        """Adds the values that were offered since the last sort; an older one may lack its file."""
+        while self._offers:
+            sorts, aggregate_id, value = self._offers.popleft()
+            if sorts == self.sorts and self.peek(aggregate_id) is None:
+                self.put(aggregate_id, value)
+
+    def begin_extension(self) -> None:
+        """Call before the first `extend` of a file, which the directory covers already."""
+        self.sorts += 1
+
+    def extend(self, aggregate_id: str, version: int, added: RowRange, first_version: int, hashes: bytes) -> None:
+        """Adds a sorted file to the aggregate's entry, in its place. Drops an entry that the file does not continue."""
+        for generation in (self.young, self._old):
+            value = generation.get(aggregate_id)
+            if value is not None:
+                longer = extended(value, version, added, first_version, hashes)
+                if longer is None:
+                    self.forget(aggregate_id)
+                else:
+                    generation[aggregate_id] = longer
+                    self._count(len(longer) - len(value))  # of the old generation too: together they keep the bound
+                return
 
     def forget(self, aggregate_id: str) -> None:
         self.young.pop(aggregate_id, None)
@@ -73,8 +163,3 @@ class VersionCache:
 
     def clear(self) -> None:
         self.young, self._old, self._young_bytes = {}, {}, 0
-
-    def recent(self, count: int) -> list[str]:
-        """Returns up to `count` ids, the most recently used last."""
-        newest_first = islice(chain(reversed(self.young), reversed(self._old)), count)
-        return list(newest_first)[::-1]

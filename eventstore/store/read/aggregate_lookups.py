@@ -14,10 +14,10 @@ from eventstore.chunks.files import NotCached
 from eventstore.records import commit
 from eventstore.records.commit import CommitView
 from eventstore.store.memory.tail import Tail, TailFile, command_key
-from eventstore.store.memory.version_cache import VersionCache, may_contain, version_of
+from eventstore.store.memory.version_cache import may_contain
 from eventstore.store.read.checked_reads import check_records, read_checked, read_records
-from eventstore.store.sorted.directory import Directory
-from eventstore.store.sorted.directory_lookup import find_entry
+from eventstore.store.read.sorted_places import SortedPlaces
+from eventstore.store.sorted.directory_entry import DirectoryEntry
 from eventstore.store.sorted.event_files import EventFiles
 from eventstore.store.sorted.index_format import command_hash
 
@@ -25,11 +25,10 @@ from eventstore.store.sorted.index_format import command_hash
 class AggregateLookups:
     """Looks up versions and commands in the tail, the version cache and the sorted files."""
 
-    def __init__(self, files: EventFiles, tail: Tail, directory: Directory, version_cache: VersionCache) -> None:
+    def __init__(self, files: EventFiles, tail: Tail, places: SortedPlaces) -> None:
         self._files = files
         self._tail = tail
-        self._directory = directory
-        self._version_cache = version_cache
+        self._places = places
 
     def version(self, aggregate_id: str, visible_sequence: int, cached_only: bool) -> int:
         """Returns the aggregate's version, 0 if it does not exist.
@@ -40,9 +39,7 @@ class AggregateLookups:
         version = self.version_in_tail(aggregate_id, visible_sequence)
         if version is not None:
             return version
-        if cached_only:
-            return version_of(self._cached(aggregate_id))
-        entry = find_entry(self._directory, self._files, aggregate_id.encode())
+        entry = self._places.entry(aggregate_id, cached_only)
         return 0 if entry is None else entry.version
 
     def version_in_tail(self, aggregate_id: str, visible_sequence: int) -> int | None:
@@ -67,17 +64,11 @@ class AggregateLookups:
                     if view.command_id == command_id and view.aggregate_id == aggregate_id:
                         return view
         if not cached_only:
-            return find_in_sorted(self._directory, self._files, aggregate_id, command_id)
-        value = self._cached(aggregate_id)
-        if value and may_contain(value, command_hash(command_id.encode())):
+            return find_in_sorted(self._files, self._places.entry(aggregate_id), aggregate_id, command_id)
+        value = self._places.known(aggregate_id)
+        if value is None or (value and may_contain(value, command_hash(command_id.encode()))):
             raise NotCached
         return None
-
-    def _cached(self, aggregate_id: str) -> bytes:
-        value = self._version_cache.get(aggregate_id)
-        if value is None:
-            raise NotCached
-        return value
 
 
 def version_in_files(files: Sequence[TailFile], aggregate_id: str, visible_sequence: int) -> int | None:
@@ -92,14 +83,13 @@ def version_in_files(files: Sequence[TailFile], aggregate_id: str, visible_seque
     return None
 
 
-def find_in_sorted(directory: Directory, files: EventFiles, aggregate_id: str, command_id: str) -> CommitView | None:
-    """Returns the commit of this command if it is in a sorted file, else None.
+def find_in_sorted(files: EventFiles, entry: DirectoryEntry | None, aggregate_id: str, command_id: str) -> CommitView | None:
+    """Returns the commit of this command if it is in a sorted file, else None. `entry`: that of the aggregate.
 
     Raises:
         Corrupt, ReadFailed: it may exist, but could not be read.
     """
     hashed = command_hash(command_id.encode())
-    entry = find_entry(directory, files, aggregate_id.encode())
     for part in entry.row_ranges if entry is not None else ():
         index = files.index(part.file)
         file, name = files.file(part.file), files.name(part.file)

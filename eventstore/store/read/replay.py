@@ -21,9 +21,8 @@ from eventstore.errors import Corrupt
 from eventstore.model import VERSION_MAX
 from eventstore.store.memory.tail import Tail, TailFile
 from eventstore.store.read.checked_reads import check_records, read_checked, read_records
-from eventstore.store.sorted.directory import Directory
+from eventstore.store.read.sorted_places import SortedPlaces
 from eventstore.store.sorted.directory_entry import RowRange
-from eventstore.store.sorted.directory_lookup import find_entry
 from eventstore.store.sorted.event_files import EventFiles
 from eventstore.store.sorted.event_index import EventIndex
 
@@ -52,10 +51,10 @@ class HistoryPart:
 class AggregateReader:
     """Reads the history of one aggregate from sorted and unsorted files."""
 
-    def __init__(self, files: EventFiles, tail: Tail, directory: Directory) -> None:
+    def __init__(self, files: EventFiles, tail: Tail, places: SortedPlaces) -> None:
         self._files = files
         self._tail = tail
-        self._directory = directory
+        self._places = places
 
     def page(
         self, aggregate_id: str, from_version: int, to_version: int | None, backwards: bool, bytes_max: int,
@@ -96,11 +95,12 @@ class AggregateReader:
     def _parts(self, aggregate_id: str, visible_sequence: int, cached_only: bool) -> Iterator[HistoryPart]:
         unsorted = self._tail.files
         in_tail = {file.number for file in unsorted}
-        raw_id = aggregate_id.encode()
-        entry = find_entry(self._directory, self._files, raw_id)
+        raw_id, first = aggregate_id.encode(), 1
+        entry = self._places.entry(aggregate_id, cached_only)
         for rows in entry.row_ranges if entry is not None else ():
             if rows.file not in in_tail:
-                yield self._sorted_part(raw_id, rows)
+                yield self._sorted_part(raw_id, rows, first)
+            first += rows.rows  # a row is one event
         for file in unsorted:
             steps_max = _WALKED_IN_PLACE_MAX if cached_only else None
             found = file.commits_of(aggregate_id, file.written_commits(visible_sequence), steps_max)
@@ -109,15 +109,19 @@ class AggregateReader:
             if found[1]:
                 yield self._tail_part(file, *found)
 
-    def _sorted_part(self, aggregate_id: bytes, rows: RowRange) -> HistoryPart:
-        index = self._files.index(rows.file)
-        file, name = self._files.file(rows.file), self._files.name(rows.file)
+    def _sorted_part(self, aggregate_id: bytes, rows: RowRange, first_version: int) -> HistoryPart:
         first, last = rows.first, rows.first + rows.rows
-        ordinal = index.ordinal_of(aggregate_id, first, last)
-        versions = index.columns["version"]
 
         def read(low: int, high: int, bytes_max: int, backwards: bool, cached_only: bool) -> tuple[bytes, int, int]:
+            index = self._files.index(rows.file, opened_only=cached_only)
+            file, name = self._files.file(rows.file, opened_only=cached_only), self._files.name(rows.file)
+            ordinal = index.ordinal_of(aggregate_id, first, last)
+            versions = index.columns["version"]
             index.check_rows(first, last)
+            if versions[first] != first_version:
+                raise Corrupt(
+                    index.name, 0, f"row {first} is version {versions[first]}, not {first_version}; rebuild the directory"
+                )
             start, stop = index.rows_between(first, last, low, high)
             start, stop = _within(index, start, stop, bytes_max, backwards, first, last)
             begin, end = index.extent(start, stop)
@@ -129,7 +133,7 @@ class AggregateReader:
                 raise Corrupt(name, begin, "the bytes differ from those that the index was built from")
             return data, int(versions[start]), int(versions[stop - 1])
 
-        return HistoryPart(int(versions[first]), int(versions[last - 1]), read)
+        return HistoryPart(first_version, first_version + rows.rows - 1, read)
 
     def _tail_part(self, file: TailFile, chain: array[int], count: int) -> HistoryPart:
         name, handle = self._files.name(file.number), file.file

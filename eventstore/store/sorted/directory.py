@@ -116,12 +116,8 @@ class Directory:
 
     def covered(self) -> dict[int, tuple[int, int]]:
         """Returns file number → (checksum, end) of each sorted file in the directory."""
-
-        def read(txn: lmdb.Transaction) -> dict[int, tuple[int, int]]:
-            cursor = txn.cursor(self._files)
-            return {int.from_bytes(key, "big"): _FILE.struct.unpack(value) for key, value in cursor}
-
-        return self._read(read)
+        unpack = _FILE.struct.unpack
+        return self._read(lambda txn: {int.from_bytes(key, "big"): unpack(value) for key, value in txn.cursor(self._files)})
 
     def get(self, aggregate_id: bytes) -> DirectoryEntry | None:
         """Returns the aggregate's entry, or None if it is in no sorted file.

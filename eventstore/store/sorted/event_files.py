@@ -95,8 +95,8 @@ class EventFiles:
     def index_name(self, number: int) -> str:
         return str(self.folder.derived_path(number, INDEX))
 
-    def file(self, number: int) -> File:
-        return self._files.get(number)
+    def file(self, number: int, opened_only: bool = False) -> File:
+        return self._files.get(number, opened_only)
 
     def _open(self, number: int) -> File:
         return self.folder.files.open(self.folder.chunk_path(number))
@@ -112,13 +112,14 @@ class EventFiles:
         finally:
             file.close()
 
-    def index(self, number: int) -> EventIndex:
+    def index(self, number: int, opened_only: bool = False) -> EventIndex:
         """Returns the mapped index of a sorted file. Calls `on_damage` with its number if damage is found, now or later.
 
         Raises:
             Corrupt, ReadFailed
+            NotCached: with `opened_only`, if it is not open.
         """
-        return self._indexes.get(number)
+        return self._indexes.get(number, opened_only)
 
     def _open_index(self, number: int) -> EventIndex:
         try:

@@ -19,7 +19,7 @@ from tests.store.stepped import raw
 def test_a_value_holds_the_version_and_every_command(count: int) -> None:
     rng = random.Random(count)
     hashes = [rng.getrandbits(64) for _ in range(count)]
-    value = pack(123_456_789_012, b"".join(number.to_bytes(8, "little") for number in hashes))
+    value = pack(123_456_789_012, [], b"".join(number.to_bytes(8, "little") for number in hashes))
     assert version_of(value) == 123_456_789_012
     assert all(may_contain(value, number) for number in hashes)
     assert not any(may_contain(value, number ^ 1) for number in hashes if number ^ 1 not in hashes)
@@ -33,11 +33,11 @@ def test_absent_is_version_0() -> None:
 def test_used_entries_stay_and_the_size_is_bounded() -> None:
     cache = VersionCache(100_000)
     for number in range(10_000):
-        cache.put(f"a{number}", pack(number, b""))
+        cache.put(f"a{number}", pack(number, [], b""))
         cache.get("a0")
         assert len(cache) <= 100_000 // 230 + 1
-    assert cache.get("a0") == pack(0, b"")
-    assert cache.get("a9999") == pack(9_999, b"")
+    assert cache.get("a0") == pack(0, [], b"")
+    assert cache.get("a9999") == pack(9_999, [], b"")
     assert cache.get("a17") is None
 
 
@@ -47,7 +47,7 @@ def test_a_lookup_returns_the_latest_value_or_none(steps: list[tuple[str, int]],
     for place, (step, number) in enumerate(steps):
         name = f"a{number}"
         if step == "p":
-            model[name] = pack(place, b"")
+            model[name] = pack(place, [], b"")
             cache.put(name, model[name])
         elif step == "f":
             model.pop(name, None)
@@ -55,20 +55,6 @@ def test_a_lookup_returns_the_latest_value_or_none(steps: list[tuple[str, int]],
             assert cache.get(name) is None
         else:
             assert cache.get(name) in (None, model.get(name))
-
-
-def test_the_most_recently_used_come_last() -> None:
-    cache = VersionCache(4_800)
-    for number in range(15):
-        cache.put(f"a{number}", ABSENT)
-    cache.get("a3")
-    assert cache.recent(0) == []
-    assert cache.recent(2) == ["a14", "a3"]
-    everything = cache.recent(100)
-    assert len(everything) == len(set(everything)) == len(cache)
-    assert cache.recent(4) == everything[-4:]
-    cache.clear()
-    assert cache.recent(4) == []
 
 
 def test_aggregates_dropped_from_the_cache_are_still_found(opened: Maker) -> None:
@@ -95,7 +81,7 @@ def test_the_garbage_collector_does_not_traverse_a_million_aggregates() -> None:
     gc.collect()
     before = len(gc.get_objects())
     for number in range(1_000_000):
-        cache.put(f"aggregate-{number}", pack(number, b"12345678"))
+        cache.put(f"aggregate-{number}", pack(number, [], b"12345678"))
     gc.collect()
     assert not gc.is_tracked(cache.young)
     assert len(gc.get_objects()) - before < 10_000  # garbage of other tests is gone

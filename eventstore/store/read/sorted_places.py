@@ -1,0 +1,75 @@
+"""Where the sorted files hold an aggregate: from the version cache if it is known there, else from the directory.
+
+Any thread may ask. A reader on another thread than that of the cache's owner may not add what it found: a sort may have made it
+outdated meanwhile. So it offers it, with the number of the last sort, and the owner takes what is still true.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from eventstore.chunks.files import NotCached
+from eventstore.errors import Corrupt
+from eventstore.store.memory.version_cache import ABSENT, VersionCache, entry_of, pack
+from eventstore.store.sorted.directory import Directory
+from eventstore.store.sorted.directory_entry import DirectoryEntry
+from eventstore.store.sorted.directory_lookup import find_entry
+from eventstore.store.sorted.event_files import EventFiles
+
+_OFFERED_ROWS_MAX: Final = 2_000  # collecting the command hashes of more takes longer than reading a page
+_OFFERED_FILES_MAX: Final = 16
+
+
+class SortedPlaces:
+    """Finds the directory entries of aggregates."""
+
+    def __init__(self, files: EventFiles, directory: Directory, version_cache: VersionCache) -> None:
+        self._files = files
+        self._directory = directory
+        self._version_cache = version_cache
+
+    def entry(self, aggregate_id: str, cached_only: bool = False) -> DirectoryEntry | None:
+        """Returns the aggregate's entry, or None if it is in no sorted file.
+
+        Take the list of unsorted files before: a file that is no longer there is covered here.
+
+        Raises:
+            NotCached: with `cached_only`, on the thread of the cache's owner: the directory would have to be read.
+            Corrupt, ReadFailed: an index is damaged or cannot be read.
+        """
+        value = self.known(aggregate_id) if cached_only else self._version_cache.peek(aggregate_id)
+        if value is not None:
+            return entry_of(value)
+        if cached_only:
+            raise NotCached
+        sorts = self._version_cache.sorts  # before the directory is read
+        entry = find_entry(self._directory, self._files, aggregate_id.encode())
+        self._offer(sorts, aggregate_id, entry)
+        return entry
+
+    def known(self, aggregate_id: str) -> bytes | None:
+        """Returns the value of the version cache, on its owner's thread; None: ask the directory."""
+        if not len(self._files.ranges):
+            return ABSENT
+        self._version_cache.take_offers()
+        return self._version_cache.get(aggregate_id)
+
+    def value(self, entry: DirectoryEntry | None) -> bytes:
+        """Returns what the version cache holds of an aggregate with this entry.
+
+        Raises:
+            Corrupt, ReadFailed: an index is damaged or cannot be read.
+        """
+        if entry is None:
+            return ABSENT
+        parts = entry.row_ranges
+        hashes = [self._files.index(part.file).command_hashes(part.first, part.first + part.rows) for part in parts]
+        return pack(entry.version, parts, b"".join(hashes))
+
+    def _offer(self, sorts: int, aggregate_id: str, entry: DirectoryEntry | None) -> None:
+        parts = entry.row_ranges if entry is not None else ()
+        if len(parts) <= _OFFERED_FILES_MAX and sum(part.rows for part in parts) <= _OFFERED_ROWS_MAX:
+            try:
+                self._version_cache.offer(sorts, aggregate_id, self.value(entry))
+            except Corrupt:  # the read itself reports it, if it needs this part
+                return
