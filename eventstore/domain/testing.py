@@ -12,23 +12,26 @@ events are compared as they would be read back.
 from __future__ import annotations
 
 import difflib
+import json
 import threading
 from collections.abc import Iterable
-from typing import Any, NamedTuple, Self
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self, TypeVar
 
 from eventstore import flat
 from eventstore.domain.aggregate import Aggregate, applies_by_name
 from eventstore.domain.domain import Domain, domains_handling
 from eventstore.domain.encoding.codec import class_path
 from eventstore.domain.encoding.command_type import encode_command
-from eventstore.domain.encoding.event_type import event_type
+from eventstore.domain.encoding.event_type import SCHEMA, event_type
 from eventstore.domain.handler import Handled, Handler
 from eventstore.domain.projections.projection import Projection, Row, fold, keys_of
 from eventstore.domain.reactions.reaction import Reaction
 from eventstore.domain.restore import restore
 from eventstore.errors import DomainRefused, EventStoreError, Rejected
-from eventstore.model import Committed, Event
+from eventstore.model import DATA_IS_JSON, METADATA_IS_JSON, Committed, Event, NewEvent
 
+E = TypeVar("E")
 AGGREGATE_ID = "aggregate-1"
 COMMAND_ID = "command-1"
 TIME = 1_750_000_000_000_000
@@ -39,14 +42,52 @@ def given(*events: object, domain: Domain | None = None) -> Scenario:
     return Scenario(events, domain)
 
 
+@dataclass(frozen=True)
+class OldEvent:
+    """An event as a store has it: its name there, the version it was stored in, its fields as JSON. Made by `old`."""
+
+    name: str
+    version: int
+    data: bytes
+
+
+def old(name: str, fields: dict[str, object] | str | bytes, *, version: int = 1) -> OldEvent:
+    """Returns an event as older code stored it, for `given`, `stored` and `decoded`.
+
+    `name`: the one in the store; `fields`: a dict, or JSON as `eventstore read --raw` prints it.
+    """
+    new = NewEvent(name, fields.encode() if isinstance(fields, str) else fields)
+    return OldEvent(name, version, new.data)
+
+
+def decoded(cls: type[E], event: OldEvent) -> E:
+    """Returns what the code of today makes of an old event: after all upcasts, with defaults for fields added since.
+
+    Raises:
+        UnknownEvent: there is no upcast from its version, or the version is newer than the class.
+        PayloadInvalid: an upcast fails, or what it returns does not fit the class.
+    """
+    kind = event_type(cls)
+    assert kind.name == event.name, f"{class_path(cls)} is stored as {kind.name!r}, not as {event.name!r}"
+    return kind.decode(stored(event)[0])
+
+
 def stored(*events: object, aggregate_id: str = AGGREGATE_ID, version: int = 1, sequence: int | None = None) -> list[Event]:
     """Returns the events as a store would: of one aggregate, with versions from `version` on."""
     first = version if sequence is None else sequence
-    encoded = [event_type(type(event)).encode(event) for event in events]
+    encoded = [_encoded(event) for event in events]
     return [
         _event(aggregate_id, version + place, first + place, new[0], new.type, new.data, new.metadata)
         for place, new in enumerate(encoded)
     ]
+
+
+def _encoded(event: object) -> NewEvent:
+    if not isinstance(event, OldEvent):
+        return event_type(type(event)).encode(event)
+    metadata = None if event.version == 1 else json.dumps({SCHEMA: event.version}).encode()
+    format_ = DATA_IS_JSON if metadata is None else DATA_IS_JSON | METADATA_IS_JSON
+    return tuple.__new__(NewEvent, (format_, event.name, event.data, metadata))
 
 
 class Scenario:

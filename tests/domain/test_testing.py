@@ -10,7 +10,7 @@ import bank
 import eventstore as es
 import eventstore.domain as d
 from bank import Deposit, Deposited, Opened
-from eventstore.domain.testing import given
+from eventstore.domain.testing import decoded, given, old, stored
 
 
 @dataclass(frozen=True)
@@ -138,6 +138,69 @@ def test_the_aggregate_can_be_looked_at() -> None:
     account = given(Opened("Ada")).when(Deposit("acc-1", 5)).aggregate
     assert isinstance(account, bank.Account)
     assert account.balance == 5
+
+
+@d.event("test_testing.Sold", version=3)
+@dataclass(frozen=True)
+class Sold:
+    cents: int
+    currency: str
+    note: str = ""
+
+
+@d.upcast("test_testing.Sold", version=1)
+def _(fields: dict[str, object]) -> dict[str, object]:
+    return {"cents": int(str(fields["euros"])) * 100}
+
+
+@d.upcast("test_testing.Sold", version=2)
+def _(fields: dict[str, object]) -> dict[str, object]:
+    return {**fields, "currency": "EUR"}
+
+
+@dataclass(frozen=True)
+class Refund:
+    sale: str
+
+
+class Sale(d.Aggregate):
+    def __init__(self) -> None:
+        self.sold: list[Sold] = []
+
+    @d.applies(Sold)
+    def _(self, event: Sold) -> None:
+        self.sold.append(event)
+
+
+sales = d.Domain()
+
+
+@sales.handles(Refund)
+def refund(command: Refund, sale: Sale) -> None:
+    sale.apply(Sold(-sum(each.cents for each in sale.sold), "EUR"))
+
+
+def test_an_event_that_older_code_stored_is_decoded_as_today() -> None:
+    assert decoded(Sold, old("test_testing.Sold", {"euros": 3})) == Sold(300, "EUR")
+    assert decoded(Sold, old("test_testing.Sold", '{"cents": 5}', version=2)) == Sold(5, "EUR")
+    assert decoded(Sold, old("test_testing.Sold", b'{"cents":5,"currency":"CHF","note":"x"}', version=3)) == Sold(5, "CHF", "x")
+
+
+def test_a_scenario_begins_with_events_that_older_code_stored() -> None:
+    before = (old("test_testing.Sold", {"euros": 3}), old("test_testing.Sold", {"cents": 5}, version=2), Sold(1, "EUR"))
+    given(*before).when(Refund("s-1")).then(Sold(-306, "EUR"))
+    assert [event.metadata for event in stored(*before)] == [None, b'{"schema": 2}', b'{"schema":3}']
+
+
+def test_an_old_event_that_no_code_understands_is_an_error() -> None:
+    with pytest.raises(es.UnknownEvent, match="only up to 3"):
+        decoded(Sold, old("test_testing.Sold", {}, version=4))
+    with pytest.raises(es.PayloadInvalid, match="KeyError"):
+        decoded(Sold, old("test_testing.Sold", {"cents": 3}))
+    with pytest.raises(es.PayloadInvalid):
+        decoded(Sold, old("test_testing.Sold", "not JSON"))
+    with pytest.raises(AssertionError, match="is stored as"):
+        decoded(Sold, old("Sold", {}))
 
 
 def test_then_needs_a_when() -> None:
