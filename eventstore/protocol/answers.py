@@ -26,6 +26,7 @@ _BIN32: Final = struct.Struct(">BI")
 _OK: Final = int(AnswerCode.OK)
 _ERROR: Final = int(AnswerCode.ERROR)
 _OUTCOMES: Final = int(AnswerCode.OUTCOMES)
+_SOME_OUTCOMES: Final = int(AnswerCode.SOME_OUTCOMES)
 _PAGE: Final = int(AnswerCode.PAGE)
 _MESSAGES: Final = int(AnswerCode.MESSAGES)
 _COMMITTED: Final = int(OutcomeKind.COMMITTED)
@@ -34,6 +35,7 @@ _CONFLICT: Final = int(OutcomeKind.CONFLICT)
 _REFUSED: Final = int(OutcomeKind.REFUSED)
 _UNCHANGED: Final = int(OutcomeKind.UNCHANGED)
 OUTCOME_VALUES: Final = 3
+PLACED_OUTCOME_VALUES: Final = 1 + OUTCOME_VALUES
 _ALL_COMMITTED: Final = frozenset({_COMMITTED})
 _INTS: Final = frozenset({int})
 _ERROR_VALUES_MAX: Final = 256
@@ -64,6 +66,14 @@ class Outcomes:
 
 
 @dataclass(frozen=True, slots=True)
+class SomeOutcomes:
+    """Outcomes of some commands of a SEND: four values each, its place in the request before those of `Outcomes`. None: the
+    server will answer in parts."""
+
+    values: Sequence[Scalar]
+
+
+@dataclass(frozen=True, slots=True)
 class Page:
     """Whole commit records. `next`: where the next page begins. `at_end`: there is no further page, or not yet."""
 
@@ -78,7 +88,7 @@ class Goodbye:
 
 
 Values: TypeAlias = Sequence[Scalar | memoryview]
-Answer: TypeAlias = Ok | Failure | Outcomes | Page | Messages | Goodbye
+Answer: TypeAlias = Ok | Failure | Outcomes | SomeOutcomes | Page | Messages | Goodbye
 
 # ---- encoding
 
@@ -109,6 +119,11 @@ def outcome_values(
 def encode_outcomes(request_id: int, values: Sequence[Scalar]) -> bytes:
     """Encodes outcomes: three values for each commit, command or message, in the order of the request."""
     return encode_frame(request_id, _OUTCOMES, values)
+
+
+def encode_some_outcomes(request_id: int, values: Sequence[Scalar]) -> bytes:
+    """Encodes the outcomes of some commands, each preceded by its place in the request."""
+    return encode_frame(request_id, _SOME_OUTCOMES, values)
 
 
 def encode_page(request_id: int, next_version: int | None, records: bytes) -> bytes:
@@ -181,6 +196,13 @@ def _decode_outcomes(values: Values) -> Answer:
     return Outcomes(cast("Sequence[Scalar]", outcomes))
 
 
+def _decode_some_outcomes(values: Values) -> Answer:
+    outcomes = values[2:]
+    if len(outcomes) % PLACED_OUTCOME_VALUES:
+        raise ProtocolError(f"SOME_OUTCOMES takes {PLACED_OUTCOME_VALUES} values for each command, got {len(outcomes)}")
+    return SomeOutcomes(cast("Sequence[Scalar]", outcomes))
+
+
 def _decode_page(values: Values) -> Answer:
     match values[2:]:
         case [None | int() as following, bytes() | memoryview() as records] if following.__class__ is not bool:
@@ -194,6 +216,7 @@ _DECODERS: Final[dict[int, Callable[[Values], Answer]]] = {
     _OK: lambda values: Ok(cast("tuple[Scalar, ...]", tuple(values[2:]))),
     _ERROR: _decode_error,
     _OUTCOMES: _decode_outcomes,
+    _SOME_OUTCOMES: _decode_some_outcomes,
     _PAGE: _decode_page,
     _MESSAGES: lambda values: decode_messages_answer(values[2:]),
     int(AnswerCode.GOODBYE): lambda _: Goodbye(),

@@ -17,6 +17,7 @@ class AnswerCode(enum.IntEnum):
     PAGE = 103
     GOODBYE = 104
     MESSAGES = 105
+    SOME_OUTCOMES = 106
 
 
 class OutcomeKind(enum.IntEnum):

@@ -66,7 +66,8 @@ def encode_request(request_id: int, request: Request) -> bytes:
     code, values_of = _ENCODED[request.__class__]
     values = values_of(request)
     if request.__class__ is Hello:
-        values = (MAGIC, *values)
+        *head, in_parts = values
+        values = (MAGIC, *head, True) if in_parts else (MAGIC, *head)
     return encode_frame(request_id, code, values)
 
 
@@ -217,7 +218,8 @@ def _send_messages(values: list[Scalar]) -> Request:
 def _hello(values: list[Scalar]) -> Request:
     if len(values) < _HELLO_VALUES or values[0] != MAGIC:
         raise ProtocolError(f"HELLO takes {MAGIC!r}, a version and a name", operation="HELLO")
-    return cast("Callable[..., Request]", Hello)(*values[1:_HELLO_VALUES])  # later versions may append values
+    in_parts = values[_HELLO_VALUES : _HELLO_VALUES + 1] == [True]
+    return cast("Callable[..., Request]", Hello)(*values[1:_HELLO_VALUES], in_parts)  # later versions may append values
 
 
 def _plain(kind: type[Request], declared: Declaration) -> Callable[[list[Scalar]], Request]:

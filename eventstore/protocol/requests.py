@@ -43,10 +43,14 @@ _Types: TypeAlias = Annotated[tuple[str, ...], Rows(_type, limits.TYPES_MAX, low
 
 @request(1)
 class Hello(Request):
-    """The first frame of a connection. The codec adds and checks the magic that comes before these values."""
+    """The first frame of a connection. The codec adds and checks the magic that comes before these values.
+
+    `in_parts`: a SEND may be answered in parts. Older clients do not send it.
+    """
 
     version: Annotated[int, integer(INT64_MIN, UINT64_MAX)]
     client: Annotated[str, text(0, limits.NAME_BYTES_MAX)]
+    in_parts: bool = False
 
 
 @request(2, answer=AnswerCode.OUTCOMES, frozen=False)

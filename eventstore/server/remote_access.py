@@ -10,7 +10,7 @@ import trio
 
 from eventstore.client.aio.raw_appends import RawAppends
 from eventstore.client.aio.store import NetworkStore
-from eventstore.client.session.batches import BatchSlice
+from eventstore.client.session.batch import BatchSlice
 from eventstore.errors import ConnectionLost, EventStoreError, UnsupportedVersion, VersionConflict
 from eventstore.model import Committed, Event
 from eventstore.records import commit

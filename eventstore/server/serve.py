@@ -188,6 +188,7 @@ async def _listening(
             listen(listener, settings.listen)
             nursery.start_soon(gate.run, dispatch.handle, end_turn, _Backlog(store.committer, mailboxes))
             nursery.start_soon(gate.run_timeouts)
+            nursery.start_soon(replies.run)
             nursery.start_soon(reactions.run)
             nursery.start_soon(publishing.run)
             host, port = listener.getsockname()[:2]

@@ -151,6 +151,7 @@ async def _working(
             worker = Worker(f"tcp://{host}:{port}", http_address, gate, commands, mailboxes, trio.Event())
             nursery.start_soon(gate.run, dispatch.handle, order.end_turn, _NoBacklog())
             nursery.start_soon(gate.run_timeouts)
+            nursery.start_soon(replies.run)
             if reactions is not None:
                 nursery.start_soon(reactions.run)
             yield worker

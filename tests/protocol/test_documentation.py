@@ -18,6 +18,7 @@ from eventstore.protocol.answers import (
     encode_outcomes,
     encode_page,
     encode_scan_page,
+    encode_some_outcomes,
     outcome_values,
 )
 from eventstore.protocol.broker_requests import (
@@ -73,6 +74,7 @@ EXAMPLES = {
     "append": encode_request(2, Append([("order-42", 0, "c-1", None, flat.encode(EVENT))])),
     "outcomes": encode_outcomes(2, outcome_values(Committed("order-42", 1, 1))),
     "outcomes-mixed": encode_outcomes(3, [value for outcome in MIXED for value in outcome_values(outcome)]),
+    "some-outcomes": encode_some_outcomes(13, [1, 0, 8, 21]),
     "read": encode_request(4, Read("order-42")),
     "record": RECORD,
     "page": encode_page(4, None, RECORD),

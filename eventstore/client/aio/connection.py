@@ -20,10 +20,12 @@ from anyio.abc import TaskGroup
 from eventstore.allocator import expect_large_buffers
 from eventstore.client.address import Address
 from eventstore.client.aio.link import Link, open_socket
+from eventstore.client.aio.settled import settled
 from eventstore.client.backoff import Backoff
 from eventstore.client.connection_errors import HelloTimeout, connection_lost
 from eventstore.client.options import Options
-from eventstore.client.session.batches import ROWS_PER_TURN, BatchQueue, BatchSlice, Q, R, slices, valid_rows, with_refused
+from eventstore.client.session.batch import BatchSlice, Q, R
+from eventstore.client.session.batches import ROWS_PER_TURN, BatchQueue, slices, valid_rows, with_refused
 from eventstore.client.session.calls import Call, PendingRequest
 from eventstore.client.session.session import Session
 from eventstore.errors import Closed, EventStoreError, copy_error
@@ -43,7 +45,7 @@ class Connection:
         expect_large_buffers()
         self.address = address
         self.options = options
-        self.session: Session[anyio.Event] = Session(options.name, anyio.Event)
+        self.session: Session[anyio.Event] = Session(options.name, anyio.Event, in_parts=True)
         self._backoff = Backoff(options.reconnect_timeout)
         self._link: Link | None = None
         self._user_tasks: TaskGroup | None = None
@@ -157,10 +159,10 @@ class Connection:
         self.check()
         if not queue.has_room:
             await self.wait_for_room(queue)
-        batch, index = queue.add(row)
+        part = queue.add_rows((row,), queue.kind.size_bytes(row))
         self.flush()
-        await batch.done.wait()
-        outcome = batch.outcome(index)
+        await settled(part)
+        (outcome,) = part.outcomes()
         if isinstance(outcome, EventStoreError):
             raise outcome
         return outcome
@@ -187,8 +189,7 @@ class Connection:
         outcomes: list[Q | EventStoreError] = []
         for encoded, queued in sent:
             for each in queued:
-                if not each.batch.done.is_set():
-                    await each.batch.done.wait()
+                await settled(each)
             outcomes += with_refused(encoded, chain.from_iterable(each.outcomes() for each in queued))
         return outcomes
 

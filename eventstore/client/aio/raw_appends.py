@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import anyio
 
 from eventstore.client.aio.store import NetworkStore
-from eventstore.client.session.batches import BatchSlice
+from eventstore.client.session.batch import BatchSlice
 from eventstore.model import Committed
 from eventstore.protocol.requests import Read
 from eventstore.records.raw_commit import RawCommit

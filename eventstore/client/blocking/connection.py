@@ -23,7 +23,8 @@ from eventstore.client.blocking.link import EndOfStream, Link, Silence, raised_b
 from eventstore.client.blocking.turn import Turn, apart_in_handlers, exclusive
 from eventstore.client.connection_errors import HelloTimeout, connection_lost
 from eventstore.client.options import Options
-from eventstore.client.session.batches import ROWS_PER_TURN, BatchQueue, BatchSlice, Q, R, slices, valid_rows, with_refused
+from eventstore.client.session.batch import BatchSlice, Q, R
+from eventstore.client.session.batches import ROWS_PER_TURN, BatchQueue, slices, valid_rows, with_refused
 from eventstore.client.session.calls import Call, Flag, PendingRequest
 from eventstore.client.session.session import Session
 from eventstore.errors import Closed, EventStoreError, copy_error
@@ -40,8 +41,7 @@ class Connection:
 
     def __init__(self, address: Address, options: Options) -> None:
         expect_large_buffers()
-        self.address = address
-        self.options = options
+        self.address, self.options = address, options
         self._session: Session[Flag] = Session(options.name, Flag)
         self._backoff = Backoff(options.reconnect_timeout)
         self.turn = Turn(self._reset)

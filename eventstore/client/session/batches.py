@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Final, Generic
 
+from eventstore.client.session.batch import Batch, BatchSlice, Q, R, RowKind
 from eventstore.client.session.calls import S
-from eventstore.errors import EventStoreError, ProtocolError, copy_error
-from eventstore.flat import Scalar
-from eventstore.protocol.answers import OUTCOME_VALUES, Answer, Failure, Outcomes
+from eventstore.errors import EventStoreError
 from eventstore.protocol.limits import COMMITS_PER_FRAME_MAX
 
 # Large enough that a frame's own cost vanishes, small enough that the server can work on one while the next is built.
@@ -26,106 +25,14 @@ WINDOW: Final = 4
 EAGER_WINDOW: Final = 2
 # A batch of this many rows leaves although others are in flight: the server works on it meanwhile.
 FULL_ROWS: Final = 48
+# Batches that are answered in parts do not count as in flight, up to half of the requests that a server allows by default.
+LATE_MAX: Final = 512
 QUEUE_BYTES_MAX: Final = 32 * 1024 * 1024
 QUEUE_ROWS_MAX: Final = 32 * BATCH_ROWS
 # A call encodes this many rows and sends them before it encodes the next: the server works on them meanwhile.
 ROWS_PER_TURN: Final = 64
 
 assert BATCH_ROWS <= COMMITS_PER_FRAME_MAX
-
-R = TypeVar("R")
-Q = TypeVar("Q")  # a row, and its outcome
-R_contra = TypeVar("R_contra", contravariant=True)
-Q_co = TypeVar("Q_co", covariant=True)
-
-
-class RowKind(Protocol[R_contra, Q_co]):
-    """What travels in batches: commits, commands, or messages. A row is one of them, as its values on the wire."""
-
-    name: str
-
-    @property
-    def refused(self) -> int | None:
-        """The first value of an outcome that is an error; the error's code follows. None if outcomes have another form."""
-
-    def size_bytes(self, row: R_contra) -> int:
-        """Returns the bytes a row takes of a frame, at most."""
-
-    def encode(self, request_id: int, rows: Sequence[R_contra]) -> bytes:
-        """Returns the frame."""
-
-    def outcomes(self, rows: Sequence[R_contra], values: Sequence[Scalar]) -> Sequence[Q_co | EventStoreError]:
-        """Returns the outcome of each row, from `OUTCOME_VALUES` values each."""
-
-
-class Batch(Generic[S, R, Q]):
-    """Rows that travel in one frame. `done` is set when `outcome` is available."""
-
-    lasting = False
-
-    def __init__(self, kind: RowKind[R, Q], done: S, settled: Callable[[Batch[S, R, Q]], None], *, resend: bool = True) -> None:
-        self.request_id = 0
-        self.wanted = True
-        self.resend = resend
-        self.kind = kind
-        self.rows: list[R] = []
-        self.size_bytes = 0
-        self.done = done
-        self._settled = settled
-        self._outcomes: Sequence[Scalar] = ()
-        self._error: EventStoreError | None = None
-
-    def add(self, rows: Sequence[R], size_bytes: int) -> int:
-        """Adds rows. Returns the index of the first one in this batch."""
-        first = len(self.rows)
-        self.rows += rows
-        self.size_bytes += size_bytes
-        return first
-
-    def encode(self) -> bytes:
-        return self.kind.encode(self.request_id, self.rows)
-
-    def receive(self, answer: Answer, size_bytes: int) -> bool:
-        if isinstance(answer, Failure):
-            self._error = answer.error
-        elif not isinstance(answer, Outcomes) or len(answer.values) != OUTCOME_VALUES * len(self.rows):
-            answered = type(answer).__name__
-            self._error = ProtocolError(f"{len(self.rows)} {self.kind.name} in a frame were answered by {answered}")
-        else:
-            self._outcomes = answer.values
-        self._finish()
-        return True
-
-    def fail(self, error: EventStoreError) -> None:
-        self._error = error
-        self._finish()
-
-    def _finish(self) -> None:
-        self._settled(self)
-        self.done.set()
-
-    def outcome(self, index: int) -> Q | EventStoreError:
-        """Returns the outcome of one row, once `done` is set."""
-        return self.outcomes(index, 1)[0]
-
-    def outcomes(self, first: int, count: int) -> Sequence[Q | EventStoreError]:
-        """Returns the outcomes of `count` rows, once `done` is set."""
-        if self._error is not None:
-            return [copy_error(self._error) for _ in range(count)]
-        values = self._outcomes[OUTCOME_VALUES * first : OUTCOME_VALUES * (first + count)]
-        return self.kind.outcomes(self.rows[first : first + count], values)
-
-
-class BatchSlice(NamedTuple, Generic[S, R, Q]):
-    """Consecutive rows of a batch."""
-
-    batch: Batch[S, R, Q]
-    first: int
-    rows: int
-
-    def outcomes(self) -> Sequence[Q | EventStoreError]:
-        """As `Batch.outcomes`."""
-        return self.batch.outcomes(self.first, self.rows)
 
 
 class BatchQueue(Generic[S, R, Q]):
@@ -138,6 +45,7 @@ class BatchQueue(Generic[S, R, Q]):
         self._open: Batch[S, R, Q] | None = None
         self._full: deque[Batch[S, R, Q]] = deque()
         self._in_flight = 0
+        self._late: set[Batch[S, R, Q]] = set()
         self._waiting_bytes = 0
         self._waiting_rows = 0
 
@@ -157,7 +65,7 @@ class BatchQueue(Generic[S, R, Q]):
         if batch is None or batch.size_bytes + size_bytes > BATCH_BYTES or len(batch.rows) + count > BATCH_ROWS:
             if batch is not None:
                 self._full.append(batch)
-            batch = self._open = Batch(self.kind, self._make_signal(), self._settled, resend=self._resend)
+            batch = self._open = Batch(self.kind, self._make_signal(), self._settled, self._became_late, resend=self._resend)
         self._waiting_bytes += size_bytes
         self._waiting_rows += count
         return BatchSlice(batch, batch.add(rows, size_bytes), count)
@@ -195,6 +103,7 @@ class BatchQueue(Generic[S, R, Q]):
     def reset(self) -> None:
         """Forgets the batches in flight, after all batches have failed."""
         self._in_flight = 0
+        self._late.clear()
 
     @property
     def waiting(self) -> bool:
@@ -203,10 +112,19 @@ class BatchQueue(Generic[S, R, Q]):
 
     @property
     def idle(self) -> bool:
-        return self._open is None and not self._full and not self._in_flight
+        return self._open is None and not self._full and not self._in_flight and not self._late
 
     def _settled(self, batch: Batch[S, R, Q]) -> None:
-        self._in_flight -= 1
+        if batch in self._late:
+            self._late.remove(batch)
+        else:
+            self._in_flight -= 1
+
+    def _became_late(self, batch: Batch[S, R, Q]) -> None:
+        """The batch is answered in parts: others need not wait for it."""
+        if len(self._late) < LATE_MAX:
+            self._late.add(batch)
+            self._in_flight -= 1
 
 
 def slices(kind: RowKind[R, Q], rows: Sequence[R]) -> Iterator[tuple[Sequence[R], int]]:

@@ -20,7 +20,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic
 
-from eventstore.client.session.batches import Batch, BatchQueue
+from eventstore.client.session.batch import Batch
+from eventstore.client.session.batches import BatchQueue
 from eventstore.client.session.calls import Call, PendingRequest, S
 from eventstore.client.session.command_rows import COMMANDS
 from eventstore.client.session.commit_rows import COMMITS
@@ -42,18 +43,18 @@ class Session(Generic[S]):
     `welcome`: the server's answer to the hello of this connection, or None; `leaving`: the server is about to close it;
     `answered` counts answers, except to pings; `fatal` is set when no further connection can help. `appends` and `sends` hold
     the commits and commands that have not left; `messages` returns such a queue for each topic. `has_unwanted` is set, on any
-    thread, when a subscription is dropped; the next data to send then ends it.
+    thread, when a subscription is dropped; the next data to send then ends it. `in_parts`: commands may be answered in parts.
     """
 
-    def __init__(self, client: str, make_signal: Callable[[], S], requests_max: int = REQUESTS_MAX) -> None:
-        self._client = client
-        self._requests_max = requests_max
+    def __init__(
+        self, client: str, make_signal: Callable[[], S], requests_max: int = REQUESTS_MAX, *, in_parts: bool = False
+    ) -> None:
+        self._client, self._requests_max, self._in_parts = client, requests_max, in_parts
         self.appends = BatchQueue(COMMITS, make_signal)
         self.sends: BatchQueue[S, WireCommand, Committed | Unchanged] = BatchQueue(COMMANDS, make_signal)
         self._messages: dict[tuple[str, bool], BatchQueue[S, WireMessage, SendResult]] = {}
         self._make_signal = make_signal
-        self._last_id = 0
-        self._hello_id = 0
+        self._last_id = self._hello_id = 0
         self._unsent: deque[PendingRequest] = deque()
         self._sent: dict[int, PendingRequest] = {}
         self._refused: set[int] = set()
@@ -140,7 +141,7 @@ class Session(Generic[S]):
     def connected(self) -> bytes:
         """Starts a new connection. Returns the data to send first."""
         self._hello_id = self._next_id()
-        return encode_request(self._hello_id, Hello(PROTOCOL_VERSION, self._client))
+        return encode_request(self._hello_id, Hello(PROTOCOL_VERSION, self._client, self._in_parts))
 
     def disconnected(self) -> None:
         """Ends the connection: unanswered requests are to be sent again, in the old order, or fail if that is not safe."""
@@ -252,6 +253,9 @@ class Session(Generic[S]):
         elif request.wanted:
             if request.receive(answer, size_bytes):
                 del self._sent[request_id]
+            elif isinstance(request, Batch) and request.parts is not None and request.parts.refused:
+                self.leaving = True
+                self._refused |= set() if request.parts.frame_missing else {request_id}
         elif request.lasting:
             self.unsubscribe(request)
         else:

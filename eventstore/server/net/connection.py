@@ -50,7 +50,7 @@ class Connection:
     - `taken_s`: what it took of the server's time up to `taken_at`, and `due_s` what its requests of this turn will take.
     - `owed`: requests that were taken and not answered yet; only the gate changes it.
     - `reserved_bytes`: of pages that are being made. `counted_bytes`: the part of `unsent_bytes` the outbound budget counted.
-    - `greeted`: HELLO was received; before that, frames must be small.
+    - `greeted`: HELLO was received; before that, frames must be small. `in_parts`: it takes answers in parts.
     - `held`: nothing is read until there is room; TCP then holds back the sender.
     - `writable`: the socket took everything the last time, or has room again.
     - `bound`: requests to cancel when the connection closes, by request id.
@@ -69,6 +69,7 @@ class Connection:
         "heard",
         "held",
         "host",
+        "in_parts",
         "name",
         "owed",
         "pending",
@@ -94,7 +95,7 @@ class Connection:
         self.reader = FrameReader(HELLO_BYTES_MAX)
         self._receive_bytes = _FIRST_RECEIVE_BYTES
         self.name = ""
-        self.greeted = False
+        self.greeted = self.in_parts = False
         self.closed = False
         self.watched = 0
         self.pending: deque[bytes] = deque()

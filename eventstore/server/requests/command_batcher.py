@@ -42,7 +42,7 @@ class CommandBatcher:
         self.routes: dict[type[Request], Route] = {Send: self.send}
 
     def send(self, connection: Connection, request_id: int, request: Request) -> None:
-        """Takes a SEND; it is answered when all its commands are settled.
+        """Takes a SEND; it is answered when all its commands are settled, or in parts if that takes long.
 
         Raises:
             ShuttingDown
@@ -55,6 +55,8 @@ class CommandBatcher:
         commands, entries = request.commands, self._entries
         pending = PendingSend(connection, request_id, len(commands))
         self._gate.owe(connection, len(commands) * _COMMAND_S)
+        if connection.in_parts:
+            self._replies.expect(pending)
         for place, row in enumerate(commands):
             try:
                 sent = SentCommand(row[1], row[2], self._decided(row), connection)

@@ -9,6 +9,7 @@ itself.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from itertools import islice
@@ -27,6 +28,7 @@ from eventstore.errors import (
 from eventstore.flat import Scalar, chain
 from eventstore.model import Committed, Unchanged
 from eventstore.protocol import encode_outcomes, outcome_values
+from eventstore.protocol.answers import encode_some_outcomes
 from eventstore.protocol.codes import OutcomeKind
 from eventstore.protocol.limits import FRAME_BYTES_MAX
 from eventstore.server.mailbox_wiring import ServerEntry, StoreAccess, Stored
@@ -36,6 +38,8 @@ from eventstore.server.requests.append_batcher import error_text_bytes_max
 from eventstore_mailbox import CONFLICT, DUPLICATE, FAILED, REFUSED, UNCHANGED, MailboxError
 
 Values: TypeAlias = "tuple[Scalar, Scalar, Scalar]"
+PATIENCE_S: Final = 0.01
+"""How long a SEND waits to be answered as a whole: longer than a sync, shorter than what a client would notice."""
 _OUTCOME_BYTES: Final = 32  # of an outcome without its error
 _ERROR_FIELDS_KEPT: Final = 3  # with the message and their names they fit into any answer (see `append_batcher`)
 _log = logging.getLogger(__name__)
@@ -43,15 +47,17 @@ _UNCHANGED: Final[Values] = (int(OutcomeKind.UNCHANGED), 0, 0)
 
 
 class PendingSend:
-    """A SEND that is not answered yet."""
+    """A SEND that is not answered yet. `values`: its outcomes. `unsent`: those to send next, by place, once it is answered in
+    parts."""
 
-    __slots__ = ("connection", "error_bytes_max", "missing", "request_id", "text_bytes_max", "values")
+    __slots__ = ("connection", "error_bytes_max", "missing", "request_id", "text_bytes_max", "unsent", "values")
 
     def __init__(self, connection: Connection, request_id: int, commands: int) -> None:
         self.connection = connection
         self.request_id = request_id
         self.missing = commands
-        self.values: list[Values] = [_UNCHANGED] * commands
+        self.values: list[Values | None] = [None] * commands
+        self.unsent: dict[int, Values] | None = None
         self.text_bytes_max = error_text_bytes_max(commands)
         self.error_bytes_max = FRAME_BYTES_MAX // commands - _OUTCOME_BYTES
 
@@ -79,12 +85,57 @@ class SentCommand(ServerEntry):
 
 
 class CommandReplies:
-    """Collects the outcomes of each SEND; the last one sends the answer."""
+    """Collects the outcomes of each SEND; the last one sends the answer.
+
+    If that takes longer than `PATIENCE_S`, a client that takes answers in parts gets those that are there, and from then on
+    each as it is settled: a slow handler delays the commands of its own aggregate, not those that were sent with them.
+    """
 
     def __init__(self, gate: Gate, store: StoreAccess) -> None:
         self._gate = gate
         self._find_command = store.find_command
         self._answering = False
+        self._expected: deque[tuple[float, PendingSend]] = deque()
+        self._expecting = trio.Event()
+        self._ready: dict[PendingSend, None] = {}  # late ones with outcomes to send
+
+    async def run(self) -> None:
+        """Begins to answer in parts what takes too long, until cancelled. Wakes once in `PATIENCE_S` at most."""
+        expected = self._expected
+        while True:
+            await self._expecting.wait()
+            while expected:
+                await trio.sleep_until(expected[0][0])
+                self._send_late(trio.current_time())
+            self._expecting = trio.Event()
+
+    def expect(self, request: PendingSend) -> None:
+        """Notes a request that may be answered in parts."""
+        self._expected.append((trio.current_time() + PATIENCE_S, request))
+        self._expecting.set()
+
+    def _send_late(self, now: float) -> None:
+        expected = self._expected
+        while expected and expected[0][0] <= now:
+            request = expected.popleft()[1]
+            if request.missing:
+                request.unsent = {place: values for place, values in enumerate(request.values) if values is not None}
+                request.values = []
+                self._ready[request] = None  # even without an outcome: the client need not wait for it to send more
+        self._send_parts()
+        self._gate.flush()
+
+    def _send_parts(self) -> None:
+        """Sends the outcomes of late requests that are there."""
+        ready, self._ready = self._ready, {}
+        for request in ready:
+            unsent, request.unsent = request.unsent or {}, {}
+            try:
+                frame = encode_some_outcomes(request.request_id, chain([(place, *each) for place, each in unsent.items()]))
+                (self._gate.send if request.missing else self._gate.answer)(request.connection, frame)
+            except Exception:  # as in `answer`
+                _log.exception("answering some commands failed; their connection is closed")
+                self._gate.drop(request.connection)
 
     def answer(self, entries: Sequence[ServerEntry]) -> None:
         """Takes settled commands."""
@@ -102,7 +153,12 @@ class CommandReplies:
                     self._gate.drop(entry.request.connection)
         finally:
             self._answering = False
-            self._gate.flush()
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._ready:
+            self._send_parts()
+        self._gate.flush()
 
     def _answer_uncommitted(self, entry: SentCommand) -> None:
         if _may_be_duplicate(entry):
@@ -117,7 +173,7 @@ class CommandReplies:
         else:
             self.put(request, entry.place, request.encode(_refusal(entry) if found is None else _first_outcome(entry, found)))
         if not self._answering:
-            self._gate.flush()
+            self._flush()
 
     def refuse(self, entries: Sequence[ServerEntry], error: EventStoreError) -> None:
         """Answers commands that the mailboxes did not take."""
@@ -127,10 +183,15 @@ class CommandReplies:
 
     def put(self, request: PendingSend, place: int, values: Values) -> None:
         """Stores the outcome of one command; the last one of a request sends the answer."""
-        request.values[place] = values
         request.missing -= 1
-        if not request.missing and not request.connection.closed:
-            self._gate.answer(request.connection, encode_outcomes(request.request_id, chain(request.values)))
+        if request.unsent is None:
+            request.values[place] = values
+            if not request.missing and not request.connection.closed:
+                outcomes = cast("list[Values]", request.values)
+                self._gate.answer(request.connection, encode_outcomes(request.request_id, chain(outcomes)))
+        elif not request.connection.closed:
+            request.unsent[place] = values
+            self._ready[request] = None
 
 
 async def outcome_of(entry: ServerEntry, store: StoreAccess) -> Committed | Unchanged | EventStoreError:

@@ -80,6 +80,7 @@ class Dispatch:
         assert isinstance(request, Hello)
         version = agreed_version(request)
         connection.greeted, connection.name = True, ascii(request.client)[1:-1]  # escaped: it is logged, and must stay one line
+        connection.in_parts = request.in_parts
         welcome = Welcome(version, _SERVER_NAME, self._store.bytes, requests_max=self._requests_max, node=self._node)
         self.gate.send(connection, encode_ok(request_id, *welcome.values()))
 

@@ -9,7 +9,8 @@ import pytest
 
 import eventstore as es
 from eventstore.client.blocking.broker import BlockingBroker
-from eventstore.client.session.batches import BATCH_BYTES, Batch, BatchQueue
+from eventstore.client.session.batch import Batch
+from eventstore.client.session.batches import BATCH_BYTES, BatchQueue
 from eventstore.client.session.calls import Call, Flag
 from eventstore.client.session.message_rows import MessageRows, NewMessage, SendResult, encode_message, encoded_messages
 from eventstore.client.session.session import Session

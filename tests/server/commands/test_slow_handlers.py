@@ -1,0 +1,128 @@
+"""A handler that waits delays the commands of its own aggregate: not those that were sent with them, or after them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable
+
+import trio
+
+import eventstore as es
+from eventstore.protocol.answers import Ok, SomeOutcomes
+from eventstore.protocol.requests import Hello, Ping, Send
+from tests.server.commands.domain_hosts import DomainHost
+from tests.server.commands.tallies import Add, AddBelow, Wait
+from tests.server.commands.test_commands import amounts
+from tests.server.commands.test_mixed import release, row, waiting
+from tests.server.conftest import Begin
+from tests.server.raw import RawClient, outcomes_of
+from tests.waiting import DEADLINE_SECONDS, eventually, wait_until
+
+Step = Callable[[es.NetworkStore], Awaitable[None]]
+
+
+def with_client(running: DomainHost, step: Step) -> None:
+    async def main() -> None:
+        with trio.fail_after(DEADLINE_SECONDS):
+            async with es.connect(running.address) as store:
+                await step(store)
+
+    trio.run(main)
+
+
+async def is_waiting(running: DomainHost, name: str) -> None:
+    async def asked() -> bool:
+        return await trio.to_thread.run_sync(functools.partial(waiting, running, name))
+
+    await eventually(asked, "the handler waits")
+
+
+def test_commands_of_other_aggregates_are_answered_while_handlers_wait(host: Begin) -> None:
+    running = host()
+
+    async def main(store: es.NetworkStore) -> None:
+        outcomes: dict[str, object] = {}
+
+        async def send(name: str) -> None:
+            outcomes[name] = await store.send(Wait(name))
+
+        async with trio.open_nursery() as nursery:
+            for name in ("s-1", "s-2", "s-3", "s-4", "s-5", "s-6"):
+                nursery.start_soon(send, name)
+                await is_waiting(running, name)  # so that each has a frame of its own
+            for number in range(100):
+                assert isinstance(await store.send(Add("fast", number)), es.Committed)
+            many = await store.send_many([Add(f"b-{number}") for number in range(500)])
+            assert all(isinstance(each, es.Committed) for each in many)
+            assert not outcomes
+            for name in ("s-1", "s-2", "s-3", "s-4", "s-5", "s-6"):
+                await trio.to_thread.run_sync(release, running, name)
+        assert all(isinstance(each, es.Committed) for each in outcomes.values())
+
+    with_client(running, main)
+
+
+def test_a_command_sent_with_a_slow_one_is_answered_before_it(host: Begin) -> None:
+    running = host()
+
+    async def main(store: es.NetworkStore) -> None:
+        slow, fast = trio.Event(), trio.Event()
+
+        async def send(command: object, done: trio.Event) -> None:
+            await store.send(command)
+            done.set()
+
+        async def send_both() -> None:
+            outcomes = await store.send_many([Add("f", 1), Wait("s"), AddBelow("f", 9, 5), Add("f", 2)])
+            assert [type(each) for each in outcomes] == [es.Committed, es.Committed, es.Rejected, es.Committed]
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send, Wait("slow"), slow)
+            nursery.start_soon(send, Add("fast"), fast)
+            nursery.start_soon(send_both)
+            await fast.wait()
+            assert not slow.is_set()
+            for name in ("s", "slow"):
+                await is_waiting(running, name)
+                await trio.to_thread.run_sync(release, running, name)
+            await slow.wait()
+
+    with_client(running, main)
+    assert amounts(running.events("f")) == [1, 2]
+
+
+def test_a_client_that_takes_no_parts_gets_one_answer(host: Begin) -> None:
+    running = host()
+    with RawClient(running.port) as client:
+        sent = client.send_request(Send([row(Add("a"), "c-1"), row(Wait("s"), "c-2")]))
+        wait_until(lambda: waiting(running, "s"), "the handler waits")
+        release(running, "s")
+        request_id, answer = client.answer()
+    assert request_id == sent
+    assert [outcome[0] for outcome in outcomes_of(answer)] == [0, 0]
+
+
+def test_parts_name_the_places_of_their_commands_and_the_last_one_ends_the_request(host: Begin) -> None:
+    running = host()
+    with RawClient(running.port, greet=False) as client:
+        client.ask(Hello(1, "raw", in_parts=True))
+        sent = client.send_request(Send([row(Wait("s"), "c-1"), row(Add("a"), "c-2"), row(Wait("t"), "c-3")]))
+        places = parts(client, sent, until=[1])
+        for name, place in (("t", 2), ("s", 0)):
+            wait_until(lambda name=name: waiting(running, name), "the handler waits")
+            release(running, name)
+            places += parts(client, sent, until=[place])
+        assert places == [1, 2, 0]
+        assert client.ask(Ping()) == Ok()
+
+
+def parts(client: RawClient, request_id: int, until: list[int]) -> list[int]:
+    """Returns the places in the next answer that is not empty."""
+    while True:
+        answered, answer = client.answer()
+        assert answered == request_id
+        assert isinstance(answer, SomeOutcomes)
+        if answer.values:
+            assert list(answer.values[0::4]) == until
+            assert list(answer.values[1::4]) == [0] * len(until)
+            return until
