@@ -30,6 +30,8 @@ class Followable(Protocol):
         self, after: int = 0, types: Iterable[str] | None = None, aggregate_prefix: str | None = None
     ) -> Subscription: ...
 
+    def read_all(self, after: int = 0, *, limit: int | None = None) -> AsyncIterator[Event]: ...
+
     async def stats(self) -> Mapping[str, Scalar]: ...
 
 
@@ -42,6 +44,13 @@ async def uuid_and_last_sequence(store: Followable) -> tuple[str, int]:
     """Returns the store's uuid, and the sequence of its last event; 0 if there is none."""
     figures = await store.stats()
     return str(figures["store"]), int(figures["events"] or 0)
+
+
+async def event_at(store: Followable, sequence: int) -> Event | None:
+    """Returns the event of a sequence (1 or more); None if the store ends before it."""
+    async for event in store.read_all(sequence - 1, limit=1):
+        return event
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,9 @@ class Projection(Generic[S], metaclass=EventMethods):
     aggregate_prefix: ClassVar[str | None] = None
     """Restricts it to events of aggregates whose ids start with this prefix."""
 
+    version: ClassVar[int] = 1
+    """Raise it when the same events give other rows or states: a table made by another version is refused, not continued."""
+
     def __init__(self) -> None:
         self._folds: dict[str, tuple[EventType[Any], Callable[..., object], bool]] = {}
         self.check()
@@ -165,6 +168,11 @@ class Projection(Generic[S], metaclass=EventMethods):
             if kind not in COLUMN_TYPES:
                 allowed = ", ".join(each.__name__ for each in COLUMN_TYPES)
                 raise DomainRefused(f"projection {name!r}: column {column} has type {shown(kind)}; allowed are {allowed}")
+        if type(self.version) is not int or not 1 <= self.version < 2**31:
+            raise DomainRefused(
+                f"projection {name!r}: version is {shown(self.version)}, but must be an int from 1 to {2**31 - 1}",
+                projection=name,
+            )
         if isinstance(self.types, str):
             raise DomainRefused(
                 f"projection {name!r}: types is the text {self.types!r}, but must be a tuple of names", projection=name

@@ -12,15 +12,20 @@ from typing import Any, NamedTuple
 
 import anyio.to_thread
 
-from eventstore.domain.event_batches import Batch, Followable, follow, uuid_and_last_sequence
+from eventstore.domain.event_batches import Batch, Followable, event_at, follow, uuid_and_last_sequence
 from eventstore.domain.projections.projection import Projection, fold, keys_of, projection_failure
-from eventstore.domain.projections.targets.base import StoredRow, Target
+from eventstore.domain.projections.targets.base import Checkpoint, StoredRow, Target
 from eventstore.errors import InvalidArgument
+from eventstore.event_identity import check_identity, event_identity
 from eventstore.fields import check_int
 from eventstore.model import Event
 
 EVENTS_MAX = 1_000
 _EVENTS_MAX_MAX = 100_000
+_NEXT_STEP = (
+    "build the table anew: eventstore-spark rebuild --replace, or drop it and its row in eventstore_checkpoints and start the "
+    "projector"
+)
 
 
 class Progress(NamedTuple):
@@ -49,61 +54,79 @@ async def project(
     target must have a checkpoint.
 
     Raises:
-        InvalidArgument: the table was made from another store, or its checkpoint is after the end of this one.
+        InvalidArgument: the table was made from another store; or it is of an earlier version, which kept no identity, and its
+            checkpoint is after the end of this store.
+        Diverged: the store does not have the event that the checkpoint stands at: it was restored from an older copy.
         ProjectionFailed: the projection raised; names it, and aggregate, version and sequence of the event. The target is as
             it was after the previous batch.
-        Fenced: another projector moved the checkpoint.
-        DomainRefused: the target's table has other columns, or it has no checkpoint and `begins` is false.
+        Fenced: another projector moved the checkpoint, or the table was built anew.
+        DomainRefused: the target's table has other columns, is of another version of the projection, or is missing although it
+            has a checkpoint; or it has no checkpoint and `begins` is false.
         ConnectionLost, Closed: the store is gone.
     """
     check_int("events_max", events_max, 1, _EVENTS_MAX_MAX)
-    checkpoint = 0
+    checkpoint = Checkpoint(0)
 
     async def handle(batch: Batch) -> bool:
         nonlocal checkpoint
-        position = max(batch.position, checkpoint)
-        if position > checkpoint:
-            rows = await anyio.to_thread.run_sync(advance, projection, target, batch.events, checkpoint, position)
-            checkpoint = position
-        else:
-            rows = 0
+        rows, before = 0, checkpoint.sequence
+        if batch.position > before:
+            reached = await _reached(store, batch, checkpoint)
+            rows = await anyio.to_thread.run_sync(advance, projection, target, batch.events, before, reached)
+            checkpoint = reached
         if on_progress is not None:
-            on_progress(Progress(len(batch.events), rows, checkpoint, batch.caught_up))
+            on_progress(Progress(len(batch.events), rows, checkpoint.sequence, batch.caught_up))
         return not (until_caught_up and batch.caught_up)
 
     try:
         uuid, last = await uuid_and_last_sequence(store)
         checkpoint = await anyio.to_thread.run_sync(partial(target.open, projection, begins=begins, store=uuid))
-        if checkpoint > last:  # another projector may have followed the store meanwhile
+        if checkpoint.sequence > last:  # another projector may have followed the store meanwhile
             _, last = await uuid_and_last_sequence(store)
-        _check_checkpoint(checkpoint, last)
-        subscription = store.subscribe(checkpoint, projection.wanted_types, projection.aggregate_prefix)
+        await _check_checkpoint(store, projection.name, checkpoint, last)
+        subscription = store.subscribe(checkpoint.sequence, projection.wanted_types, projection.aggregate_prefix)
         await follow(subscription, handle, events_max)
     finally:
         target.close()
-    return checkpoint
+    return checkpoint.sequence
 
 
-def _check_checkpoint(checkpoint: int, last: int) -> None:
-    """Refuses a table that is ahead of the store: it would skip the events that get these sequences next."""
-    if checkpoint > last:
+async def _reached(store: Followable, batch: Batch, before: Checkpoint) -> Checkpoint:
+    """Returns the checkpoint after the batch.
+
+    A filter may have left out the event at its position; then that one is read, once for each time that the projection
+    catches up. If the store has lost it meanwhile, the checkpoint stays at the last event of the batch.
+    """
+    last = batch.events[-1] if batch.events else None
+    if last is None or last.sequence != batch.position:
+        last = await event_at(store, batch.position) or last
+    return before if last is None else Checkpoint(last.sequence, event_identity(last))
+
+
+async def _check_checkpoint(store: Followable, name: str, checkpoint: Checkpoint, last: int) -> None:
+    """Refuses a table with events that the store does not have, or one that would skip events."""
+    sequence, identity = checkpoint
+    if identity is not None:
+        found = await event_at(store, sequence)
+        check_identity(f"table {name!r}", sequence, identity, found, _NEXT_STEP)
+    elif sequence > last:
         raise InvalidArgument(
-            f"the table is at sequence {checkpoint}, but the store ends at {last}: this is another store, or an older copy; "
+            f"the table is at sequence {sequence}, but the store ends at {last}: this is another store, or an older copy; "
             "use the store that the table was made from, or another table",
             field="checkpoint",
             limit=last,
-            value=checkpoint,
+            value=sequence,
         )
 
 
-def advance(projection: Projection[Any], target: Target, events: Sequence[Event], before: int, checkpoint: int) -> int:
+def advance(projection: Projection[Any], target: Target, events: Sequence[Event], before: int, after: Checkpoint) -> int:
     """Applies one batch: reads the states of its keys, folds, writes; returns the number of rows written or deleted."""
     keys = keys_of(projection, events)
     last = dict(zip(keys, events, strict=True))  # the event that errors about a key name
     states = _states(projection, target, last)
     fold(projection, states, events, keys)
     rows, deletions = _rows(projection, states, last)
-    target.write(rows, deletions, before, checkpoint)
+    target.write(rows, deletions, before, after)
     return len(states)
 
 

@@ -11,7 +11,7 @@ ignores, and renames it when complete. An interrupted run is repeated with the s
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
 
 import typer
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from pyspark_eventstore.jobs.target_folder import TargetFolder
+    from pyspark_eventstore.source.identities import Identities
     from pyspark_eventstore.source.snapshot import Snapshot
     from pyspark_eventstore.source.source_options import Offsets
 
@@ -38,13 +39,16 @@ _DONE: Final = ".done"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run: the sequences of each store after `after`, up to and including `upto`."""
+    """One run: the sequences of each store after `after`, up to and including `upto`. `identities`: of the events at `upto`;
+    runs of earlier versions have none.
+    """
 
     number: int
     after: Offsets
     upto: Offsets
     by: By
     buckets: int
+    identities: Identities = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -98,6 +102,7 @@ def export_once(spark: SparkSession, paths: list[str], folder: str, by: By = "da
 
     Raises:
         FolderRefused: the folder holds something else, or an export with another partitioning.
+        Diverged: a store was restored from an older copy since the last run.
     """
     from pyspark_eventstore.jobs.target_folder import TargetFolder
     from pyspark_eventstore.source.snapshot import take_snapshots
@@ -106,6 +111,8 @@ def export_once(spark: SparkSession, paths: list[str], folder: str, by: By = "da
     run = _interrupted(target)
     if run is None or not target.exists(run.folder):
         snapshots = take_snapshots(paths)
+        if run is not None:
+            _check(target, run, snapshots)
         run = run or _next(target, snapshots, by, buckets)
         if run is None:
             return None
@@ -132,7 +139,14 @@ def _runs(target: TargetFolder) -> list[Run]:
 
 
 def _run(document: dict[str, Any]) -> Run:
-    return Run(document["run"], document["after"], document["upto"], document["by"], document["buckets"])
+    return Run(
+        document["run"],
+        document["after"],
+        document["upto"],
+        document["by"],
+        document["buckets"],
+        document.get("identities", {}),
+    )
 
 
 def _interrupted(target: TargetFolder) -> Run | None:
@@ -142,6 +156,8 @@ def _interrupted(target: TargetFolder) -> Run | None:
 
 def _next(target: TargetFolder, snapshots: list[Snapshot], by: By, buckets: int) -> Run | None:
     """Returns the run that covers new events, recorded before it begins."""
+    from pyspark_eventstore.source.identities import identities_of
+
     runs = _runs(target)
     last = runs[-1] if runs else Run(0, {}, {}, by, buckets)
     if (last.by, last.buckets) != (by, buckets):
@@ -154,11 +170,22 @@ def _next(target: TargetFolder, snapshots: list[Snapshot], by: By, buckets: int)
             what = f"store {store} ends at sequence {sequence}, and {last.upto[store]} was exported already: an older copy?"
             raise FolderRefused(str(target), what)
     if upto == last.upto:
+        _check(target, last, snapshots)
         return None
-    run = Run(last.number + 1, last.upto, upto, by, buckets)
+    _check(target, last, snapshots)
+    run = Run(last.number + 1, last.upto, upto, by, buckets, {**last.identities, **identities_of(snapshots)})
     document = {"run": run.number, "after": run.after, "upto": run.upto, "by": by, "buckets": buckets}
+    document["identities"] = run.identities
     target.write(f"{BOOK}/{run.name}.json", document)
     return run
+
+
+def _check(target: TargetFolder, run: Run, snapshots: list[Snapshot]) -> None:
+    """Raises Diverged if a store lacks the event at the end of the run: it was restored from an older copy."""
+    from pyspark_eventstore.source.identities import check_identities
+
+    what, next_step = f"the export in {target}", "export to another folder"
+    check_identities(what, run.upto, run.identities, snapshots, next_step)
 
 
 def _divided(spark: SparkSession, snapshots: list[Snapshot], run: Run) -> DataFrame:

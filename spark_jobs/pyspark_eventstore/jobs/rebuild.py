@@ -125,19 +125,23 @@ def _to_folder(
     from pyspark_eventstore.folds.counts import new_counts
     from pyspark_eventstore.jobs.rebuilt_folder import check_folder, write_folder
     from pyspark_eventstore.jobs.target_folder import TargetFolder
+    from pyspark_eventstore.source.identities import identities_of
 
     target = TargetFolder(spark, path)
     before = check_folder(target, projection.name, replace=replace)
     counts = new_counts(spark)
     frame = folded(spark, source, projection, place, counts)
-    return Rebuilt(*write_folder(frame, target, projection.name, before, source.upto, counts), source.upto)
+    complete = {"version": projection.version, "upto": source.upto, "identities": identities_of(source.snapshots)}
+    return Rebuilt(*write_folder(frame, target, projection.name, before, complete, counts), source.upto)
 
 
 def _to_table(
     spark: SparkSession, projection: Projection[Any], source: Source, place: Place, conninfo: str, *, replace: bool
 ) -> Rebuilt:
+    from eventstore.domain.projections.targets.base import Checkpoint
     from pyspark_eventstore.folds.counts import new_counts, total
     from pyspark_eventstore.jobs.rebuilt_table import RebuiltTable
+    from pyspark_eventstore.source.identities import identities_of
 
     _check_one_shard(len(source.upto))
     [(store, sequence)] = source.upto.items()
@@ -147,7 +151,8 @@ def _to_table(
     frame = _for_copy(folded(spark, source, projection, place, counts), projection).persist()
     try:
         frame.count()  # all workers fold now; one connection then fetches the rows partition by partition
-        table.write((tuple(row) for row in frame.toLocalIterator(prefetchPartitions=True)), store, sequence)
+        rows = (tuple(row) for row in frame.toLocalIterator(prefetchPartitions=True))
+        table.write(rows, store, Checkpoint(sequence, identities_of(source.snapshots).get(store)))
     finally:
         frame.unpersist()
     return Rebuilt(*total(counts), source.upto)

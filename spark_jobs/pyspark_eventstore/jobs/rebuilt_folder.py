@@ -1,6 +1,7 @@
 """A read model as Parquet: generations, and a document that points to the current one.
 
-    out/current.json             the current generation, its projection, the sequences up to which it is complete
+    out/current.json             the current generation, its projection, the sequences up to which it is complete, with the
+                                 identities of the events there
     out/generation-000001/       its rows
 
 The document is replaced once a generation is complete; then the previous generation is removed.
@@ -15,9 +16,9 @@ from pyspark_eventstore.folds.counts import Count, Counts, total
 from pyspark_eventstore.jobs.target_folder import TargetFolder
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from collections.abc import Mapping
 
-    from pyspark_eventstore.source.source_options import Offsets
+    from pyspark.sql import DataFrame
 
 CURRENT: Final = "current.json"
 
@@ -42,8 +43,13 @@ def check_folder(target: TargetFolder, name: str, *, replace: bool) -> int:
     return int(current["generation"])
 
 
-def write_folder(frame: DataFrame, target: TargetFolder, name: str, before: int, upto: Offsets, counts: Counts) -> Count:
-    """Writes the next generation, makes it current, and removes the previous one; returns the `counts` of `frame`."""
+def write_folder(
+    frame: DataFrame, target: TargetFolder, name: str, before: int, complete: Mapping[str, Any], counts: Counts
+) -> Count:
+    """Writes the next generation, makes it current, and removes the previous one; returns the `counts` of `frame`.
+
+    `complete`: version of the projection, sequences up to which the rows are complete, identities of the events there.
+    """
     number = before + 1
     staging, final = f"_generation-{number:06d}", f"generation-{number:06d}"
     target.remove(staging)
@@ -51,7 +57,7 @@ def write_folder(frame: DataFrame, target: TargetFolder, name: str, before: int,
     target.remove(final)  # complete, but never made current
     target.rename(staging, final)
     done = total(counts)
-    document: dict[str, Any] = {"projection": name, "generation": number, "folder": final, "rows": done.rows, "upto": upto}
+    document: dict[str, Any] = {"projection": name, "generation": number, "folder": final, "rows": done.rows, **complete}
     target.write(CURRENT, document)
     if before:
         target.remove(f"generation-{before:06d}")

@@ -1,98 +1,135 @@
-"""A read model as a table of PostgreSQL: written beside the existing table, then swapped in within one transaction.
+"""A read model as a table of PostgreSQL: written to a temporary table, then swapped in within one transaction.
 
-Table and checkpoint are those of a live projector, so that one can take over. A projector still running on the table is
-fenced, because the checkpoint has moved.
+The table itself stays, with its grants, indexes, triggers and the views on it: only rows that differ are replaced, and rows of
+keys that are gone are deleted. Table and checkpoint are those of a live projector, so that one can take over. A projector that
+still runs on the table is fenced, because a rebuilt table has a new generation, even at the same sequence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
 
-from eventstore.domain.projections.projection import CHECKPOINTS
+from eventstore.domain.projections.projection import CHECKPOINTS, KEY_COLUMN
+from eventstore.domain.projections.targets.base import Checkpoint, new_generation
 from eventstore.errors import FolderRefused, ProjectionFailed
 
+try:
+    import psycopg
+    from psycopg import sql
+except ImportError:  # PostgresTarget says so
+    pass
+
 if TYPE_CHECKING:
+    from psycopg import Connection
+
     from eventstore.domain.projections.projection import Projection
+
+_STAGING: Final = "rows being rebuilt"  # temporary: of this connection alone; no projection can have a name with spaces
 
 
 class RebuiltTable:
-    """The table of a projection in the database at `conninfo`."""
+    """The table of a projection in the database at `conninfo`.
+
+    Raises:
+        DomainRefused: psycopg is not installed.
+    """
 
     def __init__(self, projection: Projection[Any], conninfo: str) -> None:
-        from eventstore.domain.projections.targets.postgres import PostgresTarget
+        from eventstore.domain.projections.targets.postgres import PostgresTarget, table_columns
 
+        PostgresTarget(conninfo)  # refuses without psycopg
         self._projection = projection
         self._conninfo = conninfo
-        self._target = PostgresTarget(conninfo)
-        self._existed = False
+        self._columns = table_columns(projection)
 
     def check(self, *, replace: bool) -> None:
-        """
+        """Tries everything but the rows, and takes it back: what cannot be done is refused before the work.
+
         Raises:
             FolderRefused: the table exists and may not be replaced.
-            ProjectionFailed: the database cannot be reached.
+            DomainRefused: the table has other columns than the projection.
+            ProjectionFailed: the database cannot be reached, or does not let this user create or change the table.
         """
         name = self._projection.name
         with self._connected() as connection:
             found = connection.execute("SELECT to_regclass(%s) IS NOT NULL", (f'"{name}"',)).fetchone()
-        self._existed = bool(found and found[0])
-        if self._existed and not replace:
-            raise FolderRefused(f"table {name}", "exists; use --replace to replace it")
+            if found == (True,) and not replace:
+                raise FolderRefused(f"table {name}", "exists; use --replace to replace it")
+            self._stage(connection)
+            with connection.transaction(force_rollback=True):
+                self._open_table(connection)
+                self._move(connection, "", Checkpoint(0))
+                for statement in self._swap():
+                    connection.execute(sql.SQL("EXPLAIN {}").format(statement))  # checks privileges, changes nothing
 
-    def write(self, rows: Iterable[tuple[object, ...]], store: str, sequence: int) -> int:
+    def write(self, rows: Iterable[tuple[object, ...]], store: str, upto: Checkpoint) -> int:
         """Writes all rows and the checkpoint with its store, or nothing; returns the number of rows."""
-        import psycopg
-        from psycopg import sql
-
-        name = self._projection.name
-        table, staging, checkpoints = (
-            sql.Identifier(name),
-            sql.Identifier(f"{name[:50]}_rebuilding"),
-            sql.Identifier(CHECKPOINTS),
-        )
-        self._target.open(self._projection)  # creates table and checkpoint if missing, with the right columns
-        self._target.close()
-        count = 0
-        try:
-            with self._connected() as connection, connection.transaction():
-                connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(staging))
-                connection.execute(sql.SQL("CREATE TABLE {} (LIKE {} INCLUDING DEFAULTS)").format(staging, table))
-                with connection.cursor().copy(sql.SQL("COPY {} FROM STDIN").format(staging)) as copy:
-                    for row in rows:
-                        copy.write_row(row)
-                        count += 1
-                connection.execute(sql.SQL("DROP TABLE {}").format(table))
-                connection.execute(sql.SQL("ALTER TABLE {} RENAME TO {}").format(staging, table))
-                connection.execute(sql.SQL("ALTER TABLE {} ADD PRIMARY KEY (key)").format(table))
-                move = sql.SQL("UPDATE {} SET sequence = %s, store = %s WHERE projection = %s").format(checkpoints)
-                connection.execute(move, (sequence, store, name))
-        except BaseException as error:
-            if not self._existed:
-                self._take_back()
-            if isinstance(error, psycopg.Error):
-                raise self._failed(error) from error
-            raise
+        count, staging = 0, sql.Identifier(_STAGING)
+        with self._connected() as connection:
+            self._stage(connection)
+            with connection.cursor().copy(sql.SQL("COPY {} FROM STDIN").format(staging)) as copy:
+                for row in rows:
+                    copy.write_row(row)
+                    count += 1
+            connection.execute(sql.SQL("ALTER TABLE {} ADD PRIMARY KEY ({})").format(staging, sql.Identifier(KEY_COLUMN)))
+            connection.execute(sql.SQL("ANALYZE {}").format(staging))
+            with connection.transaction():
+                self._open_table(connection)
+                self._move(connection, store, upto)  # first, as a projector does: one that is running waits, and is fenced
+                for statement in self._swap():
+                    connection.execute(statement)
         return count
 
-    def _take_back(self) -> None:
-        """Removes the empty table created for this rebuild, so that a failed one leaves nothing."""
-        from psycopg import sql
+    def _stage(self, connection: Connection[tuple[Any, ...]]) -> None:
+        columns = [sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(kind)) for name, kind in self._columns.items()]
+        create = sql.SQL("CREATE TEMPORARY TABLE {} ({})")
+        connection.execute(create.format(sql.Identifier(_STAGING), sql.SQL(", ").join(columns)))
 
-        name = self._projection.name
-        with self._connected() as connection, connection.transaction():
-            connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier(name)))
-            remove = sql.SQL("DELETE FROM {} WHERE projection = %s AND sequence = 0").format(sql.Identifier(CHECKPOINTS))
-            connection.execute(remove, (name,))
+    def _open_table(self, connection: Connection[tuple[Any, ...]]) -> None:
+        from eventstore.domain.projections.targets.postgres import create_tables
 
-    def _connected(self) -> Any:
-        import psycopg
+        create_tables(connection, self._projection.name, self._columns)
 
+    def _move(self, connection: Connection[tuple[Any, ...]], store: str, upto: Checkpoint) -> None:
+        move = sql.SQL(
+            "UPDATE {} SET sequence = %s, identity = %s, store = %s, version = %s, generation = %s WHERE projection = %s"
+        ).format(sql.Identifier(CHECKPOINTS))
+        connection.execute(move, (*upto, store, self._projection.version, new_generation(), self._projection.name))
+
+    def _swap(self) -> list[sql.Composed]:
+        """Returns the statements that give the table the staged rows, and leave alone what is the same."""
+        table, staging, key = map(sql.Identifier, (self._projection.name, _STAGING, KEY_COLUMN))
+        names = list(self._columns)
+        values = sql.SQL(", ").join(map(sql.Identifier, names))
+        there, new = (sql.SQL(", ").join(self._compared(owner, name) for name in names) for owner in (None, "excluded"))
+        updates = sql.SQL(", ").join(sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in names[1:])
+        delete = sql.SQL("DELETE FROM {0} WHERE NOT EXISTS (SELECT FROM {1} WHERE {1}.{2} = {0}.{2})")
+        upsert = sql.SQL(
+            "INSERT INTO {table} ({values}) SELECT {values} FROM {staging} ON CONFLICT ({key}) DO UPDATE SET {updates} "
+            "WHERE ROW({there}) IS DISTINCT FROM ROW({new})"
+        )
+        return [
+            delete.format(table, staging, key),
+            upsert.format(
+                table=table, values=values, staging=staging, key=key, updates=updates, there=there, new=new
+            ),
+        ]  # fmt: skip
+
+    def _compared(self, owner: str | None, name: str) -> sql.Composed:
+        """Returns a column of the table (None) or of the new row in a form that shows each difference."""
+        column = sql.SQL("{}.{}").format(sql.Identifier(owner or self._projection.name), sql.Identifier(name))
+        as_text = self._columns[name] in ("json", "numeric")  # json has no equality, and 1.5 equals 1.50
+        return sql.SQL("{}::text").format(column) if as_text else column
+
+    @contextmanager
+    def _connected(self) -> Iterator[Connection[tuple[Any, ...]]]:
         try:
-            return psycopg.connect(self._conninfo, autocommit=True, connect_timeout=10)
+            with psycopg.connect(self._conninfo, autocommit=True, connect_timeout=10) as connection:
+                yield connection
         except psycopg.Error as error:
-            raise self._failed(error) from error
-
-    def _failed(self, error: Exception) -> ProjectionFailed:
-        name, text = self._projection.name, " ".join(str(error).split())[:300]
-        return ProjectionFailed(f"projection {name!r} cannot use PostgreSQL: {text}", projection=name, target="postgresql")
+            name, text = self._projection.name, " ".join(str(error).split())[:300]
+            raise ProjectionFailed(
+                f"projection {name!r} cannot use PostgreSQL: {text}", projection=name, target="postgresql"
+            ) from error

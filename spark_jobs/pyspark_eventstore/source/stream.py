@@ -1,14 +1,16 @@
 """Follows stores in micro-batches whose offsets are sequences, one for each data folder.
 
-An offset is `{uuid of the store: sequence}`: everything up to that sequence has been read. The uuid survives a move of the
-folder; a store that is not in an offset yet begins at 0. Micro-batches are exact by sequence, so a batch that Spark requests
-again after a crash holds the same events.
+An offset is `{uuid of the store: [sequence, identity]}`: everything up to that sequence has been read, and the event there
+has this identity; 0, and offsets of earlier versions, are a bare sequence. The uuid survives a move of the folder; a store
+that is not in an offset yet begins at 0. Micro-batches are exact by sequence, so a batch that Spark requests again after a
+crash holds the same events, and a store that does not have the event of an offset is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import TypeAlias
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -19,11 +21,15 @@ from eventstore.chunks.recovery import read_records
 from eventstore.errors import FolderRefused
 from eventstore.records.commit import HEADER_BYTES
 from pyspark_eventstore.source.data_folders import DataFolder, find_data_folders
+from pyspark_eventstore.source.identities import check_identities, identities_of
 from pyspark_eventstore.source.partition_reader import read_slices
 from pyspark_eventstore.source.predicates import Wanted
 from pyspark_eventstore.source.slices import EventPartition, partitions, plan
 from pyspark_eventstore.source.snapshot import EventFile, Marks, Progress, Snapshot, take_snapshot
 from pyspark_eventstore.source.source_options import Offsets, Options
+
+Place: TypeAlias = int | list[int | str]
+"""What an offset says of a store: a sequence, or [sequence, identity]."""
 
 
 class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -36,11 +42,13 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._snapshots: dict[str, Snapshot] = {}
         self._marks: dict[tuple[str, int], Marks] = {}
         self._target: Offsets | None = None
+        self._planned: Mapping[str, Place] | None = None
 
-    def initialOffset(self) -> dict[str, int]:
+    def initialOffset(self) -> dict[str, Place]:
         self._look()
         latest = self._options.from_latest
-        return {store: snapshot.last_sequence if latest else 0 for store, snapshot in sorted(self._snapshots.items())}
+        ends = {store: snapshot.last_sequence if latest else 0 for store, snapshot in sorted(self._snapshots.items())}
+        return self._places(ends, {})
 
     def getDefaultReadLimit(self) -> ReadLimit:
         events = self._options.events_per_trigger
@@ -50,33 +58,40 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._look()
         self._target = {store: snapshot.last_sequence for store, snapshot in self._snapshots.items()}
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        """Returns the end of the next micro-batch; the limit is divided evenly among the data folders."""
+    def latestOffset(self, start: Mapping[str, Place], limit: ReadLimit) -> dict[str, Place]:
+        """Returns the end of the next micro-batch; the limit is divided evenly among the data folders.
+
+        Raises:
+            Diverged: a store does not have the event at `start`.
+        """
         if self._target is None:
             self._look()
-        available = self._available(start)
-        if not isinstance(limit, ReadMaxRows):
-            return available
-        left, end = limit.max_rows, dict(available)
-        behind = sorted(available, key=lambda store: (available[store] - start.get(store, 0), store))
-        for place, store in enumerate(behind):
-            read = start.get(store, 0)
-            taken = min(available[store] - read, left // (len(behind) - place))
-            end[store] = read + taken
-            left -= taken
-        return end
+        read = _sequences(start)
+        end = self._available(read)
+        if isinstance(limit, ReadMaxRows):
+            end = _limited(read, end, limit.max_rows)
+        if start != self._planned or end != read:
+            self._check(start)
+        self._planned = self._places(end, start)
+        return dict(self._planned)
 
     def reportLatestOffset(self) -> dict[str, int] | None:
         return {store: snapshot.last_sequence for store, snapshot in sorted(self._snapshots.items())} or None
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+    def partitions(self, start: Mapping[str, Place], end: Mapping[str, Place]) -> list[InputPartition]:
         """Returns the partitions of the micro-batch from `start` to `end`.
 
         Raises:
             FolderRefused: a data folder of the batch no longer exists.
+            Diverged: a store does not have the event at `start` or `end`.
         """
+        planned = end == self._planned
+        known, start, end = (start, end), _sequences(start), _sequences(end)
         if any(store not in self._snapshots or self._snapshots[store].last_sequence < end[store] for store in end):
             self._look()  # a restart: the batch was planned by another process
+        if not planned:
+            for places in known:
+                self._check(places)
         behind = [store for store in end if end[store] > start.get(store, 0)]
         snapshots = [self._marked(self._held(store, end[store]), start.get(store, 0), end[store]) for store in behind]
         by_index = not self._options.permissive
@@ -100,6 +115,31 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for data_folder in find_data_folders(self._options.paths):
             progress = self._progress.setdefault(data_folder.store, Progress())
             self._snapshots[data_folder.store] = take_snapshot(data_folder, progress, permissive=self._options.permissive)
+
+    def _places(self, ends: Offsets, start: Mapping[str, Place]) -> dict[str, Place]:
+        """Returns the offset at these sequences. What has not moved stays as it is: Spark compares the text."""
+        read = _sequences(start)
+        moved = {store: end for store, end in ends.items() if store not in start or end != read[store]}
+        identities = {} if self._options.permissive else identities_of(self._cut(moved))
+        return {
+            store: start[store] if store not in moved else [end, identities[store]] if store in identities else end
+            for store, end in ends.items()
+        }
+
+    def _check(self, places: Mapping[str, Place]) -> None:
+        """Refuses a store that was restored from an older copy. Not in permissive mode: the event may be unreadable."""
+        if self._options.permissive:
+            return
+        identities = {store: str(place[1]) for store, place in places.items() if isinstance(place, list)}
+        upto = _sequences(places)
+        next_step = "put the right store back, or begin with a new checkpoint and a new sink"
+        check_identities("the checkpoint", upto, identities, self._cut({each: upto[each] for each in identities}), next_step)
+
+    def _cut(self, ends: Offsets) -> list[Snapshot]:
+        """Returns the snapshots of these stores up to these sequences, with marks where they are needed to find the end."""
+        cut = [replace(self._snapshots[store], last_sequence=min(end, self._snapshots[store].last_sequence))
+               for store, end in ends.items() if store in self._snapshots]  # fmt: skip
+        return [self._marked(each, each.last_sequence - 1, each.last_sequence) for each in cut]
 
     def _available(self, start: dict[str, int]) -> dict[str, int]:
         """Refuses a folder that ends before `start`: an older copy would deliver other events under old sequences."""
@@ -145,3 +185,18 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 opened.close()
             self._marks = {key: marks}  # one is enough: files are read one after the other
         return self._marks[key]
+
+
+def _sequences(places: Mapping[str, Place]) -> Offsets:
+    return {store: int(place[0]) if isinstance(place, list) else place for store, place in places.items()}
+
+
+def _limited(read: Offsets, available: Offsets, left: int) -> Offsets:
+    """Returns the end of a micro-batch of at most `left` events."""
+    end = dict(available)
+    behind = sorted(available, key=lambda store: (available[store] - read.get(store, 0), store))
+    for place, store in enumerate(behind):
+        taken = min(available[store] - read.get(store, 0), left // (len(behind) - place))
+        end[store] = read.get(store, 0) + taken
+        left -= taken
+    return end

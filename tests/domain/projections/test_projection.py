@@ -16,6 +16,7 @@ from bank import Balances, Deposited, Opened
 from eventstore.domain.encoding import upcasting
 from eventstore.domain.projections.projection import event_for_key, keys_of
 from eventstore.domain.projections.projector import advance
+from eventstore.domain.projections.targets.base import Checkpoint
 from eventstore.domain.testing import rows_of, stored
 from eventstore.model import Event
 
@@ -233,7 +234,7 @@ def test_key_sees_the_payload_that_the_folds_see(filed: list[Event], tmp_path: P
     assert rows_of(ByDrawer(), filed) == {"a/new": {"count": 3}, "a/old": {"count": 1}}
     target = d.SQLiteTarget(tmp_path / "read.db")
     target.open(ByDrawer(), begins=True, store=b"1" * 16)
-    advance(ByDrawer(), target, filed, 0, 4)
+    advance(ByDrawer(), target, filed, 0, Checkpoint(4))
     assert target.read(["a/new", "a/old"]) == {"a/new": "3", "a/old": "1"}
     target.close()
 

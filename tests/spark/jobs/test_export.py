@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from eventstore.errors import FolderRefused
+from eventstore.errors import Diverged, FolderRefused
 from eventstore.model import DATA_IS_JSON
 from pyspark_eventstore.jobs import export as exporting
 from pyspark_eventstore.jobs.export import export_once
@@ -127,3 +128,20 @@ def test_a_folder_that_holds_something_else_is_refused(spark: SparkSession, tmp_
     with pytest.raises(FolderRefused, match="is not empty, and holds no export"):
         export_once(spark, [str(store.path)], str(tmp_path / "out"))
     store.close()
+
+
+@pytest.mark.heavy
+def test_a_restored_store_that_has_overtaken_the_last_run_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    store, out = MadeStore(tmp_path / "shard"), tmp_path / "out"
+    store.append_all(commits(5))
+    shutil.copytree(store.path, tmp_path / "older")
+    store.append_all(commits(3, first=100))
+    export_once(spark, [str(store.path)], str(out))
+    store.close()
+    shutil.rmtree(store.path)
+    (tmp_path / "older").rename(store.path)
+    older = MadeStore(store.path)
+    older.append_all(commits(30, first=200))
+    with pytest.raises(Diverged, match=r"the export in .*out of .*shard stands at .* another event there .*to another folder"):
+        export_once(spark, [str(older.path)], str(out))
+    older.close()

@@ -23,6 +23,7 @@ from eventstore.domain.projections.projection import Projection, fold
 from eventstore.domain.projections.projector import project
 from eventstore.domain.projections.targets.postgres import PostgresTarget
 from eventstore.errors import FolderRefused, InvalidArgument
+from eventstore.event_identity import event_identity
 from eventstore.model import ANY, Event, NewEvent
 from pyspark_eventstore.folds.counts import Count, new_counts, total
 from pyspark_eventstore.folds.distribution import Place, folded, source_at
@@ -185,6 +186,9 @@ def test_a_live_projector_takes_over_from_the_table_without_gap_or_overlap(
                 enough.set()
             events = [event async for event in store.read_all()]
             assert {checkpoint} == set(done.upto.values())
+            with psycopg.connect(database) as connection:
+                found = connection.execute("SELECT identity FROM eventstore_checkpoints WHERE projection = 'balances'")
+                assert found.fetchall() == [(event_identity(events[checkpoint - 1]),)]
             assert 300 <= checkpoint < len(events)
             assert table == one_by_one(Balances(), events[:checkpoint])
             assert await project(store, Balances(), PostgresTarget(database), until_caught_up=True) == len(events)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -13,9 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.streaming.query import StreamingQuery
 
-from eventstore.errors import FolderRefused
+from eventstore.errors import Diverged, FolderRefused
 from pyspark_eventstore.source.source_options import parse_options
-from pyspark_eventstore.source.stream import EventStreamReader
+from pyspark_eventstore.source.stream import EventStreamReader, Place
 from pyspark_eventstore.source.table import arrow_schema, table_schema
 from tests.spark.made import MadeStore, commits, three_states
 
@@ -151,7 +151,11 @@ def reader(path: Path, **options: object) -> EventStreamReader:
     return EventStreamReader(parsed, arrow_schema(table_schema(("sequence", "data"), permissive=False)))
 
 
-def sequences(stream: EventStreamReader, start: dict[str, int], end: dict[str, int]) -> list[int]:
+def places(offset: Mapping[str, Place]) -> dict[str, int]:
+    return {store: int(place[0]) if isinstance(place, list) else place for store, place in offset.items()}
+
+
+def sequences(stream: EventStreamReader, start: Mapping[str, Place], end: Mapping[str, Place]) -> list[int]:
     parts = stream.partitions(start, end)
     return sorted(row["sequence"] for part in parts for batch in stream.read(part) for row in batch.to_pylist())
 
@@ -185,21 +189,51 @@ def test_available_now_ends_where_the_store_was_when_it_began(tmp_path: Path) ->
     stream, last = reader(store.path), store.sequence
     stream.prepareForTriggerAvailableNow()
     store.append_all(commits(20, first=1_000))
-    assert stream.latestOffset({}, ReadAllAvailable()) == {store.uuid: last}
+    end = stream.latestOffset({}, ReadAllAvailable())
+    assert places(end) == {store.uuid: last}
+    assert stream.latestOffset(end, ReadMaxRows(5)) == end
     assert stream.latestOffset({store.uuid: last}, ReadMaxRows(5)) == {store.uuid: last}
-    assert reader(store.path).latestOffset({}, ReadAllAvailable()) == {store.uuid: store.sequence}
+    assert places(reader(store.path).latestOffset({}, ReadAllAvailable())) == {store.uuid: store.sequence}
     store.close()
 
 
 def test_a_limit_is_divided_among_the_shards(tmp_path: Path) -> None:
     stores = [three_states(tmp_path / f"shard-{place}", count=200 + 60 * place) for place in range(3)]
     stream = reader(tmp_path / "shard-*")
-    end = stream.latestOffset({}, ReadMaxRows(300))
+    end = places(stream.latestOffset({}, ReadMaxRows(300)))
     assert sum(end.values()) == 300
     assert min(end.values()) >= 90
-    assert sum(stream.latestOffset({}, ReadMaxRows(1)).values()) == 1
+    assert sum(places(stream.latestOffset({}, ReadMaxRows(1))).values()) == 1
     for store in stores:
         store.close()
+
+
+@pytest.mark.parametrize("sorted_since", [False, True])
+def test_a_restored_store_that_has_overtaken_the_checkpoint_is_refused(tmp_path: Path, sorted_since: bool) -> None:
+    store = three_states(tmp_path / "shard", count=200)
+    shutil.copytree(store.path, tmp_path / "older")
+    store.append_all(commits(20, first=1_000))
+    stream = reader(store.path)
+    start = stream.latestOffset({}, ReadMaxRows(store.sequence - 3))
+    end = stream.latestOffset(start, ReadAllAvailable())
+    if sorted_since:
+        store.sort()
+    assert json.loads(json.dumps(end)) == end
+    assert sequences(reader(store.path), start, end) == list(range(store.sequence - 2, store.sequence + 1))
+    assert reader(store.path).latestOffset(end, ReadAllAvailable()) == end
+    store.close()
+    shutil.rmtree(store.path)
+    (tmp_path / "older").rename(store.path)
+    older = MadeStore(store.path)
+    with pytest.raises(Diverged, match=r"the checkpoint of .*shard stands at .* the store has no such event"):
+        reader(store.path).partitions(start, end)
+    older.append_all(commits(60, first=2_000))
+    for _ in range(2):
+        with pytest.raises(Diverged, match=r"another event there .*; put the right store back, or begin with a new checkpoint"):
+            reader(store.path).latestOffset(end, ReadAllAvailable())
+        with pytest.raises(Diverged):
+            reader(store.path).partitions(start, end)
+    older.close()
 
 
 def test_an_older_copy_of_a_store_is_refused(tmp_path: Path) -> None:

@@ -1,14 +1,16 @@
 """`Target`, the interface to the table of a projection, and the checks that all targets share.
 
 A target stores rows, states and checkpoint in one transaction, so each event counts exactly once, even if the projector is
-killed. The transaction first moves the checkpoint from the value that the projector read: if it has another value by now,
-another projector is running, and this one is fenced before it changes anything.
+killed. The transaction first moves the checkpoint from the value that the projector read: if it has another value by now, or
+the table another generation, another projector is running or the table was built anew, and this one is fenced before it
+changes anything.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from eventstore.domain.projections.projection import CHECKPOINTS, Projection
 from eventstore.errors import DomainRefused, Fenced, InvalidArgument
@@ -17,30 +19,49 @@ StoredRow: TypeAlias = tuple[object, ...]
 """Key, columns in order, state as JSON."""
 
 
+_GENERATION_BITS: Final = 62  # both databases have signed 64-bit integers
+
+
+class Checkpoint(NamedTuple):
+    """Where a table stands: complete up to the event of `sequence`, which has this identity (see `event_identity`).
+
+    The identity is None before the first event, and in tables of earlier versions until their next write.
+    """
+
+    sequence: int
+    identity: str | None = None
+
+
+class Recorded(NamedTuple):
+    """What the row of a checkpoint says about its table, beside the checkpoint; None in tables of earlier versions."""
+
+    store: str | None
+    version: int | None
+
+
 class Target(Protocol):
     """The table of one projection. Its methods block; only one thread at a time may call them."""
 
-    def open(self, projection: Projection[Any], *, begins: bool = True, store: str | None = None) -> int:
-        """Connects, creates the tables if they do not exist, and returns the checkpoint: the sequence up to which the table is
-        complete.
+    def open(self, projection: Projection[Any], *, begins: bool = True, store: str | None = None) -> Checkpoint:
+        """Connects, creates the tables if they do not exist, and returns the checkpoint.
 
         `store`: uuid of the store that the events are from; the table records the first.
 
         Raises:
             InvalidArgument: the table was made from another store.
-            DomainRefused: the table has other columns than the projection; or the checkpoint is 0 and `begins` is false: then
-                nothing was created.
+            DomainRefused: the table has other columns than the projection, or is of another version of it, or is missing
+                although it has a checkpoint; or the checkpoint is 0 and `begins` is false: then nothing was created.
         """
 
     def read(self, keys: Sequence[str]) -> dict[str, str]:
         """Returns the states, as JSON, of those keys that have a row."""
 
-    def write(self, rows: Sequence[StoredRow], deletions: Sequence[str], before: int, checkpoint: int) -> None:
-        """Inserts or replaces the rows, deletes those of `deletions`, and moves the checkpoint from `before` to `checkpoint`:
-        all or nothing.
+    def write(self, rows: Sequence[StoredRow], deletions: Sequence[str], before: int, after: Checkpoint) -> None:
+        """Inserts or replaces the rows, deletes those of `deletions`, and moves the checkpoint from sequence `before` to
+        `after`: all or nothing.
 
         Raises:
-            Fenced: the checkpoint is not `before`.
+            Fenced: the checkpoint is not at `before`, or the table has another generation than when it was opened.
         """
 
     def close(self) -> None: ...
@@ -48,7 +69,8 @@ class Target(Protocol):
 
 def fenced(name: str, before: int) -> Fenced:
     return Fenced(
-        f"the checkpoint of projection {name!r} is no longer {before}: another projector is running; stop one of them",
+        f"the checkpoint of projection {name!r} is no longer {before}, or its table was built anew: another projector is "
+        "running; stop one of them",
         name=name,
         checkpoint=before,
     )
@@ -74,6 +96,33 @@ def check_store(name: str, recorded: str | None, store: str | None) -> bool:
             value=store,
         )
     return recorded is None and store is not None
+
+
+def check_version(name: str, checkpoint: int, recorded: int | None, declared: int) -> bool:
+    """Returns whether the table must record the declared version. Raises DomainRefused if rows were made by another one."""
+    if checkpoint and recorded is not None and recorded != declared:
+        raise DomainRefused(
+            f"table {name!r} was made by version {recorded} of the projection, but the code declares version {declared}; give "
+            "the new version another name, rebuild the table (eventstore-spark rebuild --replace), or drop it and its row in "
+            f"{CHECKPOINTS}",
+            projection=name,
+        )
+    return recorded != declared
+
+
+def check_table(name: str, checkpoint: int, *, existed: bool) -> None:
+    """Raises DomainRefused if the table is gone but its checkpoint is not: a new one would lack all events up to there."""
+    if checkpoint and not existed:
+        raise DomainRefused(
+            f"table {name!r} is missing, but its checkpoint is at sequence {checkpoint}; delete its row in {CHECKPOINTS} to "
+            "begin with the first event, or restore the table",
+            projection=name,
+        )
+
+
+def new_generation() -> int:
+    """Returns a number that no other generation of the table has: random, because a counter begins anew with its row."""
+    return secrets.randbits(_GENERATION_BITS) + 1
 
 
 def check_columns(name: str, found: dict[str, str], wanted: dict[str, str]) -> None:

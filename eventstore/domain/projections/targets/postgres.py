@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from eventstore.domain.projections.projection import CHECKPOINTS, KEY_COLUMN, STATE_COLUMN, Projection
-from eventstore.domain.projections.targets.base import StoredRow, check_checkpoint, check_columns, check_store, fenced
+from eventstore.domain.projections.targets.base import (
+    Checkpoint,
+    Recorded,
+    StoredRow,
+    check_checkpoint,
+    check_columns,
+    check_store,
+    check_table,
+    check_version,
+    fenced,
+    new_generation,
+)
 from eventstore.errors import DomainRefused, ProjectionFailed
 
 _missing: ImportError | None = None
@@ -27,6 +38,9 @@ _KINDS: Final = {
     str: "text", int: "bigint", float: "double precision", bool: "boolean", bytes: "bytea",
     datetime: "timestamp with time zone", date: "date", Decimal: "numeric", UUID: "uuid",
 }  # fmt: skip
+_ADDED_COLUMNS: Final = {"identity": "text", "generation": "bigint NOT NULL DEFAULT 0", "version": "integer"}
+"""Columns of the checkpoints that tables of earlier versions lack."""
+
 _CONNECT_SECONDS_MAX: Final = 10
 _CREATE_LOCK: Final = 7_701_001  # advisory lock for creating tables: CREATE TABLE IF NOT EXISTS alone may race
 
@@ -48,25 +62,26 @@ class PostgresTarget:
         self._conninfo = conninfo
         self._connection: Connection[tuple[Any, ...]] | None = None
         self._name = ""
+        self._generation = 0
 
-    def open(self, projection: Projection[Any], *, begins: bool = True, store: str | None = None) -> int:
+    def open(self, projection: Projection[Any], *, begins: bool = True, store: str | None = None) -> Checkpoint:
         """See `Target.open`."""
         self._name = projection.name
-        columns = {
-            KEY_COLUMN: "text",
-            **{name: _KINDS[kind] for name, kind in projection.columns.items()},
-            STATE_COLUMN: "json",
-        }
+        columns = table_columns(projection)
         self._prepare(columns)
         with self._translated_errors():
             self._connection = psycopg.connect(self._conninfo, autocommit=True, connect_timeout=_CONNECT_SECONDS_MAX)
             with self._connection.transaction():
-                self._create_tables(columns)
+                existed = create_tables(self._connection, self._name, columns)
                 checkpoint, recorded = self._checkpoint()
-                check_checkpoint(self._name, checkpoint, begins=begins)  # rolls back the tables just created
-                if check_store(self._name, recorded, store):
+                check_checkpoint(self._name, checkpoint.sequence, begins=begins)  # rolls back the tables just created
+                check_table(self._name, checkpoint.sequence, existed=existed)
+                if check_store(self._name, recorded.store, store):
                     keep = sql.SQL("UPDATE {} SET store = %s WHERE projection = %s").format(sql.Identifier(CHECKPOINTS))
                     self._connection.execute(keep, (store, self._name))
+                if check_version(self._name, checkpoint.sequence, recorded.version, projection.version):
+                    keep = sql.SQL("UPDATE {} SET version = %s WHERE projection = %s").format(sql.Identifier(CHECKPOINTS))
+                    self._connection.execute(keep, (projection.version, self._name))
                 return checkpoint
 
     def read(self, keys: Sequence[str]) -> dict[str, str]:
@@ -74,11 +89,11 @@ class PostgresTarget:
         with self._translated_errors():
             return dict(self._open().execute(self._select, (list(keys),)).fetchall())
 
-    def write(self, rows: Sequence[StoredRow], deletions: Sequence[str], before: int, checkpoint: int) -> None:
+    def write(self, rows: Sequence[StoredRow], deletions: Sequence[str], before: int, after: Checkpoint) -> None:
         """See `Target.write`."""
         connection = self._open()
         with self._translated_errors(), connection.transaction():
-            moved = connection.execute(self._move, (checkpoint, self._name, before))
+            moved = connection.execute(self._move, (*after, self._name, before, self._generation))
             if moved.rowcount != 1:
                 raise fenced(self._name, before)
             if rows:
@@ -101,9 +116,9 @@ class PostgresTarget:
         names = [sql.Identifier(name) for name in columns]
         self._select = sql.SQL("SELECT {}, {}::text FROM {} WHERE {} = ANY(%s::text[])").format(key, state, table, key)
         self._delete = sql.SQL("DELETE FROM {} WHERE {} = ANY(%s::text[])").format(table, key)
-        self._move = sql.SQL("UPDATE {} SET sequence = %s WHERE projection = %s AND sequence = %s").format(
-            sql.Identifier(CHECKPOINTS)
-        )
+        self._move = sql.SQL(
+            "UPDATE {} SET sequence = %s, identity = %s WHERE projection = %s AND sequence = %s AND generation = %s"
+        ).format(sql.Identifier(CHECKPOINTS))
         self._upsert = sql.SQL("INSERT INTO {} ({}) SELECT * FROM unnest({}) ON CONFLICT ({}) DO UPDATE SET {}").format(
             table,
             sql.SQL(", ").join(names),
@@ -112,38 +127,17 @@ class PostgresTarget:
             sql.SQL(", ").join(sql.SQL("{} = excluded.{}").format(name, name) for name in names[1:]),
         )
 
-    def _create_tables(self, columns: dict[str, str]) -> None:
-        connection = self._open()
-        connection.execute("SELECT pg_advisory_xact_lock(%s)", (_CREATE_LOCK,))
-        connection.execute(
-            sql.SQL("CREATE TABLE IF NOT EXISTS {} (projection text PRIMARY KEY, sequence bigint NOT NULL, store text)").format(
+    def _checkpoint(self) -> tuple[Checkpoint, Recorded]:
+        found = self._open().execute(
+            sql.SQL("SELECT sequence, identity, generation, store, version FROM {} WHERE projection = %s").format(
                 sql.Identifier(CHECKPOINTS)
-            )
+            ),
+            (self._name,),
         )
-        defined = [
-            sql.SQL("{} {}{}").format(
-                sql.Identifier(name), sql.SQL(kind), sql.SQL(" PRIMARY KEY" if name == KEY_COLUMN else "")
-            )
-            for name, kind in columns.items()
-        ]
-        connection.execute(
-            sql.SQL("CREATE TABLE IF NOT EXISTS {} ({})").format(sql.Identifier(self._name), sql.SQL(", ").join(defined))
-        )
-        found = connection.execute(
-            "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
-            "WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
-            (f'"{self._name}"',),
-        )
-        check_columns(self._name, dict(found.fetchall()), columns)
-
-    def _checkpoint(self) -> tuple[int, str | None]:
-        """Returns the checkpoint and the store it belongs to."""
-        connection, table = self._open(), sql.Identifier(CHECKPOINTS)
-        connection.execute(sql.SQL("INSERT INTO {} VALUES (%s, 0) ON CONFLICT DO NOTHING").format(table), (self._name,))
-        found = connection.execute(sql.SQL("SELECT sequence, store FROM {} WHERE projection = %s").format(table), (self._name,))
         row = found.fetchone()
         assert row is not None
-        return int(row[0]), row[1]
+        sequence, identity, self._generation, store, version = row
+        return Checkpoint(sequence, identity), Recorded(store, version)
 
     @contextmanager
     def _translated_errors(self) -> Iterator[None]:
@@ -154,3 +148,52 @@ class PostgresTarget:
             raise ProjectionFailed(
                 f"projection {self._name!r} cannot use PostgreSQL: {text}", projection=self._name, target="postgresql"
             ) from error
+
+
+def table_columns(projection: Projection[Any]) -> dict[str, str]:
+    """Returns the columns of the projection's table and their types in PostgreSQL."""
+    declared = {name: _KINDS[kind] for name, kind in projection.columns.items()}
+    return {KEY_COLUMN: "text", **declared, STATE_COLUMN: "json"}
+
+
+def create_tables(connection: Connection[tuple[Any, ...]], name: str, columns: dict[str, str]) -> bool:
+    """Creates what is missing of table and checkpoint, in the caller's transaction; returns whether the table existed.
+
+    Raises:
+        DomainRefused: the table has other columns.
+    """
+    connection.execute("SELECT pg_advisory_xact_lock(%s)", (_CREATE_LOCK,))
+    _create_checkpoints(connection)
+    existed = connection.execute("SELECT to_regclass(%s) IS NOT NULL", (f'"{name}"',)).fetchone() == (True,)
+    primary = sql.SQL(" PRIMARY KEY")
+    defined = [
+        sql.SQL("{} {}{}").format(sql.Identifier(each), sql.SQL(kind), primary if each == KEY_COLUMN else sql.SQL(""))
+        for each, kind in columns.items()
+    ]
+    connection.execute(sql.SQL("CREATE TABLE IF NOT EXISTS {} ({})").format(sql.Identifier(name), sql.SQL(", ").join(defined)))
+    check_columns(name, _columns_of(connection, name), columns)
+    begin = sql.SQL("INSERT INTO {} (projection, sequence, generation) VALUES (%s, 0, %s) ON CONFLICT DO NOTHING")
+    connection.execute(begin.format(sql.Identifier(CHECKPOINTS)), (name, new_generation()))
+    return existed
+
+
+def _create_checkpoints(connection: Connection[tuple[Any, ...]]) -> None:
+    table = sql.Identifier(CHECKPOINTS)
+    connection.execute(
+        sql.SQL("CREATE TABLE IF NOT EXISTS {} (projection text PRIMARY KEY, sequence bigint NOT NULL, store text)").format(
+            table
+        )
+    )
+    there = _columns_of(connection, CHECKPOINTS)
+    for name, kind in _ADDED_COLUMNS.items():
+        if name not in there:  # only then: even ADD COLUMN IF NOT EXISTS locks all readers and needs the owner
+            connection.execute(sql.SQL("ALTER TABLE {} ADD COLUMN {} {}").format(table, sql.Identifier(name), sql.SQL(kind)))
+
+
+def _columns_of(connection: Connection[tuple[Any, ...]], table: str) -> dict[str, str]:
+    found = connection.execute(
+        "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
+        "WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
+        (f'"{table}"',),
+    )
+    return dict(found.fetchall())

@@ -14,13 +14,27 @@ from typing import Any, Final
 from uuid import UUID
 
 from eventstore.domain.projections.projection import CHECKPOINTS, KEY_COLUMN, STATE_COLUMN, Projection
-from eventstore.domain.projections.targets.base import StoredRow, check_checkpoint, check_columns, check_store, fenced
+from eventstore.domain.projections.targets.base import (
+    Checkpoint,
+    Recorded,
+    StoredRow,
+    check_checkpoint,
+    check_columns,
+    check_store,
+    check_table,
+    check_version,
+    fenced,
+    new_generation,
+)
 from eventstore.errors import ProjectionFailed
 
 _KINDS: Final = {
     str: "TEXT", int: "INTEGER", float: "REAL", bool: "INTEGER", bytes: "BLOB",
     datetime: "TEXT", date: "TEXT", Decimal: "TEXT", UUID: "TEXT",
 }  # fmt: skip
+_ADDED_COLUMNS: Final = {"identity": "TEXT", "generation": "INTEGER NOT NULL DEFAULT 0", "version": "INTEGER"}
+"""Columns of the checkpoints that tables of earlier versions lack."""
+
 _NEXT_STEPS: Final = {
     sqlite3.SQLITE_CANTOPEN: "; check the owner and mode of the file and its folder",
     sqlite3.SQLITE_READONLY: "; check the owner and mode of the file and its folder",
@@ -42,8 +56,9 @@ class SQLiteTarget:
         self._path = str(path)
         self._connection: sqlite3.Connection | None = None
         self._name = ""
+        self._generation = 0
 
-    def open(self, projection: Projection[Any], *, begins: bool = True, store: str | None = None) -> int:
+    def open(self, projection: Projection[Any], *, begins: bool = True, store: str | None = None) -> Checkpoint:
         """See `Target.open`."""
         if not begins and not Path(self._path).exists():
             check_checkpoint(projection.name, 0, begins=False)  # connecting would create the file
@@ -62,27 +77,42 @@ class SQLiteTarget:
             _write_ahead(self._connection)
             self._connection.execute("PRAGMA synchronous = FULL")
             with self._transaction() as connection:
-                self._create_tables(connection, columns)
-                checkpoint, recorded = connection.execute(
-                    f"SELECT sequence, store FROM {CHECKPOINTS} WHERE projection = ?", (self._name,)
-                ).fetchone()
-                assert isinstance(checkpoint, int)
-                check_checkpoint(self._name, checkpoint, begins=begins)  # rolls back the tables just created
-                if check_store(self._name, recorded, store):
+                existed = self._create_tables(connection, columns)
+                checkpoint, recorded = self._checkpoint(connection)
+                check_checkpoint(self._name, checkpoint.sequence, begins=begins)  # rolls back the tables just created
+                check_table(self._name, checkpoint.sequence, existed=existed)
+                if check_store(self._name, recorded.store, store):
                     connection.execute(f"UPDATE {CHECKPOINTS} SET store = ? WHERE projection = ?", (store, self._name))
+                if check_version(self._name, checkpoint.sequence, recorded.version, projection.version):
+                    keep = f"UPDATE {CHECKPOINTS} SET version = ? WHERE projection = ?"
+                    connection.execute(keep, (projection.version, self._name))
         return checkpoint
 
-    def _create_tables(self, connection: sqlite3.Connection, columns: dict[str, str]) -> None:
+    def _checkpoint(self, connection: sqlite3.Connection) -> tuple[Checkpoint, Recorded]:
+        sequence, identity, self._generation, store, version = connection.execute(
+            f"SELECT sequence, identity, generation, store, version FROM {CHECKPOINTS} WHERE projection = ?", (self._name,)
+        ).fetchone()
+        return Checkpoint(sequence, identity), Recorded(store, version)
+
+    def _create_tables(self, connection: sqlite3.Connection, columns: dict[str, str]) -> bool:
+        """Creates what is missing; returns whether the projection's table existed."""
         connection.execute(
             f"CREATE TABLE IF NOT EXISTS {CHECKPOINTS} (projection TEXT PRIMARY KEY, sequence INTEGER NOT NULL, store TEXT)"
         )
+        there = {row[1] for row in connection.execute(f"PRAGMA table_info({CHECKPOINTS})")}
+        for name, kind in _ADDED_COLUMNS.items():
+            if name not in there:
+                connection.execute(f"ALTER TABLE {CHECKPOINTS} ADD COLUMN {name} {kind}")
+        existed = bool(connection.execute(f'PRAGMA table_info("{self._name}")').fetchone())
         defined = ", ".join(
             f'"{name}" {kind}' + (" PRIMARY KEY NOT NULL" if name == KEY_COLUMN else "") for name, kind in columns.items()
         )
         connection.execute(f'CREATE TABLE IF NOT EXISTS "{self._name}" ({defined}) WITHOUT ROWID')
-        connection.execute(f"INSERT OR IGNORE INTO {CHECKPOINTS} VALUES (?, 0, NULL)", (self._name,))
+        begin = f"INSERT OR IGNORE INTO {CHECKPOINTS} (projection, sequence, generation) VALUES (?, 0, ?)"
+        connection.execute(begin, (self._name, new_generation()))
         found = {row[1]: row[2] for row in connection.execute(f'PRAGMA table_info("{self._name}")')}
         check_columns(self._name, found, columns)
+        return existed
 
     def read(self, keys: Sequence[str]) -> dict[str, str]:
         """See `Target.read`."""
@@ -94,11 +124,12 @@ class SQLiteTarget:
                 found.update(self._open().execute(query, part))
         return found
 
-    def write(self, rows: Sequence[StoredRow], deletions: Sequence[str], before: int, checkpoint: int) -> None:
+    def write(self, rows: Sequence[StoredRow], deletions: Sequence[str], before: int, after: Checkpoint) -> None:
         """See `Target.write`."""
         with self._translated_errors(), self._transaction() as connection:
             moved = connection.execute(
-                f"UPDATE {CHECKPOINTS} SET sequence = ? WHERE projection = ? AND sequence = ?", (checkpoint, self._name, before)
+                f"UPDATE {CHECKPOINTS} SET sequence = ?, identity = ? WHERE projection = ? AND sequence = ? AND generation = ?",
+                (*after, self._name, before, self._generation),
             )
             if moved.rowcount != 1:
                 raise fenced(self._name, before)

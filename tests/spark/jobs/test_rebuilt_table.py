@@ -1,0 +1,138 @@
+"""A table of PostgreSQL is rebuilt in place: everything around its rows stays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import psycopg
+import pytest
+
+from eventstore.domain.projections.projection import Projection, Row
+from eventstore.domain.projections.targets.base import Checkpoint
+from eventstore.domain.projections.targets.postgres import PostgresTarget
+from eventstore.errors import DomainRefused, Fenced, FolderRefused, ProjectionFailed
+from eventstore.model import Event
+from pyspark_eventstore.jobs.rebuilt_table import RebuiltTable
+from tests.domain import postgresql
+
+STORE = "00000000-0000-0000-0000-000000000001"
+
+
+class Sums(Projection[int]):
+    name = "sums"
+    columns: ClassVar = {"cents": int}
+
+    def apply(self, state: int | None, event: Event) -> int:
+        return (state or 0) + 1
+
+    def row(self, key: str, state: int) -> Row:
+        return {"cents": state}
+
+
+class Next(Sums):
+    version = 2
+
+
+class Wider(Sums):
+    columns: ClassVar = {"cents": int, "owner": str}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    reason = postgresql.why_not()
+    if reason is not None:
+        pytest.skip(reason)
+    with postgresql.running_server() as address:
+        yield address
+
+
+@pytest.fixture
+def database(server: str) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
+    """A connection to the database, with the table at sequence 2, as a live projector left it."""
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute("DROP SCHEMA public CASCADE")
+        connection.execute("CREATE SCHEMA public")
+        live = PostgresTarget(server)
+        live.open(Sums(), store=STORE)
+        live.write([("a", 1, "1"), ("b", 2, "2")], [], 0, Checkpoint(2, "ab"))
+        live.close()
+        yield connection
+
+
+def rows(connection: psycopg.Connection[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    return connection.execute("SELECT key, cents, state::text FROM sums ORDER BY key").fetchall()
+
+
+def rebuilt(server: str, projection: Projection[Any], new: list[tuple[object, ...]], upto: Checkpoint) -> None:
+    table = RebuiltTable(projection, server)
+    table.check(replace=True)
+    assert table.write(new, STORE, upto) == len(new)
+
+
+def test_grants_indexes_and_views_stay(server: str, database: psycopg.Connection[tuple[Any, ...]]) -> None:
+    database.execute("DROP ROLE IF EXISTS reader")
+    database.execute("CREATE ROLE reader")
+    database.execute("GRANT SELECT ON sums TO reader")
+    database.execute("CREATE INDEX by_cents ON sums (cents)")
+    database.execute("CREATE VIEW rich AS SELECT key FROM sums WHERE cents > 1")
+    [place_of_b] = database.execute("SELECT ctid FROM sums WHERE key = 'b'").fetchall()
+    rebuilt(server, Sums(), [("b", 2, "2"), ("c", 3, "3"), ("d", None, "4")], Checkpoint(3, "cd"))
+    assert rows(database) == [("b", 2, "2"), ("c", 3, "3"), ("d", None, "4")]
+    assert database.execute("SELECT has_table_privilege('reader', 'sums', 'SELECT')").fetchall() == [(True,)]
+    assert ("by_cents",) in database.execute("SELECT indexname FROM pg_indexes WHERE tablename = 'sums'").fetchall()
+    assert database.execute("SELECT key FROM rich ORDER BY key").fetchall() == [("b",), ("c",)]
+    assert database.execute("SELECT ctid FROM sums WHERE key = 'b'").fetchall() == [place_of_b], "the same row was replaced"
+    assert database.execute("SELECT sequence, identity, store FROM eventstore_checkpoints").fetchall() == [(3, "cd", STORE)]
+
+
+def test_a_live_projector_at_the_same_sequence_is_fenced(
+    server: str, database: psycopg.Connection[tuple[Any, ...]]
+) -> None:  # fmt: skip
+    live = PostgresTarget(server)
+    assert live.open(Sums()) == (2, "ab")
+    rebuilt(server, Next(), [("a", 10, "10")], Checkpoint(2, "ab"))
+    with pytest.raises(Fenced, match="or its table was built anew"):
+        live.write([("a", 2, "2")], [], 2, Checkpoint(3, "cd"))
+    live.close()
+    assert rows(database) == [("a", 10, "10")]
+    with pytest.raises(DomainRefused, match="'sums' was made by version 2 of the projection, but the code declares version 1"):
+        live.open(Sums())
+    live.close()
+    assert live.open(Next()) == (2, "ab")
+    live.close()
+
+
+def test_what_cannot_be_done_is_refused_before_the_work(
+    server: str, database: psycopg.Connection[tuple[Any, ...]]
+) -> None:  # fmt: skip
+    with pytest.raises(FolderRefused, match="table sums: exists; use --replace"):
+        RebuiltTable(Sums(), server).check(replace=False)
+    with pytest.raises(DomainRefused, match=r"the projection declares .*owner"):
+        RebuiltTable(Wider(), server).check(replace=True)
+    database.execute("DROP ROLE IF EXISTS other")
+    database.execute("CREATE ROLE other LOGIN PASSWORD 'other'")
+    database.execute("GRANT ALL ON SCHEMA public TO other")
+    database.execute("GRANT ALL ON eventstore_checkpoints TO other")
+    database.execute("GRANT SELECT, INSERT, UPDATE ON sums TO other")
+    where = server.split("@", 1)[1]
+    with pytest.raises(ProjectionFailed, match="permission denied for table sums"):
+        RebuiltTable(Sums(), f"postgresql://other:other@{where}").check(replace=True)
+    database.execute("GRANT DELETE ON sums TO other")
+    RebuiltTable(Sums(), f"postgresql://other:other@{where}").check(replace=True)
+    assert rows(database) == [("a", 1, "1"), ("b", 2, "2")]
+    assert database.execute("SELECT sequence, identity FROM eventstore_checkpoints").fetchall() == [(2, "ab")]
+    database.execute("DROP OWNED BY other")
+
+
+def test_a_new_table_that_fails_leaves_nothing(server: str, database: psycopg.Connection[tuple[Any, ...]]) -> None:
+    database.execute("DROP TABLE sums, eventstore_checkpoints")
+    table = RebuiltTable(Sums(), server)
+    table.check(replace=False)
+    with pytest.raises(ProjectionFailed, match="invalid input syntax"):
+        table.write([("a", "many", "1")], STORE, Checkpoint(1, "ab"))
+    with pytest.raises(ProjectionFailed, match="could not create unique"):
+        table.write([("a", 1, "1"), ("a", 2, "2")], STORE, Checkpoint(1, "ab"))
+    assert database.execute("SELECT to_regclass('sums'), to_regclass('eventstore_checkpoints')").fetchall() == [(None, None)]
+    table.write([("a", 1, "1")], STORE, Checkpoint(1, "ab"))
+    assert rows(database) == [("a", 1, "1")]
