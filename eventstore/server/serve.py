@@ -44,6 +44,7 @@ from eventstore.server.requests.append_batcher import AppendBatcher
 from eventstore.server.requests.command_batcher import CommandBatcher
 from eventstore.server.requests.command_replies import CommandReplies
 from eventstore.server.requests.dispatch import DISPATCH_METRICS, Dispatch
+from eventstore.server.requests.paced_scans import PacedScans
 from eventstore.server.requests.read_requests import ReadRequests
 from eventstore.server.requests.subscriptions import SUBSCRIPTION_METRICS, Subscriptions
 from eventstore.settings.server import ServerSettings
@@ -154,7 +155,9 @@ async def _listening(
         await nursery.start(mailboxes.run)
         appends = AppendBatcher(gate, mailboxes, order)
         commands = CommandBatcher(gate, domain, mailboxes, replies, order)
-        reads, subscriptions = ReadRequests(gate, store.engine, nursery), Subscriptions(gate, store.committer, nursery)
+        scans = PacedScans(gate.turns)
+        reads = ReadRequests(gate, store.engine, nursery, scans)
+        subscriptions = Subscriptions(gate, store.committer, nursery, scans)
         reactions = Reactions(store, settings.data / _REACTIONS, domain, mailboxes, access)
         service = None if broker is None else BrokerService(gate, broker, nursery)
         publishing = Publishing(store, broker, settings.publish, settings.data)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
@@ -21,26 +19,24 @@ from eventstore.server.net.connection import Connection
 from eventstore.server.net.deferred_replies import DeferredReplies, explain_failed_read
 from eventstore.server.net.gate import Gate
 from eventstore.server.requests.dispatch import Route
+from eventstore.server.requests.paced_scans import PacedScans, timed
 from eventstore.store.engine import Engine
 from eventstore.store.read.checked_reads import IN_PLACE_BYTES_MAX
 
 _READS_PER_CONNECTION: Final = 4
 _RECORDS_BYTES_MAX: Final = FRAME_BYTES_MAX - 64  # what a frame takes besides its records, and some to spare
 _SMALL_BYTES: Final = 64
-_PACED_S_MIN: Final = 0.002
-_PAUSE: Final = 2
 _ROW_BYTES: Final = ID_BYTES_MAX + 12  # of a list of aggregates, at most
 
 
 class ReadRequests:
     """Answers reads. At most `threads` of them wait for the disk at once, and a few of one connection; the others queue."""
 
-    def __init__(self, gate: Gate, engine: Engine, nursery: trio.Nursery, threads: int = 16) -> None:
+    def __init__(self, gate: Gate, engine: Engine, nursery: trio.Nursery, scans: PacedScans, threads: int = 16) -> None:
         self._gate = gate
         self._engine = engine
         self._limiter = trio.CapacityLimiter(threads)
-        self._scans = trio.CapacityLimiter(1)
-        self._scanning: Counter[Connection] = Counter()
+        self._scans = scans
         explain = partial(explain_failed_read, "read")
         self._replies = DeferredReplies(gate, nursery, at_once=_READS_PER_CONNECTION, explain=explain)
         self.routes: dict[type[Request], Route] = {
@@ -118,35 +114,14 @@ class ReadRequests:
 
     def _on_thread(self, connection: Connection, request_id: int, page: Callable[[], bytes], size: int) -> None:
         async def make() -> Sequence[bytes]:
-            frame, took = await trio.to_thread.run_sync(_timed, page, limiter=self._limiter)
+            frame, took = await trio.to_thread.run_sync(timed, page, limiter=self._limiter)
             self._gate.turns.charge(connection, took)
             return (frame,)
 
         self._replies.later(connection, request_id, make, size)
 
     def _scanned(self, connection: Connection, request_id: int, page: Callable[[], bytes], size: int) -> None:
-        """Sends a page of the log. Making one computes for long, and holds Python's lock: so it is done one by one, and then
-        left alone for a while if others than those who scan wait for an answer.
-        """
-
         async def make() -> Sequence[bytes]:
-            self._scanning[connection] += 1
-            try:
-                async with self._scans:
-                    frame, took = await trio.to_thread.run_sync(_timed, page, limiter=self._limiter)
-                    if took > _PACED_S_MIN and self._gate.turns.others_wait(self._scanning):
-                        await trio.sleep(_PAUSE * took)
-            finally:
-                self._scanning[connection] -= 1
-                if not self._scanning[connection]:
-                    del self._scanning[connection]
-            self._gate.turns.charge(connection, took)
-            return (frame,)
+            return (await self._scans.run(connection, page),)
 
         self._replies.later(connection, request_id, make, size)
-
-
-def _timed(page: Callable[[], bytes]) -> tuple[bytes, float]:
-    """Returns the page, and how long the thread computed."""
-    started = time.thread_time()
-    return page(), time.thread_time() - started

@@ -19,12 +19,13 @@ from eventstore.server.net.budgets import Reserve
 from eventstore.server.net.connection import Connection
 from eventstore.server.net.gate import Gate
 from eventstore.server.requests.dispatch import Route
+from eventstore.server.requests.new_events import NewEvents
+from eventstore.server.requests.paced_scans import PacedScans
 from eventstore.store.committer import Committer
 from eventstore.store.read.scan import ScanPage
 
 _log = logging.getLogger(__name__)
 _PER_CONNECTION_MAX = 64
-_SCANS_MAX = 8  # reads from disk at once, over all subscriptions; the others queue
 
 
 class Subscription:
@@ -47,15 +48,16 @@ class Subscription:
 class Subscriptions:
     """All subscriptions; `count` are active. Each costs a task, which sleeps while there is nothing new.
 
-    Their pages are read with a thread limit of their own, so subscribers that lag on a slow disk delay only each other: not
-    writes and syncs, which have their own threads, nor reads, nor work on trio's default threads.
+    Subscribers that lag on a slow disk delay only each other and those who read everything.
     """
 
-    def __init__(self, gate: Gate, committer: Committer, nursery: trio.Nursery) -> None:
+    def __init__(self, gate: Gate, committer: Committer, nursery: trio.Nursery, scans: PacedScans) -> None:
         self._gate = gate
-        self._scans = trio.CapacityLimiter(_SCANS_MAX)
+        self._scans = scans
         self._committer = committer
         self._nursery = nursery
+        self._news = NewEvents(committer)
+        nursery.start_soon(self._news.run)
         self.count = 0
         self.routes: dict[type[Request], Route] = {Subscribe: self.begin, Credit: self.credit, Unsubscribe: self.end}
 
@@ -123,8 +125,7 @@ class Subscriptions:
                 self._send(subscription, frame)
                 caught_up = caught_up or at_end
             subscription.after = max(subscription.after, page.next)
-            while engine.durable_sequence <= subscription.after:
-                await self._committer.advanced.park()
+            subscription.after = await self._news.wait(subscription.wanted, subscription.after)
 
     async def _page(self, subscription: Subscription) -> ScanPage | None:
         """Returns the next page once there is room for it; None if the connection is closed."""
@@ -133,7 +134,7 @@ class Subscriptions:
 
         async def make(reserve: Reserve) -> ScanPage:
             async with reserve():
-                page = await trio.to_thread.run_sync(scan, limiter=self._scans)
+                page = await self._scans.run(subscription.connection, scan)
             await trio.lowlevel.checkpoint_if_cancelled()  # a thread is not cancelled, and nothing may follow the end
             return page
 

@@ -1,0 +1,83 @@
+"""Many subscriptions with filters that wait: each gets exactly its events, and a batch is read once for all of them."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import trio
+
+import eventstore as es
+from eventstore.model import Event
+from tests.server.conftest import Serve
+
+SUBSCRIBERS = 30
+COMMITS = 300
+
+
+def _filters(chance: random.Random) -> list[dict[str, object]]:
+    types = [f"T{n}" for n in range(12)]
+    found: list[dict[str, object]] = []
+    for _ in range(SUBSCRIBERS // 6):
+        found += [
+            {"types": chance.sample(types, chance.randint(1, 3))},
+            {"aggregate_prefix": f"a-{chance.randint(1, 9)}"},
+            {"aggregate_id": f"a-{chance.randint(1, 40)}"},
+            {"types": chance.sample(types, 2), "aggregate_prefix": "a-1"},
+            {"types": ["nobody"]},
+            {},
+        ]
+    chance.shuffle(found)
+    return found
+
+
+def _matches(event: Event, wanted: dict[str, object]) -> bool:
+    types, prefix, one = (wanted.get(name) for name in ("types", "aggregate_prefix", "aggregate_id"))
+    return (
+        (types is None or event.type in types)  # type: ignore[operator] # a list
+        and (prefix is None or event.aggregate_id.startswith(prefix))  # type: ignore[arg-type] # a string
+        and (one is None or event.aggregate_id == one)
+    )
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_each_subscription_gets_its_events_once_and_in_order(serve: Serve, seed: int) -> None:
+    chance = random.Random(seed)
+    server = serve()
+    wanted = _filters(chance)
+    got: list[list[int]] = [[] for _ in wanted]
+    async with es.connect(server.address) as store, es.connect(server.address) as reader, trio.open_nursery() as nursery:
+
+        async def follow(place: int, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+            async with reader.subscribe(0, **wanted[place]) as subscription:  # type: ignore[arg-type] # as declared above
+                async for item in subscription:
+                    if isinstance(item, es.CaughtUp):
+                        task_status.started()
+                    elif item.type == "End":
+                        return
+                    else:
+                        got[place].append(item.sequence)
+
+        def begin(place: int) -> None:
+            if "types" in wanted[place]:
+                wanted[place]["types"] = [*wanted[place]["types"], "End"]  # type: ignore[misc] # a list
+
+        for place in range(SUBSCRIBERS):
+            begin(place)
+        for place in range(SUBSCRIBERS // 2):
+            await nursery.start(follow, place)
+
+        async def append(count: int) -> None:
+            for _ in range(count):
+                events = [es.NewEvent(f"T{chance.randint(0, 11)}", b"x") for _ in range(chance.randint(1, 3))]
+                await store.append(f"a-{chance.randint(1, 40)}", events, es.ANY)
+
+        await append(COMMITS)
+        for place in range(SUBSCRIBERS // 2, SUBSCRIBERS):  # these begin while events arrive
+            nursery.start_soon(follow, place)
+        await append(COMMITS)
+        for number in range(1, 41):  # every filter lets one of these pass
+            await store.append(f"a-{number}", [es.NewEvent("End", b"")], es.ANY)
+        everything = [event async for event in store.read_all() if event.type != "End"]
+    for place, filters in enumerate(wanted):
+        assert got[place] == [event.sequence for event in everything if _matches(event, filters)], filters
