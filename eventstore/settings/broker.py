@@ -58,14 +58,15 @@ class BrokerSettings:
     release_above: Annotated[
         float,
         Setting(
-            "Share of the machine's memory in use above which idle message chunks are unmapped.",
+            "Share of the memory in use, of the machine's or of the control group's limit, above which idle message chunks "
+            "are unmapped.",
             "Broker", 0.0, 1.0, unit="share of memory",
         ),
     ] = 0.40  # fmt: skip
     map_below: Annotated[
         float,
         Setting(
-            "Share of the machine's memory in use from which on no message chunk is mapped; they are read instead.",
+            "Share of the memory in use, as above, from which on no message chunk is mapped; they are read instead.",
             "Broker", 0.0, 1.0, unit="share of memory",
         ),
     ] = 0.75  # fmt: skip

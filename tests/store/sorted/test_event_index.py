@@ -267,3 +267,12 @@ def test_damage_in_the_middle_of_a_long_history_never_shortens_it(opened: Maker,
     ((status, error, _),) = store.append(raw("order", "command-4-0", NewEvent("T")))
     assert (status, type(error)) == (REFUSED, Corrupt), "the store cannot know whether the command is new"
     assert len(state) == 4_000
+
+
+def test_an_event_takes_70_to_80_bytes_of_index(opened: Maker) -> None:
+    """As OPERATIONS says, whatever its size: 69 for its row, and a share of the tables."""
+    commits = [(f"order-{number % 1_000:08d}", f"command-{number}", [NewEvent("T", bytes(40))]) for number in range(8_000)]
+    store, _, state = sorted_file(opened, commits)
+    assert isinstance(store.disk, SimulatedDisk)
+    assert sum(np.dtype(COLUMNS[name]).itemsize for name in (*ROWS, "permutation")) == 69
+    assert 70 < len(store.disk.content(INDEX)) / len(state) < 80
