@@ -18,6 +18,7 @@ from functools import partial
 from eventstore_mailbox.core.append_call import Deliver
 from eventstore_mailbox.core.backoff import Backoff
 from eventstore_mailbox.core.command_processor import CommandProcessor
+from eventstore_mailbox.core.fair_share import FairShare
 from eventstore_mailbox.core.fast_path import FastPath
 from eventstore_mailbox.core.in_flight_duplicates import InFlightDuplicates
 from eventstore_mailbox.core.options import Options
@@ -53,11 +54,14 @@ class Machine:
         ]
         self.lanes = ResidentLanes(options.aggregates_max)
         self.duplicates = InFlightDuplicates(ports.same)
+        self.fair_share = FairShare(options.capacity, self.duplicates)
         self.processor = CommandProcessor(ports, options, self.lanes, driver)
         self.outcomes = OutcomeProcessor(ports, options, self.lanes, self.duplicates, self.processor, driver)
         self.processor.complete = self.outcomes.complete
         self.fast_path = FastPath(ports, options, driver, self._unblocked)
-        self._appends = PlainAppends(ports, options, self.lanes, self.processor, self.fast_path, self.mailbox_of)
+        self._appends = PlainAppends(
+            ports, options, self.lanes, self.processor, self.fast_path, self.fair_share, self.mailbox_of
+        )
         self.persist_failures = 0
         self._driver = driver
         self._delivered: deque[tuple[CommandMailbox, Draft, Sequence[object], list[int]]] = deque()
@@ -67,20 +71,22 @@ class Machine:
     # -- input --------------------------------------------------------------------------------------------------------
 
     def submit(self, entries: Sequence[AnyEntry]) -> list[AnyEntry]:
-        """Accepts commands in order; returns those whose mailbox is full, with status OVERLOADED.
+        """Accepts commands in order; returns those whose mailbox, or share of it, is full, with status OVERLOADED.
 
         Raises:
             Stopping: none was accepted.
         """
         if self.stopping:
             raise Stopping
-        now, by_id, capacity, schedule = self.ports.clock(), self.lanes.by_id, self.options.capacity, self.processor.schedule
+        now, by_id, crowded, schedule = self.ports.clock(), self.lanes.by_id, self.fair_share.crowded, self.processor.schedule
         fast_path, refused = self.fast_path, list[AnyEntry]()
         for entry in entries:
             lane = by_id.get(entry.aggregate_id)
             mailbox = self.mailbox_of(entry.aggregate_id) if lane is None else lane.mailbox
-            if mailbox.depth >= capacity:
-                refused.append(self._refuse(entry, mailbox))
+            if mailbox.depth >= crowded and (refusal := self._refusal(lane, entry, mailbox)) is not None:
+                entry.status = OVERLOADED
+                entry.result = refusal
+                refused.append(entry)
                 continue
             if lane is None:
                 lane = self.lanes.open(entry.aggregate_id, mailbox)
@@ -274,7 +280,7 @@ class Machine:
         self.outcomes.drained(lane)
         self._driver.wake()
 
-    def _refuse(self, entry: AnyEntry, mailbox: CommandMailbox) -> AnyEntry:
-        entry.status = OVERLOADED
-        entry.result = Overloaded(f"mailbox {mailbox.index}", mailbox.depth, self.options.capacity)
-        return entry
+    def _refusal(self, lane: Lane | None, entry: AnyEntry, mailbox: CommandMailbox) -> Overloaded | None:
+        if mailbox.depth >= self.options.capacity:
+            return Overloaded(f"mailbox {mailbox.index}", mailbox.depth, self.options.capacity)
+        return None if lane is None else self.fair_share.refusal(lane, entry)

@@ -12,6 +12,7 @@ from functools import partial
 
 from eventstore_mailbox.core.append_call import AppendCall, Deliver, PlainEntry
 from eventstore_mailbox.core.command_processor import CommandProcessor
+from eventstore_mailbox.core.fair_share import FairShare
 from eventstore_mailbox.core.fast_path import FastPath
 from eventstore_mailbox.core.options import Options
 from eventstore_mailbox.core.ports import AnyPorts, aggregate_id_of, command_id_of
@@ -23,13 +24,14 @@ from eventstore_mailbox.errors import Overloaded
 class PlainAppends:
     def __init__(
         self, ports: AnyPorts, options: Options, lanes: ResidentLanes, processor: CommandProcessor, fast_path: FastPath,
-        mailbox_of: Callable[[str], CommandMailbox],
+        fair_share: FairShare, mailbox_of: Callable[[str], CommandMailbox],
     ) -> None:  # fmt: skip
         self._ports = ports
         self._options = options
         self._lanes = lanes
         self._processor = processor
         self._fast_path = fast_path
+        self._fair_share = fair_share
         self._mailbox_of = mailbox_of
 
     def append(self, changes: Sequence[object], deliver: Deliver, source: object) -> None:
@@ -62,6 +64,9 @@ class PlainAppends:
         for mailbox in set(map(self._mailbox_of, busy)):
             if mailbox.depth >= self._options.capacity:
                 raise Overloaded(f"mailbox {mailbox.index}", mailbox.depth, self._options.capacity)
+        for lane in map(self._lanes.by_id.__getitem__, busy):
+            if lane.mailbox.depth >= self._fair_share.crowded and (refusal := self._fair_share.refusal(lane, None)) is not None:
+                raise refusal
         call, now = AppendCall(len(changes), deliver, source), self._ports.clock()
         places: list[int] = []
         for place, change in enumerate(changes):

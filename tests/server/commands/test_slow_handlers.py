@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Awaitable, Callable
 
+import pytest
 import trio
 
 import eventstore as es
@@ -114,6 +115,28 @@ def test_parts_name_the_places_of_their_commands_and_the_last_one_ends_the_reque
             places += parts(client, sent, until=[place])
         assert places == [1, 2, 0]
         assert client.ask(Ping()) == Ok()
+
+
+def test_an_aggregate_that_waits_does_not_fill_the_mailbox_of_others(host: Begin) -> None:
+    running = host(mailboxes=1, mailbox_capacity=64)
+    with RawClient(running.port) as client, RawClient(running.port) as repeating, running.connect() as store:
+        client.send_request(Send([row(Wait("a"), "c")]))
+        wait_until(lambda: waiting(running, "a"), "the handler waits")
+        client.send_request(Send([row(Add("a"), f"c-{number}") for number in range(100)]))
+        wait_until(lambda: running.stats()["mailbox_depth"] == 32, "half of the mailbox is full")
+        repeating.send_request(Send([row(Add("a"), "c-1")] * 100))
+        wait_until(lambda: running.stats()["mailbox_depth"] == 48, "repetitions wait, up to a bound")
+        for number in range(3):
+            assert store.send(Add("b")) == es.Committed("b", number + 1, number + 1)
+            with pytest.raises(es.Overloaded, match="aggregate 'a', which waits, in mailbox 0 holds 32"):
+                store.send(Add("a"))
+        release(running, "a")
+        assert outcomes_of(client.answer()[1])[0][0] == 0
+        outcomes = outcomes_of(client.answer()[1])
+        assert [outcome[0] for outcome in outcomes] == [0] * 31 + [3] * 69
+        repeated = outcomes_of(repeating.answer()[1])
+        assert [outcome[0] for outcome in repeated] == [1] * 16 + [3] * 84
+        assert isinstance(store.send(Add("a")), es.Committed)
 
 
 def parts(client: RawClient, request_id: int, until: list[int]) -> list[int]:
