@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from eventstore.client.consumer.delivery import Delivery as Delivery
     from eventstore.client.session.message_rows import NewMessage as NewMessage
     from eventstore.client.session.message_rows import SendResult as SendResult
+    from eventstore.records.consumer_groups import Retries as Retries
     from eventstore.records.message import Message as Message
     from eventstore.settings.store import StoreSettings as StoreSettings
     from eventstore.store.embedded import EmbeddedStore as EmbeddedStore
@@ -72,8 +73,8 @@ __all__ = [
     "ConnectionLost", "Consumer", "Corrupt", "Delivery", "Diverged", "DomainRefused", "EmbeddedStore", "Event",
     "EventStoreError", "Fenced", "FolderRefused", "HandlerFailed", "InvalidArgument", "Message", "NetworkBroker",
     "NetworkStore", "NetworkTopic", "NewEvent", "NewMessage", "Overloaded", "PayloadInvalid", "Poisoned",
-    "ProjectionFailed", "ProtocolError", "RawCommand", "ReadFailed", "Rebalanced", "Rejected", "SendResult", "ShuttingDown",
-    "StorageFull", "StoreSettings", "Unchanged", "Unconsumed", "UnknownCommand", "UnknownEvent", "UnknownGroup",
+    "ProjectionFailed", "ProtocolError", "RawCommand", "ReadFailed", "Rebalanced", "Rejected", "Retries", "SendResult",
+    "ShuttingDown", "StorageFull", "StoreSettings", "Unchanged", "Unconsumed", "UnknownCommand", "UnknownEvent", "UnknownGroup",
     "UnknownOperation", "UnknownQueue", "UnknownTopic", "UnsupportedVersion", "VersionConflict", "blocking", "connect",
     "open_store",
 ]  # fmt: skip
@@ -89,6 +90,7 @@ _LAZY = {
     "NetworkBroker": ("eventstore.client.aio.broker", "NetworkBroker"),
     "NetworkStore": ("eventstore.client.aio.store", "NetworkStore"),
     "NetworkTopic": ("eventstore.client.aio.topic", "NetworkTopic"),
+    "Retries": ("eventstore.records.consumer_groups", "Retries"),
     "NewMessage": ("eventstore.client.session.message_rows", "NewMessage"),
     "SendResult": ("eventstore.client.session.message_rows", "SendResult"),
     "StoreSettings": ("eventstore.settings.store", "StoreSettings"),

@@ -33,7 +33,7 @@ from eventstore.chunks.files import Files
 from eventstore.chunks.group_commit import Deliver
 from eventstore.errors import Closed, InvalidArgument
 from eventstore.records.message import RawMessage
-from eventstore.records.topic_names import check_name, is_own
+from eventstore.records.topic_names import RETRY, check_name, is_own
 from eventstore.settings.broker import BrokerSettings
 
 _MESSAGES_PER_TURN: Final = 512
@@ -48,7 +48,13 @@ class Broker:
         self.engine = engine = opened.engine
         self.topics = topics = opened.topics
         self.settings = settings = opened.settings
-        self.groups = Groups(opened.offsets_document, topics, self.bounds, member_timeout_s=settings.member_timeout_s)
+        self.groups = Groups(
+            opened.offsets_document,
+            topics,
+            self.bounds,
+            member_timeout_s=settings.member_timeout_s,
+            retry_delays_s=settings.retry_delays_s,
+        )
         self.clamped = self.groups.offsets.clamp()
         self.statistics = Statistics(engine, topics)
         self.committer = Committer(
@@ -57,16 +63,19 @@ class Broker:
         )  # fmt: skip
         self.housekeeping = Housekeeping(opened, self.groups, self.statistics, opened.offsets_document)
         self.administration = Administration(engine, topics, self.groups, settings)
-        self.pulls = Pulls(engine, topics, self.statistics, settings)
+        self.pulls = Pulls(engine, topics, self.statistics, self._delays_s)
         self.lookups = MessageLookups(engine, topics, opened.node)
         failed = FailedOffsets()
         self.coordinator = GroupCoordinator(
             self.groups, topics, self.bounds, self.lookups, self.administration, self.housekeeping, failed
         )
         self.failed_messages = FailedMessages(
-            self.groups, topics, self.lookups, self.administration, failed, self._send_own, settings.retry_delays_s
+            self.groups, topics, self.lookups, self.administration, failed, self._send_own, self.housekeeping.save_offsets
         )
         self._closed = False
+
+    def _delays_s(self, topic: str) -> Sequence[float]:
+        return self.groups.policy(topic.removeprefix(RETRY)).delays_s
 
     def bounds(self, topic: str, queue: int) -> tuple[int, int]:
         """Returns the offsets that a queue holds: [begin, end). Raises UnknownTopic, UnknownQueue."""

@@ -16,7 +16,7 @@ from eventstore.broker.groups.failed_offsets import FailedOffsets, GroupQueue
 from eventstore.broker.groups.registry import Groups
 from eventstore.broker.log.sender import SendOutcome
 from eventstore.broker.message_lookups import MessageLookups
-from eventstore.broker.retry_policy import DEAD_QUEUES, failed, replayed
+from eventstore.broker.retry_policy import DEAD_QUEUES, failed, failures_of, replayed
 from eventstore.broker.topics import Topics
 from eventstore.errors import EventStoreError, InvalidArgument, Overloaded, UnknownTopic, copy_error
 from eventstore.fields import counted
@@ -34,7 +34,7 @@ class FailedMessages:
 
     def __init__(
         self, groups: Groups, topics: Topics, lookups: MessageLookups, administration: Administration, stored: FailedOffsets,
-        send: SendOwn, delays_s: Sequence[float],
+        send: SendOwn, save_offsets: Callable[[], Awaitable[None]],
     ) -> None:  # fmt: skip
         self._groups = groups
         self._topics = topics
@@ -42,7 +42,7 @@ class FailedMessages:
         self._administration = administration
         self._stored = stored
         self._send = send
-        self._delays_s = delays_s
+        self._save_offsets = save_offsets
         self._underway: dict[_Place, trio.Event] = {}
 
     async def fail(
@@ -75,6 +75,37 @@ class FailedMessages:
                 del self._underway[key]
             done.set()
 
+    async def fail_in_place(
+        self, group: str, member: str, generation: int, places: Sequence[tuple[str, int, int, int]], reason: str = ""
+    ) -> list[float | None]:
+        """Counts failures of messages (topic, queue, offset, attempts so far) that the member keeps, to try again in order.
+
+        Returns for each the seconds to wait before the next attempt; None: it has become a dead letter. Durable on return. The
+        same report again changes nothing.
+
+        Raises as `fail`, and:
+            Overloaded: too many messages of a queue have failed in place.
+        """
+        self._groups.check_reads(group, member, generation, [place[:2] for place in places])
+        policy, attempts = self._groups.policy(group), self._groups.offsets.attempts
+        delays: list[float | None] = []
+        for topic, queue, offset, count in places:
+            record = await self._record(topic, queue, offset)
+            known = attempts.raise_to(group, topic, queue, offset, count)
+            failures = failures_of(decode_messages(record, 1)[0]) + known
+            dead = policy.is_dead(failures)
+            if dead:
+                await self.fail(group, member, generation, [(topic, queue, offset)], reason)
+            delays.append(None if dead else policy.delays_s[policy.queue_after(failures)])
+        await self._save_offsets()
+        return delays
+
+    async def _record(self, topic: str, queue: int, offset: int) -> bytes:
+        record = await self._lookups.message(topic, queue, offset)
+        if record is None:
+            raise InvalidArgument(f"queue {queue} of {topic!r} holds no message {offset}", field="offset", value=offset)
+        return record
+
     async def _fail(
         self, group: str, keys: Sequence[_Place], places: Sequence[tuple[str, int, int]], reason: str
     ) -> list[bool]:
@@ -88,10 +119,9 @@ class FailedMessages:
                 verdicts[key] = known
             if key in verdicts:
                 continue
-            record = await self._lookups.message(topic, queue, offset)
-            if record is None:
-                raise InvalidArgument(f"queue {queue} of {topic!r} holds no message {offset}", field="offset", value=offset)
-            verdicts[key], again_ = failed(decode_messages(record, 1)[0], reason, self._delays_s)
+            record = await self._record(topic, queue, offset)
+            more = max(1, self._groups.offsets.attempts.of(group, topic, queue, offset))
+            verdicts[key], again_ = failed(decode_messages(record, 1)[0], reason, self._groups.policy(group), more)
             (dead if verdicts[key] else retry).append((key, again_))
             size += len(record)
             if size >= _SENT_TOGETHER_BYTES:
@@ -101,9 +131,10 @@ class FailedMessages:
         return [verdicts[key] for key in keys]
 
     async def _store(self, group: str, retry: list[_Failed], dead: list[_Failed]) -> None:
+        policy = self._groups.policy(group)
         for topic, queues, messages, is_dead in (
-            (retry_topic(group), len(self._delays_s), retry, False),
-            (dead_topic(group), DEAD_QUEUES, dead, True),
+            (retry_topic(group), policy.queues, retry, False),
+            (policy.dead_topic(group), DEAD_QUEUES, dead, True),
         ):
             forgotten = self._stored.forgotten
             outcomes = await self._send_again(topic, queues, [message for _, message in messages])
@@ -134,7 +165,7 @@ class FailedMessages:
             found.append(replayed(decode_messages(record, 1)[0]))
             size += len(record)
             if size >= _SENT_TOGETHER_BYTES or place == len(offsets):
-                _raise_first(await self._send_again(retry_topic(group), len(self._delays_s), found))
+                _raise_first(await self._send_again(retry_topic(group), max(1, self._groups.policy(group).queues), found))
                 found, size = [], 0
         return len(offsets)
 

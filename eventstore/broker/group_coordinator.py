@@ -11,6 +11,7 @@ from eventstore.broker.groups.offsets import Bounds, CommittedOffset
 from eventstore.broker.groups.registry import Groups
 from eventstore.broker.housekeeping import Housekeeping
 from eventstore.broker.message_lookups import MessageLookups
+from eventstore.broker.retry_policy import RetryPolicy
 from eventstore.broker.topics import Topics
 from eventstore.errors import InvalidArgument
 from eventstore.fields import shown
@@ -40,6 +41,11 @@ class GroupCoordinator:
         assignment = self._groups.join(group, member, topics, from_end=from_end)
         await self._housekeeping.save_offsets()
         return assignment
+
+    async def set_policy(self, group: str, policy: RetryPolicy | None) -> None:
+        """As `Groups.set_policy`. Durable on return."""
+        self._groups.set_policy(group, policy)
+        await self._housekeeping.save_offsets()
 
     def heartbeat(self, group: str, member: str, generation: int) -> Assignment | None:
         """As `Groups.heartbeat`."""

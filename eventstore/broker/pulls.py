@@ -26,7 +26,6 @@ from eventstore.fields import check_int
 from eventstore.records.state_record import QueueKey
 from eventstore.records.tag_filter import TagFilter, parse_tags
 from eventstore.records.topic_names import RETRY
-from eventstore.settings.broker import BrokerSettings
 
 MESSAGES_MAX: Final = 10_000
 PULL_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -55,13 +54,18 @@ class Want(NamedTuple):
 
 
 class Pulls:
-    """All pulls of a broker. Belongs to one trio run; reads that may wait for the disk run on threads, with their own limit."""
+    """All pulls of a broker. `delays_of`: those of the queues of a retry topic.
 
-    def __init__(self, engine: Engine, topics: Topics, statistics: Statistics, settings: BrokerSettings) -> None:
+    Belongs to one trio run; reads that may wait for the disk run on threads, with their own limit.
+    """
+
+    def __init__(
+        self, engine: Engine, topics: Topics, statistics: Statistics, delays_of: Callable[[str], Sequence[float]]
+    ) -> None:
         self._engine = engine
         self._topics = topics
         self._statistics = statistics
-        self._delays_s = settings.retry_delays_s
+        self._delays_of = delays_of
         self._readers = trio.CapacityLimiter(_READERS_MAX)
         self._waiters: dict[QueueKey, set[Waiter]] = {}
         self._closed = False
@@ -124,7 +128,7 @@ class Pulls:
             if tags not in filters:
                 filters[tags] = parse_tags(tags)
             check_int("offset", offset, -(2**63), 2**63 - 1)
-            delay = delay_s(queue, self._delays_s) if topic.startswith(RETRY) else None
+            delay = delay_s(queue, self._delays_of(topic)) if topic.startswith(RETRY) else None
             yield PendingQueue(place, _log(self._engine, topics[topic], queue), filters[tags], offset, offset, delay, NOTHING)
 
     def answer_now(self, pending: PendingPull) -> list[QueueRead] | None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Annotated, Final, TypeAlias
 
 from eventstore.errors import InvalidArgument
-from eventstore.fields import check_text, shown
+from eventstore.fields import check_int, check_text, shown
 from eventstore.protocol import limits
 from eventstore.protocol.codes import AnswerCode
 from eventstore.protocol.declaration import Count, Flag, Name, Request, Rows, UncheckedRows, integer, optional, request, text
@@ -57,6 +57,15 @@ def _subscription(topic: object, tags: object) -> None:
 
 def _dead_letter(offset: object) -> None:
     _offset("offset", offset)
+
+
+def _attempted(topic: object, queue: object, offset: object, attempts: object) -> None:
+    _place(topic, queue, offset)
+    check_int("attempts", attempts, 1, limits.ATTEMPTS_MAX)
+
+
+def _delay(delay_ms: object) -> None:
+    check_int("delay", delay_ms, 0, limits.DELAY_MS_MAX)
 
 
 # ---- messages
@@ -198,6 +207,41 @@ class ResetGroup(BrokerRequest):
             _time("value", self.value)
         elif self.value is not None:
             raise InvalidArgument(f"{self.to!r} takes no value", field="value", value=shown(self.value))
+
+
+@request(40)
+class FailInPlace(BrokerRequest):
+    """Reports messages that the member could not handle and keeps, to try again in order, with its attempts at each so far."""
+
+    group: Name
+    member: Name
+    generation: Count
+    reason: Annotated[str, text(0, limits.REASON_BYTES_MAX)] = ""
+    places: Annotated[tuple[tuple[str, int, int, int], ...], Rows(_attempted, limits.FAILED_PER_FRAME_MAX)] = ()
+
+
+@request(41)
+class SetRetries(BrokerRequest):
+    """Gives a group its own retry policy. `attempts` None: one more than delays. `dead_letters` None: `dead:GROUP`."""
+
+    group: Name
+    attempts: Annotated[int | None, optional(integer(1, limits.ATTEMPTS_MAX))]
+    dead_letters: Annotated[str | None, optional(check_text)] = None
+    delays_ms: Annotated[tuple[int, ...], Rows(_delay, limits.DELAYS_MAX, low=0)] = ()
+
+
+@request(42)
+class UnsetRetries(BrokerRequest):
+    """Gives a group the server's retry policy again."""
+
+    group: Name
+
+
+@request(43)
+class ShowRetries(BrokerRequest):
+    """Asks for the retry policy of a group."""
+
+    group: Name
 
 
 @request(22)

@@ -83,6 +83,11 @@ OFFSETS_PER_FRAME_MAX: Final = ASSIGNED_QUEUES_MAX
 # Each failed message is read and sent again before the answer.
 FAILED_PER_FRAME_MAX: Final = 256
 
+# A group's retry policy: attempts at a message, delays between them, and the longest of these, a day.
+ATTEMPTS_MAX: Final = 1_000
+DELAYS_MAX: Final = 64
+DELAY_MS_MAX: Final = 86_400_000
+
 # Messages that one look-up by key may return.
 FOUND_MESSAGES_MAX: Final = 1_000
 

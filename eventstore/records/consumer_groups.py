@@ -19,3 +19,15 @@ class AssignedQueue:
     queue: int
     offset: int
     tags: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """A group's retry policy. `delays`: seconds before the second, third … attempt at a message that failed, the last one also
+    before all further attempts. `attempts`: how many there are; None: one more than delays. `dead_letters`: the topic for
+    messages whose last attempt failed; None: `dead:GROUP`.
+    """
+
+    delays: tuple[float, ...]
+    attempts: int | None = None
+    dead_letters: str | None = None

@@ -11,7 +11,7 @@ import trio
 
 from eventstore.broker.broker import Broker, open_broker
 from eventstore.broker.groups.failed_offsets import FailedOffsets
-from eventstore.broker.retry_policy import failed, failures_of
+from eventstore.broker.retry_policy import RetryPolicy, failed, failures_of
 from eventstore.errors import InvalidArgument, Rebalanced, StorageFull
 from eventstore.records.message import (
     PROPERTIES_BYTES_MAX,
@@ -209,7 +209,7 @@ def test_properties_at_their_limit_have_room_for_those_that_the_broker_adds_to_a
     page = broker.pull(0)
     message = decode_messages(page.records, page.count)[0]
     for failures in range(1, 4):
-        _, (*_, added, queue) = failed(message, "\U0001f4a5" * 4_096, [1.0] * 9)
+        _, (*_, added, queue) = failed(message, "\U0001f4a5" * 4_096, RetryPolicy((1.0,) * 9))
         assert queue == failures - 1
         message = Message((*message[:7], added, *message[8:]))
         assert {**message.properties, **properties} == message.properties

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 import eventstore as es
-from tests.consumers.clients import World, with_each_client
+from tests.consumers.clients import World, take_done, with_each_client
 from tests.waiting import eventually
 
 
@@ -118,3 +118,84 @@ async def test_a_run_refuses_what_it_cannot_do(world: World) -> None:
         if world.kind == "blocking":
             with pytest.raises(es.InvalidArgument, match="coroutine"):
                 await consumer.run(handler)
+
+
+@with_each_client
+@pytest.mark.parametrize("options", [{"mode": "sequential"}, {"order": "key"}], ids=["sequential", "key"])
+async def test_what_comes_after_a_failed_message_waits_until_it_is_done_or_dead(world: World, options: dict[str, str]) -> None:
+    topic, broker = await world.create(queues=1), world.store.broker
+    keys = "aabababb"
+    await topic.send_many([es.NewMessage(b"%d" % n, key=key) for n, key in enumerate(keys)])
+    seen: list[tuple[int, int]] = []
+
+    def handler(message: Any) -> None:
+        number = int(message.body)
+        seen.append((number, message.times_failed))
+        if number == 1 and message.times_failed < 2:
+            raise ValueError
+        if number == 4:
+            raise ValueError
+        if sum(times == 0 for _, times in seen) == len(keys) + 1:
+            raise Enough
+
+    retries = es.Retries((0.01, 0.02), 5)
+    async with world.store.consumer("billing", "orders", retries=retries, commit_interval=0.02, **options) as consumer:
+        async with anyio.create_task_group() as group:
+
+            async def end() -> None:
+                await world.backlog_is("billing", 0)
+                await topic.send(b"8", key="a")
+
+            group.start_soon(end)
+            with pytest.raises(Enough):
+                await consumer.run(handler)
+    expected = [(0, 0), (1, 0), (1, 1), (1, 2), (2, 0), (3, 0), *((4, n) for n in range(5)), (5, 0), (6, 0), (7, 0), (8, 0)]
+    if "mode" in options:
+        assert seen == expected
+    else:
+        for key in "ab":
+            assert [each for each in seen if (keys + "a")[each[0]] == key] == [
+                each for each in expected if (keys + "a")[each[0]] == key
+            ]
+        assert [number for number, _ in seen].index(2) < seen.index((1, 1)), "another key goes on meanwhile"
+    (dead,) = await broker.dead_letters("billing")
+    assert (dead.body, dead.properties[":failures"]) == (b"4", "5")
+    assert await broker.retries("billing") == es.Retries((0.01, 0.02), 5)
+    assert "retry:billing" not in [each.name for each in await broker.topics()]
+
+
+@with_each_client(kinds=("trio", "blocking"))
+async def test_a_group_has_delays_attempts_and_a_topic_for_dead_letters_of_its_own(world: World) -> None:
+    topic, broker = await world.create(queues=1), world.store.broker
+    await topic.send(b"bad", key="k")
+    await broker.set_retries("billing", es.Retries((0.0,), 3, "failed-orders"))
+    await world.restart()
+    assert await broker.retries("billing") == es.Retries((0.0,), 3, "failed-orders")
+    seen: list[int] = []
+
+    def handler(message: Any) -> None:
+        if message.body == b"end":
+            raise Enough
+        seen.append(message.times_failed)
+        raise ValueError
+
+    async with world.store.consumer("billing", "orders", commit_interval=0.02) as consumer:
+        async with anyio.create_task_group() as group:
+
+            async def end() -> None:
+                async with world.store.consumer("clerks", "failed-orders") as dead_letters:
+                    (dead,) = await take_done(dead_letters, 1)
+                assert (dead.body, dead.key, dead.properties[":failures"]) == (b"bad", "k", "3")
+                await topic.send(b"end")
+
+            await broker.create_topic("failed-orders", 1)
+            group.start_soon(end)
+            with pytest.raises(Enough):
+                await consumer.run(handler)
+    assert seen == [0, 1, 2]
+    await broker.set_retries("billing", None)
+    assert (await broker.retries("billing")).delays == (0.01, 0.01, 0.02, 0.02)
+    with pytest.raises(es.InvalidArgument, match="delay"):
+        await broker.set_retries("billing", es.Retries((), 2))
+    with pytest.raises(es.UnknownGroup):
+        await broker.retries("nobody")

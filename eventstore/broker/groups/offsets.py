@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from eventstore.broker.groups.attempts import Attempts
 from eventstore.broker.groups.offsets_document import Offsets, OffsetsDocument
 from eventstore.broker.topics import Topics
 
@@ -32,6 +33,7 @@ class GroupOffsets:
 
     def __init__(self, document: OffsetsDocument, topics: Topics, bounds: Bounds) -> None:
         self.document = document
+        self.attempts = Attempts(document)
         self._topics = topics
         self._bounds = bounds
 
@@ -57,19 +59,26 @@ class GroupOffsets:
         """Drops the group's offsets in the topic; returns whether it had any."""
         known = self.of(group).pop(topic, None) is not None
         self.document.changed = self.document.changed or known
+        self.attempts.forget(group, topic)
         return known
 
     def forget(self, group: str) -> None:
         """Drops all offsets of a deleted group."""
         self.document.groups.pop(group, None)
+        self.document.policies.pop(group, None)
+        self.attempts.forget(group)
         self.document.changed = True
 
     def advance(self, group: str, topic: str, queue: int, offset: int) -> CommittedOffset:
         """Commits an offset: all messages before it are done."""
-        return self._set(group, topic, queue, offset, least=self.of(group).get(topic, {}).get(queue, 0))
+        done = self._set(group, topic, queue, offset, least=self.of(group).get(topic, {}).get(queue, 0))
+        if self.document.attempts:
+            self.attempts.drop_below(group, topic, queue, done.offset)
+        return done
 
     def reset(self, group: str, topic: str, queue: int, offset: int) -> CommittedOffset:
         """Sets the offset, backwards as well."""
+        self.attempts.forget(group, topic, queue)
         return self._set(group, topic, queue, offset, least=0)
 
     def _set(self, group: str, topic: str, queue: int, offset: int, *, least: int) -> CommittedOffset:
@@ -91,6 +100,7 @@ class GroupOffsets:
         for group, topics in self.document.groups.items():
             for topic in [topic for topic in topics if topic not in self._topics.by_name]:
                 del topics[topic]
+                self.attempts.forget(group, topic)
             for topic, queues in topics.items():
                 for queue in queues.keys() - self._topics.get(topic).queues.keys():
                     del queues[queue]

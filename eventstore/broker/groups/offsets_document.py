@@ -1,6 +1,7 @@
 """The offsets document: the committed offsets of all consumer groups as one file, with the previous version as a copy.
 
-It is written about once a second, not with every commit: after a crash, messages of the last second may be delivered again.
+It also has the retry policies of groups, and how often messages failed in place. It is written about once a second, not with
+every commit: after a crash, messages of the last second may be delivered again.
 It is also written at opening, with a higher number of starts, so that no generation of a group is ever used twice.
 """
 
@@ -10,9 +11,10 @@ import logging
 from pathlib import Path
 from typing import Final, TypeAlias, cast
 
+from eventstore.broker.retry_policy import RetryPolicy
 from eventstore.chunks.documents import PREVIOUS, Tree, read_tree, write_document
 from eventstore.chunks.files import NO_SPACE, Files
-from eventstore.errors import Corrupt, FolderRefused
+from eventstore.errors import Corrupt, FolderRefused, InvalidArgument
 
 GENERATIONS_PER_START: Final = 1 << 20
 Offsets: TypeAlias = dict[str, dict[int, int]]
@@ -26,6 +28,8 @@ class OffsetsDocument:
 
     def __init__(self, files: Files, path: Path) -> None:
         self.groups: dict[str, Offsets] = {}
+        self.policies: dict[str, RetryPolicy] = {}
+        self.attempts: dict[str, dict[tuple[str, int], dict[int, int]]] = {}
         self.starts = 0
         self.changed = False
         self._files = files
@@ -67,7 +71,21 @@ class OffsetsDocument:
             group: {topic: {str(queue): offset for queue, offset in queues.items()} for topic, queues in topics.items()}
             for group, topics in self.groups.items()
         }
-        return {"groups": groups, "starts": self.starts}
+        policies: Tree = {
+            group: {
+                "delays_ms": [round(delay * 1000) for delay in each.delays_s],
+                "attempts": each.attempts,
+                "dead_letters": each.dead_letters,
+            }
+            for group, each in self.policies.items()
+        }
+        attempts: Tree = {
+            group: [
+                [topic, queue, offset, count] for (topic, queue), counted in queues.items() for offset, count in counted.items()
+            ]
+            for group, queues in self.attempts.items()
+        }
+        return {"groups": groups, "starts": self.starts, "policies": policies, "attempts": attempts}
 
     def write(self, tree: Tree) -> None:
         """Writes the document; durable on return. Raises OSError."""
@@ -84,13 +102,23 @@ class OffsetsDocument:
                 }
                 for group, topics in cast(Tree, tree["groups"]).items()
             }
-        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            policies = {group: _policy(cast(Tree, each)) for group, each in cast(Tree, tree.get("policies", {})).items()}
+            attempts: dict[str, dict[tuple[str, int], dict[int, int]]] = {}
+            for group, rows in cast("dict[str, list[tuple[str, int, int, int]]]", tree.get("attempts", {})).items():
+                for topic, queue, offset, count in rows:
+                    attempts.setdefault(group, {}).setdefault((topic, queue), {})[_offset(offset)] = _offset(count)
+        except (KeyError, ValueError, TypeError, AttributeError, InvalidArgument) as error:
             raise Corrupt(
                 str(path), 0, f"not a document of offsets ({error!r}); the previous copy is {self._path.name}{PREVIOUS}"
             ) from None
         if not isinstance(starts, int):
             raise Corrupt(str(path), 0, f"not a number of starts; the previous copy is {self._path.name}{PREVIOUS}")
-        self.groups, self.starts = groups, starts
+        self.groups, self.starts, self.policies, self.attempts = groups, starts, policies, attempts
+
+
+def _policy(tree: Tree) -> RetryPolicy:
+    delays_s = tuple(each / 1000 for each in cast("list[int]", tree["delays_ms"]))
+    return RetryPolicy(delays_s, cast("int | None", tree["attempts"]), cast("str | None", tree["dead_letters"]))
 
 
 def _offset(value: object) -> int:

@@ -7,12 +7,13 @@ begins a new generation as well. Belongs to one thread.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from eventstore.broker.groups.group import SUBSCRIPTIONS_MAX, Assignment, Group, Member
 from eventstore.broker.groups.offsets import Bounds, CommittedOffset, GroupOffsets
 from eventstore.broker.groups.offsets_document import GENERATIONS_PER_START, OffsetsDocument
+from eventstore.broker.retry_policy import RetryPolicy
 from eventstore.broker.topics import Topics
 from eventstore.errors import InvalidArgument, UnknownGroup
 from eventstore.fields import check_int, check_text, shown
@@ -27,12 +28,13 @@ class Groups:
 
     def __init__(
         self, document: OffsetsDocument, topics: Topics, bounds: Bounds, *, member_timeout_s: float,
-        clock: Callable[[], float] = time.monotonic,
+        retry_delays_s: Sequence[float] = (), clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self.offsets = GroupOffsets(document, topics, bounds)
         self.by_name: dict[str, Group] = {name: Group(name) for name in document.groups}
         self._topics = topics
         self._timeout_s = member_timeout_s
+        self._default_policy = RetryPolicy(tuple(retry_delays_s))
         self._clock = clock
         self._generations = document.starts * GENERATIONS_PER_START
 
@@ -42,6 +44,30 @@ class Groups:
         if group is None:
             raise UnknownGroup(f"there is no consumer group {shown(name)}; its first consumer creates it", group=str(name))
         return group
+
+    def policy(self, group: str) -> RetryPolicy:
+        """Returns the group's retry policy: its own, or the server's."""
+        return self.offsets.document.policies.get(group, self._default_policy)
+
+    def set_policy(self, group: str, policy: RetryPolicy | None) -> None:
+        """Gives the group its own retry policy, or with None the server's again. Creates a new group.
+
+        Raises:
+            InvalidArgument: the name is not allowed, or there are too many groups.
+        """
+        self._put(self.by_name.get(check_name("group", group)) or Group(group))
+        document = self.offsets.document
+        document.groups.setdefault(group, {})
+        if policy is None:
+            document.policies.pop(group, None)
+        else:
+            document.policies[group] = policy
+        document.changed = True
+
+    def _put(self, group: Group) -> None:
+        if group.name not in self.by_name and len(self.by_name) >= GROUPS_MAX:
+            raise InvalidArgument(f"there are {GROUPS_MAX} groups, no more are allowed", field="group", limit=GROUPS_MAX)
+        self.by_name[group.name] = group
 
     # -- members ------------------------------------------------------------------------------------------------------
 
@@ -70,9 +96,7 @@ class Groups:
                     field="topics", value=topic,
                 )  # fmt: skip
         found.check_join(member, topics)
-        if group not in self.by_name and len(self.by_name) >= GROUPS_MAX:
-            raise InvalidArgument(f"there are {GROUPS_MAX} groups, no more are allowed", field="group", limit=GROUPS_MAX)
-        self.by_name[group] = found
+        self._put(found)
         before = found.members.get(member)
         sent = found.expired.pop(member, self._generations) if before is None else before.sent_generation
         queues = {} if before is None else before.queues

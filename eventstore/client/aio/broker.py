@@ -18,7 +18,9 @@ from eventstore.client.session.broker_calls import (
     read_dead_letters,
     read_progress,
     read_pulled,
+    read_retries,
     reset_request,
+    set_retries_request,
 )
 from eventstore.client.session.broker_info import (
     ChunkInfo,
@@ -34,6 +36,7 @@ from eventstore.client.session.results import read_list, read_message, read_mess
 from eventstore.protocol import broker_requests as requests
 from eventstore.protocol.broker_requests import WireWant
 from eventstore.protocol.limits import PAGE_BYTES_MAX
+from eventstore.records.consumer_groups import Retries
 from eventstore.records.message import Message
 
 
@@ -132,6 +135,22 @@ class NetworkBroker:
             ConnectionLost: as of `create_topic`.
         """
         await self._call(requests.DeleteGroup(group), read_nothing, resend=False)
+
+    async def retries(self, group: str) -> Retries:
+        """Returns the group's retry policy: its own, or the server's. Raises UnknownGroup."""
+        return await self._call(requests.ShowRetries(group), read_retries)
+
+    async def set_retries(self, group: str, retries: Retries | None) -> None:
+        """Gives the group its own retry policy, or with None the server's again. Creates the group if it is new.
+
+        It is used from the next failure on; messages that wait for a retry wait for the new delays.
+
+        Raises:
+            UnknownGroup: there is no such group, and nothing to give it.
+            InvalidArgument: a name or a limit: 1 to 1,000 attempts, up to 64 delays of up to a day, at least one of them if
+                there is more than one attempt.
+        """
+        await self._call(set_retries_request(group, retries), read_nothing)
 
     async def forget_topic(self, group: str, topic: str) -> None:
         """Deletes a group's offsets in a topic that it no longer reads; they would hold back the deletion of messages forever.

@@ -28,7 +28,7 @@ class Member:
         self.options = options
         self._tasks = MemberTasks(connection, options)
         self._state = self._tasks.state
-        self._sequential = options.mode == "sequential"
+        self._in_order = self._state.ready.in_order
         self._group: TaskGroup | None = None
         self._waiting = 0
         self._fetching = False
@@ -54,6 +54,8 @@ class Member:
             await self.__aexit__(type(error), error, error.__traceback__)
             raise
         self._group.start_soon(self._tasks.report)
+        if self._in_order:
+            self._group.start_soon(self._tasks.suspended.hand_out_again)
         return self
 
     async def __aexit__(
@@ -94,7 +96,7 @@ class Member:
             self._pause_at = time.monotonic() + BUSY_SECONDS_MAX
         tasks, ready, tracker = self._tasks, self._state.ready, self._tasks.tracker
         self._waiting += 1
-        tracker.turn_awaited = self._sequential
+        tracker.turn_awaited = self._in_order
         try:
             while True:
                 changed = tasks.changed
@@ -106,7 +108,7 @@ class Member:
                 await changed.wait()
         finally:
             self._waiting -= 1
-            tracker.turn_awaited = self._sequential and self._waiting > 0
+            tracker.turn_awaited = self._in_order and self._waiting > 0
 
     def _start(self, raw: bool) -> None:
         """Begins to fetch, with the first use: only then it is known whether messages or batches are wanted."""

@@ -22,10 +22,12 @@ from typing import Final
 import anyio
 
 from eventstore.client.aio.connection import Connection
+from eventstore.client.aio.suspended import SuspendedMessages
 from eventstore.client.backoff import Backoff
 from eventstore.client.consumer.commit_window import DeliveryTracker, Window
 from eventstore.client.consumer.member_options import MemberOptions
 from eventstore.client.consumer.member_state import MemberState, PlannedPull, decode_assignment
+from eventstore.client.session.broker_calls import set_retries_request
 from eventstore.client.session.calls import Call
 from eventstore.client.session.results import read_values
 from eventstore.errors import (
@@ -62,13 +64,17 @@ class MemberTasks:
         self._pull: tuple[Call[anyio.Event], PlannedPull] | None = None  # in flight
         self._report_due = anyio.Event()  # there is a failure to report before the interval is over
         self._reported = anyio.Event()
+        self.suspended = SuspendedMessages(self.state, self._wake)
         self._leave_by = float("inf")
         self._reporting = anyio.CancelScope()
 
     async def join(self) -> None:
         """Joins the group. Raises the server's error, or ConnectionLost."""
         self.tracker.wake = _on_this_loop(self._wake)
-        self._assigned(await self._call(self.state.options.join()))
+        options = self.state.options
+        if options.retries is not None:
+            await self._call(set_retries_request(options.group, options.retries))
+        self._assigned(await self._call(options.join()))
 
     def close(self) -> None:
         """Stops pulling and handing out. A report in flight has a few seconds to be answered."""
@@ -249,7 +255,7 @@ class MemberTasks:
         if not places:
             return
         try:
-            await self._call(self.state.failure_report(reason, places))
+            answer: Sequence[Scalar] = await self._call(self.state.failure_report(reason, places))
         except InvalidArgument as error:
             if error.fields.get("field") != "offset":
                 raise
@@ -257,7 +263,11 @@ class MemberTasks:
                 for place in places:
                     await self._report_failure(reason, [place])
                 return
-        self.state.reported(places)
+            answer = [None]
+        if self.state.ready.in_order:
+            self.suspended.suspend(places, answer)
+        else:
+            self.state.reported(places)
 
     async def _heartbeat(self) -> None:
         values = await self._call(self.state.heartbeat())

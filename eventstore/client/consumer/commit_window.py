@@ -27,8 +27,8 @@ class DeliveryTracker:
     """What handlers report, on any thread, to the loop that pulls and commits; shared by the windows of a member.
 
     `room_awaited`, `turn_awaited`: the loop waits until a page is finished, or any message; then `wake` is called, on the
-    thread that finished it, with the lock held. `failures`: messages to be reported as failed, and why. `messages`,
-    `size_bytes`: what all windows hold together.
+    thread that finished it, with the lock held. `failures`: messages to be reported as failed, and why. `finished`: if it
+    is kept, the messages finished since it was emptied. `messages`, `size_bytes`: what all windows hold together.
     """
 
     def __init__(self, wake: Callable[[], object] = _ignore) -> None:
@@ -37,6 +37,7 @@ class DeliveryTracker:
         self.room_awaited = False
         self.turn_awaited = False
         self.failures: dict[tuple[Window, int], str] = {}
+        self.finished: deque[tuple[Window, int]] | None = None
         self.messages = 0
         self.size_bytes = 0
 
@@ -60,11 +61,12 @@ class Window:
 
     `next_offset`: where the next pull continues. `committed`: the offset the server has. `messages`, `size_bytes`: held, in
     whole pages; a page counts until the window has passed it. `has_more`: the last pull left messages at the server.
+    `attempts`: how often unfinished messages failed in place; `suspended`: those that wait to be handed out again.
     """
 
     __slots__ = (
-        "_finished", "_pages", "_tracker", "_unfinished", "_unopened", "closed", "committed", "has_more", "messages",
-        "next_offset", "queue", "size_bytes", "tags", "topic",
+        "_finished", "_pages", "_tracker", "_unfinished", "_unopened", "attempts", "closed", "committed", "has_more",
+        "messages", "next_offset", "queue", "size_bytes", "suspended", "tags", "topic",
     )  # fmt: skip
 
     def __init__(self, tracker: DeliveryTracker, topic: str, queue: int, tags: str | None, offset: int) -> None:
@@ -74,6 +76,8 @@ class Window:
         self.next_offset = offset
         self.committed = offset
         self.closed = False
+        self.attempts: dict[int, int] = {}
+        self.suspended: set[int] = set()
         self.has_more = False
         self.messages = 0
         self.size_bytes = 0
@@ -128,6 +132,8 @@ class Window:
             else:
                 self._finished.add(offset)
                 released = False
+            if tracker.finished is not None:
+                tracker.finished.append((self, offset))
             if tracker.turn_awaited or (released and tracker.room_awaited):
                 tracker.wake()
 
@@ -140,9 +146,16 @@ class Window:
             tracker.failures.setdefault((self, offset), reason)
             tracker.wake()
 
+    def suspend(self, offset: int, attempts: int) -> None:
+        """Notes that the message has failed this often in place, and is not to be handed out for now."""
+        with self._tracker.lock:
+            if not self.closed:
+                self.attempts[offset] = attempts
+                self.suspended.add(offset)
+
     def is_failing(self, offset: int) -> bool:
-        """Whether the message is to be reported as failed."""
-        return (self, offset) in self._tracker.failures
+        """Whether the message is to be reported as failed, or waits to be handed out again."""
+        return (self, offset) in self._tracker.failures or offset in self.suspended
 
     def is_finished(self, offset: int) -> bool:
         """Whether the message is finished, or not this member's. Call with the tracker locked."""
@@ -164,6 +177,8 @@ class Window:
             self._unfinished.clear()
             self._unopened.clear()
             self._finished.clear()
+            self.attempts.clear()
+            self.suspended.clear()
             self._pages.clear()
             self._hold(-self.messages, -self.size_bytes)
 

@@ -32,7 +32,9 @@ class Delivery(Message):
     @property
     def times_failed(self) -> int:
         """The number of deliveries that failed before this one."""
-        return int(self.properties.get(FAILURES, "0")) if self._window.topic.startswith(RETRY) else 0
+        window = self._window
+        before = int(self.properties.get(FAILURES, "0")) if window.topic.startswith(RETRY) else 0
+        return before + window.attempts.get(self[_PLACE], 0)  # type: ignore[misc] # as in `done`
 
     @property
     def is_mine(self) -> bool:

@@ -1,17 +1,20 @@
-"""The order in which a consumer hands out messages: everything at once, or one message of a queue at a time."""
+"""The order in which a consumer hands out messages: everything at once, or one message of a queue or of a key at a time."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
-from eventstore.client.consumer.commit_window import Window
-from eventstore.client.consumer.delivery import DeliveryItem, place_of
+from eventstore.client.consumer.commit_window import DeliveryTracker, Window
+from eventstore.client.consumer.delivery import Delivery, DeliveryItem, place_of
+from eventstore.client.consumer.member_options import Mode, Order
 
 
 class DeliveryOrder(Protocol):
-    """Holds what waits to be handed out."""
+    """Holds what waits to be handed out. `in_order`: an item may have to wait for another one, also while that is retried."""
+
+    in_order: bool
 
     def put(self, window: Window, items: list[DeliveryItem]) -> None:
         """Adds items that have arrived, in this order."""
@@ -22,12 +25,17 @@ class DeliveryOrder(Protocol):
     def take_some(self) -> Sequence[DeliveryItem]:
         """Returns items that may be handed out now, for callers to whom one at a time costs too much."""
 
+    def again(self, window: Window, offset: int) -> None:
+        """Has an unfinished item handed out again, before what waits for it; only if `in_order`."""
+
     def drop_closed(self) -> None:
         """Drops the items of queues that belong to another member."""
 
 
 class Parallel:
     """In the order of arrival, with any number unfinished."""
+
+    in_order = False
 
     def __init__(self) -> None:
         self._current: Iterator[DeliveryItem] = iter(())
@@ -52,6 +60,9 @@ class Parallel:
             return rest
         return self._pages.popleft()
 
+    def again(self, window: Window, offset: int) -> None:
+        raise AssertionError("failed messages are sent to the retry topic")
+
     def drop_closed(self) -> None:
         waiting = [list(self._current), *self._pages]
         self._current = iter(())
@@ -62,17 +73,22 @@ class Parallel:
 class Sequential:
     """One unfinished message of a queue at a time; queues take turns."""
 
+    in_order = True
+
     def __init__(self) -> None:
         self._waiting: dict[Window, deque[DeliveryItem]] = {}
         self._turns: deque[Window] = deque()  # the keys of `_waiting`
+        self._out: dict[Window, DeliveryItem] = {}  # the last item of each that was handed out
 
     def put(self, window: Window, items: list[DeliveryItem]) -> None:
-        if not items:
-            return
+        if items:
+            self._waiting_of(window).extend(items)
+
+    def _waiting_of(self, window: Window) -> deque[DeliveryItem]:
         if window not in self._waiting:
             self._waiting[window] = deque()
             self._turns.append(window)
-        self._waiting[window] += items
+        return self._waiting[window]
 
     def take(self) -> DeliveryItem | None:
         turns = self._turns
@@ -80,7 +96,7 @@ class Sequential:
             window = turns[0]
             waiting = self._waiting[window]
             if window.position == place_of(waiting[0])[1]:  # all messages before it are finished
-                item = waiting.popleft()
+                self._out[window] = item = waiting.popleft()
                 if waiting:
                     turns.rotate(-1)
                 else:
@@ -91,11 +107,94 @@ class Sequential:
         return None
 
     def take_some(self) -> Sequence[DeliveryItem]:
-        found: list[DeliveryItem] = []
-        while (item := self.take()) is not None:
-            found.append(item)
-        return found
+        return _all_of(self)
+
+    def again(self, window: Window, offset: int) -> None:
+        item = self._out.get(window)
+        if item is not None and place_of(item)[1] == offset and not window.closed:
+            self._waiting_of(window).appendleft(item)
 
     def drop_closed(self) -> None:
         self._waiting = {window: waiting for window, waiting in self._waiting.items() if not window.closed}
         self._turns = deque(window for window in self._turns if not window.closed)
+        self._out = {window: item for window, item in self._out.items() if not window.closed}
+
+
+_Place: TypeAlias = tuple[Window, int]
+_Key: TypeAlias = tuple[Window, str]
+
+
+class ByKey:
+    """One unfinished message of a key at a time, those without a key in the order of arrival."""
+
+    in_order = True
+
+    def __init__(self, tracker: DeliveryTracker) -> None:
+        self._finished: deque[_Place] = deque()
+        tracker.finished = self._finished
+        self._ready: deque[DeliveryItem] = deque()
+        self._behind: dict[_Key, deque[DeliveryItem]] = {}  # what waits for the item of the key that is ready or handed out
+        self._out: dict[_Place, DeliveryItem] = {}
+
+    def put(self, window: Window, items: list[DeliveryItem]) -> None:
+        for item in items:
+            key = _key_of(item)
+            behind = None if key is None else self._behind.get(key)
+            if behind is not None:
+                behind.append(item)
+                continue
+            if key is not None:
+                self._behind[key] = deque()
+            self._ready.append(item)
+
+    def take(self) -> DeliveryItem | None:
+        while self._finished:
+            self._release(self._out.pop(self._finished.popleft(), None))
+        if not self._ready:
+            return None
+        item = self._ready.popleft()
+        self._out[place_of(item)] = item
+        return item
+
+    def _release(self, finished: DeliveryItem | None) -> None:
+        """Makes the next item of the key ready."""
+        key = None if finished is None else _key_of(finished)
+        behind = None if key is None else self._behind.get(key)
+        if key is None or behind is None:
+            return
+        if behind:
+            self._ready.append(behind.popleft())
+        else:
+            del self._behind[key]
+
+    def take_some(self) -> Sequence[DeliveryItem]:
+        return _all_of(self)
+
+    def again(self, window: Window, offset: int) -> None:
+        item = self._out.get((window, offset))
+        if item is not None and not window.closed:
+            self._ready.appendleft(item)
+
+    def drop_closed(self) -> None:
+        self._ready = deque(item for item in self._ready if not place_of(item)[0].closed)
+        self._behind = {key: behind for key, behind in self._behind.items() if not key[0].closed}
+        self._out = {place: item for place, item in self._out.items() if not place[0].closed}
+
+
+def delivery_order(mode: Mode, order: Order | None, tracker: DeliveryTracker) -> DeliveryOrder:
+    """Returns the order of a consumer with these options."""
+    if order == "key":
+        return ByKey(tracker)
+    return Sequential() if mode == "sequential" else Parallel()
+
+
+def _key_of(item: DeliveryItem) -> _Key | None:
+    key = item.key if isinstance(item, Delivery) else None
+    return None if key is None else (place_of(item)[0], key)
+
+
+def _all_of(order: DeliveryOrder) -> Sequence[DeliveryItem]:
+    found: list[DeliveryItem] = []
+    while (item := order.take()) is not None:
+        found.append(item)
+    return found

@@ -12,9 +12,11 @@ from eventstore.errors import InvalidArgument
 from eventstore.fields import check_int, check_text, shown
 from eventstore.protocol.broker_requests import Join, Leave
 from eventstore.protocol.limits import PULL_MESSAGES_MAX, PULL_WAIT_MS_MAX
+from eventstore.records.consumer_groups import Retries
 
 Mode = Literal["parallel", "sequential"]
 MODES: Final = ("parallel", "sequential")
+Order = Literal["key"]
 COMMIT_INTERVAL_S: Final = 1.0
 COMMIT_INTERVAL_S_MIN: Final = 0.01
 # Servers expire a member after 15 seconds without a request.
@@ -40,7 +42,8 @@ class MemberOptions:
     """A member of a group, and how it consumes. `topics`: the tags to read of each, None for all messages.
 
     `hold_messages`, `hold_bytes`: how much is held at most, finished or not; up to one page more in the worst case.
-    `pull_messages`, `pull_bytes`: the size of one page. `pull_wait_s`: how long a pull waits for messages.
+    `pull_messages`, `pull_bytes`: the size of one page. `pull_wait_s`: how long a pull waits for messages. `retries`: the
+    group's retry policy, if this member is to set it.
     """
 
     group: str
@@ -54,6 +57,8 @@ class MemberOptions:
     pull_messages: int = PULL_MESSAGES
     pull_bytes: int = PULL_BYTES
     pull_wait_s: float = PULL_WAIT_S
+    order: Order | None = None
+    retries: Retries | None = None
 
     def __post_init__(self) -> None:
         check_int("hold_messages", self.hold_messages, 1, HOLD_MAX)
@@ -85,6 +90,8 @@ def member_options(
     pull_messages: int,
     pull_bytes: int,
     pull_wait_s: float,
+    order: Order | None = None,
+    retries: Retries | None = None,
 ) -> MemberOptions:
     """Returns a member's options. A generated name, if none is given, has the member's host and process id.
 
@@ -92,11 +99,12 @@ def member_options(
         InvalidArgument
     """
     _check_mode(mode)
+    _check_order(order, mode)
     _check_seconds("commit_interval", commit_interval_s, COMMIT_INTERVAL_S_MIN, COMMIT_INTERVAL_S_MAX)
     name = f"{os.uname().nodename[:100]}-{os.getpid()}-{secrets.token_hex(4)}" if member is None else member
     return MemberOptions(
         group, name, tags_by_topic(topics), mode, from_end, commit_interval_s, hold_messages, hold_bytes,
-        pull_messages, pull_bytes, pull_wait_s,
+        pull_messages, pull_bytes, pull_wait_s, order, retries,
     )  # fmt: skip
 
 
@@ -119,6 +127,15 @@ def tags_by_topic(topics: Topics) -> dict[str, str | None]:
 def _check_mode(mode: object) -> None:
     if mode not in MODES:
         raise InvalidArgument(f"mode is {mode!r:.80}; allowed are {' and '.join(MODES)}", field="mode", value=f"{mode!r:.80}")
+
+
+def _check_order(order: object, mode: Mode) -> None:
+    if order is None:
+        return
+    if order != "key":
+        raise InvalidArgument(f'order is {shown(order)}; allowed are "key" and None', field="order", value=shown(order))
+    if mode != "parallel":
+        raise InvalidArgument('order="key" is for mode "parallel"; mode "sequential" orders the whole queue', field="order")
 
 
 def _check_seconds(name: str, seconds: float, low: float, high: float) -> None:

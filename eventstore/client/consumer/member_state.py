@@ -21,11 +21,11 @@ from typing import Final, NamedTuple
 
 from eventstore.client.consumer.commit_window import DeliveryTracker, Window
 from eventstore.client.consumer.delivery import PulledRange, deliveries, raw_batches
-from eventstore.client.consumer.delivery_order import DeliveryOrder, Parallel, Sequential
+from eventstore.client.consumer.delivery_order import DeliveryOrder, delivery_order
 from eventstore.client.consumer.member_options import MemberOptions
 from eventstore.errors import ProtocolError
 from eventstore.flat import Scalar
-from eventstore.protocol.broker_requests import CommitOffsets, FailMessages, Heartbeat, Pull
+from eventstore.protocol.broker_requests import CommitOffsets, FailInPlace, FailMessages, Heartbeat, Pull
 from eventstore.protocol.limits import (
     FAILED_PER_FRAME_MAX,
     OFFSETS_PER_FRAME_MAX,
@@ -60,7 +60,7 @@ class MemberState:
     def __init__(self, options: MemberOptions, tracker: DeliveryTracker) -> None:
         self.options = options
         self.generation: int | None = None
-        self.ready: DeliveryOrder = Sequential() if options.mode == "sequential" else Parallel()
+        self.ready: DeliveryOrder = delivery_order(options.mode, options.order, tracker)
         self.raw = False
         self._tracker = tracker
         self._wait_ms_all = int(options.pull_wait_s * 1000)
@@ -244,9 +244,12 @@ class MemberState:
                 reports.append((reason, places[at : at + FAILED_PER_FRAME_MAX]))
         return reports
 
-    def failure_report(self, reason: str, places: Sequence[tuple[Window, int]]) -> FailMessages:
+    def failure_report(self, reason: str, places: Sequence[tuple[Window, int]]) -> FailMessages | FailInPlace:
         """Returns the request that reports these failures."""
         assert self.generation is not None
+        if self.ready.in_order:
+            counted = tuple((each.topic, each.queue, at, each.attempts.get(at, 0) + 1) for each, at in places)
+            return FailInPlace(self.options.group, self.options.member, self.generation, reason, counted)
         named = tuple((window.topic, window.queue, offset) for window, offset in places)
         return FailMessages(self.options.group, self.options.member, self.generation, reason, named)
 
@@ -256,6 +259,17 @@ class MemberState:
             with self._tracker.lock:
                 self._tracker.failures.pop((window, offset), None)
             window.finish(offset)
+
+    def suspended(self, window: Window, offset: int) -> None:
+        """Takes that the server has counted a failure in place, and that the message is to be tried again, but not yet."""
+        window.suspend(offset, window.attempts.get(offset, 0) + 1)
+        with self._tracker.lock:
+            self._tracker.failures.pop((window, offset), None)
+
+    def again(self, window: Window, offset: int) -> None:
+        """Has a suspended message handed out again."""
+        window.suspended.discard(offset)
+        self.ready.again(window, offset)
 
 
 def decode_assignment(values: Sequence[Scalar]) -> tuple[int, list[AssignedQueue]]:

@@ -13,8 +13,9 @@ from eventstore.client.session.results import field_types, read_messages, rows
 from eventstore.errors import InvalidArgument, ProtocolError, UnknownTopic
 from eventstore.fields import check_int, check_text, shown
 from eventstore.model import micros
-from eventstore.protocol.broker_requests import OffsetAt, Pull, ResetGroup, WireWant
+from eventstore.protocol.broker_requests import OffsetAt, Pull, ResetGroup, SetRetries, UnsetRetries, WireWant
 from eventstore.protocol.limits import INT64_MAX, PAGE_BYTES_DEFAULT, PAGE_BYTES_MAX, PULL_WAIT_MS_MAX
+from eventstore.records.consumer_groups import Retries
 from eventstore.records.message import Message, decode_messages
 from eventstore.records.topic_names import dead_topic
 
@@ -56,6 +57,20 @@ def read_progress(call: Call[Any]) -> tuple[int, int, list[GroupQueue]]:
     values = call.ok().values
     ((generation, total),) = rows(lambda *both: both, ((int,), (int,)), values[:2], "ShowGroup") or [(0, 0)]
     return generation, total, rows(GroupQueue, field_types(GroupQueue), values[2:], "ShowGroup")
+
+
+def set_retries_request(group: str, retries: Retries | None) -> SetRetries | UnsetRetries:
+    """Returns the request that changes a group's retry policy. Raises InvalidArgument."""
+    if retries is None:
+        return UnsetRetries(group)
+    delays_ms = tuple(round(1000 * each) for each in retries.delays)
+    return SetRetries(group, retries.attempts, retries.dead_letters, delays_ms)
+
+
+def read_retries(call: Call[Any]) -> Retries:
+    """Reads a group's retry policy."""
+    attempts, dead_letters, *delays_ms = cast("Sequence[Any]", call.ok().values)
+    return Retries(tuple(each / 1000 for each in delays_ms), attempts, dead_letters)
 
 
 def dead_letters_request(group: str, offset: int, limit: int) -> Pull:

@@ -5,6 +5,7 @@ What memory can answer is answered at once; what must be durable first, by a tas
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 
@@ -12,11 +13,13 @@ from eventstore import flat
 from eventstore.broker.broker import Broker
 from eventstore.broker.groups.group import Assignment
 from eventstore.broker.groups.views import all_groups, members_of, queues_of
+from eventstore.broker.retry_policy import RetryPolicy
 from eventstore.errors import InvalidArgument
 from eventstore.flat import Scalar
 from eventstore.protocol.broker_requests import (
     CommitOffsets,
     DeleteGroup,
+    FailInPlace,
     FailMessages,
     ForgetTopic,
     Heartbeat,
@@ -26,7 +29,10 @@ from eventstore.protocol.broker_requests import (
     ListMembers,
     ReplayDead,
     ResetGroup,
+    SetRetries,
     ShowGroup,
+    ShowRetries,
+    UnsetRetries,
 )
 from eventstore.protocol.limits import ASSIGNED_QUEUES_MAX, ROWS_PER_ANSWER_MAX
 from eventstore.server.broker.handlers import answers
@@ -76,6 +82,31 @@ class GroupHandlers:
         return await self._broker.failed_messages.fail(
             request.group, request.member, request.generation, request.places, request.reason
         )
+
+    @answers(FailInPlace)
+    async def fail_in_place(self, request: FailInPlace) -> Sequence[Scalar]:
+        delays_s = await self._broker.failed_messages.fail_in_place(
+            request.group, request.member, request.generation, request.places, request.reason
+        )
+        return [None if each is None else math.ceil(each * 1000) for each in delays_s]
+
+    @answers(SetRetries)
+    async def set_retries(self, request: SetRetries) -> Sequence[Scalar]:
+        delays_s = tuple(each / 1000 for each in request.delays_ms)
+        await self._coordinator.set_policy(request.group, RetryPolicy(delays_s, request.attempts, request.dead_letters))
+        return ()
+
+    @answers(UnsetRetries)
+    async def unset_retries(self, request: UnsetRetries) -> Sequence[Scalar]:
+        self._broker.groups.get(request.group)
+        await self._coordinator.set_policy(request.group, None)
+        return ()
+
+    @answers(ShowRetries)
+    async def show_retries(self, request: ShowRetries) -> Sequence[Scalar]:
+        self._broker.groups.get(request.group)
+        policy = self._broker.groups.policy(request.group)
+        return policy.attempts, policy.dead_letters, *(math.ceil(each * 1000) for each in policy.delays_s)
 
     @answers(ReplayDead)
     async def replay(self, request: ReplayDead) -> Sequence[Scalar]:

@@ -1,4 +1,4 @@
-"""Lists, shows, resets and deletes consumer groups."""
+"""Lists, shows, resets and deletes consumer groups, and sets how they retry."""
 
 from __future__ import annotations
 
@@ -108,6 +108,54 @@ def reset(
     for each in done:
         note = " (the queue does not hold the offset that was asked for)" if each.clamped else ""
         print_line(f"{name} is at offset {each.offset} of queue {each.queue} of {topic}{note}")
+
+
+@group.command("retries", cls=Command)
+def retries(
+    name: GroupName,
+    delays: Annotated[
+        str | None,
+        typer.Option(metavar="SECONDS,…", help="Delays before the second, third … attempt at a message."),
+    ] = None,
+    attempts: Annotated[int | None, typer.Option(metavar="N", min=1, help="Attempts. [one more than delays]")] = None,
+    dead_letters: Annotated[
+        str | None, typer.Option(metavar="TOPIC", help="Topic for messages whose last attempt failed. [dead:GROUP]")
+    ] = None,
+    default: Annotated[bool, typer.Option("--default", help="Use the server's setting again.")] = False,
+    as_json: AsJson = False,
+    store: StoreAddress = DEFAULT_STORE,
+) -> None:
+    """Show or set how a group retries messages that failed.
+
+    \b
+    Example:
+      eventstore group retries billing --delays 1,30,600 --attempts 10
+    """
+    from eventstore.records.consumer_groups import Retries
+
+    changed = delays is not None or attempts is not None or dead_letters is not None
+    if changed and (default or delays is None):
+        raise InvalidArgument("give --default alone, or --delays and what else is to be set", field="delays")
+    with connect_to_broker(store, "group retries") as connected:
+        if default:
+            connected.broker.set_retries(name, None)
+        elif delays is not None:
+            connected.broker.set_retries(name, Retries(_seconds(delays), attempts, dead_letters))
+        found = connected.broker.retries(name)
+    count = len(found.delays) + 1 if found.attempts is None else found.attempts
+    where = found.dead_letters or f"dead:{name}"
+    if as_json:
+        print_json({"group": name, "delays": list(found.delays), "attempts": count, "dead_letters": where})
+        return
+    waits = ", ".join(f"{each:g} s" for each in found.delays) or "none"
+    print_line(f"{name}: {counted(count, 'attempt')}, delays {waits}; dead letters go to {where}")
+
+
+def _seconds(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(each) for each in text.split(",") if each.strip())
+    except ValueError:
+        raise InvalidArgument(f"--delays is {text!r:.80}; it takes seconds, as 1,30,600", field="delays") from None
 
 
 def _topics_of(broker: BlockingBroker, group: str) -> set[str]:
