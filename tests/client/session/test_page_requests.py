@@ -167,6 +167,24 @@ def test_an_aggregate_page_that_lacks_a_commit_is_a_protocol_error(
 
 
 @pytest.mark.parametrize("backwards", [False, True])
+@pytest.mark.parametrize("order", [[0, 1, 1, 3], [0, 2, 1, 3], [0, 3, 2, 3], [1, 0, 2, 3]])
+def test_an_aggregate_page_with_as_many_events_but_not_each_version_once_is_a_protocol_error(
+    order: list[int], backwards: bool
+) -> None:
+    records = aggregate_of([1, 1, 1, 1])
+    cursor = AggregateCursor("a", 1, None, backwards, None)
+    with pytest.raises(ProtocolError, match="lacks events"):
+        cursor.take(Page(None, True, b"".join(records[place] for place in order)))
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_a_page_of_another_aggregate_is_a_protocol_error(backwards: bool) -> None:
+    cursor = AggregateCursor("b", 1, None, backwards, None)
+    with pytest.raises(ProtocolError, match="another aggregate"):
+        cursor.take(Page(None, True, b"".join(aggregate_of([2, 1]))))
+
+
+@pytest.mark.parametrize("backwards", [False, True])
 def test_an_empty_page_in_the_middle_of_an_aggregate_is_a_protocol_error(backwards: bool) -> None:
     records = aggregate_of([1, 1, 1, 1])
     cursor = AggregateCursor("a", 1, None, backwards, None)
