@@ -6,50 +6,12 @@
     async with es.open_store("./data") as store: ...                # embedded; trio
     with es.blocking.connect("tcp://127.0.0.1:7701") as store: ...  # without an event loop
 
-The names in `_LAZY` are imported on first use, so `import eventstore` takes milliseconds.
+Every name is imported on first use, so `import eventstore` takes next to no time.
 """
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING
-
-from eventstore.commands import RawCommand
-from eventstore.errors import (
-    Closed,
-    CommandIdReused,
-    ConnectionLost,
-    Corrupt,
-    Diverged,
-    DomainRefused,
-    EventStoreError,
-    Fenced,
-    FolderRefused,
-    HandlerFailed,
-    InvalidArgument,
-    Overloaded,
-    PayloadInvalid,
-    Poisoned,
-    ProjectionFailed,
-    ProtocolError,
-    ReadFailed,
-    Rebalanced,
-    Rejected,
-    ShuttingDown,
-    StorageFull,
-    Unconsumed,
-    UnknownCommand,
-    UnknownEvent,
-    UnknownGroup,
-    UnknownOperation,
-    UnknownQueue,
-    UnknownTopic,
-    UnsupportedVersion,
-    VersionConflict,
-)
-from eventstore.model import ANY, EXISTS, CaughtUp, Commit, Committed, Event, NewEvent, Unchanged
-from eventstore.position import END
-
+TYPE_CHECKING = False  # as in `typing`, which takes longer to import than all of this
 if TYPE_CHECKING:
     from eventstore import blocking as blocking
     from eventstore.aggregate_info import AggregateInfo as AggregateInfo
@@ -61,6 +23,41 @@ if TYPE_CHECKING:
     from eventstore.client.consumer.delivery import Delivery as Delivery
     from eventstore.client.session.message_rows import NewMessage as NewMessage
     from eventstore.client.session.message_rows import SendResult as SendResult
+    from eventstore.commands import RawCommand
+    from eventstore.errors import (
+        Closed,
+        CommandIdReused,
+        ConnectionLost,
+        Corrupt,
+        Diverged,
+        DomainRefused,
+        EventStoreError,
+        Fenced,
+        FolderRefused,
+        HandlerFailed,
+        InvalidArgument,
+        Overloaded,
+        PayloadInvalid,
+        Poisoned,
+        ProjectionFailed,
+        ProtocolError,
+        ReadFailed,
+        Rebalanced,
+        Rejected,
+        ShuttingDown,
+        StorageFull,
+        Unconsumed,
+        UnknownCommand,
+        UnknownEvent,
+        UnknownGroup,
+        UnknownOperation,
+        UnknownQueue,
+        UnknownTopic,
+        UnsupportedVersion,
+        VersionConflict,
+    )
+    from eventstore.model import ANY, EXISTS, CaughtUp, Commit, Committed, Event, NewEvent, Unchanged
+    from eventstore.position import END
     from eventstore.records.consumer_groups import Retries as Retries
     from eventstore.records.message import Message as Message
     from eventstore.settings.store import StoreSettings as StoreSettings
@@ -79,23 +76,31 @@ __all__ = [
     "open_store",
 ]  # fmt: skip
 
-_LAZY = {
-    "AggregateInfo": ("eventstore.aggregate_info", "AggregateInfo"),
-    "connect": ("eventstore.client.aio.store", "connect"),
-    "open_store": ("eventstore.store.open_store", "open_store"),
-    "Consumer": ("eventstore.client.aio.consumer", "Consumer"),
-    "Delivery": ("eventstore.client.consumer.delivery", "Delivery"),
-    "EmbeddedStore": ("eventstore.store.embedded", "EmbeddedStore"),
-    "Message": ("eventstore.records.message", "Message"),
-    "NetworkBroker": ("eventstore.client.aio.broker", "NetworkBroker"),
-    "NetworkStore": ("eventstore.client.aio.store", "NetworkStore"),
-    "NetworkTopic": ("eventstore.client.aio.topic", "NetworkTopic"),
-    "Retries": ("eventstore.records.consumer_groups", "Retries"),
-    "NewMessage": ("eventstore.client.session.message_rows", "NewMessage"),
-    "SendResult": ("eventstore.client.session.message_rows", "SendResult"),
-    "StoreSettings": ("eventstore.settings.store", "StoreSettings"),
-    "blocking": ("eventstore.blocking", None),
+# Where each name is. Nothing is imported before it is used: a program should be able to catch Ctrl-C from its first line on.
+_NAMES = {
+    "eventstore.aggregate_info": "AggregateInfo",
+    "eventstore.client.aio.broker": "NetworkBroker",
+    "eventstore.client.aio.consumer": "Consumer",
+    "eventstore.client.aio.store": "NetworkStore connect",
+    "eventstore.client.aio.topic": "NetworkTopic",
+    "eventstore.client.consumer.delivery": "Delivery",
+    "eventstore.client.session.message_rows": "NewMessage SendResult",
+    "eventstore.commands": "RawCommand",
+    "eventstore.errors": (
+        "Closed CommandIdReused ConnectionLost Corrupt Diverged DomainRefused EventStoreError Fenced FolderRefused "
+        "HandlerFailed InvalidArgument Overloaded PayloadInvalid Poisoned ProjectionFailed ProtocolError ReadFailed "
+        "Rebalanced Rejected ShuttingDown StorageFull Unconsumed UnknownCommand UnknownEvent UnknownGroup "
+        "UnknownOperation UnknownQueue UnknownTopic UnsupportedVersion VersionConflict"
+    ),
+    "eventstore.model": "ANY CaughtUp Commit Committed EXISTS Event NewEvent Unchanged",
+    "eventstore.position": "END",
+    "eventstore.records.consumer_groups": "Retries",
+    "eventstore.records.message": "Message",
+    "eventstore.settings.store": "StoreSettings",
+    "eventstore.store.embedded": "EmbeddedStore",
+    "eventstore.store.open_store": "open_store",
 }
+_HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
 def __dir__() -> list[str]:
@@ -104,11 +109,13 @@ def __dir__() -> list[str]:
 
 
 def _import_lazily(name: str) -> object:
-    if name not in _LAZY:
+    from importlib import import_module
+
+    if name == "blocking":
+        return import_module("eventstore.blocking")
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, attribute = _LAZY[name]
-    loaded = importlib.import_module(module)
-    value: object = loaded if attribute is None else getattr(loaded, attribute)
+    value: object = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
 

@@ -7,8 +7,7 @@ Reads files only, also while a server writes them; never connects to a server. W
 and crc32c. Spark discovers the source, because the name of this package begins with `pyspark_`.
 """
 
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # as in `typing`, whose import would leave Ctrl-C more time to come too early
 if TYPE_CHECKING:
     from pyspark_eventstore.source.source import EventStoreSource
     from pyspark_eventstore.source.source import EventStoreSource as DefaultSource
