@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
 
 from eventstore.domain.aggregate import Aggregate, unmodified
+from eventstore.domain.asyncio_calls import way_out_of
 from eventstore.domain.encoding.command_type import CommandType
 from eventstore.errors import EventStoreError, HandlerFailed, InvalidArgument, Rejected
 from eventstore.fields import shown
@@ -135,7 +136,8 @@ class Handler:
 def text_of(error: BaseException) -> str:
     """Returns the text of any exception, bounded, even if its `__str__` raises."""
     try:
-        return str(error)[:_TEXT_CHARACTERS_MAX]
+        text = str(error)[:_TEXT_CHARACTERS_MAX]
+        return text + way_out_of(error, text)
     except Exception as another:
         return f"its text raised {type(another).__name__}"
 

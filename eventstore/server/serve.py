@@ -18,6 +18,7 @@ import trio
 
 from eventstore import __version__
 from eventstore.broker.broker import Broker, open_broker
+from eventstore.domain.asyncio_calls import refuse_asyncio
 from eventstore.domain.domain import Domain
 from eventstore.domain.import_path import load
 from eventstore.domain.runtime import DomainRuntime
@@ -86,6 +87,7 @@ async def serve(settings: ServerSettings, *, task_status: trio.TaskStatus[Server
     log = structlog.get_logger("eventstore.server")
     raise_descriptor_limit()
     domain = Domain() if settings.domain is None else load(settings.domain)
+    refuse_asyncio(domain, reactions=True)
     check_publish(settings.publish, with_broker=settings.broker)
     if settings.http is not None:
         bind(settings.http, "http").close()

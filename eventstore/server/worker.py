@@ -21,6 +21,7 @@ import trio
 from eventstore import __version__
 from eventstore.client.aio.store import NetworkStore
 from eventstore.client.aio.wait_for_server import wait_for_server
+from eventstore.domain.asyncio_calls import refuse_asyncio
 from eventstore.domain.domain import Domain
 from eventstore.domain.import_path import load
 from eventstore.domain.runtime import DomainRuntime
@@ -101,6 +102,7 @@ async def work(
         raise InvalidArgument("a worker needs a domain; name it with --domain MODULE:NAME", field="domain")
     check_checkpoint_folder(checkpoint)
     domain = load(settings.domain)
+    refuse_asyncio(domain, reactions=checkpoint is not None)
     raise_descriptor_limit()
     log = structlog.get_logger("eventstore.worker")
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import eventstore.domain as d
+import eventstore as es
 from eventstore.domain.encoding.codec import PayloadCodec
 from eventstore.domain.encoding.fingerprint import Fingerprints
 from eventstore.records.commit import NO_FINGERPRINT
@@ -71,7 +71,7 @@ def test_what_passes_for_canonical_is_what_the_class_would_encode(value: Everyth
     ):
         try:
             decoded = CODEC.decode(text)
-        except d.PayloadInvalid:
+        except es.PayloadInvalid:
             continue
         if CODEC.is_canonical(text):
             assert CODEC.encode(decoded) == text
