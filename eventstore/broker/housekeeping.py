@@ -9,22 +9,27 @@ from typing import Final
 
 import trio
 
+from eventstore.broker.age_clock import AgeClock
 from eventstore.broker.groups.offsets_document import OffsetsDocument
 from eventstore.broker.groups.registry import Groups
 from eventstore.broker.opening import OpenBroker
-from eventstore.broker.retention import HeldBack, held_back, outdated
+from eventstore.broker.retention import HeldBack, held_back, oldest_created, outdated
 from eventstore.broker.statistics import Statistics
 from eventstore.errors import EventStoreError
 from eventstore.records.state_record import QueueKey
 
 _TICK_S: Final = 1.0
+_AGE_SAVED_US: Final = 3_600 * 1_000_000  # a restart loses at most this much of the age clock, and catches up with it
 _log = logging.getLogger(__name__)
 
 
 class Housekeeping:
     """Runs the background work of one broker. `held_back`: the chunk that a group kept from deletion last."""
 
-    def __init__(self, opened: OpenBroker, groups: Groups, statistics: Statistics, document: OffsetsDocument) -> None:
+    def __init__(
+        self, opened: OpenBroker, groups: Groups, statistics: Statistics, document: OffsetsDocument,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
         self.held_back: HeldBack | None = None
         self._failures: dict[str, str] = {}
         self._forgotten: list[int] = []  # chunks that are gone from memory, and not yet deleted on disk
@@ -34,6 +39,8 @@ class Housekeeping:
         self._groups = groups
         self._statistics = statistics
         self._document = document
+        self._ages = AgeClock(document.age_clock, oldest_created(opened.engine.files.headers), opened.engine.clock, monotonic)
+        self._age_saved = 0
         self._files = trio.Lock()  # indexing and deleting, one at a time
         self._saving = trio.Lock()
         self._index = trio.Event()
@@ -89,7 +96,7 @@ class Housekeeping:
         """
         async with self._files:
             count = await self._delete_forgotten()
-            now = int(self._engine.clock() * 1_000_000)
+            now = self._age_now()
             through, begins = 0, None
             self.held_back = None
             for chunk in outdated(self._engine.files.headers, self._settings, now):
@@ -104,6 +111,12 @@ class Housekeeping:
             if begins is not None:
                 self._forget(through, begins)
             return count + await self._delete_forgotten()
+
+    def _age_now(self) -> int:
+        now = self._document.age_clock = self._ages.now()
+        if now - self._age_saved >= _AGE_SAVED_US:
+            self._age_saved, self._document.changed = now, True
+        return now
 
     def _forget(self, through: int, begins: dict[QueueKey, int]) -> None:
         self._forgotten += range(self._engine.files.first, through + 1)

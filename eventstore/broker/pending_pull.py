@@ -17,6 +17,8 @@ NOTHING: Final = QueueRead(b"", 0, 0, 0, 0)
 # A pull with a filter is answered this long after it skipped messages: the group's backlog and the deletion of messages depend
 # on its offset. An answer for each skipped message would cost as much as no filter.
 _SKIPPED_SECONDS: Final = 1.0
+_LONG_WAIT_SECONDS: Final = 10.0
+_LONG_WAITS_END_SECONDS: Final = 0.5  # long waits end at multiples of it: one wake-up for all costs little more than for one
 
 
 @dataclass(slots=True, eq=False)
@@ -103,3 +105,10 @@ class Waiter:
     def take(self) -> list[PendingQueue]:
         woken, self.woken, self.event = self.woken, set(), trio.Event()
         return [self.by_key[key] for key in woken]
+
+
+def wait_deadline(now: float, wait_s: float) -> float:
+    """Returns when a wait ends: never later than requested, and long waits end together."""
+    if wait_s < _LONG_WAIT_SECONDS:
+        return now + wait_s
+    return (now + wait_s) // _LONG_WAITS_END_SECONDS * _LONG_WAITS_END_SECONDS

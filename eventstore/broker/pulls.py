@@ -13,10 +13,11 @@ from typing import Final, NamedTuple, TypeAlias
 
 import trio
 
+from eventstore.broker.due_times import DueTimes
 from eventstore.broker.log.engine import Engine
 from eventstore.broker.log.queue import QueueLog
 from eventstore.broker.log.queue_reader import QueueRead
-from eventstore.broker.pending_pull import NOTHING, PendingPull, PendingQueue, Waiter
+from eventstore.broker.pending_pull import NOTHING, PendingPull, PendingQueue, Waiter, wait_deadline
 from eventstore.broker.retry_policy import delay_s
 from eventstore.broker.statistics import Statistics
 from eventstore.broker.topics import Topic, Topics
@@ -37,8 +38,6 @@ _TURN_ENTRIES: Final = 16_384  # visited before other tasks get their turn
 _ENTRIES_OF_A_QUEUE: Final = 16  # the cost of a queue without new messages, in entries
 _READERS_MAX: Final = 16
 _READING_SECONDS: Final = 0.02
-_LONG_WAIT_SECONDS: Final = 10.0
-_LONG_WAITS_END_SECONDS: Final = 0.5  # long waits end at multiples of it: one wake-up for all costs little more than for one
 
 Making: TypeAlias = Callable[[], AbstractAsyncContextManager[None]]
 """A context that is held while messages are read, and left once some are found or there are none."""
@@ -66,6 +65,7 @@ class Pulls:
         self._topics = topics
         self._statistics = statistics
         self._delays_of = delays_of
+        self._due = DueTimes()
         self._readers = trio.CapacityLimiter(_READERS_MAX)
         self._waiters: dict[QueueKey, set[Waiter]] = {}
         self._closed = False
@@ -113,7 +113,7 @@ class Pulls:
         check_int("bytes_max", bytes_max, 1, PULL_BYTES_MAX)
         check_int("wants", len(wants), 1, WANTS_MAX)
         self._check_open()
-        deadline = _deadline(trio.current_time(), min(max(wait_s, 0.0), WAIT_SECONDS_MAX))
+        deadline = wait_deadline(trio.current_time(), min(max(wait_s, 0.0), WAIT_SECONDS_MAX))
         queues = list(self._pending_queues(wants))
         if len({each.log.key for each in queues}) < len(queues):
             raise InvalidArgument("a queue is named twice; a pull reads each queue from one offset", field="queue")
@@ -217,27 +217,41 @@ class Pulls:
                 each.page, each.due_at = QueueRead(b"", 0, end, log.first, end), None
                 left.pop()
                 continue
+            messages_max, not_after = self._due_now(each, pending.messages_max)
             page = pull(
-                log, offset, visible, pending.messages_max, min(pending.bytes_max, _IN_PLACE_BYTES_MAX), each.tags,
-                cached_only=True, not_after=self._not_after(each),
+                log, offset, visible, messages_max, min(pending.bytes_max, _IN_PLACE_BYTES_MAX), each.tags,
+                cached_only=True, not_after=not_after,
             )  # fmt: skip
+            self._look_again(each, page)
             entries += max(0, page.next_offset - offset)
             size += len(page.records)
             pending.take(left.pop(), page)
         return True
 
     async def _read_disk(self, pending: PendingPull) -> None:
-        each, visible, not_after = pending.left[-1], self._engine.visible_position, self._not_after(pending.left[-1])
+        each, visible = pending.left[-1], self._engine.visible_position
+        messages_max, not_after = self._due_now(each, pending.messages_max)
         page = await trio.to_thread.run_sync(
             lambda: self._engine.reader.pull(
-                each.log, each.offset, visible, pending.messages_max, pending.bytes_max, each.tags, not_after=not_after
+                each.log, each.offset, visible, messages_max, pending.bytes_max, each.tags, not_after=not_after
             ),
             limiter=self._readers,
         )
+        self._look_again(each, page)
         pending.take(pending.left.pop(), page)
 
-    def _not_after(self, each: PendingQueue) -> int | None:
-        return None if each.delay_s is None else int((self._engine.clock() - each.delay_s) * 1_000_000)
+    def _due_now(self, each: PendingQueue, messages_max: int) -> tuple[int, int | None]:
+        """Returns how many messages of a queue may be read, and the latest time of a message that is due in a retry queue."""
+        if each.delay_s is None:
+            return messages_max, None
+        due = self._due.due_before(each.log.key, each.offset, each.delay_s, trio.current_time()) - each.offset
+        if due > 0 and each.tags is None:
+            return min(messages_max, due), None
+        return messages_max, int((self._engine.clock() - each.delay_s) * 1_000_000)
+
+    def _look_again(self, each: PendingQueue, page: QueueRead) -> None:
+        if page.due_s is not None and each.delay_s is not None and page.due_s > each.delay_s:  # from the future
+            page.due_s = self._due.saw(each.log.key, page.end, each.delay_s, trio.current_time())
 
     def _check_open(self) -> None:
         if self._closed:
@@ -272,13 +286,6 @@ class Pulls:
             await waiter.event.wait()
         found, now = waiter.take(), trio.current_time()
         return found + [each for each in due if each.due_at is not None and each.due_at <= now and each not in found]
-
-
-def _deadline(now: float, wait_s: float) -> float:
-    """Returns when a wait ends: never later than requested, and long waits end together."""
-    if wait_s < _LONG_WAIT_SECONDS:
-        return now + wait_s
-    return (now + wait_s) // _LONG_WAITS_END_SECONDS * _LONG_WAITS_END_SECONDS
 
 
 def queue_log(engine: Engine, topics: Topics, topic: str, queue: int) -> QueueLog:

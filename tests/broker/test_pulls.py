@@ -218,6 +218,32 @@ async def test_long_waits_end_together_and_short_ones_at_their_time(autojump_clo
         assert ended[0][1] >= 1.25
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_clock_that_was_ahead_delays_no_retry_for_longer_than_its_delay(
+    autojump_clock: trio.testing.MockClock, restarted: bool
+) -> None:
+    ahead_s, disk = 3_600.0, SimulatedDisk(0)
+
+    def clock() -> float:
+        return 1_000_000.0 + autojump_clock.current_time() + ahead_s
+
+    async with open_broker(DATA, SMALL, files=disk, clock=clock) as broker:
+        await broker.administration.create_topic("orders", 1)
+        await broker.send_many("orders", [raw(b"late")])
+        generation = (await broker.coordinator.join("g", "m", {"orders": None})).generation
+        ahead_s = 0.0
+        await broker.failed_messages.fail("g", "m", generation, [("orders", 0, 0)])
+        began = autojump_clock.current_time()
+        if not restarted:
+            (page,) = await broker.pulls.pull([Want("retry:g", 0, 0)], wait_s=60)
+    if restarted:
+        async with open_broker(DATA, SMALL, files=disk, clock=clock) as broker:
+            began = autojump_clock.current_time()
+            (page,) = await broker.pulls.pull([Want("retry:g", 0, 0)], wait_s=60)
+    assert page.count == 1
+    assert 1.0 <= autojump_clock.current_time() - began <= 2.0, "on the test's own clock"
+
+
 async def test_a_waiting_pull_finds_a_retry_when_it_is_due(autojump_clock: trio.testing.MockClock) -> None:
     async with open_broker(DATA, SMALL, files=SimulatedDisk(0), clock=autojump_clock.current_time) as broker:
         await broker.administration.create_topic("orders", 1)

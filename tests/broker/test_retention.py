@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from eventstore.broker.age_clock import AgeClock
 from eventstore.broker.broker import Broker, open_broker
 from eventstore.broker.pulls import Want
 from eventstore.broker.retention import outdated
@@ -47,6 +48,53 @@ def chunks(count: int) -> dict[int, ChunkHeader]:
 def test_the_rules_alone_and_combined(change: dict[str, object], expected: list[int]) -> None:
     settings = replace(BrokerSettings(retained_chunks_max=None, retained_age_s=None), **change)  # type: ignore[arg-type]
     assert outdated(chunks(10), settings, int(9.5 * DAY)) == expected, "the current chunk and the last completed one stay"
+
+
+def test_a_jump_of_the_clock_ages_nothing_by_more_than_the_time_that_passed() -> None:
+    now = {"wall": 1_000_000.0, "passed": 0.0}
+
+    def started(kept: int | None, oldest: int = 0) -> AgeClock:
+        return AgeClock(kept, oldest, lambda: now["wall"], lambda: now["passed"])
+
+    def passes(seconds: float) -> None:
+        now["wall"] += seconds
+        now["passed"] += seconds
+
+    clock = started(None)
+    passes(10)
+    assert clock.now() == 1_000_010_000_000
+    now["wall"] += 7 * 86_400
+    passes(5)
+    assert clock.now() == 1_000_020_000_000, "twice as fast as time, at most"
+    clock = started(clock.now())
+    assert clock.now() == 1_000_020_000_000, "nor is a restart a jump"
+    now["wall"] -= 7 * 86_400
+    passes(1)
+    assert clock.now() == 1_000_020_000_000, "it waits for the wall clock"
+    passes(9)
+    assert clock.now() == 1_000_025_000_000
+    assert started(5, oldest=999_000_000_000).now() == 999_000_000_000
+
+
+def test_a_chunk_created_while_the_clock_was_ahead_is_not_younger_than_those_after_it() -> None:
+    settings = BrokerSettings(retained_chunks_max=None, retained_age_s=5 * 86_400)
+    made = chunks(10)
+    made[2] = replace(made[2], created=4_000 * DAY)
+    assert outdated(made, settings, int(9.5 * DAY)) == [1, 2, 3]
+
+
+async def test_a_jump_of_the_clock_deletes_nothing(tmp_path: Path) -> None:
+    ahead_s = 0.0
+    settings = BrokerSettings(
+        chunk_size_bytes=8192, preallocate_bytes=4096, retained_chunks_max=None, retention_interval_s=3600
+    )
+    async with open_broker(tmp_path, settings, clock=lambda: 1_000_000.0 + ahead_s) as broker:
+        await broker.administration.create_topic("orders", 1)
+        for _ in range(8):
+            await broker.send_many("orders", [raw(b"x" * 4_000)])
+        ahead_s = 8 * 86_400.0
+        assert len(outdated(broker.engine.files.headers, settings, int(broker.engine.clock() * 1_000_000))) > 1
+        assert await broker.housekeeping.delete_outdated() == 0
 
 
 @pytest.fixture

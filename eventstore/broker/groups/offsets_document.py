@@ -1,8 +1,8 @@
 """The offsets document: the committed offsets of all consumer groups as one file, with the previous version as a copy.
 
-It also has the retry policies of groups, and how often messages failed in place. It is written about once a second, not with
-every commit: after a crash, messages of the last second may be delivered again.
-It is also written at opening, with a higher number of starts, so that no generation of a group is ever used twice.
+It also has the clock of retention (see `age_clock`), the retry policies of groups, and how often messages failed in place. It
+is written about once a second, not with every commit: after a crash, messages of the last second may be delivered again. It is
+also written at opening, with a higher number of starts, so that no generation of a group is ever used twice.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class OffsetsDocument:
         self.groups: dict[str, Offsets] = {}
         self.policies: dict[str, RetryPolicy] = {}
         self.attempts: dict[str, dict[tuple[str, int], dict[int, int]]] = {}
+        self.age_clock: int | None = None
         self.starts = 0
         self.changed = False
         self._files = files
@@ -85,7 +86,13 @@ class OffsetsDocument:
             ]
             for group, queues in self.attempts.items()
         }
-        return {"groups": groups, "starts": self.starts, "policies": policies, "attempts": attempts}
+        return {
+            "groups": groups,
+            "starts": self.starts,
+            "policies": policies,
+            "attempts": attempts,
+            "age_clock": self.age_clock,
+        }
 
     def write(self, tree: Tree) -> None:
         """Writes the document; durable on return. Raises OSError."""
@@ -94,7 +101,9 @@ class OffsetsDocument:
     def _take(self, path: Path) -> None:
         tree = read_tree(self._files, path)
         try:
-            starts = tree["starts"]
+            starts, age_clock = tree["starts"], cast("int | None", tree.get("age_clock"))
+            if age_clock is not None:
+                _offset(age_clock)
             groups = {
                 group: {
                     topic: {int(queue): _offset(offset) for queue, offset in cast(Tree, queues).items()}
@@ -114,6 +123,7 @@ class OffsetsDocument:
         if not isinstance(starts, int):
             raise Corrupt(str(path), 0, f"not a number of starts; the previous copy is {self._path.name}{PREVIOUS}")
         self.groups, self.starts, self.policies, self.attempts = groups, starts, policies, attempts
+        self.age_clock = age_clock
 
 
 def _policy(tree: Tree) -> RetryPolicy:
