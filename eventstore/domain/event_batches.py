@@ -30,7 +30,13 @@ class Followable(Protocol):
         self, after: int = 0, types: Iterable[str] | None = None, aggregate_prefix: str | None = None
     ) -> Subscription: ...
 
-    def read_all(self, after: int = 0, *, limit: int | None = None) -> AsyncIterator[Event]: ...
+    def read_all(
+        self,
+        after: int = 0,
+        types: Iterable[str] | None = None,
+        aggregate_prefix: str | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[Event]: ...
 
     async def stats(self) -> Mapping[str, Scalar]: ...
 

@@ -29,7 +29,7 @@ class ProjectionProgress:
         self._drawn = sys.stderr.isatty() if bar is None else bar
         self._meter: Meter | None = None
         self._open = ExitStack()
-        self._events = self._rows = self._total = 0
+        self._events = self._rows = self._total = self._parked = 0
         self._checkpoint: int | None = None
         self._caught_up = self._dirty = False
         self._began = time.monotonic()
@@ -50,7 +50,9 @@ class ProjectionProgress:
         """Counts a written batch."""
         self._events += progress.events
         self._rows += progress.rows
-        self._checkpoint, self._dirty = progress.checkpoint, True
+        self._checkpoint, self._dirty, self._parked = progress.checkpoint, True, progress.parked_keys
+        for key, sequence, error in progress.parked:
+            print_note(f"{self._name}: parked key {key!r} at sequence {sequence}: {error}")
         self._total = max(self._total, progress.checkpoint)
         if progress.caught_up:
             self._caught_up, self._total = True, progress.checkpoint
@@ -82,4 +84,5 @@ class ProjectionProgress:
         seconds = max(time.monotonic() - self._began, 1e-6)
         speed = "" if self._caught_up and self._follows else f" ({self._events / seconds:,.0f} events/s)"
         position = "" if self._caught_up else f", at sequence {self._checkpoint or 0:,} of {self._total:,}"
-        return f"{counted(self._events, 'event')}{speed}, {counted(self._rows, 'row')} written{position}"
+        parked = f", {counted(self._parked, 'key')} parked (--retry-parked)" if self._parked else ""
+        return f"{counted(self._events, 'event')}{speed}, {counted(self._rows, 'row')} written{position}{parked}"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from functools import cached_property
-from typing import Any, ClassVar, Final, Generic, TypeVar, cast
+from typing import Any, ClassVar, Final, Generic, Literal, TypeVar, cast
 from uuid import UUID
 
 from eventstore.domain.encoding.codec import PayloadCodec, class_path
@@ -32,6 +32,8 @@ KEY_COLUMN: Final = "key"
 STATE_COLUMN: Final = "state"
 CHECKPOINTS: Final = "eventstore_checkpoints"
 """The table with the checkpoints of all projections in a target."""
+PARKED: Final = "eventstore_parked"
+"""The table with the parked keys of all projections in a target."""
 KEY_BYTES_MAX: Final = 1024
 _WITH_STORED: Final = "self, state, event, stored"
 _IDENTIFIER: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")  # the length PostgreSQL allows
@@ -65,6 +67,11 @@ class Projection(Generic[S], metaclass=EventMethods):
 
     version: ClassVar[int] = 1
     """Raise it when the same events give other rows or states: a table made by another version is refused, not continued."""
+
+    on_failure: ClassVar[Literal["stop", "park"]] = "stop"
+    """What an event that raises does: it stops the projection, or parks its key, whose row then stays as it was until
+    `eventstore project --retry-parked`; other keys go on. An event whose `key` raises always stops it.
+    """
 
     def __init__(self) -> None:
         self._folds: dict[str, tuple[EventType[Any], Callable[..., object], bool]] = {}
@@ -152,8 +159,8 @@ class Projection(Generic[S], metaclass=EventMethods):
             raise DomainRefused(
                 f"projection {place}: its name is {shown(name)}, but must be a table name that matches {_IDENTIFIER.pattern}"
             )
-        if name == CHECKPOINTS:
-            raise DomainRefused(f"projection {place}: {name!r} is the name of the checkpoint table; use another name")
+        if name in (CHECKPOINTS, PARKED):
+            raise DomainRefused(f"projection {place}: {name!r} is the name of a table of the projector; use another name")
         if not isinstance(columns, Mapping) or not columns:
             raise DomainRefused(
                 f"projection {name!r} ({place}) declares no columns; add them, as in columns = {{'cents': int}}"
@@ -168,6 +175,10 @@ class Projection(Generic[S], metaclass=EventMethods):
             if kind not in COLUMN_TYPES:
                 allowed = ", ".join(each.__name__ for each in COLUMN_TYPES)
                 raise DomainRefused(f"projection {name!r}: column {column} has type {shown(kind)}; allowed are {allowed}")
+        if self.on_failure not in ("stop", "park"):
+            raise DomainRefused(
+                f"projection {name!r}: on_failure is {shown(self.on_failure)}, but must be 'stop' or 'park'", projection=name
+            )
         if type(self.version) is not int or not 1 <= self.version < 2**31:
             raise DomainRefused(
                 f"projection {name!r}: version is {shown(self.version)}, but must be an int from 1 to {2**31 - 1}",

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import anyio.to_thread
 
 from eventstore.domain.event_batches import Batch, Followable, event_at, follow, uuid_and_last_sequence
+from eventstore.domain.projections.parking import Folded, check_policy, check_room, fold_one_by_one, read_parked
 from eventstore.domain.projections.projection import Projection, fold, keys_of, projection_failure
-from eventstore.domain.projections.targets.base import Checkpoint, StoredRow, Target
-from eventstore.errors import InvalidArgument
+from eventstore.domain.projections.targets.base import Checkpoint, Parked, StoredRow, Target
+from eventstore.errors import InvalidArgument, ProjectionFailed
 from eventstore.event_identity import check_identity, event_identity
 from eventstore.fields import check_int
 from eventstore.model import Event
@@ -29,12 +30,17 @@ _NEXT_STEP = (
 
 
 class Progress(NamedTuple):
-    """Sizes of a batch that was written, in events and rows. `caught_up`: there were no more events at that moment."""
+    """Sizes of a batch that was written, in events and rows. `caught_up`: there were no more events at that moment.
+
+    `parked`: the keys that this batch parked. `parked_keys`: how many are parked now.
+    """
 
     events: int
     rows: int
     checkpoint: int
     caught_up: bool
+    parked: tuple[Parked, ...] = ()
+    parked_keys: int = 0
 
 
 async def project(
@@ -45,13 +51,14 @@ async def project(
     events_max: int = EVENTS_MAX,
     until_caught_up: bool = False,
     begins: bool = True,
+    retry_parked: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> int:
     """Brings the target up to date from its checkpoint, then follows the store until cancelled; with `until_caught_up`, returns
     when it has caught up.
 
     Returns the checkpoint. A batch has at most `events_max` events. Opens and closes the target. If `begins` is false, the
-    target must have a checkpoint.
+    target must have a checkpoint. `retry_parked`: first folds what parked keys have skipped; those that fail again stay parked.
 
     Raises:
         InvalidArgument: the table was made from another store; or it is of an earlier version, which kept no identity, and its
@@ -61,21 +68,23 @@ async def project(
             it was after the previous batch.
         Fenced: another projector moved the checkpoint, or the table was built anew.
         DomainRefused: the target's table has other columns, is of another version of the projection, or is missing although it
-            has a checkpoint; or it has no checkpoint and `begins` is false.
+            has a checkpoint; or it has no checkpoint and `begins` is false; or keys are parked, and it declares
+            `on_failure = "stop"`.
         ConnectionLost, Closed: the store is gone.
     """
     check_int("events_max", events_max, 1, _EVENTS_MAX_MAX)
-    checkpoint = Checkpoint(0)
+    checkpoint, parked_keys = Checkpoint(0), 0
 
     async def handle(batch: Batch) -> bool:
-        nonlocal checkpoint
-        rows, before = 0, checkpoint.sequence
+        nonlocal checkpoint, parked_keys
+        rows, parked, before = 0, tuple[Parked, ...](), checkpoint.sequence
         if batch.position > before:
             reached = await _reached(store, batch, checkpoint)
-            rows = await anyio.to_thread.run_sync(advance, projection, target, batch.events, before, reached)
+            rows, parked = await anyio.to_thread.run_sync(_advance, projection, target, batch.events, before, reached)
             checkpoint = reached
+            parked_keys += len(parked)
         if on_progress is not None:
-            on_progress(Progress(len(batch.events), rows, checkpoint.sequence, batch.caught_up))
+            on_progress(Progress(len(batch.events), rows, checkpoint.sequence, batch.caught_up, parked, parked_keys))
         return not (until_caught_up and batch.caught_up)
 
     try:
@@ -84,11 +93,29 @@ async def project(
         if checkpoint.sequence > last:  # another projector may have followed the store meanwhile
             _, last = await uuid_and_last_sequence(store)
         await _check_checkpoint(store, projection.name, checkpoint, last)
+        parked_keys = await _take_up(store, projection, target, checkpoint, retry_parked)
         subscription = store.subscribe(checkpoint.sequence, projection.wanted_types, projection.aggregate_prefix)
         await follow(subscription, handle, events_max)
     finally:
         target.close()
     return checkpoint.sequence
+
+
+async def _take_up(store: Followable, projection: Projection[Any], target: Target, checkpoint: Checkpoint, retry: bool) -> int:
+    """Retries the parked keys if wanted; returns how many are parked."""
+    parked = await anyio.to_thread.run_sync(target.parked, None)
+    if parked and retry:
+        texts = await anyio.to_thread.run_sync(target.read, list(parked))
+        rows, again = await read_parked(store, projection, texts, parked, checkpoint)
+        write = partial(
+            target.write,
+            [row for row in rows.values() if row is not None], [key for key, row in rows.items() if row is None],
+            checkpoint.sequence, checkpoint, list(again.values()), [key for key in parked if key not in again],
+        )  # fmt: skip
+        await anyio.to_thread.run_sync(write)
+        parked = again
+    check_policy(projection, parked)
+    return len(parked)
 
 
 async def _reached(store: Followable, batch: Batch, before: Checkpoint) -> Checkpoint:
@@ -121,18 +148,40 @@ async def _check_checkpoint(store: Followable, name: str, checkpoint: Checkpoint
 
 def advance(projection: Projection[Any], target: Target, events: Sequence[Event], before: int, after: Checkpoint) -> int:
     """Applies one batch: reads the states of its keys, folds, writes; returns the number of rows written or deleted."""
-    keys = keys_of(projection, events)
+    return _advance(projection, target, events, before, after)[0]
+
+
+def _advance(
+    projection: Projection[Any], target: Target, events: Sequence[Event], before: int, after: Checkpoint
+) -> tuple[int, tuple[Parked, ...]]:
+    """As `advance`; returns the keys that were parked as well."""
+    keys: Sequence[str] = keys_of(projection, events)
+    skipped = target.parked(keys) if keys and projection.on_failure == "park" else {}
+    if skipped:
+        events = [event for key, event in zip(keys, events, strict=True) if key not in skipped]
+        keys = [key for key in keys if key not in skipped]
     last = dict(zip(keys, events, strict=True))  # the event that errors about a key name
-    states = _states(projection, target, last)
-    fold(projection, states, events, keys)
-    rows, deletions = _rows(projection, states, last)
-    target.write(rows, deletions, before, after)
-    return len(states)
+    texts = target.read(list(last)) if last else {}
+    parked: dict[str, Parked] = {}
+    try:
+        states = _states(projection, texts, last)
+        fold(projection, states, events, keys)
+        rows, deletions = _rows(projection, states, last)
+    except ProjectionFailed as error:
+        if projection.on_failure != "park":
+            raise
+        folded = Folded({}, parked)
+        fold_one_by_one(projection, texts, events, keys, folded)
+        check_room(target, parked, error)
+        rows = [row for row in folded.rows.values() if row is not None]
+        deletions = [key for key, row in folded.rows.items() if row is None]
+    target.write(rows, deletions, before, after, list(parked.values()))
+    return len(rows) + len(deletions), tuple(parked.values())
 
 
-def _states(projection: Projection[Any], target: Target, last: dict[str, Event]) -> dict[str, Any]:
+def _states(projection: Projection[Any], texts: dict[str, str], last: dict[str, Event]) -> dict[str, Any]:
     states: dict[str, Any] = {}
-    for key, text in (target.read(list(last)) if last else {}).items():
+    for key, text in texts.items():
         try:
             states[key] = projection.decode_state(text)
         except Exception as error:

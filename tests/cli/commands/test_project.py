@@ -152,6 +152,30 @@ def test_a_projection_that_raises_names_the_event(serve: Serve, tmp_path: Path) 
     assert "projection 'balances' failed at sequence 1, aggregate 'acc-1', version 1, type 'Deposited'" in said
 
 
+PARKING = """
+from bank import Balances
+
+class Parking(Balances):
+    on_failure = "park"
+"""
+
+
+def test_a_projection_that_parks_says_so_and_retries(
+    serve: Serve, tmp_path: Path, examples: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    (tmp_path / "parking_bank.py").write_text(PARKING)
+    monkeypatch.setenv("PYTHONPATH", f"{examples}:{tmp_path}")
+    server = serve()
+    deposit(server)
+    output("import", "-", store=server.store, text=line("acc-1", "c-1", "Deposited", {"cents": "much"}))
+    project = ("project", "--projection", "parking_bank:Parking", "--to", f"sqlite:{tmp_path / 'rows.db'}", "--until-caught-up")
+    said = output(*project, store=server.store)
+    assert said.endswith(" rows written, 1 key parked (--retry-parked); complete up to sequence 7\n")
+    again = output(*project, "--retry-parked", store=server.store)
+    assert again.endswith("0 rows written, 1 key parked (--retry-parked); complete up to sequence 7\n")
+    assert balances(tmp_path / "rows.db") == dict.fromkeys(ACCOUNTS, 1)
+
+
 def test_a_table_with_other_columns_is_refused(serve: Serve, tmp_path: Path) -> None:
     path = tmp_path / "rows.db"
     with closing(sqlite3.connect(path)) as connection:

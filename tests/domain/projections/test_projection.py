@@ -164,7 +164,9 @@ def test_a_time_in_a_row_needs_a_zone() -> None:
     ("changes", "why"),
     [
         ({"name": "Minimal"}, "its name is 'Minimal'"), ({"name": "x" * 64}, "its name"), ({"name": 'a"b'}, "its name"),
-        ({"name": None}, "its name"), ({"name": "eventstore_checkpoints"}, "is the name of the checkpoint table"),
+        ({"name": None}, "its name"), ({"name": "eventstore_checkpoints"}, "is the name of a table of the projector"),
+        ({"name": "eventstore_parked"}, "is the name of a table of the projector"), ({"version": 0}, "version is 0"),
+        ({"version": True}, "version is True"), ({"on_failure": "skip"}, "on_failure is 'skip', but must be 'stop' or 'park'"),
         ({"columns": {}}, "declares no columns"), ({"columns": None}, "declares no columns"),
         ({"columns": {"Cents": int}}, "column 'Cents'"), ({"columns": {"key": str}}, "column 'key'"),
         ({"columns": {"state": str}}, "column 'state'"), ({"columns": {"cents": list}}, "column cents has type"),

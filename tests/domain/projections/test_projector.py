@@ -17,7 +17,7 @@ import bank
 import eventstore as es
 import eventstore.domain as d
 from bank import Balances, Deposited, Opened
-from eventstore.domain.projections.targets.base import Checkpoint, StoredRow
+from eventstore.domain.projections.targets.base import Checkpoint, Parked, StoredRow
 from eventstore.domain.projections.targets.sqlite import SQLiteTarget
 from tests.domain.runner import new_events
 from tests.server_thread import ServerThread
@@ -140,11 +140,14 @@ class Interrupting(SQLiteTarget):
         super().__init__(path)
         self._left, self._late = nth, late
 
-    def write(self, rows: Sequence[StoredRow], deletions: Sequence[str], before: int, after: Checkpoint) -> None:
+    def write(
+        self, rows: Sequence[StoredRow], deletions: Sequence[str], before: int, after: Checkpoint,
+        parked: Sequence[Parked] = (), retried: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         self._left -= 1
         if self._left == 0 and not self._late:
             raise Interrupted
-        super().write(rows, deletions, before, after)
+        super().write(rows, deletions, before, after, parked, retried)
         if self._left == 0:
             raise Interrupted
 

@@ -16,7 +16,7 @@ import pytest
 import eventstore as es
 import eventstore.domain as d
 from eventstore.domain.projections.projector import advance
-from eventstore.domain.projections.targets.base import Checkpoint, Target
+from eventstore.domain.projections.targets.base import Checkpoint, Parked, Target
 from eventstore.model import Event
 from tests.domain import postgresql
 
@@ -219,6 +219,32 @@ def test_a_refused_row_changes_nothing(place: Place) -> None:
     assert place.query(ROWS) == [("a", 1, "Happened")]
     assert place.query(CHECKPOINT) == [("counting", 1)]
     advance(Counting(), target, [happened(2)], 1, Checkpoint(2))
+    target.close()
+
+
+class Parking(Counting):
+    on_failure = "park"
+
+
+def test_parked_keys_are_kept_with_the_batch_and_forgotten_with_the_table(place: Place) -> None:
+    target, first, second = place.target(), Parked("a", 1, "it's {bad}"), Parked('"b', 2, "ü")
+    target.open(Parking())
+    assert target.parked(None) == {}
+    target.write([], [], 0, Checkpoint(2), [first, second])
+    with pytest.raises(es.Fenced):
+        target.write([], [], 1, Checkpoint(3), [Parked("c", 3, "")])
+    assert target.parked(None) == {"a": first, '"b': second}
+    assert target.parked(["c", '"b']) == {'"b': second}
+    again = first._replace(sequence=2)
+    target.write([], [], 2, Checkpoint(2), [again], ['"b'])
+    target.write([], [], 2, Checkpoint(3))
+    target.close()
+    target.open(Parking())
+    assert target.parked(None) == {"a": again}
+    target.close()
+    place.change("UPDATE eventstore_checkpoints SET generation = 7")
+    target.open(Counting())
+    assert target.parked(None) == {}
     target.close()
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,8 +14,7 @@ from eventstore.cli.terminal.output import print_note
 from eventstore.cli.terminal.shared_options import DEFAULT_STORE, WAIT_SECONDS, StoreAddress, Wait
 
 if TYPE_CHECKING:
-    from eventstore.domain.projections.projection import Projection
-    from eventstore.domain.projections.targets.base import Target
+    from eventstore.client.aio.store import NetworkStore
     from eventstore.errors import EventStoreError
 
 
@@ -30,6 +31,10 @@ def project(
     ] = False,
     until_caught_up: Annotated[
         bool, typer.Option("--until-caught-up", help="End after the last event, instead of following.")
+    ] = False,
+    retry_parked: Annotated[
+        bool,
+        typer.Option("--retry-parked", help="First fold what parked keys have skipped; those that fail again stay."),
     ] = False,
     wait: Wait = WAIT_SECONDS,
     progress: Annotated[
@@ -48,31 +53,29 @@ def project(
     import trio
 
     from eventstore.domain.import_path import load_projection
+    from eventstore.domain.projections.projector import project as project_events
     from eventstore.domain.projections.targets.open import target_at
 
     loaded, target = load_projection(projection), target_at(to)
     with ProjectionProgress(loaded.name, progress, follows=not until_caught_up) as shown:
-        stopped_by = trio.run(_project, store, wait, loaded, target, from_checkpoint, until_caught_up, shown)
+        run = partial(
+            project_events, projection=loaded, target=target,
+            until_caught_up=until_caught_up, begins=not from_checkpoint, retry_parked=retry_parked, on_progress=shown.advance,
+        )  # fmt: skip
+        stopped_by = trio.run(_project, store, wait, run, shown)
     shown.conclude()
     if stopped_by == signal.SIGINT or (until_caught_up and stopped_by is not None):
         raise KeyboardInterrupt
 
 
 async def _project(
-    address: str,
-    wait_s: float,
-    projection: Projection[Any],
-    target: Target,
-    from_checkpoint: bool,
-    until_caught_up: bool,
-    shown: ProjectionProgress,
+    address: str, wait_s: float, run: Callable[[NetworkStore], Awaitable[int]], shown: ProjectionProgress
 ) -> int | None:
     """Runs the projection. Returns the signal that ended it, if one did."""
     import trio
 
     from eventstore.client.aio.wait_for_server import wait_for_server
     from eventstore.domain.event_batches import last_sequence
-    from eventstore.domain.projections.projector import project
 
     stopped_by: int | None = None
 
@@ -91,10 +94,7 @@ async def _project(
         connecting = wait_for_server(address, name="eventstore project", wait_s=wait_s, on_waiting=_say_waiting)
         async with connecting as store:
             shown.begin(await last_sequence(store))
-            await project(
-                store, projection, target,
-                until_caught_up=until_caught_up, begins=not from_checkpoint, on_progress=shown.advance,
-            )  # fmt: skip
+            await run(store)
         nursery.cancel_scope.cancel()
     return stopped_by
 

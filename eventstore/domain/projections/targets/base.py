@@ -39,6 +39,14 @@ class Recorded(NamedTuple):
     version: int | None
 
 
+class Parked(NamedTuple):
+    """A key whose row is stale: it lacks the event of `sequence`, which raised `error`, and all later ones."""
+
+    key: str
+    sequence: int
+    error: str
+
+
 class Target(Protocol):
     """The table of one projection. Its methods block; only one thread at a time may call them."""
 
@@ -56,9 +64,16 @@ class Target(Protocol):
     def read(self, keys: Sequence[str]) -> dict[str, str]:
         """Returns the states, as JSON, of those keys that have a row."""
 
-    def write(self, rows: Sequence[StoredRow], deletions: Sequence[str], before: int, after: Checkpoint) -> None:
+    def parked(self, keys: Sequence[str] | None) -> dict[str, Parked]:
+        """Returns those of these keys that are parked; None: of all keys."""
+
+    def write(
+        self, rows: Sequence[StoredRow], deletions: Sequence[str], before: int, after: Checkpoint,
+        parked: Sequence[Parked] = (), retried: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         """Inserts or replaces the rows, deletes those of `deletions`, and moves the checkpoint from sequence `before` to
-        `after`: all or nothing.
+        `after`: all or nothing. `parked` are stored; `retried` were parked and are no longer: then the table gets a new
+        generation, since another projector may just be skipping their events.
 
         Raises:
             Fenced: the checkpoint is not at `before`, or the table has another generation than when it was opened.

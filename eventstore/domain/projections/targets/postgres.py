@@ -9,9 +9,10 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from eventstore.domain.projections.projection import CHECKPOINTS, KEY_COLUMN, STATE_COLUMN, Projection
+from eventstore.domain.projections.projection import CHECKPOINTS, KEY_COLUMN, PARKED, STATE_COLUMN, Projection
 from eventstore.domain.projections.targets.base import (
     Checkpoint,
+    Parked,
     Recorded,
     StoredRow,
     check_checkpoint,
@@ -63,6 +64,7 @@ class PostgresTarget:
         self._connection: Connection[tuple[Any, ...]] | None = None
         self._name = ""
         self._generation = 0
+        self._parks = False
 
     def open(self, projection: Projection[Any], *, begins: bool = True, store: str | None = None) -> Checkpoint:
         """See `Target.open`."""
@@ -82,14 +84,40 @@ class PostgresTarget:
                 if check_version(self._name, checkpoint.sequence, recorded.version, projection.version):
                     keep = sql.SQL("UPDATE {} SET version = %s WHERE projection = %s").format(sql.Identifier(CHECKPOINTS))
                     self._connection.execute(keep, (projection.version, self._name))
+                self._prepare_parking(self._connection, creates=projection.on_failure == "park")
                 return checkpoint
+
+    def _prepare_parking(self, connection: Connection[tuple[Any, ...]], *, creates: bool) -> None:
+        """Keys that were parked in a table that was built anew since are forgotten."""
+        if creates:
+            connection.execute(
+                f"CREATE TABLE IF NOT EXISTS {PARKED} (projection text, key text, sequence bigint NOT NULL, "
+                "error text NOT NULL, generation bigint NOT NULL, PRIMARY KEY (projection, key))"
+            )
+        self._parks = connection.execute("SELECT to_regclass(%s) IS NOT NULL", (PARKED,)).fetchone() == (True,)
+        if self._parks:
+            forget = f"DELETE FROM {PARKED} WHERE projection = %s AND generation <> %s"
+            connection.execute(forget, (self._name, self._generation))
 
     def read(self, keys: Sequence[str]) -> dict[str, str]:
         """See `Target.read`."""
         with self._translated_errors():
             return dict(self._open().execute(self._select, (list(keys),)).fetchall())
 
-    def write(self, rows: Sequence[StoredRow], deletions: Sequence[str], before: int, after: Checkpoint) -> None:
+    def parked(self, keys: Sequence[str] | None) -> dict[str, Parked]:
+        """See `Target.parked`."""
+        if not self._parks:
+            return {}
+        with self._translated_errors():
+            query = f"SELECT key, sequence, error FROM {PARKED} WHERE projection = %s ORDER BY sequence"  # a bounded number
+            found = [Parked(*row) for row in self._open().execute(query, (self._name,))]
+        wanted = None if keys is None else set(keys)
+        return {each.key: each for each in found if wanted is None or each.key in wanted}
+
+    def write(
+        self, rows: Sequence[StoredRow], deletions: Sequence[str], before: int, after: Checkpoint,
+        parked: Sequence[Parked] = (), retried: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         """See `Target.write`."""
         connection = self._open()
         with self._translated_errors(), connection.transaction():
@@ -100,6 +128,18 @@ class PostgresTarget:
                 connection.execute(self._upsert, [list(column) for column in zip(*rows, strict=True)])
             if deletions:
                 connection.execute(self._delete, (list(deletions),))
+            if parked or retried:
+                self._park(connection, parked, retried)
+
+    def _park(self, connection: Connection[tuple[Any, ...]], parked: Sequence[Parked], retried: Sequence[str]) -> None:
+        generation = new_generation() if retried else self._generation
+        gone = [*retried, *(each.key for each in parked)]
+        connection.execute(f"DELETE FROM {PARKED} WHERE projection = %s AND key = ANY(%s::text[])", (self._name, gone))
+        connection.execute(f"UPDATE {PARKED} SET generation = %s WHERE projection = %s", (generation, self._name))
+        connection.execute(f"UPDATE {CHECKPOINTS} SET generation = %s WHERE projection = %s", (generation, self._name))
+        add = f"INSERT INTO {PARKED} (projection, key, sequence, error, generation) VALUES (%s, %s, %s, %s, %s)"
+        connection.cursor().executemany(add, [(self._name, *each, generation) for each in parked])
+        self._generation = generation
 
     def close(self) -> None:
         if self._connection is not None:

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
-from eventstore.domain.projections.projection import CHECKPOINTS, KEY_COLUMN, STATE_COLUMN, Projection
+from eventstore.domain.projections.projection import CHECKPOINTS, KEY_COLUMN, PARKED, STATE_COLUMN, Projection
 from eventstore.domain.projections.targets.base import (
     Checkpoint,
+    Parked,
     Recorded,
     StoredRow,
     check_checkpoint,
@@ -57,6 +58,7 @@ class SQLiteTarget:
         self._connection: sqlite3.Connection | None = None
         self._name = ""
         self._generation = 0
+        self._parks = False
 
     def open(self, projection: Projection[Any], *, begins: bool = True, store: str | None = None) -> Checkpoint:
         """See `Target.open`."""
@@ -86,7 +88,18 @@ class SQLiteTarget:
                 if check_version(self._name, checkpoint.sequence, recorded.version, projection.version):
                     keep = f"UPDATE {CHECKPOINTS} SET version = ? WHERE projection = ?"
                     connection.execute(keep, (projection.version, self._name))
+                self._prepare_parking(connection, creates=projection.on_failure == "park")
         return checkpoint
+
+    def _prepare_parking(self, connection: sqlite3.Connection, *, creates: bool) -> None:
+        """Keys that were parked in a table that was built anew since are forgotten."""
+        if creates:
+            columns = "projection TEXT, key TEXT, sequence INTEGER NOT NULL, error TEXT NOT NULL, generation INTEGER NOT NULL"
+            connection.execute(f"CREATE TABLE IF NOT EXISTS {PARKED} ({columns}, PRIMARY KEY (projection, key))")
+        self._parks = bool(connection.execute(f"PRAGMA table_info({PARKED})").fetchone())
+        if self._parks:
+            forget = f"DELETE FROM {PARKED} WHERE projection = ? AND generation <> ?"
+            connection.execute(forget, (self._name, self._generation))
 
     def _checkpoint(self, connection: sqlite3.Connection) -> tuple[Checkpoint, Recorded]:
         sequence, identity, self._generation, store, version = connection.execute(
@@ -124,7 +137,20 @@ class SQLiteTarget:
                 found.update(self._open().execute(query, part))
         return found
 
-    def write(self, rows: Sequence[StoredRow], deletions: Sequence[str], before: int, after: Checkpoint) -> None:
+    def parked(self, keys: Sequence[str] | None) -> dict[str, Parked]:
+        """See `Target.parked`."""
+        if not self._parks:
+            return {}
+        with self._translated_errors():
+            query = f"SELECT key, sequence, error FROM {PARKED} WHERE projection = ? ORDER BY sequence"  # a bounded number
+            found = [Parked(*row) for row in self._open().execute(query, (self._name,))]
+        wanted = None if keys is None else set(keys)
+        return {each.key: each for each in found if wanted is None or each.key in wanted}
+
+    def write(
+        self, rows: Sequence[StoredRow], deletions: Sequence[str], before: int, after: Checkpoint,
+        parked: Sequence[Parked] = (), retried: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         """See `Target.write`."""
         with self._translated_errors(), self._transaction() as connection:
             moved = connection.execute(
@@ -135,6 +161,18 @@ class SQLiteTarget:
                 raise fenced(self._name, before)
             connection.executemany(self._upsert, (tuple(map(_stored, row)) for row in rows))
             connection.executemany(f'DELETE FROM "{self._name}" WHERE "key" = ?', ((key,) for key in deletions))
+            if parked or retried:
+                self._park(connection, parked, retried)
+
+    def _park(self, connection: sqlite3.Connection, parked: Sequence[Parked], retried: Sequence[str]) -> None:
+        generation = new_generation() if retried else self._generation
+        gone = f"DELETE FROM {PARKED} WHERE projection = ? AND key = ?"
+        connection.executemany(gone, ((self._name, key) for key in retried))
+        for table in (CHECKPOINTS, PARKED):
+            connection.execute(f"UPDATE {table} SET generation = ? WHERE projection = ?", (generation, self._name))
+        add = f"INSERT OR REPLACE INTO {PARKED} (projection, key, sequence, error, generation) VALUES (?, ?, ?, ?, ?)"
+        connection.executemany(add, ((self._name, *each, generation) for each in parked))
+        self._generation = generation
 
     def close(self) -> None:
         if self._connection is not None:

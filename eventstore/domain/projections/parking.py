@@ -1,0 +1,93 @@
+"""Parks the keys whose events a projection cannot fold, so that one of them does not stop the others.
+
+A parked key keeps the row of before the event that failed. Its events are skipped until it is retried; then they are folded
+from there. So a row is always the fold of all events of its key up to some sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from eventstore.domain.event_batches import Followable
+from eventstore.domain.projections.projection import Projection, keys_of, projection_failure
+from eventstore.domain.projections.targets.base import Checkpoint, Parked, StoredRow, Target
+from eventstore.errors import DomainRefused, ProjectionFailed
+from eventstore.model import Event
+
+PARKED_MAX: Final = 1_000
+"""Keys that may be parked at once: more mean that the code is wrong, not the events."""
+
+_ERROR_CHARACTERS_MAX: Final = 1_000
+_EVENTS_AT_ONCE: Final = 1_000
+
+
+class Folded(NamedTuple):
+    """What a fold event by event left: new row of each key, None if it has none; and the keys that failed."""
+
+    rows: dict[str, StoredRow | None]
+    parked: dict[str, Parked]
+
+
+def fold_one_by_one(
+    projection: Projection[Any], texts: dict[str, str], events: Sequence[Event], keys: Sequence[str], folded: Folded
+) -> None:
+    """Folds each event by itself, up to the first of each key that fails. `texts`: the states as JSON, which are updated."""
+    for key, event in zip(keys, events, strict=True):
+        if key in folded.parked:
+            continue
+        try:
+            text = texts.get(key)
+            state = projection.apply(projection.initial() if text is None else projection.decode_state(text), event)
+            row = None if state is None else (key, *projection.checked_row(key, state), projection.encode_state(state))
+        except Exception as error:
+            failure = projection_failure(projection, event, error).message
+            folded.parked[key] = Parked(key, event.sequence, failure[:_ERROR_CHARACTERS_MAX])
+            continue
+        folded.rows[key] = row
+        if row is None:
+            texts.pop(key, None)
+        else:
+            texts[key] = str(row[-1])
+
+
+def check_room(target: Target, parked: dict[str, Parked], failed: ProjectionFailed) -> None:
+    """Raises the failure if too many keys would be parked."""
+    if len(target.parked(None)) + len(parked) > PARKED_MAX:
+        raise failed
+
+
+def check_policy(projection: Projection[Any], parked: dict[str, Parked]) -> None:
+    """Raises DomainRefused if keys are parked but the projection would stop instead: it would fold on over their gaps."""
+    if parked and projection.on_failure != "park":
+        raise DomainRefused(
+            f"projection {projection.name!r} has {len(parked)} parked keys, such as {next(iter(parked))!r}, but declares "
+            "on_failure = 'stop'; declare 'park', and run eventstore project --retry-parked",
+            projection=projection.name,
+        )
+
+
+async def read_parked(
+    store: Followable, projection: Projection[Any], texts: dict[str, str], parked: dict[str, Parked], upto: Checkpoint
+) -> Folded:
+    """Folds the events that parked keys have skipped, up to the checkpoint. Keys that fail again are in `parked` of the
+    result, at the event that failed now.
+    """
+    folded, events = Folded({}, {}), list[Event]()
+    first = min(each.sequence for each in parked.values())
+
+    def fold_events() -> None:
+        keys = keys_of(projection, events)
+        chosen = [(key, event) for key, event in zip(keys, events, strict=True)
+                  if key in parked and event.sequence >= parked[key].sequence]  # fmt: skip
+        fold_one_by_one(projection, texts, [event for _, event in chosen], [key for key, _ in chosen], folded)
+        events.clear()
+
+    async for event in store.read_all(first - 1, projection.wanted_types, projection.aggregate_prefix):
+        if event.sequence > upto.sequence:
+            break
+        events.append(event)
+        if len(events) >= _EVENTS_AT_ONCE:
+            fold_events()
+    fold_events()
+    return folded
