@@ -13,7 +13,7 @@ import eventstore as es
 import eventstore.domain as d
 from eventstore.domain.runtime import DomainRuntime, decide
 from eventstore.model import Unchanged
-from eventstore.server.mailbox_wiring import ServerEntry, ServerMailboxes, StoreAccess, make_mailboxes
+from eventstore.server.mailbox_wiring import ServerEntry, ServerMailboxes, StoreAccess, Stored, make_mailboxes
 from eventstore.server.remote_access import remote_access
 from eventstore.server.requests.command_replies import outcome_of
 from eventstore_mailbox import Options
@@ -117,7 +117,7 @@ async def test_the_lookup_of_a_command_is_retried_until_the_store_answers(serve:
         first = await domain.send(Add("a"), "c-1")
         assert isinstance(first, es.Committed)
         await trio.to_thread.run_sync(server.stop)
-        found: list[es.Committed | es.EventStoreError | None] = []
+        found: list[Stored | es.EventStoreError | None] = []
         domain.access.find_command("a", "c-1", found.append)
 
         async def is_found() -> bool:
@@ -125,7 +125,10 @@ async def test_the_lookup_of_a_command_is_retried_until_the_store_answers(serve:
 
         await trio.to_thread.run_sync(server.start)
         await eventually(is_found, "the store answers")
-    assert found == [first._replace(duplicate=True)]
+    (stored,) = found
+    assert isinstance(stored, tuple)
+    assert stored[0] == first._replace(duplicate=True)
+    assert any(stored[1]), "its fingerprint"
 
 
 def test_a_worker_ends_with_an_error_when_another_store_answers_at_its_address(serve: Serve, tmp_path: Path) -> None:
