@@ -56,6 +56,13 @@ class Attempts:
             del queues[topic, queue]
         self._document.changed = True
 
+    def drop_from(self, group: str, topic: str, queue: int, end: int) -> None:
+        """Drops the counts of messages that the log has lost: other messages will have their offsets."""
+        counted = self._document.attempts.get(group, {}).get((topic, queue), {})
+        for lost in [each for each in counted if each >= end]:
+            del counted[lost]
+            self._document.changed = True
+
     def forget(self, group: str, topic: str | None = None, queue: int | None = None) -> None:
         """Drops the counts of the group, in this topic and queue: the messages begin anew, or are never delivered again."""
         queues = self._document.attempts.get(group, {})

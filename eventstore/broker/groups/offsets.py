@@ -107,6 +107,7 @@ class GroupOffsets:
                 for queue, offset in list(queues.items()):
                     begin, end = self._bounds(topic, queue)
                     now = min(max(offset, begin), max(end, begin))
+                    self.attempts.drop_from(group, topic, queue, end)
                     if now != offset:
                         queues[queue] = now
                         moved.append((group, topic, queue, offset, now))

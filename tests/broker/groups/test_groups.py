@@ -234,3 +234,25 @@ def test_a_member_may_join_again_while_its_topic_is_deleted_and_a_new_member_is_
     news = house.groups.heartbeat("billing", "a", waiting.generation)
     assert news is not None
     assert [(each.topic, each.queue, each.offset) for each in news.queues] == [("orders", 0, 0)]
+
+
+def test_failures_in_place_are_counted_until_the_offset_passes_them_or_their_message_is_lost() -> None:
+    house = House()
+    groups = house.groups
+    attempts = groups.offsets.attempts
+    generation = groups.join("billing", "a", {"orders": None}).generation
+    for offset in (1, 4, 7):
+        assert attempts.raise_to("billing", "orders", 0, offset, 2) == 2
+    assert attempts.raise_to("billing", "orders", 0, 4, 1) == 2, "a report that comes again changes nothing"
+    groups.commit("billing", "a", generation, [("orders", 0, 3)])
+    assert [attempts.of("billing", "orders", 0, offset) for offset in (1, 4, 7)] == [0, 2, 2]
+    document = house.broker.opened.offsets_document
+    document.write(document.tree())
+    document.attempts = {}
+    document.load()
+    assert attempts.of("billing", "orders", 0, 7) == 2
+    attempts.raise_to("billing", "orders", 0, 10, 1)  # beyond the end, as after a crash that lost the end of the log
+    groups.offsets.clamp()
+    assert [attempts.of("billing", "orders", 0, offset) for offset in (4, 7, 10)] == [2, 2, 0]
+    groups.reset("billing", [("orders", 0, 5)])
+    assert document.attempts == {}
