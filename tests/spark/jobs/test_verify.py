@@ -111,7 +111,7 @@ def test_a_command_id_that_was_used_twice(spark: SparkSession, data_folder: Path
     raw = path.read_bytes()
     places: dict[tuple[bytes, int], list[tuple[int, bytes]]] = {}
     for offset, _, _ in records(path):
-        *_, id_length, command_length = HEADER.struct.unpack_from(raw, offset)
+        *_, id_length, command_length, _ = HEADER.struct.unpack_from(raw, offset)
         start = offset + HEADER_BYTES + 2
         command = raw[start + id_length + 2 : start + id_length + 2 + command_length]
         places.setdefault((raw[start : start + id_length], command_length), []).append((offset, command))
