@@ -60,9 +60,9 @@ def burst(server: Process, commands: Sequence[object]) -> Burst:
         return Burst(handled - started, time.perf_counter() - started)
 
 
-def _row(command: object, command_id: str) -> tuple[str, str, str, bytes]:
+def _row(command: object, command_id: str) -> tuple[str, str, str, bytes, None]:
     raw = d.encode_command(command)
-    return raw.type, raw.aggregate_id, command_id, raw.payload
+    return raw.type, raw.aggregate_id, command_id, raw.payload, None
 
 
 class _Answers:

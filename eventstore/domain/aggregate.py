@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import enum
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, ClassVar, Final, TypeVar
 from uuid import UUID
 
+from eventstore.command_metadata import merged_metadata
 from eventstore.domain.encoding.codec import class_path
 from eventstore.domain.encoding.event_type import EventType
 from eventstore.domain.event_methods import EventMethods, accepts_positional, method_decorator
@@ -41,7 +42,10 @@ class Aggregate(metaclass=EventMethods):
     decide, send or raise anything.
     """
 
-    __slots__ = ("__dict__", "__weakref__", "_aggregate_applying", "_aggregate_events", "_aggregate_id", "_aggregate_version")
+    __slots__ = (
+        "__dict__", "__weakref__", "_aggregate_applying", "_aggregate_events", "_aggregate_id", "_aggregate_metadata",
+        "_aggregate_version",
+    )  # fmt: skip
 
     ignores_unknown: ClassVar[bool] = False
     """Whether to skip stored events without an `@applies` method, instead of raising UnknownEvent."""
@@ -54,6 +58,7 @@ class Aggregate(metaclass=EventMethods):
     _aggregate_id: str
     _aggregate_version: int
     _aggregate_events: list[bytes]
+    _aggregate_metadata: bytes | None
     _aggregate_applying: bool
     _applies_by_class: ClassVar[dict[type, Apply] | None] = None
     _applies_by_name: ClassVar[dict[str, Apply] | None] = None
@@ -79,12 +84,15 @@ class Aggregate(metaclass=EventMethods):
         """The version of the last event applied; 0 if there is none."""
         return self._aggregate_version
 
-    def apply(self, event: object) -> None:
+    def apply(self, event: object, *, metadata: Mapping[str, object] | None = None) -> None:
         """Applies the event to the state at once. It is stored after the handler has returned.
+
+        `metadata` is added to that of the command, and stored with the event.
 
         Raises:
             UnknownEvent: this class has no `@applies` method for it.
             PayloadInvalid: the value of a field does not match its type. The state is as before.
+            InvalidArgument: the metadata is no JSON object, or too large. The state is as before.
         """
         change = (self._applies_by_class or _applies_of(type(self))).get(type(event))
         if change is None:
@@ -97,7 +105,11 @@ class Aggregate(metaclass=EventMethods):
             )
         if self._aggregate_applying:
             raise RuntimeError("apply was called inside an @applies method, or after an @applies method had raised")
-        packed = change[0].pack(event)
+        inherited = self._aggregate_metadata
+        if inherited is None and metadata is None:
+            packed = change[0].pack(event)
+        else:
+            packed = change[0].pack_with(event, merged_metadata(inherited, metadata))
         self._aggregate_applying = True  # stays True if the method raises: no more events may be applied
         change[1](self, event)
         self._aggregate_applying = False
@@ -125,6 +137,7 @@ def new(cls: type[A], aggregate_id: str) -> A:
     aggregate._aggregate_id = aggregate_id
     aggregate._aggregate_version = 0
     aggregate._aggregate_events = []
+    aggregate._aggregate_metadata = None
     aggregate._aggregate_applying = False
     aggregate.__init__()  # type: ignore[misc] # after the slots are set, so that authors need not call super().__init__
     return aggregate

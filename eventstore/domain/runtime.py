@@ -36,19 +36,22 @@ _FIELDS_MAX: Final = 32
 
 
 class Decided(NamedTuple):
-    """A decoded command and its handler. `fingerprint`: see `encoding.fingerprint`."""
+    """A decoded command and its handler. `fingerprint`: see `encoding.fingerprint`. `metadata`: JSON that its events carry."""
 
     handler: Handler
     command: object
     command_id: str
     fingerprint: bytes
+    metadata: bytes | None
 
 
-def decide(domain: Domain, type: str, payload: bytes, aggregate_id: str, command_id: str) -> Decided:
-    """Decodes a command that was sent. Raises as `Domain.decode`."""
+def decide(
+    domain: Domain, type: str, payload: bytes, aggregate_id: str, command_id: str, metadata: bytes | None = None
+) -> Decided:
+    """Decodes a command that was sent. `metadata` was checked. Raises as `Domain.decode`."""
     handler, command = domain.decode(type, payload, aggregate_id)
     fingerprint = handler.command.fingerprints.of(payload, command)
-    return _decided(Decided, (handler, command, command_id, fingerprint))
+    return _decided(Decided, (handler, command, command_id, fingerprint, metadata))
 
 
 def same_command(one: Decided, other: Decided) -> bool:
@@ -77,11 +80,12 @@ class DomainRuntime:
 
     def handle(self, decided: Decided, resident: ResidentAggregate) -> Change | Coroutine[object, object, Change | None] | None:
         """Runs a command and returns its change. Raises the error for its sender."""
-        handler, command, command_id, fingerprint = decided
+        handler, command, command_id, fingerprint, metadata = decided
         aggregate = resident.aggregate
         if type(aggregate) is not handler.aggregate:
             aggregate = _as_class_of(resident, decided)
         version = aggregate._aggregate_version
+        aggregate._aggregate_metadata = metadata
         if handler.is_async:
             return self._handle_async(decided, resident, aggregate, version)
         try:

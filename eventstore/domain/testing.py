@@ -14,16 +14,17 @@ from __future__ import annotations
 import difflib
 import json
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self, TypeVar
 
 from eventstore import flat
+from eventstore.command_metadata import SCHEMA
 from eventstore.domain.aggregate import Aggregate, applies_by_name
 from eventstore.domain.domain import Domain, domains_handling
 from eventstore.domain.encoding.codec import class_path
 from eventstore.domain.encoding.command_type import encode_command
-from eventstore.domain.encoding.event_type import SCHEMA, event_type
+from eventstore.domain.encoding.event_type import event_type
 from eventstore.domain.handler import Handled, Handler
 from eventstore.domain.projections.projection import Projection, Row, fold, keys_of
 from eventstore.domain.reactions.reaction import Reaction
@@ -202,7 +203,7 @@ async def sent_by(reaction: Reaction, cause: Event) -> list[Sent]:
     """Returns the commands that a reaction sends for an event; `stored` creates one."""
     sent: list[Sent] = []
 
-    async def send(command: object, command_id: str) -> Committed | None:
+    async def send(command: object, command_id: str, *, metadata: Mapping[str, object]) -> Committed | None:
         raw = encode_command(command)
         sent.append(Sent(command, command_id))
         return Committed(raw.aggregate_id, 1, 1)

@@ -30,6 +30,9 @@ _MESSAGE_VALUES: Final = DECLARATIONS[SendMessages].row_values
 _HELLO_VALUES: Final = 3
 _NONE: Final = type(None)
 _INTS: Final = {int}
+_THREE_TEXTS: Final = [{str}] * 3
+_BYTES: Final = {bytes}
+_BYTES_OR_NIL: Final = {bytes, _NONE}
 _VERSION: Final = re.compile("0|[1-9][0-9]{0,18}")
 _NO_VERSION: Final = -1  # no aggregate is at it: a commit with a malformed version is a conflict
 
@@ -101,7 +104,7 @@ def _decode_condition(value: Scalar) -> AppendCondition:
 
 
 def encode_send(request_id: int, values: Sequence[Scalar]) -> bytes:
-    """Encodes the frame of a SEND; `values` are those of each command, four by four (see `WireCommand`)."""
+    """Encodes the frame of a SEND; `values` are those of each command, five by five (see `WireCommand`)."""
     return encode_frame(request_id, _SEND, values)
 
 
@@ -193,12 +196,18 @@ def _too_many(field: str, count: int, limit: int) -> InvalidArgument:
 def _send(values: list[Scalar]) -> Request:
     count, odd = divmod(len(values), _COMMAND_VALUES)
     if odd or not count:
-        raise ProtocolError(f"SEND takes 4 values for each of its commands, got {len(values)}", operation="SEND")
+        raise ProtocolError(
+            f"SEND takes {_COMMAND_VALUES} values for each of its commands, got {len(values)}", operation="SEND"
+        )
     if count > COMMANDS_PER_FRAME_MAX:
         raise _too_many("commands", count, COMMANDS_PER_FRAME_MAX)
     columns = [values[place::_COMMAND_VALUES] for place in range(_COMMAND_VALUES)]
-    if [set(map(type, column)) for column in columns] != [{str}, {str}, {str}, {bytes}]:
-        raise ProtocolError("a command is type (str), aggregate id (str), command id (str), payload (bin)", operation="SEND")
+    *texts, payloads, metadata = [set(map(type, column)) for column in columns]
+    if texts != _THREE_TEXTS or payloads != _BYTES or not metadata <= _BYTES_OR_NIL:
+        raise ProtocolError(
+            "a command is type (str), aggregate id (str), command id (str), payload (bin), metadata (bin or nil)",
+            operation="SEND",
+        )
     return Send(cast("list[WireCommand]", list(zip(*columns, strict=True))))
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Annotated, TypeAlias
 
 from eventstore.aggregate_info import AGGREGATES_PER_PAGE_MAX
+from eventstore.command_metadata import check_metadata
 from eventstore.errors import InvalidArgument
 from eventstore.fields import check_text
 from eventstore.model import ID_BYTES_MAX, TYPE_BYTES_MAX, VERSION_MAX
@@ -22,8 +23,8 @@ from eventstore.protocol.limits import INT64_MAX, INT64_MIN, UINT64_MAX
 from eventstore.records.event_filter import EventFilter
 from eventstore.records.raw_commit import RawCommit
 
-WireCommand: TypeAlias = "tuple[str, str, str, bytes]"
-"""Type, aggregate id, command id, payload."""
+WireCommand: TypeAlias = "tuple[str, str, str, bytes, bytes | None]"
+"""Type, aggregate id, command id, payload, metadata."""
 
 
 def _type(name: object) -> None:
@@ -164,7 +165,7 @@ class Ping(Request):
 class Send(Request):
     """Has these commands handled by the domain, those of one aggregate in this order."""
 
-    commands: Annotated[Sequence[WireCommand], UncheckedRows(4)]
+    commands: Annotated[Sequence[WireCommand], UncheckedRows(5)]
 
 
 @request(39)
@@ -178,7 +179,7 @@ class ListAggregates(Request):
 
 def check_command(command: WireCommand) -> None:
     """Raises InvalidArgument if a limit is broken."""
-    name, aggregate_id, command_id, payload = command
+    name, aggregate_id, command_id, payload, metadata = command
     check_text("type", name, 1, TYPE_BYTES_MAX)
     check_text("aggregate_id", aggregate_id)
     check_text("command_id", command_id)
@@ -189,3 +190,5 @@ def check_command(command: WireCommand) -> None:
             limit=limits.PAYLOAD_BYTES_MAX,
             value=len(payload),
         )
+    if metadata is not None:
+        check_metadata(metadata)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 import trio
 
+from eventstore.command_metadata import encode_metadata
 from eventstore.domain.domain import Domain
 from eventstore.domain.encoding.command_type import encode_command
 from eventstore.domain.event_batches import Followable
@@ -62,9 +64,10 @@ class Reactions:
 
     # ---- commands
 
-    async def _send(self, command: object, command_id: str) -> Committed | None:
+    async def _send(self, command: object, command_id: str, *, metadata: Mapping[str, object]) -> Committed | None:
         name, aggregate_id, payload = encode_command(command)
-        entry = ServerEntry(aggregate_id, command_id, decide(self._domain, name, payload, aggregate_id, command_id))
+        decided = decide(self._domain, name, payload, aggregate_id, command_id, encode_metadata(metadata))
+        entry = ServerEntry(aggregate_id, command_id, decided)
         try:
             settled = await self._mailboxes.execute(entry)
         except MailboxError as error:

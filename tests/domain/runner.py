@@ -10,7 +10,7 @@ from eventstore.domain.encoding.event_type import event_type
 from eventstore.store.embedded import EmbeddedStore
 
 
-async def execute(store: EmbeddedStore, command: object, command_id: str) -> es.Committed | None:
+async def execute(store: EmbeddedStore, command: object, command_id: str, *, metadata: object = None) -> es.Committed | None:
     """Runs a command against the store, once per command id."""
     raw = d.encode_command(command)
     done = await store.find_command(raw.aggregate_id, command_id)

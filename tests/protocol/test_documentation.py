@@ -92,7 +92,7 @@ EXAMPLES = {
     "stats": encode_request(10, Stats()),
     "stats-answer": encode_ok(10, "events", 1),
     "ping": encode_request(11, Ping()),
-    "send": encode_request(13, Send([("Deposit", "acc-1", "c-9", b'{"cents":100}')])),
+    "send": encode_request(13, Send([("Deposit", "acc-1", "c-9", b'{"cents":100}', None)])),
     "send-messages": encode_request(14, SendMessages("orders", [(b"{}", "order-42", "paid", None, None)])),
     "sent": encode_outcomes(14, sent_values((2, 0, 4_294_971_392))),
     "sent-refused": encode_outcomes(15, sent_values(UnknownQueue("no queue", topic="orders", queue=9))),

@@ -58,7 +58,7 @@ names = st.one_of(st.none(), texts)
 prefixes = st.one_of(st.none(), st.just(""), texts)
 versions = st.integers(0, VERSION_MAX)
 conditions = st.one_of(st.sampled_from([ANY, EXISTS]), versions, st.builds(AfterCommand, versions, texts))
-wire_commands = st.tuples(texts, texts, texts, st.binary(max_size=200))
+wire_commands = st.tuples(texts, texts, texts, st.binary(max_size=200), st.none() | st.binary(max_size=50))
 raw_commits = st.tuples(texts, conditions, texts, times, st.binary(max_size=200))
 
 requests = st.one_of(
@@ -190,7 +190,8 @@ def test_an_id_that_is_not_utf8_is_refused_with_a_printable_message(code: int) -
         (code_of(Ping), (None,)),
         (code_of(Send), ()),
         (code_of(Send), ("Open", "a", "c")),
-        (code_of(Send), ("Open", "a", "c", b"{}", "Open")),
+        (code_of(Send), ("Open", "a", "c", b"{}")),
+        (code_of(Send), ("Open", "a", "c", b"{}", None, "Open")),
         (code_of(Append), ()),
         (code_of(Append), ("a", 0, "c", None)),
         (code_of(Append), ("a", 0, "c", None, b"", "a")),
@@ -255,15 +256,21 @@ def test_a_text_that_is_not_a_condition_is_refused_by_the_store(senseless: str) 
     assert decode(9, code_of(Append), *row) == (9, Append([cast(RawCommit, row)]))
 
 
-@pytest.mark.parametrize("bad", [(b"T", "a", "c", b""), ("T", None, "c", b""), ("T", "a", 1, b""), ("T", "a", "c", "{}")])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        (b"T", "a", "c", b"", None), ("T", None, "c", b"", None), ("T", "a", 1, b"", None), ("T", "a", "c", "{}", None),
+        ("T", "a", "c", b"{}", "{}"),
+    ],
+)  # fmt: skip
 def test_a_command_of_the_wrong_shape_is_a_protocol_error(bad: tuple[Scalar, ...]) -> None:
-    good = ("T", "a", "c", b"{}")
+    good = ("T", "a", "c", b"{}", None)
     for values in (bad, (*good, *bad), (*bad, *good)):
         assert isinstance(refused(9, code_of(Send), *values), ProtocolError)
 
 
 def test_a_frame_of_too_many_commands_is_refused_by_name() -> None:
-    error = refused(9, code_of(Send), *("T", "a", "c", b"") * (COMMANDS_PER_FRAME_MAX + 1))
+    error = refused(9, code_of(Send), *("T", "a", "c", b"", None) * (COMMANDS_PER_FRAME_MAX + 1))
     assert isinstance(error, InvalidArgument)
     assert (error.fields["field"], error.fields["limit"]) == ("commands", COMMANDS_PER_FRAME_MAX)
 
@@ -271,10 +278,19 @@ def test_a_frame_of_too_many_commands_is_refused_by_name() -> None:
 @pytest.mark.parametrize(
     ("command", "field"),
     [
-        (("", "a", "c", b""), "type"),
-        (("T", "x" * 256, "c", b""), "aggregate_id"),
-        (("T", "a", "\ud800", b""), "command_id"),
-        (("T", "a", "c", bytes(PAYLOAD_BYTES_MAX + 1)), "payload"),
+        (("", "a", "c", b"", None), "type"),
+        (("T", "x" * 256, "c", b"", None), "aggregate_id"),
+        (("T", "a", "\ud800", b"", None), "command_id"),
+        (("T", "a", "c", bytes(PAYLOAD_BYTES_MAX + 1), None), "payload"),
+        (("T", "a", "c", b"", b" " * 16_385), "metadata"),
+        (("T", "a", "c", b"", b"{"), "metadata"),
+        (("T", "a", "c", b"", b"[" * 16_384), "metadata"),
+        (("T", "a", "c", b"", b'{"a":NaN}'), "metadata"),
+        (("T", "a", "c", b"", b"\xff"), "metadata"),
+        (("T", "a", "c", b"", b"[]"), "metadata"),
+        (("T", "a", "c", b"", b'{"schema":2}'), "metadata"),
+        (("T", "a", "c", b"", b'{"correlation_id":1}'), "correlation_id"),
+        (("T", "a", "c", b"", b'{"causation_id":""}'), "causation_id"),
     ],
 )
 def test_a_command_beyond_a_limit_is_refused_by_the_name_of_its_field(command: WireCommand, field: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Self
@@ -126,10 +126,13 @@ class NetworkStore:
         """Appends each commit, whole or not at all, in this order. Returns Committed or an error for each."""
         return await self._connection.put_many(self._connection.session.appends, commits, encode_commits)
 
-    async def send(self, command: object, command_id: str | None = None) -> Committed | Unchanged:
+    async def send(
+        self, command: object, command_id: str | None = None, *, metadata: Mapping[str, object] | None = None
+    ) -> Committed | Unchanged:
         """Has the domain handle a command; its changes are durable when this returns.
 
-        `command`: an object of a class of commands, or a `RawCommand`.
+        `command`: an object of a class of commands, or a `RawCommand`. `metadata`: JSON of up to 16 KiB, stored with each of
+        its events; `correlation_id` and `causation_id` in it are what the properties of these events answer.
 
         Raises:
             Rejected: the domain rejects it; HandlerFailed: its handler raised something else.
@@ -137,10 +140,10 @@ class NetworkStore:
             InvalidArgument: a limit is broken; nothing was sent.
             ConnectionLost: the server did not come back in time; send again with the same command id to find out.
         """
-        return await self._connection.put(self._connection.session.sends, encode_command(command, command_id))
+        return await self._connection.put(self._connection.session.sends, encode_command(command, command_id, metadata))
 
-    async def send_many(self, commands: Iterable[object | tuple[object, str]]) -> list[Committed | Unchanged | EventStoreError]:
-        """Sends commands, or pairs of a command and its id. Returns the outcome of each.
+    async def send_many(self, commands: Iterable[object]) -> list[Committed | Unchanged | EventStoreError]:
+        """Sends commands, or tuples of a command, its id and (if any) its metadata. Returns the outcome of each.
 
         Commands to one aggregate are handled in this order.
         """

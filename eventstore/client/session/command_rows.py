@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Final
+from typing import Any, Final
 
+from eventstore.command_metadata import encode_metadata
 from eventstore.commands import raw_command
 from eventstore.errors import EventStoreError
 from eventstore.fields import check_text
@@ -16,7 +17,7 @@ from eventstore.protocol.codes import OutcomeKind
 from eventstore.protocol.request_codec import encode_send
 from eventstore.protocol.requests import WireCommand, check_command
 
-_ENVELOPE_BYTES: Final = 20  # the marks and lengths of the four values
+_ENVELOPE_BYTES: Final = 25  # the marks and lengths of the five values
 
 
 class CommandRows:
@@ -26,7 +27,7 @@ class CommandRows:
     refused = int(OutcomeKind.REFUSED)
 
     def size_bytes(self, row: WireCommand) -> int:
-        return len(row[3]) + 4 * (len(row[0]) + len(row[1]) + len(row[2])) + _ENVELOPE_BYTES
+        return len(row[3]) + len(row[4] or b"") + 4 * (len(row[0]) + len(row[1]) + len(row[2])) + _ENVELOPE_BYTES
 
     def encode(self, request_id: int, rows: Sequence[WireCommand]) -> bytes:
         return encode_send(request_id, list(chain.from_iterable(rows)))
@@ -39,8 +40,8 @@ class CommandRows:
 COMMANDS: Final = CommandRows()
 
 
-def encode_command(command: object, command_id: str | None) -> WireCommand:
-    """Returns the command's four values. Generates a command id if none is given.
+def encode_command(command: object, command_id: str | None, metadata: Mapping[str, object] | None = None) -> WireCommand:
+    """Returns the command's five values. Generates a command id if none is given.
 
     Raises:
         InvalidArgument: it breaks a limit (the error has field, limit and value), or it is not a command.
@@ -51,18 +52,19 @@ def encode_command(command: object, command_id: str | None) -> WireCommand:
         command_id = fresh_command_id()
     else:
         check_text("command_id", command_id)
-    row = (name, aggregate_id, command_id, payload)
+    row = (name, aggregate_id, command_id, payload, None if metadata is None else encode_metadata(metadata))
     check_command(row)
     return row
 
 
-def encode_commands(commands: Iterable[object | tuple[object, str]]) -> list[WireCommand | EventStoreError]:
-    """As `encode_command`, for commands, or pairs of a command and its id. An error is the outcome of its command alone."""
+def encode_commands(commands: Iterable[object]) -> list[WireCommand | EventStoreError]:
+    """As `encode_command`, for commands, or tuples of a command, its id and its metadata. An error is the outcome of its
+    command alone."""
     encoded: list[WireCommand | EventStoreError] = []
     for each in commands:
-        command, command_id = each if each.__class__ is tuple else (each, None)
+        given: Any = each if each.__class__ is tuple else (each, None)
         try:
-            encoded.append(encode_command(command, command_id))
+            encoded.append(encode_command(*given))
         except EventStoreError as error:
             encoded.append(error)
     return encoded

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Final, Generic, TypeVar, cast
 
 from eventstore import flat
+from eventstore.command_metadata import SCHEMA
 from eventstore.domain.encoding.codec import PayloadCodec, check_dataclass, class_path
 from eventstore.domain.encoding.upcasting import check_steps, upcast_fields
 from eventstore.errors import DomainRefused, EventStoreError, InvalidArgument, PayloadInvalid
@@ -19,7 +20,6 @@ from eventstore.fields import check_int, check_text, shown
 from eventstore.model import DATA_IS_JSON, EVENT_BYTES_MAX, METADATA_IS_JSON, TYPE_BYTES_MAX, Event, NewEvent
 
 E = TypeVar("E")
-SCHEMA: Final = "schema"
 SCHEMA_MAX: Final = 1_000_000
 _ATTRIBUTE: Final = "__eventstore_event__"
 _DATA_BYTES_MAX: Final = EVENT_BYTES_MAX - 64  # the rest is for metadata
@@ -67,12 +67,21 @@ class EventType(Generic[E]):
         self._check_size(data)
         return b"".join((self._packed_head, flat.encode((data,)), self._packed_metadata))
 
-    def _check_size(self, data: bytes) -> None:
-        if len(data) > _DATA_BYTES_MAX:
+    def pack_with(self, event: E, metadata: bytes) -> bytes:
+        """As `pack`, with metadata: a JSON object without `schema`."""
+        data = self.codec.encode(event)
+        self._check_size(data, len(metadata))
+        if self._metadata is not None:
+            metadata = json.dumps({**json.loads(metadata), SCHEMA: self.version}, separators=(",", ":")).encode()
+        return flat.encode((DATA_IS_JSON | METADATA_IS_JSON, self.name, data, metadata))
+
+    def _check_size(self, data: bytes, metadata_bytes: int = 0) -> None:
+        limit = _DATA_BYTES_MAX - metadata_bytes
+        if len(data) > limit:
             raise InvalidArgument(
-                f"event {self.name!r} has {len(data)} bytes, but the limit is {_DATA_BYTES_MAX}; make it smaller",
+                f"event {self.name!r} has {len(data)} bytes, but the limit is {limit}; make it smaller",
                 field="event",
-                limit=_DATA_BYTES_MAX,
+                limit=limit,
                 value=len(data),
             )
 

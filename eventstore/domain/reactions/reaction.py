@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol, TypeAlias
 
 from eventstore.domain.encoding.codec import class_path
@@ -23,7 +23,7 @@ NAME_CHARACTERS_MAX: Final = 100
 class SendCommand(Protocol):
     """Sends a command and waits until its events are durable; raises the error if it was refused."""
 
-    async def __call__(self, command: object, command_id: str) -> Committed | None: ...
+    async def __call__(self, command: object, command_id: str, *, metadata: Mapping[str, object]) -> Committed | None: ...
 
 
 class Send:
@@ -35,15 +35,18 @@ class Send:
         self._send = send
         self._sent = 0
 
-    async def __call__(self, command: object) -> Committed | None:
+    async def __call__(self, command: object, *, metadata: Mapping[str, object] | None = None) -> Committed | None:
         """Sends a command under an id that is the same each time this event is delivered.
+
+        Its metadata name the event as its cause, and the event's correlation id; `metadata` is added.
 
         Raises:
             Rejected, or another error if the command was refused.
         """
         command_id = command_id_of(self._reaction, self.cause, self._sent)
         self._sent += 1
-        return await self._send(command, command_id)
+        caused = {"correlation_id": self.cause.correlation_id, "causation_id": reference(self.cause)}
+        return await self._send(command, command_id, metadata=caused if metadata is None else {**caused, **metadata})
 
 
 ReactionFunction: TypeAlias = Callable[[Any, Send], Awaitable[None]]
@@ -71,6 +74,11 @@ class Reaction:
 
     def __repr__(self) -> str:
         return f"<reaction {self.name} to {class_path(self.event.cls)}>"
+
+
+def reference(event: Event) -> str:
+    """Returns "ID/VERSION" of an event, as a causation id; a hash in place of an id that is too long."""
+    return command_id_of("", event, 0)[1:-2]
 
 
 def command_id_of(reaction: str, cause: Event, place: int) -> str:

@@ -23,6 +23,8 @@ TYPE: Final = "type"
 COMMAND_ID: Final = "command_id"
 TIMESTAMP: Final = "timestamp"
 FORMAT: Final = "format"
+CORRELATION_ID: Final = "correlation_id"
+CAUSATION_ID: Final = "causation_id"
 METADATA: Final = "metadata"
 METADATA_BASE64: Final = "metadata_base64"
 METADATA_BYTES: Final = "metadata_bytes"
@@ -32,7 +34,7 @@ METADATA_TEXT_BYTES_MAX: Final = 60 * 1024
 assert EVENT_BYTES_MAX <= BODY_BYTES_MAX
 assert ID_BYTES_MAX <= TEXT_BYTES_MAX
 assert TYPE_BYTES_MAX <= TEXT_BYTES_MAX
-assert METADATA_TEXT_BYTES_MAX + 2 * (ID_BYTES_MAX + TYPE_BYTES_MAX) + 512 <= PROPERTIES_BYTES_MAX
+assert METADATA_TEXT_BYTES_MAX + 4 * ID_BYTES_MAX + 2 * TYPE_BYTES_MAX + 512 <= PROPERTIES_BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,8 @@ class EventMessages:
             )  # fmt: skip
             if metadata is not None:
                 properties += encode(_metadata(event))
+                if b"ation_id" in metadata or b"\\" in metadata:  # a backslash may hide a name; most metadata need no parsing
+                    properties += encode(_ids(event))
             messages.append((data, aggregate_id, type_ if may_be_tag(type_) else None, properties, None))
         return messages
 
@@ -87,6 +91,12 @@ class EventMessages:
 def may_be_tag(type_: str) -> bool:
     """Whether an event type is usable in a tag filter."""
     return "|" not in type_ and type_ != "*" and type_ == type_.strip()
+
+
+def _ids(event: Event) -> tuple[str, ...]:
+    """Returns the correlation and causation ids as properties, where they differ from the command's id."""
+    ids = (CORRELATION_ID, event.correlation_id), (CAUSATION_ID, event.causation_id)
+    return tuple(text for name, value in ids if value != event.command_id for text in (name, value))
 
 
 def _metadata(event: Event) -> tuple[str, str]:

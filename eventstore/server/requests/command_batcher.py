@@ -67,10 +67,10 @@ class CommandBatcher:
                 entries.append(sent)
 
     def _decided(self, row: WireCommand) -> Decided:
-        name, aggregate_id, command_id, payload = row
+        name, aggregate_id, command_id, payload, metadata = row
         if not (
             aggregate_id.isascii() and command_id.isascii() and 0 < len(command_id) <= ID_BYTES_MAX
-            and 0 < len(aggregate_id) <= ID_BYTES_MAX and len(payload) <= PAYLOAD_BYTES_MAX
+            and 0 < len(aggregate_id) <= ID_BYTES_MAX and len(payload) <= PAYLOAD_BYTES_MAX and metadata is None
         ):  # fmt: skip
             check_command(row)
         if not self._has_handlers:
@@ -78,7 +78,7 @@ class CommandBatcher:
                 "this server has no domain; start it with --domain MODULE:NAME, or send the command to a worker",
                 type=name[:ID_BYTES_MAX],
             )
-        return decide(self._domain, name, payload, aggregate_id, command_id)
+        return decide(self._domain, name, payload, aggregate_id, command_id, metadata)
 
     def hand_over(self) -> None:
         """Hands the batch to the mailboxes."""

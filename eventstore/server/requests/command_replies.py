@@ -243,7 +243,7 @@ def _first_outcome(entry: ServerEntry, found: Stored | EventStoreError) -> Commi
     if isinstance(found, EventStoreError):
         return found
     committed, fingerprint = found
-    handler, command, command_id, _ = entry.command
+    handler, command, command_id, _, _ = entry.command
     if handler.command.fingerprints.matches(fingerprint, command):
         return committed
     return CommandIdReused(committed.aggregate_id, command_id, committed.version, committed.sequence)

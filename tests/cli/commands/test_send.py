@@ -32,6 +32,15 @@ def test_a_command_is_handled_and_its_event_is_stored(bank: Server, account: str
     assert output("read", account, "--raw", store=bank.store).splitlines() == ['{"owner":"Ada"}', '{"cents":100}']
 
 
+def test_metadata_are_stored_with_the_event(bank: Server, account: str) -> None:
+    send = ("send", *BANK, "Deposit", fields(account, cents=100), "--metadata")
+    assert "JSON" in refused(*send, "{", store=bank.store, code=2)
+    assert "object" in refused(*send, "[]", store=bank.store, code=2)
+    output(*send, '{"user":"Ada"}', store=bank.store)
+    said = json.loads(output("read", account, "--json", "--from-version", 2, store=bank.store))
+    assert said["metadata"] == {"user": "Ada"}
+
+
 def test_fields_come_from_standard_input(bank: Server, account: str) -> None:
     output("send", *BANK, "Deposit", "-", store=bank.store, text=f" {fields(account, cents=7)}\n")
     assert output("read", account, "--raw", "--from-version", 2, store=bank.store) == '{"cents":7}\n'

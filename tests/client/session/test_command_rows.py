@@ -26,9 +26,9 @@ class Paint:
 
 
 def test_a_command_is_its_type_its_aggregate_an_id_and_its_fields() -> None:
-    assert encode_command(Paint("w-1"), "c-1") == ("Paint", "w-1", "c-1", b'{"wall":"w-1","colour":"white"}')
+    assert encode_command(Paint("w-1"), "c-1") == ("Paint", "w-1", "c-1", b'{"wall":"w-1","colour":"white"}', None)
     raw = d.RawCommand("Paint", "w-1", b"anything")
-    assert encode_command(raw, "c-1") == ("Paint", "w-1", "c-1", b"anything")
+    assert encode_command(raw, "c-1") == ("Paint", "w-1", "c-1", b"anything", None)
 
 
 def test_a_command_without_an_id_gets_a_fresh_one() -> None:
@@ -67,7 +67,7 @@ def rows(count: int, size: int = 10) -> list[WireCommand]:
 
 
 def test_the_size_of_a_row_is_never_less_than_it_takes() -> None:
-    for row in (*rows(3, 0), *rows(3, 70_000), encode_command(Paint("ü" * 100), "ü" * 100)):
+    for row in (*rows(3, 0), *rows(3, 70_000), encode_command(Paint("ü" * 100), "ü" * 100, {"user": "ü" * 5_000})):
         assert len(COMMANDS.encode(2**63, [row])) <= COMMANDS.size_bytes(row) + LENGTH_BYTES + 20
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 import eventstore as es
 import eventstore.domain as d
+from eventstore import flat
 from eventstore.domain.encoding import upcasting
 from eventstore.domain.encoding.event_type import EventType, event_type
 from eventstore.domain.testing import stored
@@ -62,6 +64,16 @@ def test_a_later_version_is_in_the_metadata() -> None:
     new = event_type(Current).encode(Current("Ada", 1))
     assert new == es.NewEvent("Renamed", {"owner": "Ada", "cents": 1}, {"schema": 3})
     assert event_type(Current).decode(stored(Current("Ada", 1))[0]) == Current("Ada", 1)
+
+
+def test_a_version_and_the_metadata_of_a_command_are_kept_together() -> None:
+    kind, given = event_type(Current), Current("Ada", 1)
+    format_, name, data, metadata = flat.decode_trusted(kind.pack_with(given, b'{"user":"Bob"}'), 4)
+    assert (format_, name) == (DATA_IS_JSON | METADATA_IS_JSON, "Renamed")
+    assert json.loads(metadata) == {"user": "Bob", "schema": 3}
+    assert kind.decode(as_stored(data, metadata)) == given
+    with pytest.raises(es.InvalidArgument, match="the limit is"):
+        kind.pack_with(Current("x" * (EVENT_BYTES_MAX - 1_000), 1), b'{"x":"%s"}' % (b"y" * 1_000))
 
 
 def test_old_versions_are_upcast_step_by_step() -> None:

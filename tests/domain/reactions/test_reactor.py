@@ -58,7 +58,7 @@ async def react_until_quiet(store: EmbeddedStore, send: SendCommand, checkpoint:
 async def test_a_transfer_arrives_and_one_to_an_unknown_account_comes_back(tmp_path: Path) -> None:
     async with es.open_store(tmp_path / "store") as store:
 
-        async def send(command: object, command_id: str) -> es.Committed | None:
+        async def send(command: object, command_id: str, *, metadata: object = None) -> es.Committed | None:
             return await execute(store, command, command_id)
 
         await open_accounts(send)
@@ -75,14 +75,14 @@ async def test_commands_take_effect_once_wherever_the_process_dies(tmp_path: Pat
     async with es.open_store(tmp_path / "store") as store:
         sent: list[str] = []
 
-        async def send(command: object, command_id: str) -> es.Committed | None:
+        async def send(command: object, command_id: str, *, metadata: object = None) -> es.Committed | None:
             done = await execute(store, command, command_id)
             sent.append(command_id)
             if len(sent) == crash_at:
                 raise RuntimeError("killed after the command, before the checkpoint")
             return done
 
-        async def plain(command: object, command_id: str) -> es.Committed | None:
+        async def plain(command: object, command_id: str, *, metadata: object = None) -> es.Committed | None:
             return await execute(store, command, command_id)
 
         await open_accounts(plain)
@@ -100,7 +100,7 @@ async def test_reactions_follow_what_is_appended(tmp_path: Path) -> None:
     arrived = trio.Event()
     async with es.open_store(tmp_path / "store") as store, trio.open_nursery() as nursery:
 
-        async def send(command: object, command_id: str) -> es.Committed | None:
+        async def send(command: object, command_id: str, *, metadata: object = None) -> es.Committed | None:
             done = await execute(store, command, command_id)
             if command_id == "pay_back/nobody/1/0":
                 arrived.set()
@@ -127,7 +127,7 @@ def domain_of(*seen: list[Event], error: Exception | None = None, fails: int = 1
     return app
 
 
-async def nowhere(command: object, command_id: str) -> es.Committed | None:
+async def nowhere(command: object, command_id: str, *, metadata: object = None) -> es.Committed | None:
     raise AssertionError("nothing is sent")
 
 

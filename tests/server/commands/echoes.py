@@ -52,7 +52,7 @@ def call(command: Call, caller: Caller) -> None:
 
 @app.handles(Echo)
 def echo_call(command: Echo, caller: Caller) -> None:
-    caller.apply(Echoed(command.number))
+    caller.apply(Echoed(command.number), metadata={"number": command.number})
 
 
 @app.reacts(Called)

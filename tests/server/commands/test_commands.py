@@ -141,19 +141,20 @@ def test_bad_ids_and_too_large_payloads_refuse_only_their_command(host: Begin) -
     running = host()
     long = "x" * (ID_BYTES_MAX + 1)
     rows = [
-        ("Add", "", "c-1", b'{"tally":""}'),
-        ("Add", long, "c-1", b"{}"),
-        ("Add", "a", "", b'{"tally":"a"}'),
-        ("Add", "a", long, b'{"tally":"a"}'),
-        ("Add", "a", "é" * 128, b'{"tally":"a"}'),
-        ("Add", "a", "c-1", b" " * PAYLOAD_BYTES_MAX + b'{"tally":"a"}'),
-        ("", "a", "c-1", b'{"tally":"a"}'),
-        ("Add", "a", "c-1", b'{"tally":"a"}'),
+        ("Add", "", "c-1", b'{"tally":""}', None),
+        ("Add", long, "c-1", b"{}", None),
+        ("Add", "a", "", b'{"tally":"a"}', None),
+        ("Add", "a", long, b'{"tally":"a"}', None),
+        ("Add", "a", "é" * 128, b'{"tally":"a"}', None),
+        ("Add", "a", "c-1", b" " * PAYLOAD_BYTES_MAX + b'{"tally":"a"}', None),
+        ("Add", "a", "c-1", b'{"tally":"a"}', b"[]"),
+        ("", "a", "c-1", b'{"tally":"a"}', None),
+        ("Add", "a", "c-1", b'{"tally":"a"}', None),
     ]
     with RawClient(running.port) as client:
         outcomes = outcomes_of(client.ask(Send(rows)))
-    assert [outcome[0] for outcome in outcomes] == [3] * 7 + [0]
-    assert [outcome[1] for outcome in outcomes[:6]] == [es.InvalidArgument.code] * 6
+    assert [outcome[0] for outcome in outcomes] == [3] * 8 + [0]
+    assert [outcome[1] for outcome in outcomes[:7]] == [es.InvalidArgument.code] * 7
     assert amounts(running.events("a")) == [1]
 
 

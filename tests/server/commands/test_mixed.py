@@ -30,7 +30,7 @@ def added(amount: int, before: int) -> NewEvent:
 
 def row(command: object, command_id: str) -> WireCommand:
     raw = d.encode_command(command)
-    return raw.type, raw.aggregate_id, command_id, raw.payload
+    return raw.type, raw.aggregate_id, command_id, raw.payload, None
 
 
 def append(request_id: int, aggregate_id: str, expected: int | bool | None, event: NewEvent) -> bytes:

@@ -50,6 +50,17 @@ def test_bytes_that_are_not_json_are_sent_unchanged() -> None:
     assert base64.b64decode(message.properties["metadata_base64"]) == b"\xfe"
 
 
+def test_what_began_and_what_caused_an_event_are_properties_where_they_are_not_its_command() -> None:
+    plain, caused, escaped = sent(
+        event(metadata=b'{"correlation_id":"c-1"}'),
+        event(metadata=b'{"correlation_id":"order-7","causation_id":"a/2"}'),
+        event(metadata=b'{"correlation\\u005fid":"order-7"}'),
+    )
+    assert not {"correlation_id", "causation_id"} & plain.properties.keys()
+    assert (caused.properties["correlation_id"], caused.properties["causation_id"]) == ("order-7", "a/2")
+    assert escaped.properties["correlation_id"] == "order-7"
+
+
 def test_metadata_flagged_as_json_that_is_not_text_is_sent_in_base_64() -> None:
     (message,) = sent(event(metadata=b"\xff\xfe"))
     assert base64.b64decode(message.properties["metadata_base64"]) == b"\xff\xfe"

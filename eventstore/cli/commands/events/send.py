@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -31,6 +32,9 @@ def send(
     command_id: Annotated[
         str | None, typer.Option(metavar="ID", help="A command that is sent again takes effect once. [a new UUID]")
     ] = None,
+    metadata: Annotated[
+        str | None, typer.Option(metavar="JSON", help="An object that is stored with each event of the command.")
+    ] = None,
     as_json: AsJson = False,
     store: StoreAddress = DEFAULT_STORE,
 ) -> None:
@@ -48,9 +52,10 @@ def send(
     command = (
         _unchecked(command_type, text, aggregate_id) if domain is None else _checked(domain, command_type, text, aggregate_id)
     )
+    parsed = None if metadata is None else _metadata(metadata)
     with blocking.connect(store, name="eventstore send") as connected:
         try:
-            outcome = connected.send(command, command_id)
+            outcome = connected.send(command, command_id, metadata=parsed)
         except Rejected as error:
             raise _with_reason(error) from None
     _print_outcome(outcome, as_json)
@@ -81,6 +86,16 @@ def _unchecked(command_type: str, text: str, aggregate_id: str | None) -> RawCom
         return RawCommand(command_type, aggregate_id, checked_json(text))
     except ValueError as error:
         raise InvalidArgument(f"the fields are not JSON: {error}; {_QUOTED}", field="fields") from None
+
+
+def _metadata(text: str) -> dict[str, object]:
+    try:
+        given = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument(f"the metadata are not JSON: {error}; {_QUOTED}", field="metadata") from None
+    if not isinstance(given, dict):
+        raise InvalidArgument(f"the metadata are {given!r:.80}, not a JSON object; {_QUOTED}", field="metadata")
+    return given
 
 
 def _with_reason(error: Rejected) -> Rejected:
