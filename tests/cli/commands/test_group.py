@@ -175,3 +175,13 @@ def test_dead_letters_are_purged(server: Server) -> None:
     assert output("deadletter", "purge", "workers", store=server.store) == "deleted 0 dead letters of group workers\n"
     assert "has no dead letters" in output("deadletter", "list", "workers", store=server.store)
     assert "there is no consumer group" in refused("deadletter", "purge", "x", store=server.store)
+
+
+def test_retries_are_shown_set_and_given_back_to_the_server(server: Server) -> None:
+    told = output("group", "retries", "patient", "--delays", "0.5,30", "--attempts", 4, store=server.store)
+    assert told.strip() == "patient: 4 attempts, delays 0.5 s, 30 s; dead letters go to dead:patient"
+    assert parsed(server, "group", "retries", "patient")["delays"] == [0.5, 30.0]
+    output("group", "retries", "patient", "--default", store=server.store)
+    assert parsed(server, "group", "retries", "patient")["delays"] != [0.5, 30.0]
+    assert "--delays" in run("group", "retries", "patient", "--attempts", 4, store=server.store).stderr
+    output("group", "delete", "patient", store=server.store)
