@@ -1,4 +1,7 @@
-"""Pools open files, maps and indexes by number: opens them on first use, drops the least recently used above a limit.
+"""Pools open files, maps and indexes by number: opens them on first use, drops one that was not used lately above a limit.
+
+It drops any one of the half that was not used last, not the very last: readers that walk over a few more files than the limit,
+again and again, would otherwise find none of them open.
 
 Thread-safe. A dropped file stays usable for those who got it from the pool: it is closed when the last reference to it goes.
 """
@@ -8,6 +11,8 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from itertools import islice
+from random import randrange
 from typing import Generic, TypeVar
 
 from eventstore.chunks.files import NotCached
@@ -50,7 +55,7 @@ class OpenFiles(Generic[Opened]):
                 return fresh
             opened = self._opened.setdefault(number, fresh)
             if len(self._opened) > self._limit:
-                self._opened.popitem(last=False)
+                del self._opened[next(islice(self._opened, randrange(len(self._opened) // 2), None))]
             return opened
 
     def drop(self, number: int) -> None:

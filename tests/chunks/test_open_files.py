@@ -33,6 +33,15 @@ def test_the_least_recently_used_file_is_dropped_first() -> None:
     assert opened == [1, 2, 3, 2]
 
 
+def test_readers_of_more_files_than_the_limit_find_many_of_them_open() -> None:
+    opened: list[int] = []
+    pool = pool_of(opened, 100)
+    for _ in range(50):
+        for number in range(110):
+            pool.get(number)
+    assert len(opened) < 50 * 110 // 2, "if the least recently used were dropped, all would be opened again"
+
+
 def test_a_dropped_file_is_opened_again() -> None:
     opened: list[int] = []
     pool = pool_of(opened, 9)

@@ -51,8 +51,13 @@ def entry_of(value: bytes) -> DirectoryEntry | None:
     return DirectoryEntry(version_of(value), unpack_ranges(value[_RANGES_AT : _hashes_at(value)])) if value else None
 
 
+def files_of(value: bytes) -> int:
+    """Returns in how many sorted files the aggregate is."""
+    return int.from_bytes(value[8:_RANGES_AT], "little")
+
+
 def _hashes_at(value: bytes) -> int:
-    return _RANGES_AT + _RANGE_BYTES * int.from_bytes(value[8:_RANGES_AT], "little")
+    return _RANGES_AT + _RANGE_BYTES * files_of(value)
 
 
 def extended(value: bytes, version: int, added: RowRange, first_version: int, hashes: bytes) -> bytes | None:

@@ -10,14 +10,15 @@ from typing import Final
 
 from eventstore.chunks.files import NotCached
 from eventstore.errors import Corrupt
-from eventstore.store.memory.version_cache import ABSENT, VersionCache, entry_of, pack
+from eventstore.store.memory.version_cache import ABSENT, VersionCache, entry_of, files_of, pack
 from eventstore.store.sorted.directory import Directory
 from eventstore.store.sorted.directory_entry import DirectoryEntry
 from eventstore.store.sorted.directory_lookup import find_entry
 from eventstore.store.sorted.event_files import EventFiles
 
 _OFFERED_ROWS_MAX: Final = 2_000  # collecting the command hashes of more takes longer than reading a page
-_OFFERED_FILES_MAX: Final = 16
+_OFFERED_FILES_MAX: Final = 4  # their indexes are opened for it
+_FILES_IN_PLACE_MAX: Final = 256  # their places take a quarter of a millisecond
 
 
 class SortedPlaces:
@@ -34,14 +35,15 @@ class SortedPlaces:
         Take the list of unsorted files before: a file that is no longer there is covered here.
 
         Raises:
-            NotCached: with `cached_only`, on the thread of the cache's owner: the directory would have to be read.
+            NotCached: with `cached_only`, on the thread of the cache's owner: the directory would have to be read, or the
+                aggregate is in very many files.
             Corrupt, ReadFailed: an index is damaged or cannot be read.
         """
         value = self.known(aggregate_id) if cached_only else self._version_cache.peek(aggregate_id)
+        if cached_only and (value is None or files_of(value) > _FILES_IN_PLACE_MAX):
+            raise NotCached
         if value is not None:
             return entry_of(value)
-        if cached_only:
-            raise NotCached
         sorts = self._version_cache.sorts  # before the directory is read
         entry = find_entry(self._directory, self._files, aggregate_id.encode())
         self._offer(sorts, aggregate_id, entry)

@@ -1,0 +1,72 @@
+"""An aggregate in more files than may be open: a read opens what it reads, and nothing on an event loop."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from eventstore.chunks.files import File, NotCached
+from eventstore.model import NewEvent
+from eventstore.records.event_page import decode_page
+from tests.simulated_disk import SimulatedDisk
+from tests.store.conftest import Maker
+from tests.store.stepped import SMALL, Stepped, raw
+
+FILES = 40
+
+
+class WatchedDisk(SimulatedDisk):
+    """Knows which files were opened."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.opened: list[str] = []
+
+    def open(self, path: Path, *, create: bool = False, write: bool = False) -> File:
+        self.opened.append(path.name)
+        return super().open(path, create=create, write=write)
+
+
+@pytest.fixture
+def store(opened: Maker) -> Stepped:
+    """An aggregate with two events in each of many sorted files; four of each kind may be open."""
+    store = opened(WatchedDisk(), settings=replace(SMALL, open_files_max=4))
+    for number in range(FILES):
+        store.append(raw("wide", f"{number}", NewEvent("T", b"1"), NewEvent("T", b"2")))
+        store.append(raw("filler", f"{number}", NewEvent("T", bytes(3_600))))
+    store.append(raw("filler", "last", NewEvent("T", bytes(3_600))))
+    assert store.sort() >= FILES - 1
+    store.close()
+    return Stepped(store.disk, store.directory, replace(store.settings, preload_aggregates=0))
+
+
+def opened_files(store: Stepped) -> int:
+    assert isinstance(store.disk, WatchedDisk)
+    return len(store.disk.opened)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "backwards", "versions"),
+    [(1, 2, False, [1, 2]), (41, 44, False, [41, 42, 43, 44]), (1, 2 * FILES - 2, True, [2 * FILES - 3, 2 * FILES - 2])],
+)
+def test_a_read_opens_only_the_files_it_reads(
+    low: int, high: int, backwards: bool, versions: list[int], store: Stepped
+) -> None:
+    before = opened_files(store)
+    page = store.engine.replay("wide", low, high, backwards, 1 if backwards else 1 << 20)
+    assert [event.version for event in decode_page(page.records)] == versions
+    assert opened_files(store) - before <= 4, "a file and an index for each of two files"
+    store.close()
+
+
+def test_an_event_loop_opens_nothing(store: Stepped) -> None:
+    store.engine.version("wide")
+    store.engine.files._indexes.clear()
+    before = opened_files(store)
+    with pytest.raises(NotCached):
+        store.engine.replay("wide", 1, None, False, 1 << 20, cached_only=True)
+    assert opened_files(store) == before
+    assert [event.version for event in store.read("wide", page_bytes=1_000)] == list(range(1, 2 * FILES + 1))
+    store.close()
