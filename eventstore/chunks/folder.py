@@ -1,8 +1,8 @@
 """A folder of chunk files of one kind: which files belong in it, and which deviations are refused.
 
     0000000001.events  0000000002.events  ...      the chunks, numbered from 1 without a gap
-    chunks.json                                    kind, store, the highest chunk number ever begun, and the byte offset
-                                                   up to which that chunk is known to be durable
+    chunks.json                                    kind, store, the highest chunk number ever begun, the byte offset up to
+                                                   which that chunk is known to be durable, and the key of its witnesses
     deleted.json                                   if the oldest chunks may be deleted: the number of the last one deleted
 
 Every chunk but the last is completed. `chunks.json` is written after a new chunk became durable and before it is used. So a
@@ -27,6 +27,7 @@ from eventstore.chunks.header import (
     decode_header,
     finish_completion,
 )
+from eventstore.chunks.witness import KEY_BYTES, NO_KEY
 from eventstore.errors import Corrupt, FolderRefused
 from eventstore.fields import counted
 
@@ -73,9 +74,11 @@ class ChunkFolder:
             return False
         return not names or (DOCUMENT in names and read_document(self.files, self.path / DOCUMENT).get("last_chunk") == 0)
 
-    def write_document(self, last: int, end: int = RECORDS_FROM) -> None:
-        """Writes `chunks.json`. `last`: the highest chunk begun; it is durable up to byte `end`."""
+    def write_document(self, last: int, end: int = RECORDS_FROM, key: bytes = NO_KEY) -> None:
+        """Writes `chunks.json`. `last`: the highest chunk begun; it is durable up to byte `end`. `key`: of later records."""
         document: Document = {"kind": self.kind, "last_chunk": last, "last_chunk_end": end, "store": str(self.store)}
+        if key:
+            document["witness_key"] = key.hex()
         write_document(self.files, self.path / DOCUMENT, document)
 
     def read_document(self) -> tuple[int, int]:
@@ -97,6 +100,10 @@ class ChunkFolder:
         if document.get("kind") != self.kind or document.get("store") != str(self.store):
             raise FolderRefused(str(path), f"belongs to store {document.get('store')}, not to {self.store}")
         return last, end
+
+    def read_key(self) -> bytes:
+        """Returns the key of the witnesses in the ongoing chunk (see `read_witness_key`)."""
+        return read_witness_key(self.files, self.path)
 
     def read_header(self, number: int) -> ChunkHeader:
         """Returns the header of a chunk, checked against the chunk's name, store and size.
@@ -142,7 +149,7 @@ class ChunkFolder:
                 self.files.remove(self.path / name)
         self._remove_deleted(names, deleted)
         if last != begun:
-            self.write_document(last)
+            self.write_document(last, key=self.read_key())
         return headers
 
     def _check_follows(self, before: ChunkHeader, header: ChunkHeader) -> None:
@@ -208,6 +215,26 @@ class ChunkFolder:
     def derived_names(self, ending: str) -> list[str]:
         """Returns the names of the derived files with this ending."""
         return [name for name in self.files.names(self.path) if name.endswith(f".{ending}")]
+
+
+def read_witness_key(files: Files, folder: Path) -> bytes:
+    """Returns the key of the witnesses in the ongoing chunk of a folder; `NO_KEY` if an older program wrote it.
+
+    Raises:
+        Corrupt: the document is damaged.
+        FileNotFoundError: it is missing.
+    """
+    path = folder / DOCUMENT
+    key = read_document(files, path).get("witness_key")
+    if key is None:
+        return NO_KEY
+    try:
+        raw = bytes.fromhex(str(key))
+    except ValueError:
+        raw = NO_KEY
+    if len(raw) != KEY_BYTES:
+        raise Corrupt(str(path), 0, f"no key of witnesses; the previous copy is {path.name}{PREVIOUS}")
+    return raw
 
 
 def _read_header(file: File, name: str, kind: int) -> ChunkHeader:

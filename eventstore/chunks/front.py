@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from eventstore.chunks import witness
 from eventstore.chunks.header import RECORDS_FROM
 
 
@@ -31,15 +32,16 @@ class FrontBuffer:
 
     `durable` is the byte offset up to which the current chunk will have been synced when the next record is written; records
     carry it. With `sync` the writer syncs every segment before it writes the next one, so it is the offset at which the
-    segment begins; otherwise it is the offset of the last call to `mark_durable`.
+    segment begins; otherwise it is the offset of the last call to `mark_durable`. `key`: with which records prove it.
     """
 
-    __slots__ = ("_sync", "chunk", "durable", "end", "limit", "next_sequence", "segments", "waiting_bytes")
+    __slots__ = ("_sync", "chunk", "durable", "end", "key", "limit", "next_sequence", "segments", "waiting_bytes")
 
     def __init__(self, limit: int, *, sync: bool) -> None:
         self.limit = limit
         self._sync = sync
         self.segments: deque[Segment] = deque()
+        self.key = witness.NO_KEY
         self.chunk = 0
         self.end = limit
         self.durable = RECORDS_FROM
@@ -75,6 +77,10 @@ class FrontBuffer:
         self.next_sequence = segment.next_sequence = self.next_sequence + count
         self.waiting_bytes += length
         self.end = segment.end = self.end + length
+
+    def witness(self) -> int:
+        """Returns what the next records carry as proof of `durable`: once for many records, it is a hash."""
+        return witness.witness(self.key, self.chunk, self.durable)
 
     def _begin_segment(self, *, begins_chunk: bool) -> None:
         sequence = self.next_sequence

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from eventstore.chunks import witness
 from eventstore.chunks.documents import Document, read_file, read_identity, write_document, write_file
 from eventstore.chunks.files import NO_SPACE, File, Files, Lock
 from eventstore.chunks.folder import TEMPORARY, ChunkFolder, record_space
@@ -142,6 +143,7 @@ class OpenedChunks:
         self.writer = ChunkWriter(
             folder, epoch=self.epoch, size_bytes=size_bytes, preallocate_bytes=preallocate_bytes, sync=sync, clock=clock
         )
+        self.front.key = self.writer.key = witness.new_key()
         self.torn: TornTail | None = None
         self._folder = folder
         self._header_bytes = header_bytes
@@ -177,7 +179,9 @@ class OpenedChunks:
     def _resume(self, header: ChunkHeader, file: File, name: str, on_records: OnRecords) -> None:
         last, end = self._folder.read_document()
         known_end = end if last == header.number else RECORDS_FROM
-        found = recover(file, name, header.first_sequence, self._header_bytes, known_end, on_records)
+        key = self._folder.read_key()
+        judge = witness.Judge(header.number, self._header_bytes, key)
+        found = recover(file, name, header.first_sequence, known_end, judge, on_records)
         copy = self._copy_torn(header.number, found) if found.torn else None
         self.writer.resume(header, found.end, found.next_sequence, found.records, found.checksum)
         if found.torn:
@@ -190,6 +194,21 @@ class OpenedChunks:
         durable = min(max(found.durable, known_end), found.end)  # after a clean stop, all of it
         self.writer.rewrite(durable, file.read_at(durable, found.end - durable))
         self.front.resume(header.number, found.end, found.next_sequence)
+        self.front.key = self.writer.key = self._renewed_key(header.number, found.end, key)
+
+    def _renewed_key(self, number: int, end: int, key: bytes) -> bytes:
+        """Returns the key for the records that follow, kept durably; `key` itself if the disk is full.
+
+        With a new key nobody can know a witness of the future from the time after this folder was copied.
+        """
+        new = witness.new_key()
+        try:
+            self._folder.write_document(number, end, new)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            return key
+        return new
 
     def _copy_torn(self, number: int, found: Recovered) -> str | None:
         """Keeps a copy of a torn tail, unless an interrupted start has kept it; returns its path, or None if the disk is full.

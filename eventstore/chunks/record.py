@@ -2,7 +2,7 @@
 
      0        1        2          6         8         12         16           24        28          32
     +--------+--------+----------+---------+----------+----------+------------+---------+-----------+------ ... -----+
-    | 0xC4   | H - 2  | CRC-32C  | flags   | length   | durable  | sequence   | epoch   | count     | kind's own     |
+    | 0xC4   | H - 2  | CRC-32C  | witness | length   | durable  | sequence   | epoch   | count     | kind's own     |
     +--------+--------+----------+---------+----------+----------+------------+---------+-----------+------ ... -----+
     |  ... body ...                                                                  | 0xCE | length, big endian |
     +---------------------------------------------------------------------------------+------+--------------------+
@@ -10,7 +10,8 @@
 Little endian except for the trailing length. `0xC4, H - 2` makes the header of H bytes one msgpack bin, and `0xCE` makes the
 trailing length one msgpack uint32, so a run of records is a flat msgpack sequence. The CRC covers everything after it, both
 lengths included. `count` is the number of sequences the record takes. `durable` is the byte offset up to which the file had
-been synced before the record was written: recovery uses it to distinguish a torn tail from rot (see `recovery`).
+been synced before the record was written, and `witness` proves that (see `witness`): recovery uses them to distinguish a torn
+tail from rot.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from eventstore.chunks.layout import Layout
 
 MARK: Final = 0xC4
 PREFIX: Final = Layout(
-    ("mark", "B"), ("own_mark", "B"), ("crc", "I"), ("flags", "H"), ("length", "I"), ("durable", "I"), ("sequence", "Q"),
+    ("mark", "B"), ("own_mark", "B"), ("crc", "I"), ("witness", "H"), ("length", "I"), ("durable", "I"), ("sequence", "Q"),
     ("epoch", "I"), ("count", "I"),
 )  # fmt: skip
 PREFIX_BYTES: Final = PREFIX.size
@@ -38,6 +39,7 @@ THROUGH_CRC: Final = PREFIX.part("mark", "own_mark", "crc", stop=CRC_FROM)
 
 UNORDERED: Final = -1
 RECORD_BYTES_MAX: Final = 17 * 1024 * 1024
+_CHECKED_MAX: Final = 4  # times the length of the data: genuine records do not overlap
 
 _WALKED: Final = PREFIX.part("mark", "own_mark", "crc", "length", "durable", "sequence", "count").unpack_from
 
@@ -45,8 +47,8 @@ assert PREFIX_BYTES == 32
 
 
 def after_crc(header: Layout) -> struct.Struct:
-    """Returns the struct for the rest of a header: the fields from `length` on; flags and reserved bytes are zeros."""
-    return header.part(*header.names[header.names.index("length") :], start=CRC_FROM)
+    """Returns the struct for the rest of a header: the fields from `witness` on; reserved bytes are zeros."""
+    return header.part(*header.names[header.names.index("witness") :], start=CRC_FROM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,17 +129,23 @@ def check(data: memoryview, header_bytes: int) -> str | None:
 
 
 def find_valid(data: bytes | memoryview, start: int, header_bytes: int) -> list[tuple[int, int]]:
-    """Returns (position, known durable) of every good record from `start` on, at any position. For judging damage."""
+    """Returns (position, known durable) of good records from `start` on, at any position. For reading what damage left.
+
+    They may lie in an event's data, so they prove nothing (see `witness`). Takes time linear in the length of `data`: records
+    that overlap in great number are not all found.
+    """
     found = []
     raw, view = bytes(data), memoryview(data)
     pattern = bytes((MARK, header_bytes - 2))
+    budget = _CHECKED_MAX * len(raw)
     position = raw.find(pattern, start)
     while position >= 0 and len(raw) - position >= header_bytes + TRAILER.size:
         _, _, crc, length, known, *_ = _WALKED(raw, position)
         end = position + length
-        plausible = header_bytes + TRAILER.size <= length <= RECORD_BYTES_MAX and end <= len(raw)
+        plausible = header_bytes + TRAILER.size <= length <= RECORD_BYTES_MAX and end <= len(raw) and length <= budget
         # the cheap check first: data that only looks like the start of a record then costs no checksum
         plausible = plausible and TRAILER.struct.unpack_from(raw, end - TRAILER.size) == (TRAILER_MARK, length)
+        budget -= length if plausible else 0
         if plausible and crc32c(view[position + CRC_FROM : end]) == crc:
             found.append((position, known))
             position = raw.find(pattern, end)

@@ -3,9 +3,9 @@
 A record is torn only if it belongs to the last batch, which was never known to be synced. Every record carries the offset up to
 which its file had been synced before it was written. With durability `sync` that is the start of its batch, because a batch is
 written only after the previous one was synced. A store that is closed cleanly notes its end (see `folder`). So a bad byte at
-offset X is rot if any good record, or that note, says that the file was durable beyond X. Otherwise it is a torn tail, and only
-a torn tail is cut, after a copy of it was kept. One case cannot be distinguished from inside the file: rot within the very last
-batch before a crash, with nothing written after it.
+offset X is rot if a record that proves it (see `witness`), or that note, says that the file was durable beyond X. Otherwise it
+is a torn tail, and only a torn tail is cut, after a copy of it was kept. One case cannot be distinguished from inside the file:
+rot within the very last batch before a crash, with nothing written after it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Protocol
 from eventstore.chunks import record, slab
 from eventstore.chunks.files import File
 from eventstore.chunks.header import FOOTER_BYTES, FOOTER_MAGIC, RECORDS_FROM
+from eventstore.chunks.witness import Judge
 from eventstore.errors import Corrupt, ReadFailed
 
 _SLAB_BYTES = 1024 * 1024  # fits in the processor's cache: a fifth faster than 8 MiB
@@ -73,7 +74,7 @@ def read_records(
     return Recovered(position, sequence, count, checksum, durable), fault
 
 
-def recover(file: File, name: str, first_sequence: int, header_bytes: int, known_end: int, on_records: OnRecords) -> Recovered:
+def recover(file: File, name: str, first_sequence: int, known_end: int, judge: Judge, on_records: OnRecords) -> Recovered:
     """Reads a chunk from its first record to the last good one. Changes nothing. `known_end`: it was durable up to this byte.
 
     Raises:
@@ -81,15 +82,13 @@ def recover(file: File, name: str, first_sequence: int, header_bytes: int, known
         ReadFailed
     """
     size = file.size()
-    result, fault = read_records(file, name, RECORDS_FROM, size, first_sequence, header_bytes, on_records)
+    result, fault = read_records(file, name, RECORDS_FROM, size, first_sequence, judge.header_bytes, on_records)
     rest = b"" if fault is None else _rest(file, name, result.end, size)
-    later = record.find_valid(rest, 0, header_bytes)
-    # a record never claims an offset beyond its own: one that does is part of an event's data
-    durable = max([known_end, *(known for position, known in later if known <= result.end + position)])
+    durable = max(known_end, judge.evidence(rest, result.end, result.next_sequence).durable)
     if durable > result.end:
         what = fault or "the file ends here"
         raise Corrupt(name, result.end, f"{what}, though the file was durable up to byte {durable}; nothing was cut")
-    if later and later[0][0] == 0:  # intact, but not the expected one: an interrupted write never leaves that
+    if judge.intact(rest):  # intact, but not the expected one: an interrupted write never leaves that
         raise Corrupt(name, result.end, f"{fault}; nothing was cut")
     torn = b"" if _is_footer(rest) else rest
     return Recovered(result.end, result.next_sequence, result.records, result.checksum, result.durable, torn)

@@ -20,6 +20,7 @@ from eventstore.chunks.files import NO_SPACE, File
 from eventstore.chunks.folder import ChunkFolder
 from eventstore.chunks.front import Segment
 from eventstore.chunks.header import RECORDS_FROM, ChunkHeader
+from eventstore.chunks.witness import NO_KEY
 from eventstore.chunks.zeroing import AHEAD_BYTES, ZeroAhead
 from eventstore.errors import Overloaded, Poisoned, StorageFull
 
@@ -27,7 +28,7 @@ _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
 
 class ChunkWriter:
-    """Persists segments in order. `end`: the byte offset up to which the current chunk was written."""
+    """Persists segments in order. `end`: the byte offset up to which the current chunk was written. `key`: of its witnesses."""
 
     def __init__(
         self, folder: ChunkFolder, *, epoch: int, size_bytes: int, preallocate_bytes: int, sync: bool,
@@ -46,6 +47,7 @@ class ChunkWriter:
         self._records = 0
         self._checksum = 0
         self._unsynced = False
+        self.key = NO_KEY
         self.end = RECORDS_FROM
         self.poisoned: str | None = None
         self.completed: list[ChunkHeader] = []
@@ -138,7 +140,7 @@ class ChunkWriter:
                 chunk, end = self.sync_now()
                 if self._file is not None:
                     with contextlib.suppress(OSError):  # needed only to judge later damage
-                        self._folder.write_document(chunk, end)
+                        self._folder.write_document(chunk, end, self.key)
         finally:
             self.zero_ahead.detach()
             if self._file is not None:
@@ -208,7 +210,7 @@ class ChunkWriter:
             file.sync()
             files.rename(temporary, path)
             files.sync_folder(folder.path)
-            folder.write_document(segment.chunk)
+            folder.write_document(segment.chunk, key=self.key)
         except OSError:
             file.close()
             raise

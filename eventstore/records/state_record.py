@@ -35,12 +35,14 @@ def encode_body(offsets: Iterable[tuple[QueueKey, int]]) -> bytes:
     return flat.encode((None, None, "", entries, None))
 
 
-def frame(body: bytes, *, durable: int, number: int, epoch: int, time: int, position: int, node: int) -> tuple[bytes, int]:
+def frame(
+    body: bytes, *, witness: int, durable: int, number: int, epoch: int, time: int, position: int, node: int
+) -> tuple[bytes, int]:
     """Returns the record and its CRC. `number`: that of the next message."""
     length = FIXED_BYTES + len(body)
     rest = b"".join(
         (
-            AFTER_CRC.pack(length, durable, number, epoch, 0, time, 0, position, 0, 0, node, 0, 0),
+            AFTER_CRC.pack(witness, length, durable, number, epoch, 0, time, 0, position, 0, 0, node, 0, 0),
             body,
             TRAILER.struct.pack(TRAILER_MARK, length),
         )

@@ -168,8 +168,8 @@ class Appender:
         rows.clear()
         id_lengths, command_lengths = list(map(len, ids)), list(map(len, commands))
         headers = map(
-            AFTER_CRC.pack, lengths, repeat(front.durable), sequences, repeat(self._epoch), counts, times, versions,
-            id_lengths, command_lengths, fingerprints,
+            AFTER_CRC.pack, repeat(front.witness()), lengths, repeat(front.durable), sequences, repeat(self._epoch), counts,
+            times, versions, id_lengths, command_lengths, fingerprints,
         )  # fmt: skip
         prefix = ID_PREFIX.__getitem__
         trailers = map(TRAILER.struct.pack, repeat(TRAILER_MARK), lengths)

@@ -11,12 +11,14 @@ import pytest
 from eventstore.chunks.header import EVENTS, RECORDS_FROM, ChunkHeader
 from eventstore.chunks.record import PREFIX_BYTES, Walk
 from eventstore.chunks.recovery import Recovered, read_records, recover
+from eventstore.chunks.witness import NO_KEY, Judge
 from eventstore.errors import Corrupt, ReadFailed
 from tests.chunks.sample_records import crc_of, record, sealed
 from tests.chunks.test_header import ONGOING
 from tests.simulated_disk import SimulatedDisk, SimulatedFile
 
 PATH = Path("/data/chunk")
+OLD = Judge(1, PREFIX_BYTES, NO_KEY)  # of a file that an older program wrote
 HEAD = ONGOING.encode().ljust(RECORDS_FROM, b"\0")
 
 
@@ -40,7 +42,7 @@ def opened(content: bytes) -> SimulatedFile:
 
 
 def recovered(records: bytes, known_end: int = RECORDS_FROM) -> Recovered:
-    return recover(opened(HEAD + records), "chunk", 1, PREFIX_BYTES, known_end, Seen())
+    return recover(opened(HEAD + records), "chunk", 1, known_end, OLD, Seen())
 
 
 def corrupt_at(records: bytes, known_end: int = RECORDS_FROM) -> int:
@@ -64,7 +66,7 @@ ALL = A + B + C + D
 
 def test_all_whole_records_are_reported_in_order() -> None:
     seen = Seen()
-    found = recover(opened(HEAD + ALL), "chunk", 1, PREFIX_BYTES, RECORDS_FROM, seen)
+    found = recover(opened(HEAD + ALL), "chunk", 1, RECORDS_FROM, OLD, seen)
     assert [raw for _, raw in seen.records] == [A, B, C, D]
     assert [at for at, _ in seen.records] == [RECORDS_FROM, _B_AT, _B_AT + len(B), _D_AT]
     assert found == Recovered(RECORDS_FROM + len(ALL), 5, 4, sum(map(crc_of, (A, B, C, D))), _D_AT)
@@ -119,7 +121,7 @@ def test_a_file_shorter_than_its_known_durable_end_is_corrupt() -> None:
     assert corrupt_at(A + B + C, known_end=RECORDS_FROM + len(ALL)) == _D_AT
     assert corrupt_at(A + B + C + bytes(1_000), known_end=RECORDS_FROM + len(ALL)) == _D_AT
     with pytest.raises(Corrupt):
-        recover(opened(HEAD[:300]), "chunk", 1, PREFIX_BYTES, RECORDS_FROM + len(A), Seen())
+        recover(opened(HEAD[:300]), "chunk", 1, RECORDS_FROM + len(A), OLD, Seen())
 
 
 def test_a_good_record_that_belongs_elsewhere_is_corrupt_also_at_the_end() -> None:
@@ -153,7 +155,7 @@ def test_records_are_found_across_the_edges_of_slabs(monkeypatch: pytest.MonkeyP
     for slab in (64, 100, 1_000):
         monkeypatch.setattr("eventstore.chunks.recovery._SLAB_BYTES", slab)
         seen = Seen()
-        found = recover(opened(HEAD + b"".join(records) + bytes(333)), "chunk", 1, PREFIX_BYTES, RECORDS_FROM, seen)
+        found = recover(opened(HEAD + b"".join(records) + bytes(333)), "chunk", 1, RECORDS_FROM, OLD, seen)
         assert [raw for _, raw in seen.records] == records
         assert found.torn == b""
         assert corrupt_at(A + b"x" * 500 + D) == _B_AT
@@ -173,7 +175,7 @@ def test_a_disk_that_cannot_be_read_is_an_error_and_not_the_end_of_the_file() ->
     disk.replace(PATH, HEAD + ALL)
     disk.fail("read_at", 1, errno.EIO)
     with pytest.raises(ReadFailed, match="chunk: reading"):
-        recover(disk.open(PATH), "chunk", 1, PREFIX_BYTES, RECORDS_FROM, Seen())
+        recover(disk.open(PATH), "chunk", 1, RECORDS_FROM, OLD, Seen())
 
 
 def test_recovery_changes_nothing() -> None:
@@ -181,5 +183,5 @@ def test_recovery_changes_nothing() -> None:
     disk.make_folder(PATH.parent)
     disk.replace(PATH, HEAD + ALL + b"torn")
     before = disk.operations
-    recover(disk.open(PATH), "chunk", 1, PREFIX_BYTES, RECORDS_FROM, Seen())
+    recover(disk.open(PATH), "chunk", 1, RECORDS_FROM, OLD, Seen())
     assert disk.operations == before

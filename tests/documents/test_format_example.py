@@ -16,6 +16,7 @@ from crc32c import crc32c
 
 import eventstore as es
 from eventstore import flat
+from eventstore.chunks import witness
 from eventstore.chunks.documents import write_document
 from eventstore.model import ANY, NewEvent
 from eventstore.settings.store import StoreSettings
@@ -71,7 +72,8 @@ def traced(disk: SimulatedDisk, act: Callable[[], object]) -> list[str]:
 
 
 @pytest.fixture
-def example(tmp_path: Path) -> Iterator[Example]:
+def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Example]:
+    monkeypatch.setattr(witness, "new_key", lambda: witness.NO_KEY)  # otherwise it is random, and the records with it
     disk = SimulatedDisk(0)
     disk.make_folder(EVENTS)
     event_folder(disk, DATA, STORE).create()
@@ -118,7 +120,7 @@ def test_a_record_reads_as_flat_msgpack_with_everything_where_the_document_says(
     assert flat.decode_trusted(raw, 4 + 4 * 2) == (raw[2:56], "order-42", "c-2", *event_1, *event_2, 132)
     found = read("commit-header", raw)
     assert found == {
-        "mark": 0xC4, "own_mark": 54, "crc": crc32c(raw[6:]), "flags": 0, "length": 132, "durable": 4199, "sequence": 2,
+        "mark": 0xC4, "own_mark": 54, "crc": crc32c(raw[6:]), "witness": 0, "length": 132, "durable": 4199, "sequence": 2,
         "epoch": 1, "count": 2, "time": 1_700_000_000_000_000, "first_version": 1, "id_length": 8, "command_length": 3,
         "fingerprint": bytes(6),
     }  # fmt: skip
@@ -274,3 +276,9 @@ def test_every_file_of_a_data_folder_is_in_the_table_and_every_one_of_the_table_
     assert {file for file in seen if not any(re.fullmatch(pattern, file) for pattern in patterns.values())} == set()
     unseen = [name for name, pattern in patterns.items() if not any(re.fullmatch(pattern, file) for file in seen)]
     assert unseen == []
+
+
+def test_the_witness_of_the_page_is_what_the_engine_writes() -> None:
+    _, key, _, chunk, _, durable, _, *expected = blocks("witness")["sample"].split()
+    made = witness.witness(bytes.fromhex(key), int(chunk), int(durable))
+    assert made.to_bytes(2, "little").hex(" ") == " ".join(expected)

@@ -149,7 +149,8 @@ class Sender:
         lengths, offsets, positions, queues, tags, keys, values = zip(*rows, strict=True)
         rows.clear()
         headers = map(
-            AFTER_CRC.pack, lengths, repeat(front.durable), count(front.next_sequence), repeat(self._epoch), repeat(1),
+            AFTER_CRC.pack, repeat(front.witness()), lengths, repeat(front.durable), count(front.next_sequence),
+            repeat(self._epoch), repeat(1),
             repeat(self.last_time), offsets, positions, repeat(topic_id), queues, repeat(self._node), tags, keys,
         )  # fmt: skip
         trailers = map(TRAILER.struct.pack, repeat(TRAILER_MARK), lengths)
@@ -166,8 +167,8 @@ class Sender:
         if front.end == RECORDS_FROM:
             body = state_record.encode_body([(key, log.next_offset) for key, log in list(self._queues.items())])
             raw, crc = state_record.frame(
-                body, durable=front.durable, number=front.next_sequence, epoch=self._epoch, time=self.last_time,
-                position=position_of(front.chunk, front.end), node=self._node,
+                body, witness=front.witness(), durable=front.durable, number=front.next_sequence,
+                epoch=self._epoch, time=self.last_time, position=position_of(front.chunk, front.end), node=self._node,
             )  # fmt: skip
             front.extend([raw], crc, len(raw), 0)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from eventstore.chunks import record
 from eventstore.chunks.files import File, OsFiles
+from eventstore.chunks.folder import read_witness_key
 from eventstore.chunks.header import (
     EVENTS,
     FOOTER_BYTES,
@@ -21,6 +23,7 @@ from eventstore.chunks.header import (
     decode_header,
 )
 from eventstore.chunks.recovery import recover
+from eventstore.chunks.witness import NO_KEY, Judge
 from eventstore.cli.inspection.file_report import FileReport, Table, Value, time_of
 from eventstore.errors import Corrupt, EventStoreError
 from eventstore.records import commit
@@ -131,8 +134,12 @@ def _describe_footer(file: File, name: str, header: ChunkHeader, found: _Records
 
 def _describe_ongoing(file: File, name: str, header: ChunkHeader, found: _Records, report: FileReport) -> _Records:
     """Reads the file as a start would, which tells a torn tail from damage."""
+    key = NO_KEY
+    with contextlib.suppress(EventStoreError, OSError):  # a file by itself
+        key = read_witness_key(OsFiles(), Path(name).parent)
+    judge = Judge(header.number, commit.HEADER_BYTES, key)
     try:
-        recovered = recover(file, name, header.first_sequence, commit.HEADER_BYTES, RECORDS_FROM, found)
+        recovered = recover(file, name, header.first_sequence, RECORDS_FROM, judge, found)
     except Corrupt as error:
         report.damage.append(f"at byte {error.fields['offset']}: {error.fields['what']}")
         again = _Records(found.shown_max)

@@ -6,6 +6,7 @@ that one flipped bit is one finding and the rest of the file is checked too.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -19,6 +20,7 @@ from eventstore.chunks.folder import ChunkFolder
 from eventstore.chunks.header import FOOTER_BYTES, RECORDS_FROM, ChunkHeader, check_footer, decode_header
 from eventstore.chunks.header import HEADER_BYTES as CHUNK_HEADER_BYTES
 from eventstore.chunks.recovery import OnRecords, read_records, recover
+from eventstore.chunks.witness import NO_KEY, Judge
 from eventstore.errors import Corrupt, EventStoreError, ReadFailed
 from eventstore.records.commit import HEADER_BYTES
 from eventstore.store.sorted.file_columns import FileColumns
@@ -114,7 +116,7 @@ def read_contents(
                 contents.header = header
                 if not header.completed and known_end is None:
                     findings.add(contents.name, 0, "is not completed, though another event file follows it")
-                _read(file, contents, header, known_end, findings, on_bytes)
+                _read(folder, file, contents, header, known_end, findings, on_bytes)
         finally:
             file.close()
     except (OSError, ReadFailed) as error:
@@ -137,7 +139,8 @@ def _header(folder: ChunkFolder, file: File, contents: Contents, findings: Findi
 
 
 def _read(
-    file: File, contents: Contents, header: ChunkHeader, known_end: int | None, findings: Findings, on_bytes: OnBytes
+    folder: ChunkFolder, file: File, contents: Contents, header: ChunkHeader, known_end: int | None, findings: Findings,
+    on_bytes: OnBytes,
 ) -> None:  # fmt: skip
     name = contents.name
     collector = _Collector(name, findings, on_bytes)
@@ -152,7 +155,7 @@ def _read(
         if stop == header.end:
             _check_end(file, name, header, collector, findings, damaged=findings.total > before)
     else:
-        collector = _read_ongoing(file, name, header, known_end, collector, findings)
+        collector = _read_ongoing(file, folder, header, known_end, collector, findings)
     _fill(contents, collector)
 
 
@@ -195,11 +198,14 @@ def _check_end(file: File, name: str, header: ChunkHeader, collector: _Collector
 
 
 def _read_ongoing(
-    file: File, name: str, header: ChunkHeader, known_end: int, collector: _Collector, findings: Findings
+    file: File, folder: ChunkFolder, header: ChunkHeader, known_end: int, collector: _Collector, findings: Findings
 ) -> _Collector:  # fmt: skip
     """Reads the ongoing file as recovery does. A torn tail is not a fault, because the next start cuts it."""
+    name, key = str(folder.chunk_path(header.number)), NO_KEY
+    with contextlib.suppress(EventStoreError, OSError):  # a damaged document is reported by the survey
+        key = folder.read_key()
     try:
-        recovered = recover(file, name, header.first_sequence, HEADER_BYTES, known_end, collector)
+        recovered = recover(file, name, header.first_sequence, known_end, Judge(header.number, HEADER_BYTES, key), collector)
     except Corrupt as error:
         again = _Collector(name, findings, lambda _: None)
         inside = [fault for fault in walk_on(file, name, file.size(), again) if fault.until is not None]

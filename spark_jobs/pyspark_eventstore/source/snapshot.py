@@ -18,6 +18,7 @@ from eventstore.chunks.files import File
 from eventstore.chunks.folder import ChunkFolder
 from eventstore.chunks.header import RECORDS_FROM, ChunkHeader
 from eventstore.chunks.recovery import read_records
+from eventstore.chunks.witness import Judge
 from eventstore.errors import Corrupt, FolderRefused
 from eventstore.fields import counted
 from eventstore.records.commit import HEADER_BYTES
@@ -178,7 +179,8 @@ def _ongoing(folder: ChunkFolder, header: ChunkHeader, known_end: int, progress:
         fault = _walk(file, name, progress)
         end, last = progress.end, progress.next_sequence - 1
         if fault is not None:
-            damage = _damage(file, name, end, known_end)
+            judge = Judge(header.number, HEADER_BYTES, folder.read_key())
+            damage = _damage(file, name, progress, known_end, judge)
             if damage is not None and not permissive:
                 raise Corrupt(name, end, f"{fault}, {damage}")
             if damage is not None:
@@ -205,13 +207,13 @@ def _walk(file: File, name: str, progress: Progress) -> str | None:
     return None
 
 
-def _damage(file: File, name: str, end: int, known_end: int) -> str | None:
+def _damage(file: File, name: str, progress: Progress, known_end: int, judge: Judge) -> str | None:
     """Returns why the bytes at `end` are rot; None if a batch that is being written, or was torn, explains them."""
+    end = progress.end
     if _only_zeros(file, end):
         return None if known_end <= end else f"though the file was durable up to byte {known_end}"
     rest = file.read_at(end, max(file.size() - end, 0))
-    later = record.find_valid(rest, 0, HEADER_BYTES)
-    durable = max([known_end, *(known for position, known in later if known <= end + position)])
+    durable = max(known_end, judge.evidence(rest, end, progress.next_sequence).durable)
     if durable <= end:
         return None
     # A later record was written after these bytes: they will not change any more.

@@ -30,7 +30,7 @@ def record(topic: str, queue: int, offset: int, body: bytes = b"body", propertie
     raw = encode([each for pair in properties.items() for each in pair]) if properties else None
     values = encode(("tag", f"key-{offset}", topic, body, raw))
     length = FIXED_BYTES + len(values)
-    rest = AFTER_CRC.pack(length, 0, 1, 1, 1, 1_700_000_000_000_000, offset, 4096 + offset, 1, queue, 9, 0, 0)
+    rest = AFTER_CRC.pack(0, length, 0, 1, 1, 1, 1_700_000_000_000_000, offset, 4096 + offset, 1, queue, 9, 0, 0)
     return THROUGH_CRC.pack(MARK, HEADER_BYTES - 2, 0) + rest + values + TRAILER.struct.pack(TRAILER_MARK, length)
 
 
