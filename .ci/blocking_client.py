@@ -1,7 +1,7 @@
 """Makes the blocking client's facades from the async ones, by unasync: the same text without `async` and `await`.
 
-`client/aio/{store,broker,topic,consumer}.py` → `client/blocking/…`. Both sides have modules of the same names and interfaces
-that these rest on (connection, streams, member), written by hand: see docs/adr/0005.
+`client/aio/{store,broker,topic,consumer,reactions}.py` → `client/blocking/…`. Both sides have modules of the same names and
+interfaces that these rest on (connection, streams, member), written by hand: see docs/adr/0005.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ import unasync
 ROOT: Final = Path(__file__).parents[1]
 SOURCE: Final = ROOT / "eventstore" / "client" / "aio"
 TARGET: Final = ROOT / "eventstore" / "client" / "blocking"
-FACADES: Final = ("broker", "consumer", "store", "topic")
+FACADES: Final = ("broker", "consumer", "reactions", "store", "topic")
 NAMES: Final = {
     "aio": "blocking",
     "aclose": "close",
     "NetworkStore": "BlockingStore",
     "NetworkBroker": "BlockingBroker",
     "NetworkTopic": "BlockingTopic",
+    "NetworkReactions": "BlockingReactions",
     "Consumer": "BlockingConsumer",
 }
 # Of the names, only those that are not words of a sentence.
-IN_TEXT: Final = re.compile(r"\basync (?=with|for)|\bawait |\baclose\b|\bNetwork(?:Store|Broker|Topic)\b")
+IN_TEXT: Final = re.compile(r"\basync (?=with|for)|\bawait |\baclose\b|\bNetwork(?:Store|Broker|Topic|Reactions)\b")
 
 
 def blocking_modules() -> dict[Path, str]:

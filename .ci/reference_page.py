@@ -15,6 +15,7 @@ from eventstore.metrics import LabelledMetric, Metric
 from eventstore.server.broker.broker_metrics import GROUP_BACKLOG, QUEUE_METRICS
 from eventstore.server.metric_subjects import METRICS_BY_SUBJECT
 from eventstore.server.prometheus import exported_name
+from eventstore.server.reactions.reaction_metrics import REACTION_LABELLED
 from eventstore.settings.declaration import DeclaredSetting, settings_by_group
 from eventstore.settings.server import ServerSettings
 
@@ -36,11 +37,12 @@ _METRICS = """\
 `_total`, times in microseconds instead of seconds, and some texts besides.
 """
 _LABELLED_METRICS = """\
-### Queues and groups
+### Reactions, queues and groups
 
-Of each queue and group, once there are topics. Above 1,000 queues they are added up per topic (`queue="all"`),
-above 1,000 topics the rest of them as `topic=":others"`.
+Of each reaction; of each queue and group, once there are topics. Above 1,000 queues they are added up per topic
+(`queue="all"`), above 1,000 topics the rest of them as `topic=":others"`.
 """
+_LABELLED = (*REACTION_LABELLED, *QUEUE_METRICS, GROUP_BACKLOG)
 _ERRORS = """\
 ## Errors
 
@@ -72,7 +74,7 @@ def _metrics() -> Iterator[str]:
     yield _LABELLED_METRICS
     yield from _table(
         ("metric", "kind", "labels", "what"),
-        ((_exported(each), each.kind, ", ".join(each.labels), each.help) for each in (*QUEUE_METRICS, GROUP_BACKLOG)),
+        ((_exported(each), each.kind, ", ".join(each.labels), each.help) for each in _LABELLED),
     )
 
 

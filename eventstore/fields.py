@@ -8,6 +8,7 @@ from __future__ import annotations
 from eventstore.errors import InvalidArgument
 from eventstore.model import ID_BYTES_MAX
 
+RESERVED = "$"
 _SHOWN_CHARACTERS = 80
 
 
@@ -85,3 +86,12 @@ def check_flag(field: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise InvalidArgument(f"{field} must be true or false, not {shown(value)}", field=field, value=shown(value))
     return value
+
+
+def reserved_id_refused(aggregate_id: str) -> InvalidArgument:
+    """Returns the error for a caller's commit or command on an id that begins with `$`."""
+    return InvalidArgument(
+        f"aggregate_id {shown(aggregate_id)} is reserved: ids that begin with {RESERVED} are the server's own; choose another",
+        field="aggregate_id",
+        value=shown(aggregate_id),
+    )

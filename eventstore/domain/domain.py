@@ -18,9 +18,9 @@ from eventstore.domain.encoding.command_type import CommandType, command_type
 from eventstore.domain.encoding.event_type import EventType, event_type
 from eventstore.domain.event_methods import add_event_type
 from eventstore.domain.handler import Handler, HandlerFunction
-from eventstore.domain.reactions.reaction import Reaction, ReactionFunction
+from eventstore.domain.reactions.reaction import ATTEMPTS, OnFailure, Reaction, ReactionFunction, Start
 from eventstore.errors import DomainRefused, UnknownCommand
-from eventstore.fields import shown
+from eventstore.fields import RESERVED, reserved_id_refused, shown
 
 HF = TypeVar("HF", bound=HandlerFunction)
 RF = TypeVar("RF", bound=ReactionFunction)
@@ -69,9 +69,21 @@ class Domain:
 
         return register
 
-    def reacts(self, event: type, *, name: str | None = None) -> Callable[[RF], RF]:
+    def reacts(
+        self,
+        event: type,
+        *,
+        name: str | None = None,
+        start: Start = "beginning",
+        on_failure: OnFailure = "park",
+        attempts: int = ATTEMPTS,
+    ) -> Callable[[RF], RF]:
         """Registers an async function (event, send) for a class of events. `name` (default: that of the function) is part of
         the ids of the commands it sends: keep it when you rename the function.
+
+        `start`: where a new reaction begins: "beginning", "end", or the sequence of its first event. An event whose command is
+        refused, or that fails `attempts` times (1 to 1,000), is parked with `on_failure="park"`: later events of its aggregate
+        wait behind it, all others go on. With "stop" the reaction waits there, and is tried again every 5 seconds.
 
         Raises:
             DomainRefused: another reaction has this name, or the function is not async or takes other parameters.
@@ -79,7 +91,8 @@ class Domain:
         kind: EventType[Any] = event_type(event)
 
         def register(function: RF) -> RF:
-            reaction = Reaction(name or function.__name__, kind, function)
+            named = name or function.__name__
+            reaction = Reaction(named, kind, function, start=start, on_failure=on_failure, attempts=attempts)
             existing = self._reactions.setdefault(reaction.name, reaction)
             if existing is not reaction:
                 raise DomainRefused(
@@ -111,8 +124,10 @@ class Domain:
         Raises:
             UnknownCommand: no handler is registered for it.
             PayloadInvalid: the payload does not match its class.
-            InvalidArgument: the command names no aggregate, or another one.
+            InvalidArgument: the command names no aggregate, another one, or a reserved id.
         """
+        if aggregate_id[:1] == RESERVED:
+            raise reserved_id_refused(aggregate_id)
         handler = self._handlers.get(type) or self.handler(type)
         return handler, handler.command.decode(payload, aggregate_id)
 

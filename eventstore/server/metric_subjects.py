@@ -9,6 +9,7 @@ from eventstore.metrics import Metric
 from eventstore.server.broker.service import BROKER_METRICS
 from eventstore.server.mailbox_metrics import MAILBOX_METRICS
 from eventstore.server.outbox.local_outbox import PUBLISHING_METRICS
+from eventstore.server.reactions.reaction_metrics import REACTION_METRICS
 from eventstore.server.requests.dispatch import DISPATCH_METRICS
 from eventstore.server.requests.subscriptions import SUBSCRIPTION_METRICS
 from eventstore.store.store_stats import STORE_METRICS
@@ -19,4 +20,5 @@ METRICS_BY_SUBJECT: Final[Mapping[str, Sequence[Metric[Any]]]] = {
     "Connections": (*DISPATCH_METRICS, *SUBSCRIPTION_METRICS),
     "Broker": BROKER_METRICS,
     "Publishing": PUBLISHING_METRICS,
+    "Reactions": REACTION_METRICS,
 }

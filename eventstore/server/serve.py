@@ -40,7 +40,9 @@ from eventstore.server.mailbox_wiring import ArrivalOrder, ServerMailboxes, embe
 from eventstore.server.net.gate import Gate
 from eventstore.server.outbox.local_outbox import PUBLISHING_METRICS, Publishing, check_publish
 from eventstore.server.prometheus import registry_of
-from eventstore.server.reaction_runner import Reactions
+from eventstore.server.reactions.reaction_handlers import parking_routes, reaction_routes
+from eventstore.server.reactions.reaction_metrics import REACTION_METRICS, ReactionCollector
+from eventstore.server.reactions.reaction_runner import ReactionRunner
 from eventstore.server.requests.append_batcher import AppendBatcher
 from eventstore.server.requests.command_batcher import CommandBatcher
 from eventstore.server.requests.command_replies import CommandReplies
@@ -160,7 +162,7 @@ async def _listening(
         scans = PacedScans(gate.turns)
         reads = ReadRequests(gate, store.engine, nursery, scans)
         subscriptions = Subscriptions(gate, store.committer, nursery, scans)
-        reactions = Reactions(store, settings.data / _REACTIONS, domain, mailboxes, access)
+        reactions = ReactionRunner(store, settings.data / _REACTIONS, domain, mailboxes, access)
         service = None if broker is None else BrokerService(gate, broker, nursery)
         publishing = Publishing(store, broker, settings.publish, settings.data)
 
@@ -171,22 +173,31 @@ async def _listening(
 
         def stats() -> Stats:
             found = read_stats(sources)
+            found["attention"] = found["attention"] or reactions.attention
             if service is not None:
                 found["attention"] = found["attention"] or service.attention or publishing.attention
             return found
 
         routes = appends.routes | commands.routes | reads.routes | subscriptions.routes
+        routes |= reaction_routes(gate, nursery, reactions) | parking_routes(gate, nursery, store)
         if service is not None:
             routes |= service.routes
         node = None if broker is None else broker.opened.node
         dispatch = Dispatch(gate, store.opened.uuid, settings.requests_max, routes, stats, node)
-        sources = _sources(store, mailboxes, dispatch, subscriptions, service, publishing)
+        sources = _sources(store, mailboxes, dispatch, subscriptions, service, publishing, reactions)
 
         def health() -> Stats:
             healthy = store.engine.failed is None and not appends.stopping
-            return {"healthy": healthy, "reactions_failure": reactions.failure, **stats()}
+            found = stats()
+            return {
+                "healthy": healthy,
+                "degraded": found["attention"] is not None,
+                "reactions_failure": reactions.attention,
+                **found,
+            }
 
         registry = registry_of(sources)
+        registry.register(ReactionCollector(reactions))
         if broker is not None:
             registry.register(BrokerCollector(broker))
         with http_server(settings.http, registry, health) as http_address:
@@ -209,6 +220,7 @@ def _sources(
     subscriptions: Subscriptions,
     broker: BrokerService | None,
     publishing: Publishing,
+    reactions: ReactionRunner,
 ) -> list[Source[Any]]:
     """Returns all metrics of a server, in the order they are shown."""
     sources: list[Source[Any]] = [
@@ -216,6 +228,7 @@ def _sources(
         Source(MAILBOX_METRICS, mailboxes.stats),
         Source(DISPATCH_METRICS, lambda: dispatch),
         Source(SUBSCRIPTION_METRICS, lambda: subscriptions),
+        Source(REACTION_METRICS, lambda: reactions),
     ]
     if broker is not None:
         sources += [broker_source(broker), Source(PUBLISHING_METRICS, lambda: publishing)]

@@ -47,7 +47,9 @@ from eventstore.server.mailbox_wiring import (
 )
 from eventstore.server.net.gate import Gate
 from eventstore.server.prometheus import registry_of
-from eventstore.server.reaction_runner import Reactions
+from eventstore.server.reactions.reaction_handlers import reaction_routes
+from eventstore.server.reactions.reaction_metrics import REACTION_METRICS, ReactionCollector
+from eventstore.server.reactions.reaction_runner import ReactionRunner
 from eventstore.server.remote_access import remote_access
 from eventstore.server.requests.command_batcher import CommandBatcher
 from eventstore.server.requests.command_replies import CommandReplies
@@ -138,17 +140,24 @@ async def _working(
         reactions = _reactions(domain, checkpoint, store, mailboxes, access)
 
         def stats() -> Stats:
-            return read_stats(sources)
+            found = read_stats(sources)
+            return found if reactions is None else {**found, "attention": reactions.attention}
 
         def health() -> Stats:
-            failure = None if reactions is None else reactions.failure
-            return {"healthy": not commands.stopping, "reactions_failure": failure, **stats()}
+            found = stats()
+            attention = found.get("attention")
+            return {"healthy": not commands.stopping, "degraded": bool(attention), "reactions_failure": attention, **found}
 
-        dispatch = Dispatch(gate, uuid.UUID(bytes=store.store_uuid), settings.requests_max, commands.routes, stats)
+        routes = commands.routes | ({} if reactions is None else reaction_routes(gate, nursery, reactions))
+        dispatch = Dispatch(gate, uuid.UUID(bytes=store.store_uuid), settings.requests_max, routes, stats)
         sources: list[Source[Any]] = [Source(MAILBOX_METRICS, mailboxes.stats), Source(DISPATCH_METRICS, lambda: dispatch)]
+        registry = registry_of(sources)
+        if reactions is not None:
+            sources.append(Source(REACTION_METRICS, lambda: reactions))
+            registry.register(ReactionCollector(reactions))
         with contextlib.ExitStack() as stack:
             listen(listener, settings.listen)
-            http_address = stack.enter_context(http_server(settings.http, registry_of(sources), health))
+            http_address = stack.enter_context(http_server(settings.http, registry, health))
             host, port = listener.getsockname()[:2]
             worker = Worker(f"tcp://{host}:{port}", http_address, gate, commands, mailboxes, trio.Event())
             nursery.start_soon(gate.run, dispatch.handle, order.end_turn, _NoBacklog())
@@ -188,9 +197,9 @@ async def run(settings: ServerSettings, store_address: str, checkpoint: Path | N
 
 def _reactions(
     domain: Domain, checkpoint: Path | None, store: NetworkStore, mailboxes: ServerMailboxes, access: StoreAccess
-) -> Reactions | None:
+) -> ReactionRunner | None:
     if checkpoint is not None:
-        return Reactions(store, checkpoint, domain, mailboxes, access)
+        return ReactionRunner(store, checkpoint, domain, mailboxes, access)
     if domain.reactions:
         structlog.get_logger("eventstore.worker").warning(
             "the domain's reactions do not run here; start one worker with --checkpoint FILE to run them",

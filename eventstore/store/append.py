@@ -21,7 +21,7 @@ from eventstore.chunks.front import FrontBuffer
 from eventstore.chunks.header import ChunkHeader
 from eventstore.chunks.record import MARK, THROUGH_CRC, TRAILER, TRAILER_MARK
 from eventstore.errors import CommandIdReused, EventStoreError, Poisoned
-from eventstore.fields import check_int
+from eventstore.fields import RESERVED, check_int, reserved_id_refused
 from eventstore.model import ANY, EXISTS, ID_BYTES_MAX, TIME_MAX, TIME_MIN, VERSION_MAX
 from eventstore.records.commit import AFTER_CRC, FIXED_BYTES, HEADER_BYTES, ID_PREFIX, NO_FINGERPRINT, check_id
 from eventstore.records.raw_commit import AfterCommand, AppendCondition, split_fingerprint
@@ -103,6 +103,8 @@ class Appender:
                 ids, command = _ids(aggregate_id, command_id)
                 if isinstance(given, tuple):
                     events, count, fingerprint = given
+                elif aggregate_id[0] == RESERVED:
+                    raise reserved_id_refused(aggregate_id)
                 elif is_plain_event(given):
                     events, count, fingerprint = given, 1, NO_FINGERPRINT
                 else:

@@ -14,12 +14,14 @@ from eventstore.chunks.files import NotCached
 from eventstore.errors import Closed, EventStoreError, InvalidArgument
 from eventstore.fields import check_text
 from eventstore.metrics import Source, Stats, read_stats
-from eventstore.model import VERSION_MAX, CaughtUp, Commit, Committed, Event, ExpectedVersion, NewEvent
+from eventstore.model import ANY, VERSION_MAX, CaughtUp, Commit, Committed, Event, ExpectedVersion, NewEvent
 from eventstore.position import After, start_of
+from eventstore.records.commit import NO_FINGERPRINT
 from eventstore.records.cursors import AggregateCursor, LogCursor
 from eventstore.records.event_filter import EventFilter, event_filter
 from eventstore.records.event_page import decode_page
 from eventstore.records.raw_commit import CommitResult, RawCommit, encode_commit, encode_commits
+from eventstore.store.append import NewCommit
 from eventstore.store.committer import Committer
 from eventstore.store.engine import Engine
 from eventstore.store.maintenance import Maintenance
@@ -73,9 +75,11 @@ class EmbeddedStore:
             InvalidArgument: a limit is broken.
             StorageFull, Poisoned: it cannot be written to disk.
         """
+        return await self._append(encode_commit(aggregate_id, events, expected_version, command_id, timestamp))
+
+    async def _append(self, raw: NewCommit) -> Committed:
         await trio.lowlevel.checkpoint_if_cancelled()
         self._check_open()
-        raw = encode_commit(aggregate_id, events, expected_version, command_id, timestamp)
         await self._wait_for_room()
         submission = self._submit([raw])
         await submission.wait()
@@ -83,6 +87,11 @@ class EmbeddedStore:
         if isinstance(outcome, EventStoreError):
             raise outcome
         return outcome
+
+    async def append_reserved(self, aggregate_id: str, event: NewEvent) -> Committed:
+        """Appends an event of the server's own to an id that begins with `$`. Raises the errors of `append`."""
+        _, expected, command_id, when, events = encode_commit(aggregate_id, [event], ANY, None, None)
+        return await self._append((aggregate_id, expected, command_id, when, (events, 1, NO_FINGERPRINT)))
 
     async def append_many(self, commits: Iterable[Commit]) -> list[CommitResult]:
         """Appends each commit, whole or not at all, in this order. Returns Committed or an error for each.
@@ -115,7 +124,7 @@ class EmbeddedStore:
         await self.committer.wait_for_room()
         self._check_open()
 
-    def _submit(self, commits: list[RawCommit]) -> Submission:
+    def _submit(self, commits: Sequence[NewCommit]) -> Submission:
         submission = Submission()
         self.committer.submit(commits, submission.deliver, trio.lowlevel.current_task())
         self.committer.kick()

@@ -6,8 +6,8 @@ import trio
 
 from eventstore.errors import EventStoreError, VersionConflict, copy_error
 from eventstore.model import Committed
-from eventstore.records.raw_commit import CommitResult, RawCommit, condition_text
-from eventstore.store.append import COMMITTED, CONFLICT, DUPLICATE, AppendOutcome
+from eventstore.records.raw_commit import CommitResult, condition_text
+from eventstore.store.append import COMMITTED, CONFLICT, DUPLICATE, AppendOutcome, NewCommit
 
 
 class Submission:
@@ -37,7 +37,7 @@ class Submission:
         return trio.lowlevel.Abort.SUCCEEDED
 
 
-def to_result(commit: RawCommit, outcome: AppendOutcome) -> CommitResult:
+def to_result(commit: NewCommit, outcome: AppendOutcome) -> CommitResult:
     """Converts an outcome of the engine into the caller's result."""
     status, first, second = outcome
     if isinstance(first, EventStoreError):

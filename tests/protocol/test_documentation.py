@@ -40,6 +40,14 @@ from eventstore.protocol.codes import AnswerCode
 from eventstore.protocol.declaration import DECLARATIONS
 from eventstore.protocol.handshake import Welcome
 from eventstore.protocol.message_answers import QueuePage, encode_messages, sent_values
+from eventstore.protocol.reaction_requests import (
+    ListParked,
+    ListReactions,
+    RecordParking,
+    ReplayReaction,
+    RetryParked,
+    SkipParked,
+)
 from eventstore.protocol.request_codec import encode_request
 from eventstore.protocol.requests import (
     Append,
@@ -84,6 +92,17 @@ EXAMPLES = {
     "version-answer": encode_ok(6, 1),
     "find-command": encode_request(7, FindCommand("order-42", "c-1")),
     "find-command-answer": encode_ok(7, 1, 1),
+    "list-reactions": encode_request(33, ListReactions()),
+    "list-reactions-answer": encode_ok(33, "notify", "Deposited", "running", 7, 0, 0, 1, None),
+    "list-parked": encode_request(34, ListParked("notify")),
+    "list-parked-answer": encode_ok(34, "acc-1", 3, 7, "Deposited", "no", 1, 1_700_000_000_000_000, 8),
+    "retry-parked": encode_request(35, RetryParked("notify", None, "ada", "mended")),
+    "skip-parked": encode_request(36, SkipParked("notify", "acc-1", "ada", "lost")),
+    "handled-answer": encode_ok(36, 1, 0),
+    "replay-reaction": encode_request(37, ReplayReaction("notify", 5, "ada", "copy")),
+    "replay-reaction-answer": encode_ok(37, 4),
+    "record-parking": encode_request(38, RecordParking("$parked{a}", "$Unparked", b"{}")),
+    "record-parking-answer": encode_ok(38, 2, 9),
     "list-aggregates": encode_request(12, ListAggregates("order-")),
     "list-aggregates-answer": encode_ok(12, "order-42", 1),
     "subscribe": encode_request(8, Subscribe(1, 1_048_576)),

@@ -26,6 +26,15 @@ from eventstore.protocol.limits import (
     TYPES_MAX,
     UINT64_MAX,
 )
+from eventstore.protocol.reaction_requests import (
+    PARKING_TYPES,
+    ListParked,
+    ListReactions,
+    RecordParking,
+    ReplayReaction,
+    RetryParked,
+    SkipParked,
+)
 from eventstore.protocol.request_codec import BadRequest, RequestDecoder, encode_append, encode_request
 from eventstore.protocol.requests import (
     Append,
@@ -67,6 +76,12 @@ requests = st.one_of(
     st.builds(Read, texts, st.integers(1, VERSION_MAX), counts, st.booleans(), counts, page_sizes),
     st.builds(ReadAll, positions, counts, page_sizes, prefixes, names, times, times, types),
     st.builds(Version, texts),
+    st.builds(RecordParking, st.just("$parked{a}"), st.sampled_from(PARKING_TYPES), st.binary(max_size=100)),
+    st.builds(ListReactions),
+    st.builds(ListParked, texts, st.integers(0, 2**63 - 1)),
+    st.builds(RetryParked, texts, names, texts, texts),
+    st.builds(SkipParked, texts, texts, texts, texts),
+    st.builds(ReplayReaction, texts, st.integers(1, 2**63 - 1), texts, texts),
     st.builds(ListAggregates, prefixes, prefixes, st.integers(1, 1_000)),
     st.builds(FindCommand, texts, texts),
     st.builds(Subscribe, st.none() | positions, credits_, prefixes, names, times, times, types),
@@ -318,7 +333,7 @@ def test_commits_encode_as_the_request_they_make() -> None:
     assert encode_append(5, [GOOD, GOOD]) == encode_request(5, Append([GOOD, GOOD]))
 
 
-@pytest.mark.parametrize("code", [0, 64, 99, 100, 255, 2**40])
+@pytest.mark.parametrize("code", [0, 98, 99, 100, 255, 2**40])
 def test_an_unknown_code_is_an_unknown_operation_under_its_request_id(code: int) -> None:
     error = refused(77, code, "whatever")
     assert isinstance(error, UnknownOperation)

@@ -12,6 +12,7 @@ from eventstore.client.address import parse_address
 from eventstore.client.aio.broker import NetworkBroker
 from eventstore.client.aio.connection import Connection
 from eventstore.client.aio.consumer import Consumer
+from eventstore.client.aio.reactions import NetworkReactions
 from eventstore.client.aio.streams import EventStream, SubscriptionStream, open_read, open_subscription
 from eventstore.client.aio.topic import NetworkTopic
 from eventstore.client.consumer.member_options import (
@@ -28,12 +29,14 @@ from eventstore.client.consumer.member_options import (
 )
 from eventstore.client.options import Options
 from eventstore.client.session.command_rows import encode_command, encode_commands
-from eventstore.client.session.results import read_command, read_rows, read_stats, read_version
+from eventstore.client.session.reaction_info import Recorded
+from eventstore.client.session.results import read_command, read_row, read_rows, read_stats, read_version
 from eventstore.client.session.subscription import Subscription
 from eventstore.errors import ConnectionLost, EventStoreError
 from eventstore.flat import Scalar
 from eventstore.model import Commit, Committed, ExpectedVersion, NewEvent, Unchanged
 from eventstore.position import After, start_of
+from eventstore.protocol.reaction_requests import RecordParking
 from eventstore.protocol.requests import FindCommand, ListAggregates, Stats, Version
 from eventstore.records.consumer_groups import Retries
 from eventstore.records.cursors import AggregateCursor, LogCursor
@@ -216,6 +219,18 @@ class NetworkStore:
     async def stats(self) -> dict[str, Scalar]:
         """Returns the server's figures, by name."""
         return await self._connection.call(Stats(), read_stats)
+
+    # ---- reactions
+
+    @property
+    def reactions(self) -> NetworkReactions:
+        """The reactions of the server's or worker's domain, to look at and administer."""
+        return NetworkReactions(self._connection)
+
+    async def append_reserved(self, aggregate_id: str, event: NewEvent) -> Committed:
+        """Appends a record of what a worker's reactions have parked. Raises InvalidArgument for anything else."""
+        recorded = await self._connection.call(RecordParking(aggregate_id, event[1], event[2]), read_row(Recorded))
+        return Committed(aggregate_id, recorded.version, recorded.sequence, duplicate=False)
 
     # ---- messages
 

@@ -13,6 +13,7 @@ from eventstore.client.address import parse_address
 from eventstore.client.blocking.broker import BlockingBroker
 from eventstore.client.blocking.connection import Connection
 from eventstore.client.blocking.consumer import BlockingConsumer
+from eventstore.client.blocking.reactions import BlockingReactions
 from eventstore.client.blocking.streams import EventStream, SubscriptionStream, open_read, open_subscription
 from eventstore.client.blocking.topic import BlockingTopic
 from eventstore.client.consumer.member_options import (
@@ -29,12 +30,14 @@ from eventstore.client.consumer.member_options import (
 )
 from eventstore.client.options import Options
 from eventstore.client.session.command_rows import encode_command, encode_commands
-from eventstore.client.session.results import read_command, read_rows, read_stats, read_version
+from eventstore.client.session.reaction_info import Recorded
+from eventstore.client.session.results import read_command, read_row, read_rows, read_stats, read_version
 from eventstore.client.session.subscription import Subscription
 from eventstore.errors import ConnectionLost, EventStoreError
 from eventstore.flat import Scalar
 from eventstore.model import Commit, Committed, ExpectedVersion, NewEvent, Unchanged
 from eventstore.position import After, start_of
+from eventstore.protocol.reaction_requests import RecordParking
 from eventstore.protocol.requests import FindCommand, ListAggregates, Stats, Version
 from eventstore.records.consumer_groups import Retries
 from eventstore.records.cursors import AggregateCursor, LogCursor
@@ -217,6 +220,18 @@ class BlockingStore:
     def stats(self) -> dict[str, Scalar]:
         """Returns the server's figures, by name."""
         return self._connection.call(Stats(), read_stats)
+
+    # ---- reactions
+
+    @property
+    def reactions(self) -> BlockingReactions:
+        """The reactions of the server's or worker's domain, to look at and administer."""
+        return BlockingReactions(self._connection)
+
+    def append_reserved(self, aggregate_id: str, event: NewEvent) -> Committed:
+        """Appends a record of what a worker's reactions have parked. Raises InvalidArgument for anything else."""
+        recorded = self._connection.call(RecordParking(aggregate_id, event[1], event[2]), read_row(Recorded))
+        return Committed(aggregate_id, recorded.version, recorded.sequence, duplicate=False)
 
     # ---- messages
 

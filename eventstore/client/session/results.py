@@ -83,6 +83,18 @@ def read_rows(row: type[Row]) -> Callable[[Call[Any]], list[Row]]:
     return read
 
 
+def read_row(row: type[Row]) -> Callable[[Call[Any]], Row]:
+    """Returns a reader of answers that are one row."""
+
+    def read(call: Call[Any]) -> Row:
+        found = read_rows(row)(call)
+        if len(found) != 1:
+            raise ProtocolError(f"{_name(call)} was answered by {len(found)} rows, not by one")
+        return found[0]
+
+    return read
+
+
 def read_messages(call: Call[Any]) -> list[Message]:
     """Reads an answer of message records."""
     answer = call.messages()

@@ -1,32 +1,72 @@
-"""Checkpoint of the reactions: a sequence in a small JSON file, replaced atomically; the previous copy is kept."""
+"""Checkpoints of a domain's reactions: one small JSON document, replaced atomically; the previous copy is kept.
+
+Each reaction has a mark, the last event it handled, with that event's identity: after a restore from an older copy another
+event may have its sequence. A document of the last version, which had one sequence for all reactions, is read as well.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final, Protocol
 
-from eventstore.chunks.documents import PREVIOUS, read_document, write_document
+from eventstore.chunks.documents import PREVIOUS, Member, Tree, read_tree, write_document
 from eventstore.chunks.files import NO_SPACE, Files, OsFiles
 from eventstore.errors import Corrupt, FolderRefused, ReadFailed, StorageFull
 
+_FORMAT: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """All matching events up to `sequence` were handled or parked. `event`: identity of the event there; None: not known.
+
+    `replayed`: who moved it last, when and why.
+    """
+
+    sequence: int
+    event: str | None = None
+    replayed: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """The document. `store`: uuid of the store, None if not known. `parked_after`: nothing that is parked was recorded up to
+    this sequence. `inherited`: the mark of reactions that are not in `reactions`, from a document of the last version.
+    """
+
+    store: str | None = None
+    parked_after: int = 0
+    reactions: dict[str, Mark] = field(default_factory=dict)
+    inherited: Mark | None = None
+
+
+class Checkpoint(Protocol):
+    """Where the marks are kept. The methods block; `save` is durable on return."""
+
+    def load(self) -> Marks: ...
+
+    def save(self, marks: Marks) -> None: ...
+
 
 class FileCheckpoint:
-    """The checkpoint in the file `path`. Its methods block."""
+    """The marks in the file `path`. Its methods block."""
 
     def __init__(self, path: str | Path, files: Files | None = None) -> None:
         self._path = Path(path)
         self._files = files or OsFiles()
 
-    def load(self) -> int:
-        """Returns the sequence up to which all events were handled; 0 if there is no file.
+    def load(self) -> Marks:
+        """Returns what was saved; no marks if there is no file.
 
         Raises:
             Corrupt: the file is damaged.
             ReadFailed: the operating system refuses to read it.
         """
         try:
-            sequence = read_document(self._files, self._path).get("sequence")
+            document = read_tree(self._files, self._path)
         except FileNotFoundError:
-            return 0
+            return Marks()
         except Corrupt as error:
             raise self._corrupt(str(error.what).partition(";")[0]) from None
         except OSError as error:
@@ -35,18 +75,16 @@ class FileCheckpoint:
                 "file, its owner and mode",
                 file=str(self._path),
             ) from error
-        if type(sequence) is not int or sequence < 0:
-            raise self._corrupt("it has no sequence")
-        return sequence
+        return self._parsed(document)
 
-    def save(self, sequence: int) -> None:
-        """Writes the checkpoint durably.
+    def save(self, marks: Marks) -> None:
+        """Writes the marks durably.
 
         Raises:
-            StorageFull, FolderRefused: it cannot be written; the old checkpoint remains.
+            StorageFull, FolderRefused: they cannot be written; the old checkpoint remains.
         """
         try:
-            write_document(self._files, self._path, {"sequence": sequence})
+            write_document(self._files, self._path, _document(marks))
         except OSError as error:
             if error.errno in NO_SPACE:
                 raise StorageFull(
@@ -58,6 +96,31 @@ class FileCheckpoint:
                 str(self._path), f"the checkpoint of the reactions cannot be written ({error.strerror}); {step}"
             ) from error
 
+    def _parsed(self, document: Tree) -> Marks:
+        if "format" not in document:  # of the last version
+            return Marks(inherited=Mark(self._count(document, "sequence")))
+        if document["format"] != _FORMAT:
+            raise FolderRefused(
+                str(self._path), f"format {document['format']}; this program knows format {_FORMAT}. Use a newer one"
+            )
+        store, reactions = document.get("store"), document.get("reactions")
+        if not isinstance(store, str | None) or not isinstance(reactions, dict):
+            raise self._corrupt("it has no store or no reactions")
+        return Marks(store, self._count(document, "parked_after"), {name: self._mark(each) for name, each in reactions.items()})
+
+    def _mark(self, row: Member) -> Mark:
+        if isinstance(row, dict):
+            event, replayed = row.get("event"), row.get("replayed")
+            if isinstance(event, str | None) and isinstance(replayed, str | None):
+                return Mark(self._count(row, "sequence"), event, replayed)
+        raise self._corrupt("a reaction has no mark")
+
+    def _count(self, document: Tree, name: str) -> int:
+        value = document.get(name)
+        if type(value) is not int or value < 0:
+            raise self._corrupt(f"it has no {name}")
+        return value
+
     def _corrupt(self, what: str) -> Corrupt:
         return Corrupt(
             str(self._path),
@@ -65,3 +128,11 @@ class FileCheckpoint:
             f"{what}; replace it with its previous copy, {self._path.name}{PREVIOUS}, or remove it to begin with the first "
             "event: commands that are sent again take effect only once",
         )
+
+
+def _document(marks: Marks) -> Tree:
+    reactions: Tree = {
+        name: {"sequence": mark.sequence, "event": mark.event, "replayed": mark.replayed}
+        for name, mark in marks.reactions.items()
+    }
+    return {"format": _FORMAT, "store": marks.store, "parked_after": marks.parked_after, "reactions": reactions}

@@ -10,14 +10,18 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from eventstore.domain.encoding.codec import class_path
 from eventstore.domain.encoding.event_type import EventType
 from eventstore.errors import DomainRefused
-from eventstore.model import ID_BYTES_MAX, Committed, Event
+from eventstore.model import ID_BYTES_MAX, VERSION_MAX, Committed, Event
 
 NAME_CHARACTERS_MAX: Final = 100
+ATTEMPTS: Final = 5
+_ATTEMPTS_MAX: Final = 1_000
+Start: TypeAlias = Literal["beginning", "end"] | int
+OnFailure: TypeAlias = Literal["park", "stop"]
 
 
 class SendCommand(Protocol):
@@ -53,9 +57,18 @@ ReactionFunction: TypeAlias = Callable[[Any, Send], Awaitable[None]]
 
 
 class Reaction:
-    """An async function (event, send) and the event type it reacts to."""
+    """An async function (event, send), the event type it reacts to, and its policy (see `Domain.reacts`)."""
 
-    def __init__(self, name: str, event: EventType[Any], function: ReactionFunction) -> None:
+    def __init__(
+        self,
+        name: str,
+        event: EventType[Any],
+        function: ReactionFunction,
+        *,
+        start: Start = "beginning",
+        on_failure: OnFailure = "park",
+        attempts: int = ATTEMPTS,
+    ) -> None:
         place = f"{function.__module__}.{function.__qualname__}"
         if not name.isidentifier() or len(name) > NAME_CHARACTERS_MAX:
             raise DomainRefused(
@@ -64,9 +77,13 @@ class Reaction:
             )
         if not inspect.iscoroutinefunction(function) or len(inspect.signature(function).parameters) != 2:
             raise DomainRefused(f"reaction {place} must be an async function of two parameters: event, send", name=name)
+        _check_policy(place, name, start, on_failure, attempts)
         self.name = name
         self.event = event
         self.function = function
+        self.start = start
+        self.on_failure = on_failure
+        self.attempts = attempts
 
     async def run(self, cause: Event, send: SendCommand) -> None:
         """Calls the function for a stored event. Raises the function's errors."""
@@ -79,6 +96,19 @@ class Reaction:
 def reference(event: Event) -> str:
     """Returns "ID/VERSION" of an event, as a causation id; a hash in place of an id that is too long."""
     return command_id_of("", event, 0)[1:-2]
+
+
+def _check_policy(place: str, name: str, start: object, on_failure: object, attempts: object) -> None:
+    sequence = type(start) is int and 0 < start <= VERSION_MAX
+    if start not in ("beginning", "end") and not sequence:
+        raise DomainRefused(
+            f'reaction {place}: start is {start!r:.80}, expected "beginning", "end", or the sequence of its first event',
+            name=name,
+        )
+    if on_failure not in ("park", "stop"):
+        raise DomainRefused(f'reaction {place}: on_failure is {on_failure!r:.80}, expected "park" or "stop"', name=name)
+    if type(attempts) is not int or not 0 < attempts <= _ATTEMPTS_MAX:
+        raise DomainRefused(f"reaction {place}: attempts is {attempts!r:.80}, expected 1 to {_ATTEMPTS_MAX}", name=name)
 
 
 def command_id_of(reaction: str, cause: Event, place: int) -> str:

@@ -1,42 +1,34 @@
-"""Runs the reactions of a domain on a subscription, in batches, with a durable checkpoint.
+"""Runs the reactions of a domain, each with a durable checkpoint of its own.
 
-The checkpoint moves after all reactions to a batch are done, so after a crash some events are delivered again: their commands
-have the same ids, which take effect once. Events of one aggregate are handled in order, those of different aggregates
-concurrently.
+A checkpoint moves after a batch is handled, so after a crash some events are delivered again: their commands have the same
+ids, which take effect once. What cannot be handled is parked (see `parked`), and holds up nothing but its aggregate.
 """
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+import logging
+from typing import Final
 
 import anyio
-import anyio.to_thread
 
 from eventstore.domain.domain import Domain
-from eventstore.domain.event_batches import Batch, Followable, follow
-from eventstore.domain.handler import line_of, text_of
-from eventstore.domain.reactions.reaction import Reaction, SendCommand
-from eventstore.errors import EventStoreError, ProjectionFailed
+from eventstore.domain.reactions.checkpoint import Checkpoint, Mark
+from eventstore.domain.reactions.feed import Feed, ReactionStore
+from eventstore.domain.reactions.marks import MarkKeeper
+from eventstore.domain.reactions.parked import ParkedEvents
+from eventstore.domain.reactions.reaction import SendCommand
+from eventstore.domain.reactions.run import ReactionRun
+from eventstore.errors import Diverged, EventStoreError
 from eventstore.fields import check_int
-from eventstore.model import Event
 
 EVENTS_MAX: Final = 256
 _EVENTS_MAX_MAX: Final = 10_000
-_CONCURRENT_MAX: Final = 64
-_PAUSE_S_MIN: Final = 0.1
-_PAUSE_S_MAX: Final = 5.0
-
-
-class Checkpoint(Protocol):
-    """Storage of the reactions' position. The methods block; `save` is durable on return."""
-
-    def load(self) -> int: ...
-
-    def save(self, sequence: int) -> None: ...
+_STOPPED_PAUSE_S: Final = 5.0
+_log = logging.getLogger(__name__)
 
 
 async def react(
-    store: Followable,
+    store: ReactionStore,
     domain: Domain,
     send: SendCommand,
     checkpoint: Checkpoint,
@@ -44,81 +36,120 @@ async def react(
     events_max: int = EVENTS_MAX,
     until_caught_up: bool = False,
 ) -> int:
-    """Runs the reactions for all events after the checkpoint, then follows the store until cancelled; with `until_caught_up`,
-    returns when it has caught up.
+    """Runs the reactions for all events after their checkpoints, then follows the store until cancelled; with
+    `until_caught_up`, returns when all have caught up.
 
-    Returns the checkpoint. After a retriable error (overloaded, connection lost, …) the reaction is retried without limit,
-    after 0.1 to 5 seconds.
+    Returns the sequence up to which all events were handled or parked.
 
     Raises:
-        ProjectionFailed: a reaction raised; names it, and aggregate, version and sequence of the event. The checkpoint stays
-            before the event.
+        ProjectionFailed: a reaction with `on_failure="stop"` failed; names it, and aggregate, version and sequence of the
+            event. Its checkpoint stays before the event.
+        Diverged: the store has not the event that a reaction stands at.
         ConnectionLost, Closed: the store is gone.
     """
     check_int("events_max", events_max, 1, _EVENTS_MAX_MAX)
-    reactions: dict[str, list[Reaction]] = {}
-    for reaction in domain.reactions.values():
-        reactions.setdefault(reaction.event.name, []).append(reaction)
-    position = await anyio.to_thread.run_sync(checkpoint.load)
-    if not reactions:
-        return position
-
-    async def handle(batch: Batch) -> bool:
-        nonlocal position
-        await _handle_events(batch.events, reactions, send)
-        if batch.position > position:
-            position = batch.position
-            await anyio.to_thread.run_sync(checkpoint.save, position)
-        return not (until_caught_up and batch.caught_up)
-
-    await follow(store.subscribe(position, sorted(reactions)), handle, events_max)
-    return position
+    reactor = Reactor(store, domain, send, checkpoint, events_max)
+    await reactor.run(until_caught_up=until_caught_up, raises=True)
+    return min((run.through for run in reactor.runs.values()), default=0)
 
 
-async def _handle_events(events: list[Event], reactions: dict[str, list[Reaction]], send: SendCommand) -> None:
-    """Returns when all reactions are done; raises the first error after the others are done."""
-    by_aggregate: dict[str, list[Event]] = {}
-    for event in events:
-        by_aggregate.setdefault(event.aggregate_id, []).append(event)
-    errors: list[EventStoreError] = []
-    room = anyio.CapacityLimiter(_CONCURRENT_MAX)
+class Reactor:
+    """The reactions of a domain. `runs`: each by its name; `save_failure`: why the checkpoint cannot be written."""
 
-    async def run(own: list[Event]) -> None:
-        async with room:
+    def __init__(
+        self, store: ReactionStore, domain: Domain, send: SendCommand, checkpoint: Checkpoint, events_max: int = EVENTS_MAX
+    ) -> None:
+        self._store = store
+        self._keeper = MarkKeeper(store, checkpoint)
+        self.parked = ParkedEvents(store)
+        self.runs = {
+            name: ReactionRun(reaction, self._keeper, self.parked, send, events_max)
+            for name, reaction in domain.reactions.items()
+        }
+        self.feed: Feed | None = None
+        self.save_failure: str | None = None
+        self._error: Exception | None = None
+
+    async def run(self, *, until_caught_up: bool = False, raises: bool = False) -> None:
+        """Reacts until cancelled or caught up. A reaction that cannot go on is tried again every 5 s; with `raises` its error
+        is raised.
+        """
+        if not self.runs:
+            return
+        await self.parked.load(await self._keeper.load())
+        for run in self.runs.values():
             try:
-                for event in own:
-                    for reaction in reactions[event.type]:
-                        await _run(reaction, event, send)
-            except EventStoreError as error:
-                errors.append(error)
+                await run.begin()
+            except Diverged as error:
+                if raises:
+                    await self._keeper.save(self.parked.oldest_record)
+                    raise
+                run.status.state, run.status.error = "refused", error.message
+                _log.error("%s", error.message)
+        going = [run.through for run in self.runs.values() if run.status.state != "refused"]
+        self.feed = Feed(self._store, {run.reaction.event.name for run in self.runs.values()}, max(going, default=0))
+        self._error = None
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._receive, self.feed, tasks.cancel_scope)
+            tasks.start_soon(self._save, tasks.cancel_scope, raises)
+            async with anyio.create_task_group() as running:
+                for run in self.runs.values():
+                    running.start_soon(self._follow, run, self.feed, until_caught_up, raises, tasks.cancel_scope)
+            tasks.cancel_scope.cancel()
+        if self._error is not None:
+            raise self._error  # outside the task group, which would wrap it in an ExceptionGroup
+        await self._keeper.save(self.parked.oldest_record)
 
-    async with anyio.create_task_group() as tasks:
-        for own in by_aggregate.values():
-            tasks.start_soon(run, own)
-    if errors:
-        raise errors[0]
-
-
-async def _run(reaction: Reaction, event: Event, send: SendCommand) -> None:
-    pause = _PAUSE_S_MIN
-    while True:
+    async def _receive(self, feed: Feed, scope: anyio.CancelScope) -> None:
         try:
-            return await reaction.run(event, send)
+            await feed.run()
         except Exception as error:
-            if not (isinstance(error, EventStoreError) and error.retriable):
-                raise _failed(reaction, event, error) from error
-        await anyio.sleep(pause)
-        pause = min(2 * pause, _PAUSE_S_MAX)
+            self._error = error
+            scope.cancel()
 
+    async def _save(self, scope: anyio.CancelScope, raises: bool) -> None:
+        while True:
+            try:
+                await self._keeper.run(self.parked.oldest_record, self._saved)
+            except Exception as error:
+                if raises:
+                    self._error = error
+                    return scope.cancel()
+                self.save_failure = str(error) or type(error).__name__
+                _log.error("the checkpoint of the reactions is written again in %g s: %s", _STOPPED_PAUSE_S, self.save_failure)
+            await anyio.sleep(_STOPPED_PAUSE_S)
 
-def _failed(reaction: Reaction, event: Event, error: Exception) -> ProjectionFailed:
-    text = error.message if isinstance(error, EventStoreError) else text_of(error) + line_of(error)
-    return ProjectionFailed(
-        f"reaction {reaction.name!r} failed at sequence {event.sequence}, aggregate {event.aggregate_id!r}, version "
-        f"{event.version}, type {event.type!r}: {type(error).__name__}: {text}",
-        reaction=reaction.name,
-        aggregate_id=event.aggregate_id,
-        version=event.version,
-        sequence=event.sequence,
-        error=type(error).__name__,
-    )
+    def _saved(self) -> None:
+        self.save_failure = None
+
+    async def _follow(
+        self, run: ReactionRun, feed: Feed, until_caught_up: bool, raises: bool, scope: anyio.CancelScope
+    ) -> None:
+        while True:
+            with anyio.CancelScope() as run.scope:  # cancelled when it is replayed
+                try:
+                    if run.status.state == "refused":
+                        await anyio.sleep_forever()
+                    return await run.follow(feed, until_caught_up)
+                except Exception as error:
+                    if raises:
+                        self._error = self._error or error
+                        return scope.cancel()
+                    self._stopped(run, error)
+                await anyio.sleep(_STOPPED_PAUSE_S)
+
+    def _stopped(self, run: ReactionRun, error: Exception) -> None:
+        run.status.state = "stopped"
+        run.status.error = error.message if isinstance(error, EventStoreError) else str(error) or type(error).__name__
+        trace = None if isinstance(error, EventStoreError | OSError) else error
+        _log.error("%s; it is tried again in %g s", run.status.error, _STOPPED_PAUSE_S, exc_info=trace)
+
+    async def replay(self, name: str, after: int, note: str) -> Mark:
+        """Sets a reaction back, or forward, to the events after this sequence. `note`: by whom, when and why."""
+        run = self.runs[name]
+        mark = await self._keeper.mark_at(after)
+        mark = Mark(mark.sequence, mark.event, note)
+        self._keeper.keep(name, mark)
+        run.through, run.status.state, run.status.error, run.status.first = mark.sequence, "running", None, None
+        run.scope.cancel()
+        return mark

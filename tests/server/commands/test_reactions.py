@@ -21,7 +21,7 @@ import eventstore.domain as d
 from bank import Account, Deposit, Open, Transfer
 from eventstore.domain.runtime import DomainRuntime
 from eventstore.server.mailbox_wiring import embedded_access, make_mailboxes
-from eventstore.server.reaction_runner import Reactions
+from eventstore.server.reactions.reaction_runner import ReactionRunner
 from eventstore_mailbox import Options
 from tests.domain.runner import new_events
 from tests.server.commands import echoes
@@ -49,61 +49,66 @@ def health(running: DomainHost) -> dict[str, Any]:
     return found
 
 
-def test_a_failing_reaction_is_reported_and_resumes_once_it_is_fixed(echoing: DomainHost) -> None:
+def test_what_fails_is_parked_and_reported_and_an_operator_has_it_handled(echoing: DomainHost) -> None:
     running = echoing
     with running.connect() as store:
         store.send(echoes.Call("a", 1))
         wait_until(lambda: len(running.events("echo-a")) == 1, "the first call is echoed")
-        assert health(running)["reactions_failure"] is None
+        assert health(running)["attention"] is None
         echoes.failing["a"] = "a bug in a reaction"
-        store.send(echoes.Call("a", 2))
+        for number in (2, 4):
+            store.send(echoes.Call("a", number))
         store.send(echoes.Call("b", 3))
-        wait_until(lambda: health(running)["reactions_failure"], "the failure is reported")
-        failure = health(running)["reactions_failure"]
-        assert "reaction 'echo' failed at sequence" in failure
-        assert "aggregate 'a', version 2" in failure
-        assert "a bug in a reaction" in failure
-        assert store.send(echoes.Call("c", 4)).version == 1  # type: ignore[union-attr] # commands are still handled
+        wait_until(lambda: health(running)["reactions_parked"] == 2, "both are parked")
+        wait_until(lambda: running.events("echo-b"), "others go on")
+        found = health(running)
+        assert (found["healthy"], found["degraded"]) == (True, True)
+        assert "reaction 'echo' has 2 events parked; `eventstore reactions show echo`" in found["reactions_failure"]
         running.restart()
-        wait_until(lambda: health(running)["reactions_failure"], "it fails again")
+        wait_until(lambda: health(running)["reactions_parked"] == 2, "it survives a restart")
+    with running.connect() as store:
+        parked = store.reactions.parked("echo")
+        assert [(each.aggregate_id, each.version, each.attempts) for each in parked] == [("a", 2, 5), ("a", 3, 0)]
+        assert "a bug in a reaction" in parked[0].why
+        assert store.reactions.retry("echo", who="ada", why="try") == (0, 2)
         running.ask(echoes.failing.clear)
-        running.restart()
-        wait_until(lambda: len(running.events("echo-a")) == 2 and running.events("echo-c"), "the reactions continue")
-        wait_until(lambda: health(running)["reactions_failure"] is None, "the failure is over")
-    echoed = {name: [event.json()["number"] for event in running.events(f"echo-{name}")] for name in "abc"}
-    assert echoed == {"a": [1, 2], "b": [3], "c": [4]}
+        assert store.reactions.retry("echo", who="ada", why="mended") == (2, 0)
+        wait_until(lambda: health(running)["degraded"] is False, "nothing is left to do")
+    records = [(each.type, each.json().get("who"), each.json()["why"]) for each in running.events("$parked{a}")]
+    assert records[2:] == [("$Unparked", "ada", "mended")] * 2
+    echoed = {name: [event.json()["number"] for event in running.events(f"echo-{name}")] for name in "ab"}
+    assert echoed == {"a": [1, 2, 4], "b": [3]}
 
 
-async def test_a_failing_reaction_is_retried_without_a_restart(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
-    """Assembles the parts of a server on an embedded store."""
-    app, tries, rows = d.Domain(), list[int](), new_events(bank.Opened("Ada"))
+def test_an_operator_skips_what_cannot_be_mended_and_replays_a_reaction(echoing: DomainHost) -> None:
+    running = echoing
+    with running.connect() as store:
+        echoes.failing["a"] = "a bug in a reaction"
+        store.send(echoes.Call("a", 1))
+        wait_until(lambda: health(running)["reactions_parked"] == 1, "it is parked")
+        store.send(echoes.Call("a", 2))
+        wait_until(lambda: health(running)["reactions_parked"] == 2, "the next one waits behind it")
+        running.ask(echoes.failing.clear)
+        assert store.reactions.skip("echo", "a", who="ada", why="sent by hand") == (2, 0)
+        assert [event.json()["number"] for event in running.events("echo-a")] == [2]
+        assert store.reactions.replay("echo", 1, who="ada", why="after all") == 0
+        wait_until(lambda: len(running.events("echo-a")) == 2, "the skipped one is handled")
+        with pytest.raises(es.InvalidArgument, match=r"there is no reaction 'other'.*; there are: echo"):
+            store.reactions.replay("other", 1, who="ada", why="a typing error")
+    assert [event.json()["number"] for event in running.events("echo-a")] == [2, 1]
 
-    @app.reacts(bank.Opened)
-    async def note(event: bank.Opened, send: d.Send) -> None:
-        tries.append(send.cause.sequence)
-        if len(tries) < 4:
-            raise ValueError("not yet")
 
-    async with es.open_store(tmp_path / "data") as store, trio.open_nursery() as nursery:
-        access = embedded_access(store)
-        mailboxes = make_mailboxes(DomainRuntime(app, access.read_events), access, Options(), lambda entries: None)
-        await nursery.start(mailboxes.run)
-        reactions = Reactions(store, tmp_path / "reactions.json", app, mailboxes, access)
-        await store.append("a", rows, 0)
-
-        async def has_failed() -> bool:
-            return reactions.failure is not None
-
-        async def is_through() -> bool:
-            return len(tries) == 4 and reactions.failure is None
-
-        nursery.start_soon(reactions.run)
-        await eventually(has_failed, "it fails")
-        assert "not yet" in str(reactions.failure)
-        await eventually(is_through, "it gets through")
-        nursery.cancel_scope.cancel()
-    assert tries == [1, 1, 1, 1]
-    assert d.FileCheckpoint(tmp_path / "reactions.json").load() == 1
+def test_metrics_show_each_reaction(echoing: DomainHost) -> None:
+    with echoing.connect() as store:
+        echoes.failing["a"] = "a bug in a reaction"
+        store.send(echoes.Call("a", 1))
+        wait_until(lambda: health(echoing)["reactions_parked"] == 1, "it is parked")
+        (shown,) = store.reactions.progress()
+    with urllib.request.urlopen(f"{echoing.http}/metrics", timeout=10) as answer:
+        metrics = answer.read().decode()
+    assert 'eventstore_reaction_parked{reaction="echo"} 1.0' in metrics
+    assert (shown.name, shown.event, shown.state, shown.parked) == ("echo", "Called", "running", 1)
+    assert "a bug in a reaction" in str(shown.error)
 
 
 async def test_an_unwritable_checkpoint_is_reported_and_does_not_end_the_server(tmp_path: Path) -> None:
@@ -112,16 +117,16 @@ async def test_an_unwritable_checkpoint_is_reported_and_does_not_end_the_server(
         mailboxes = make_mailboxes(DomainRuntime(bank.app, access.read_events), access, Options(), lambda entries: None)
         await nursery.start(mailboxes.run)
         await store.append("a", new_events(bank.Opened("Ada"), bank.Deposited(5), bank.Sent("nobody", 5)), 0)
-        reactions = Reactions(store, tmp_path / "missing" / "reactions.json", bank.app, mailboxes, access)
+        reactions = ReactionRunner(store, tmp_path / "missing" / "reactions.json", bank.app, mailboxes, access)
         nursery.start_soon(reactions.run)
 
         async def has_failed() -> bool:
-            return reactions.failure is not None
+            return reactions.attention is not None
 
         await eventually(has_failed, "it fails")
         assert await store.version("nobody") == 1
         nursery.cancel_scope.cancel()
-    assert "missing" in str(reactions.failure)
+    assert "missing" in str(reactions.attention)
 
 
 # -- killed ---------------------------------------------------------------------------------------------------------------

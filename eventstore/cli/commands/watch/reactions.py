@@ -1,0 +1,133 @@
+"""Lists reactions, shows what they have parked, and has it handled, skipped or replayed."""
+
+from __future__ import annotations
+
+import getpass
+from datetime import UTC, datetime
+from itertools import count
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from eventstore.cli.terminal.output import print_json, print_line, print_table
+from eventstore.cli.terminal.program import Command, command_group
+from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, StoreAddress
+from eventstore.fields import counted
+
+if TYPE_CHECKING:
+    from eventstore.client.blocking.store import BlockingStore
+    from eventstore.client.session.reaction_info import Handled, ParkedEvent
+
+reactions = command_group("reactions", "Reactions, and the events they failed on.")
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The reaction.")]
+Because = Annotated[str, typer.Option("--because", metavar="TEXT", help="Why; it is kept, with who and when.")]
+_PAGE = 1_000
+
+
+@reactions.command("list", cls=Command)
+def list_(as_json: AsJson = False, store: StoreAddress = DEFAULT_STORE) -> None:
+    """List the reactions of a server or worker: state, position, lag, parked events, last error.
+
+    \b
+    Example:
+      eventstore reactions list
+    """
+    with _connect(store, "list") as connected:
+        found = connected.reactions.progress()
+    if as_json:
+        print_json([each._asdict() for each in found])
+    elif found:
+        rows = [(*each[:5], f"{each.lag_microseconds / 1e6:.1f} s", each.parked, each.error) for each in found]
+        print_table(None, ("reaction", "event", "state", "position", "lag", "age", "parked", "last error"), rows)
+    else:
+        print_line("no reactions run here; name the server or worker that has the domain with --store")
+
+
+@reactions.command("show", cls=Command)
+def show(name: Name, as_json: AsJson = False, store: StoreAddress = DEFAULT_STORE) -> None:
+    """Show the events that a reaction has parked. Those with 0 attempts wait behind an earlier one of their aggregate.
+
+    \b
+    Example:
+      eventstore reactions show notify
+    """
+    with _connect(store, "show") as connected:
+        parked: list[ParkedEvent] = []
+        for skip in count(0, _PAGE):
+            page = connected.reactions.parked(name, skip)
+            parked += page
+            if len(page) < _PAGE:
+                break
+    if as_json:
+        print_json([each._asdict() for each in parked])
+        return
+    rows = [(*each[:4], each.attempts, f"{datetime.fromtimestamp(each.when / 1e6, UTC):%FT%TZ}", each.why) for each in parked]
+    if rows:
+        print_table(None, ("aggregate", "version", "sequence", "type", "attempts", "parked", "why"), rows)
+    else:
+        print_line(f"{name} has nothing parked")
+
+
+@reactions.command("retry", cls=Command)
+def retry(
+    name: Name,
+    aggregate: Annotated[str | None, typer.Option(metavar="ID", help="Only of this aggregate. [all]")] = None,
+    because: Because = "retried",
+    store: StoreAddress = DEFAULT_STORE,
+) -> None:
+    """Have parked events handled again, of each aggregate in order until one fails.
+
+    \b
+    Example:
+      eventstore reactions retry notify --because "customer created"
+    """
+    with _connect(store, "retry") as connected:
+        _report(name, connected.reactions.retry(name, aggregate, who=getpass.getuser(), why=because))
+
+
+@reactions.command("skip", cls=Command)
+def skip(
+    name: Name,
+    aggregate: Annotated[str, typer.Argument(metavar="ID", help="The aggregate.")],
+    because: Because,
+    store: StoreAddress = DEFAULT_STORE,
+) -> None:
+    """Give up the first parked event of an aggregate, and have those behind it handled.
+
+    \b
+    Example:
+      eventstore reactions skip notify acc-1 --because "sent by hand"
+    """
+    with _connect(store, "skip") as connected:
+        _report(name, connected.reactions.skip(name, aggregate, who=getpass.getuser(), why=because))
+
+
+@reactions.command("replay", cls=Command)
+def replay(
+    name: Name,
+    because: Because,
+    from_: Annotated[int, typer.Option("--from", metavar="SEQUENCE", min=1, help="The first event that it gets.")],
+    store: StoreAddress = DEFAULT_STORE,
+) -> None:
+    """Set a reaction back, or forward, to an event. Commands that are in the store take effect only once.
+
+    \b
+    Example:
+      eventstore reactions replay notify --from 1 --because "restored from a copy"
+    """
+    with _connect(store, "replay") as connected:
+        after = connected.reactions.replay(name, from_, who=getpass.getuser(), why=because)
+    print_line(f"{name} continues after sequence {after}")
+
+
+def _connect(store: str, command: str) -> BlockingStore:
+    from eventstore import blocking
+
+    return blocking.connect(store, name=f"eventstore reactions {command}")
+
+
+def _report(name: str, handled: Handled) -> None:
+    left = f"{counted(handled.left, 'event')} of {name} still parked" if handled.left else f"{name} has nothing parked"
+    print_line(f"{counted(handled.done, 'event')} done; {left}")
+    if handled.left and not handled.done:
+        raise typer.Exit(1)

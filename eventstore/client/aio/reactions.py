@@ -1,0 +1,40 @@
+"""The reactions of a server or worker, to look at and administer.
+
+A call that changes something is not sent again: if the connection is lost before the answer, it fails with ConnectionLost, and
+`outcome` is "unknown".
+"""
+
+from __future__ import annotations
+
+from eventstore.client.aio.connection import Connection
+from eventstore.client.session.reaction_info import Handled, ParkedEvent, ReactionInfo
+from eventstore.client.session.results import read_one, read_row, read_rows
+from eventstore.protocol import reaction_requests as requests
+
+
+class NetworkReactions:
+    """The reactions of the server this client is connected to. `who` and `why` are kept: 1 to 1,000 bytes each."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._call = connection.call
+
+    async def progress(self) -> list[ReactionInfo]:
+        """Returns how far each reaction is."""
+        return await self._call(requests.ListReactions(), read_rows(ReactionInfo))
+
+    async def parked(self, reaction: str, skip: int = 0) -> list[ParkedEvent]:
+        """Returns what a reaction has parked, at most 1,000 events after the first `skip`. Raises InvalidArgument."""
+        return await self._call(requests.ListParked(reaction, skip), read_rows(ParkedEvent))
+
+    async def retry(self, reaction: str, aggregate_id: str | None = None, *, who: str, why: str) -> Handled:
+        """Has parked events of one aggregate or of all handled again, in order until one fails. Raises InvalidArgument."""
+        request = requests.RetryParked(reaction, aggregate_id, who, why)
+        return await self._call(request, read_row(Handled), resend=False)
+
+    async def skip(self, reaction: str, aggregate_id: str, *, who: str, why: str) -> Handled:
+        """Takes the first parked event of an aggregate off, and has those behind it handled. Raises InvalidArgument."""
+        return await self._call(requests.SkipParked(reaction, aggregate_id, who, why), read_row(Handled), resend=False)
+
+    async def replay(self, reaction: str, sequence: int, *, who: str, why: str) -> int:
+        """Lets a reaction continue with the event of this sequence; returns the one it stands at. Raises InvalidArgument."""
+        return await self._call(requests.ReplayReaction(reaction, sequence, who, why), read_one(int), resend=False)

@@ -1,0 +1,47 @@
+"""What a server reports about its reactions, as values."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class ReactionInfo(NamedTuple):
+    """A reaction. `state`: running, stopped (waits at an event) or refused (its checkpoint does not fit the store);
+    `position`: its events up to this sequence are handled or parked; `lag_microseconds`: age of the first that is not.
+    """
+
+    name: str
+    event: str
+    state: str
+    position: int
+    lag_events: int
+    lag_microseconds: int
+    parked: int
+    error: str | None
+
+
+class ParkedEvent(NamedTuple):
+    """An event that a reaction could not handle, or that waits behind one (`attempts` is 0). `when`: µs since 1970."""
+
+    aggregate_id: str
+    version: int
+    sequence: int
+    type: str
+    why: str
+    attempts: int
+    when: int
+    record: int
+
+
+class Handled(NamedTuple):
+    """What a retry or skip did: events that are no longer parked, and those of the reaction that still are."""
+
+    done: int
+    left: int
+
+
+class Recorded(NamedTuple):
+    """Where a record of what is parked was appended."""
+
+    version: int
+    sequence: int

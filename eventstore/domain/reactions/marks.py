@@ -1,0 +1,125 @@
+"""Keeps the marks of all reactions durable, and checks them against the store at the start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import anyio
+import anyio.to_thread
+
+from eventstore.domain.event_batches import uuid_and_last_sequence
+from eventstore.domain.reactions.checkpoint import Checkpoint, Mark, Marks
+from eventstore.domain.reactions.feed import ReactionStore
+from eventstore.domain.reactions.reaction import Reaction
+from eventstore.errors import Diverged
+from eventstore.event_identity import check_identity, event_identity
+from eventstore.model import Event
+from eventstore.position import END
+
+_NONE = "none"  # the identity of an event that was missing when it was first looked for; no later event has it
+
+
+class MarkKeeper:
+    """The marks in memory, and their way to the checkpoint.
+
+    A save waits until everything is durable that was in the store before it began: the events that the marks stand at, the
+    records of what was parked, and the events of the commands that were sent. One save serves all marks that moved meanwhile.
+    """
+
+    def __init__(self, store: ReactionStore, checkpoint: Checkpoint) -> None:
+        self._store = store
+        self._checkpoint = checkpoint
+        self._marks = Marks()
+        self._changes = self._saved = 0
+        self._changed = anyio.Event()
+        self._saving = anyio.Lock()
+        self._uuid = ""
+
+    async def load(self) -> int:
+        """Reads the checkpoint; returns the sequence after which to look for what is parked."""
+        self._marks = await anyio.to_thread.run_sync(self._checkpoint.load)
+        self._uuid, end = await uuid_and_last_sequence(self._store)
+        return self._marks.parked_after if self._marks.store == self._uuid and self._marks.parked_after <= end else 0
+
+    async def mark_of(self, reaction: Reaction) -> Mark:
+        """Returns where a reaction stands; a new one where it wants to start.
+
+        Raises:
+            Diverged: the store has not the event that it stands at.
+        """
+        mark = self._marks.reactions.get(reaction.name, self._marks.inherited)
+        if mark is None:
+            mark = await self._first_mark(reaction)
+        elif mark.sequence:
+            mark = await self._checked(reaction.name, mark)
+        self.keep(reaction.name, mark)
+        return mark
+
+    async def _first_mark(self, reaction: Reaction) -> Mark:
+        if reaction.start == "beginning":
+            return Mark(0)
+        if reaction.start == "end":
+            return await self.mark_at((await uuid_and_last_sequence(self._store))[1])
+        return await self.mark_at(int(reaction.start) - 1)
+
+    async def mark_at(self, sequence: int) -> Mark:
+        """Returns a mark at this sequence, or at the last event if there are fewer."""
+        sequence = min(sequence, (await uuid_and_last_sequence(self._store))[1])
+        event = await self._event_at(sequence) if sequence else None
+        return Mark(sequence, event and event_identity(event))
+
+    async def _checked(self, name: str, mark: Mark) -> Mark:
+        what, next_step = f"the checkpoint of reaction {name!r}", (
+            f"set it back with `eventstore reactions replay {name} --from SEQUENCE`, to the first event that it did not see or "
+            "that is new: commands that are in the store take effect only once"
+        )  # fmt: skip
+        if self._marks.store not in (None, self._uuid):
+            raise Diverged(
+                f"{what} was made from store {self._marks.store}, and this is {self._uuid}; {next_step}",
+                what=what,
+                sequence=mark.sequence,
+            )
+        event = await self._event_at(mark.sequence)
+        if mark.event is None and event is not None:  # of the last version, which kept no identity
+            return replace(mark, event=event_identity(event))
+        if mark.event is None:
+            self.keep(name, replace(mark, event=_NONE))
+        check_identity(what, mark.sequence, mark.event or "", event, next_step)
+        return mark
+
+    async def _event_at(self, sequence: int) -> Event | None:
+        async for event in self._store.read_all(sequence - 1, limit=1):
+            return event if event.sequence == sequence else None
+        return None
+
+    def keep(self, name: str, mark: Mark) -> None:
+        """Moves a reaction's mark; `run` saves it."""
+        if self._marks.reactions.get(name) != mark:
+            self._marks.reactions[name] = mark
+            self._changes += 1
+            self._changed.set()
+
+    async def run(self, oldest_parked: Callable[[], int | None], on_saved: Callable[[], None]) -> None:
+        """Saves what moved, until cancelled. Raises the errors of a save."""
+        while True:
+            await self.save(oldest_parked)
+            on_saved()
+            await self._changed.wait()
+            self._changed = anyio.Event()
+
+    async def save(self, oldest_parked: Callable[[], int | None]) -> None:
+        """Saves all marks as they are now."""
+        async with self._saving:
+            if self._saved == self._changes:
+                return
+            changes, reactions = self._changes, dict(self._marks.reactions)
+            oldest = oldest_parked()
+            least = min((mark.sequence for mark in reactions.values()), default=0)
+            parked_after = least if oldest is None else min(oldest - 1, least)
+            async with self._store.subscribe(END) as items:  # its first item comes once everything so far is durable
+                async for _ in items:
+                    break
+            marks = Marks(self._uuid, parked_after, reactions)
+            await anyio.to_thread.run_sync(self._checkpoint.save, marks)
+            self._saved = changes

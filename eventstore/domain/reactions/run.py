@@ -1,0 +1,170 @@
+"""Runs one reaction: its events in batches, those of one aggregate in order, of different aggregates concurrently."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+import anyio
+
+from eventstore.domain.handler import line_of, text_of
+from eventstore.domain.reactions.checkpoint import Mark
+from eventstore.domain.reactions.feed import Feed
+from eventstore.domain.reactions.marks import MarkKeeper
+from eventstore.domain.reactions.parked import Lane, ParkedEvents
+from eventstore.domain.reactions.reaction import Reaction, SendCommand
+from eventstore.errors import Closed, EventStoreError, Poisoned, ProjectionFailed
+from eventstore.event_identity import event_identity
+from eventstore.model import Event
+
+_CONCURRENT_MAX: Final = 64
+_PAUSE_S_MIN: Final = 0.1
+_PAUSE_S_MAX: Final = 5.0
+_log = logging.getLogger(__name__)
+
+ReadEvent: TypeAlias = Callable[[str, int], Awaitable[Event]]
+State: TypeAlias = Literal["running", "stopped", "refused"]
+
+
+@dataclass(slots=True)
+class Status:
+    """`stopped`: waits at an event, and is tried again; `refused`: its checkpoint does not fit the store. `error`: the last
+    one, kept when it is over. `first`: the earliest event in its hands: sequence and time; None if it waits for events.
+    """
+
+    state: State = "running"
+    error: str | None = None
+    first: tuple[int, int] | None = None
+
+
+class ReactionRun:
+    """A reaction under way. `through`: all its events up to this sequence were handled or parked."""
+
+    def __init__(
+        self, reaction: Reaction, keeper: MarkKeeper, parked: ParkedEvents, send: SendCommand, events_max: int
+    ) -> None:
+        self.reaction = reaction
+        self.status = Status()
+        self.through = 0
+        self.scope = anyio.CancelScope()
+        self._keeper = keeper
+        self._parked = parked
+        self._send = send
+        self._events_max = events_max
+        self._retrying = anyio.Lock()
+
+    async def begin(self) -> None:
+        """Takes the checkpoint. Raises Diverged."""
+        self.through = (await self._keeper.mark_of(self.reaction)).sequence
+
+    async def follow(self, feed: Feed, until_caught_up: bool) -> None:
+        """Handles events until cancelled, or until it has caught up.
+
+        Raises:
+            ProjectionFailed: its policy is to stop, or the event cannot be parked. It stands before the event.
+        """
+        while True:
+            batch = await feed.after(self.through, self.reaction.event.name, self._events_max, once=until_caught_up)
+            if batch.events:
+                self.status.first = batch.events[0].sequence, batch.events[0].timestamp
+                await self._handle(batch.events)
+                self._keeper.keep(self.reaction.name, self._mark(batch.events[-1]))
+                self.status.first = None
+            self.through, self.status.state = batch.through, "running"
+            if until_caught_up and feed.caught_up and self.through >= feed.position:
+                return
+
+    def _mark(self, event: Event) -> Mark:
+        return Mark(event.sequence, event_identity(event))
+
+    async def _handle(self, events: list[Event]) -> None:
+        """Returns when all are handled or parked; raises the first error after the others are done."""
+        by_aggregate: dict[str, list[Event]] = {}
+        for event in events:
+            by_aggregate.setdefault(event.aggregate_id, []).append(event)
+        errors: list[EventStoreError] = []
+        room = anyio.CapacityLimiter(_CONCURRENT_MAX)
+
+        async def run(own: list[Event]) -> None:
+            async with room:
+                try:
+                    for event in own:
+                        await self._handle_event(event)
+                except EventStoreError as error:
+                    errors.append(error)
+
+        async with anyio.create_task_group() as tasks:
+            for own in by_aggregate.values():
+                tasks.start_soon(run, own)
+        if errors:
+            raise errors[0]
+
+    async def _handle_event(self, event: Event) -> None:
+        lane = Lane(self.reaction.name, event.aggregate_id)
+        if await self._parked.park_behind(lane, event):
+            return
+        try:
+            await self._attempt(event)
+        except (Closed, Poisoned):  # the store is gone, not the event's fault
+            raise
+        except Exception as error:
+            failed = self._failed(event, error)
+            if self.reaction.on_failure == "stop":
+                raise failed from error
+            attempts = 1 if isinstance(error, EventStoreError) else self.reaction.attempts
+            await self._parked.park(lane, event, f"{type(error).__name__}: {_why(error)}", attempts)
+            _log.warning("%s; the event is parked: `eventstore reactions show %s`", failed, self.reaction.name)
+
+    async def _attempt(self, event: Event) -> None:
+        """Raises the error of a refusal, or of the last attempt. After a retriable error it tries again without limit."""
+        pause, failures = _PAUSE_S_MIN, 0
+        while True:
+            try:
+                return await self.reaction.run(event, self._send)
+            except Exception as error:
+                self.status.error = str(self._failed(event, error))
+                if not isinstance(error, EventStoreError):
+                    failures += 1
+                    if failures >= self.reaction.attempts:
+                        raise
+                elif not error.retriable:
+                    raise
+            await anyio.sleep(pause)
+            pause = min(2 * pause, _PAUSE_S_MAX)
+
+    async def retry(self, aggregate_id: str, read: ReadEvent, who: str, why: str, *, skip: bool = False) -> int:
+        """Handles what is parked of an aggregate, in order, until one fails again; returns how many are done.
+
+        With `skip` the first one is taken off without being handled.
+        """
+        lane, done = Lane(self.reaction.name, aggregate_id), 0
+        async with self._retrying:
+            while (parked := self._parked.first(lane)) is not None:
+                if not skip:
+                    event = await read(aggregate_id, parked.version)
+                    try:
+                        await self.reaction.run(event, self._send)
+                    except Exception as error:
+                        self.status.error = str(self._failed(event, error))
+                        return done
+                await self._parked.unpark(parked, "skipped" if skip else "done", who, why)
+                skip, done = False, done + 1
+        return done
+
+    def _failed(self, event: Event, error: Exception) -> ProjectionFailed:
+        name = self.reaction.name
+        return ProjectionFailed(
+            f"reaction {name!r} failed at sequence {event.sequence}, aggregate {event.aggregate_id!r}, version "
+            f"{event.version}, type {event.type!r}: {type(error).__name__}: {_why(error)}",
+            reaction=name,
+            aggregate_id=event.aggregate_id,
+            version=event.version,
+            sequence=event.sequence,
+            error=type(error).__name__,
+        )
+
+
+def _why(error: Exception) -> str:
+    return error.message if isinstance(error, EventStoreError) else text_of(error) + line_of(error)

@@ -1,0 +1,1 @@
+"""Reactions in a server or worker: running them, their requests, their metrics."""

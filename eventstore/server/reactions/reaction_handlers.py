@@ -1,0 +1,76 @@
+"""Answers the requests about reactions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple
+from itertools import chain, islice
+
+import trio
+
+from eventstore.flat import Scalar
+from eventstore.model import NewEvent
+from eventstore.protocol.declaration import Request
+from eventstore.protocol.reaction_requests import (
+    PARKED_ROWS_MAX,
+    ListParked,
+    ListReactions,
+    RecordParking,
+    ReplayReaction,
+    RetryParked,
+    SkipParked,
+)
+from eventstore.server.broker.handlers import answers, routes_of
+from eventstore.server.net.deferred_replies import LIST_BYTES, DeferredReplies
+from eventstore.server.net.gate import Gate
+from eventstore.server.reactions.reaction_runner import ReactionRunner
+from eventstore.server.requests.dispatch import Route
+from eventstore.store.embedded import EmbeddedStore
+
+
+def reaction_routes(gate: Gate, nursery: trio.Nursery, runner: ReactionRunner) -> dict[type[Request], Route]:
+    """Returns the routes of the requests to look at reactions and to change them."""
+    return routes_of(_ReactionHandlers(runner), gate, DeferredReplies(gate, nursery))
+
+
+def parking_routes(gate: Gate, nursery: trio.Nursery, store: EmbeddedStore) -> dict[type[Request], Route]:
+    """Returns the route of the records that a worker keeps in the store."""
+    return routes_of(_ParkingHandlers(store), gate, DeferredReplies(gate, nursery))
+
+
+class _ReactionHandlers:
+    def __init__(self, runner: ReactionRunner) -> None:
+        self._runner = runner
+
+    @answers(ListReactions, size=LIST_BYTES)
+    async def list(self, _: ListReactions) -> Sequence[Scalar]:
+        return list(chain.from_iterable(map(astuple, self._runner.progress())))
+
+    @answers(ListParked, size=LIST_BYTES)
+    async def list_parked(self, request: ListParked) -> Sequence[Scalar]:
+        rows = islice(self._runner.parked(request.reaction), request.skip, request.skip + PARKED_ROWS_MAX)
+        return list(chain.from_iterable(astuple(each)[1:] for each in rows))
+
+    @answers(RetryParked)
+    async def retry(self, request: RetryParked) -> Sequence[Scalar]:
+        done = await self._runner.retry(request.reaction, request.aggregate_id, request.who, request.why)
+        return done, len(self._runner.parked(request.reaction))
+
+    @answers(SkipParked)
+    async def skip(self, request: SkipParked) -> Sequence[Scalar]:
+        done = await self._runner.skip(request.reaction, request.aggregate_id, request.who, request.why)
+        return done, len(self._runner.parked(request.reaction))
+
+    @answers(ReplayReaction)
+    async def replay(self, request: ReplayReaction) -> Sequence[Scalar]:
+        return (await self._runner.replay(request.reaction, request.sequence, request.who, request.why),)
+
+
+class _ParkingHandlers:
+    def __init__(self, store: EmbeddedStore) -> None:
+        self._store = store
+
+    @answers(RecordParking)
+    async def record(self, request: RecordParking) -> Sequence[Scalar]:
+        done = await self._store.append_reserved(request.aggregate_id, NewEvent(request.type, request.data))
+        return done.version, done.sequence

@@ -1,0 +1,59 @@
+"""Metrics of the reactions: all together in `stats`, and each by its name in `/metrics`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from prometheus_client.core import Metric as Family
+from prometheus_client.registry import Collector
+
+from eventstore.metrics import LabelledMetric, Metric, gauge
+from eventstore.server.prometheus import labelled_family
+from eventstore.server.reactions.reaction_runner import ReactionRunner
+
+REACTION_METRICS: Final[tuple[Metric[ReactionRunner], ...]] = (
+    gauge("reactions", "reactions that run here", lambda runner: len(runner.progress())),
+    gauge(
+        "reactions_waiting", "of these, stopped at an event, or refused because their checkpoint does not fit the store",
+        lambda runner: sum(each.state != "running" for each in runner.progress()),
+        "it is not 0: `eventstore reactions list` gives the reason",
+    ),
+    gauge(
+        "reactions_parked", "events that reactions failed on, and those that wait behind them",
+        lambda runner: sum(each.parked for each in runner.progress()),
+        "it is not 0: `eventstore reactions show NAME`",
+    ),
+    gauge(
+        "reactions_lag_events", "events that the last of the reactions is behind",
+        lambda runner: max((each.lag_events for each in runner.progress()), default=0),
+        "it grows: a reaction is slow, or waits",
+    ),
+    gauge(
+        "reactions_lag_microseconds", "age of the oldest event in the hands of a reaction; 0: none",
+        lambda runner: max((each.lag_microseconds for each in runner.progress()), default=0),
+        "it grows",
+    ),
+)  # fmt: skip
+
+REACTION_LABELLED: Final = (
+    LabelledMetric("reaction_waiting", "gauge", "1: the reaction is stopped or refused", ("reaction",)),
+    LabelledMetric("reaction_parked", "gauge", "events that the reaction has parked", ("reaction",)),
+    LabelledMetric("reaction_lag_events", "gauge", "events that the reaction is behind", ("reaction",)),
+    LabelledMetric("reaction_lag_microseconds", "gauge", "age of the oldest event in its hands", ("reaction",)),
+)
+
+
+class ReactionCollector(Collector):
+    """Exports the figures of each reaction, labelled with its name."""
+
+    def __init__(self, runner: ReactionRunner) -> None:
+        self._runner = runner
+
+    def collect(self) -> Iterator[Family]:
+        families = [labelled_family(metric) for metric in REACTION_LABELLED]
+        for each in self._runner.progress():
+            values = each.state != "running", each.parked, each.lag_events, each.lag_microseconds / 1_000_000
+            for family, value in zip(families, values, strict=True):
+                family.add_metric([each.name], float(value))
+        yield from families

@@ -1,0 +1,165 @@
+"""Runs the reactions of a domain in the server: from a subscription of the store into the server's mailboxes."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from eventstore.command_metadata import encode_metadata
+from eventstore.domain.domain import Domain
+from eventstore.domain.encoding.command_type import encode_command
+from eventstore.domain.reactions.checkpoint import FileCheckpoint
+from eventstore.domain.reactions.feed import ReactionStore
+from eventstore.domain.reactions.parked import Parked
+from eventstore.domain.reactions.reactor import Reactor
+from eventstore.domain.reactions.run import ReactionRun
+from eventstore.domain.runtime import decide
+from eventstore.errors import EventStoreError, InvalidArgument, ShuttingDown
+from eventstore.fields import counted, shown
+from eventstore.model import Committed, Event
+from eventstore.server.mailbox_wiring import ServerEntry, ServerMailboxes, StoreAccess
+from eventstore.server.requests.command_replies import outcome_of
+from eventstore_mailbox import MailboxError
+
+_PAUSE_S: Final = 5.0
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A reaction as an operator sees it. `lag_events`: events of the log after its position, as far as reactions want them;
+    `lag_microseconds`: the age of the first that it has not handled; 0 if it has handled all.
+    """
+
+    name: str
+    event: str
+    state: str
+    position: int
+    lag_events: int
+    lag_microseconds: int
+    parked: int
+    error: str | None
+
+
+class ReactionRunner:
+    """`failure`: why no reaction runs, until they do."""
+
+    def __init__(
+        self, store: ReactionStore, checkpoint: Path, domain: Domain, mailboxes: ServerMailboxes, access: StoreAccess
+    ) -> None:
+        self._store = store
+        self._domain = domain
+        self._mailboxes = mailboxes
+        self._access = access
+        self._reactor = Reactor(store, domain, self._send, FileCheckpoint(checkpoint))
+        self.failure: str | None = None
+
+    async def run(self) -> None:
+        """Reacts until cancelled."""
+        if not self._domain.reactions:
+            return
+        while True:
+            try:
+                await self._reactor.run()
+            except Exception as error:  # such as a checkpoint that cannot be read; the server keeps serving
+                self.failure = str(error) or type(error).__name__
+                trace = None if isinstance(error, EventStoreError | OSError) else error
+                _log.error("reactions are tried again in %g s: %s", _PAUSE_S, self.failure, exc_info=trace)
+            await trio.sleep(_PAUSE_S)
+            self.failure = None
+
+    # ---- for operators
+
+    @property
+    def attention(self) -> str | None:
+        """What an operator has to do about the reactions, if anything."""
+        if (failure := self.failure or self._reactor.save_failure) is not None:
+            return f"reactions: {failure}"
+        for each in self.progress():
+            if each.state != "running":
+                return f"reaction {each.name!r} is {each.state}: {each.error}"
+            if each.parked:
+                events = counted(each.parked, "event")
+                return f"reaction {each.name!r} has {events} parked; `eventstore reactions show {each.name}`"
+        return None
+
+    def progress(self) -> list[Progress]:
+        """Returns how far each reaction is, by name."""
+        return [self._progress_of(name, run) for name, run in sorted(self._reactor.runs.items())]
+
+    def _progress_of(self, name: str, run: ReactionRun) -> Progress:
+        end = 0 if self._reactor.feed is None else self._reactor.feed.position
+        status, position, age = run.status, run.through, 0
+        if status.first is not None:
+            position, age = status.first[0] - 1, max(0, int(time.time() * 1e6) - status.first[1])
+        event, parked = run.reaction.event.name, self._reactor.parked.count(name)
+        return Progress(name, event, status.state, position, max(0, end - position), age, parked, status.error)
+
+    def parked(self, name: str) -> list[Parked]:
+        """Returns what a reaction has parked. Raises InvalidArgument if there is no such reaction."""
+        self._run_of(name)
+        return list(self._reactor.parked.of(name))
+
+    async def retry(self, name: str, aggregate_id: str | None, who: str, why: str) -> int:
+        """Handles what is parked, of one aggregate or of all, in order; returns how many are done. Raises InvalidArgument."""
+        run = self._run_of(name)
+        of_one = [each.aggregate_id for each in self.parked(name)] if aggregate_id is None else [aggregate_id]
+        return sum([await run.retry(each, self._event, who, why) for each in dict.fromkeys(of_one)])
+
+    async def skip(self, name: str, aggregate_id: str, who: str, why: str) -> int:
+        """Takes the first parked event of an aggregate off, then handles those behind it; returns how many are off.
+
+        Raises:
+            InvalidArgument: there is no such reaction.
+        """
+        return await self._run_of(name).retry(aggregate_id, self._event, who, why, skip=True)
+
+    async def replay(self, name: str, sequence: int, who: str, why: str) -> int:
+        """Lets a reaction continue with the event of this sequence, or the next one; returns the sequence it stands at.
+
+        Raises:
+            InvalidArgument: there is no such reaction.
+        """
+        self._run_of(name)
+        note = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} {who}: {why}"
+        mark = await self._reactor.replay(name, sequence - 1, note)
+        _log.warning("reaction %s is replayed after sequence %d by %s", name, mark.sequence, ascii(f"{who}: {why}"))
+        return mark.sequence
+
+    def _run_of(self, name: str) -> ReactionRun:
+        run = self._reactor.runs.get(name)
+        if run is None:
+            names = ", ".join(sorted(self._reactor.runs)[:20]) or "none"
+            raise InvalidArgument(
+                f"there is no reaction {shown(name)}; there are: {names}", field="reaction", value=shown(name)
+            )
+        return run
+
+    async def _event(self, aggregate_id: str, version: int) -> Event:
+        async for event in self._store.read(aggregate_id, version, version):
+            return event
+        raise InvalidArgument(
+            f"the store has no event {version} of {shown(aggregate_id)}; skip it", field="version", value=version
+        )
+
+    # ---- commands
+
+    async def _send(self, command: object, command_id: str, *, metadata: Mapping[str, object]) -> Committed | None:
+        name, aggregate_id, payload = encode_command(command)
+        decided = decide(self._domain, name, payload, aggregate_id, command_id, encode_metadata(metadata))
+        entry = ServerEntry(aggregate_id, command_id, decided)
+        try:
+            settled = await self._mailboxes.execute(entry)
+        except MailboxError as error:
+            raise ShuttingDown(str(error)) from None
+        outcome = await outcome_of(settled, self._access)
+        if isinstance(outcome, EventStoreError):
+            raise outcome
+        return outcome if isinstance(outcome, Committed) else None

@@ -1,0 +1,170 @@
+"""The policy of reactions: what one cannot handle is parked and holds up only its aggregate; each has its own checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import trio.testing
+
+import eventstore as es
+import eventstore.domain as d
+from bank import Opened
+from eventstore.domain.reactions.checkpoint import FileCheckpoint, Mark, Marks
+from eventstore.domain.reactions.reaction import OnFailure, Start
+from eventstore.store.embedded import EmbeddedStore
+from tests.domain.runner import new_events
+
+
+async def nowhere(command: object, command_id: str, *, metadata: Mapping[str, object]) -> es.Committed | None:
+    raise AssertionError("nothing is sent")
+
+
+def noting(
+    seen: list[tuple[str, int]], failing: dict[str, Exception], *, name: str = "note", start: Start = "beginning",
+    on_failure: OnFailure = "park", app: d.Domain | None = None,
+) -> d.Domain:  # fmt: skip
+    """Returns a domain with a reaction that notes aggregate and version of its events, and fails for some aggregates."""
+    app = app or d.Domain()
+
+    @app.reacts(Opened, name=name, start=start, on_failure=on_failure)
+    async def note(event: Opened, send: d.Send) -> None:
+        if send.cause.aggregate_id in failing:
+            raise failing[send.cause.aggregate_id]
+        seen.append((send.cause.aggregate_id, send.cause.version))
+
+    return app
+
+
+async def react(store: EmbeddedStore, app: d.Domain, checkpoint: FileCheckpoint) -> int:
+    return await d.react(store, app, nowhere, checkpoint, until_caught_up=True)
+
+
+async def opened(store: EmbeddedStore, *aggregate_ids: str) -> None:
+    for aggregate_id in aggregate_ids:
+        await store.append(aggregate_id, new_events(Opened("Ada")), es.ANY)
+
+
+@pytest.mark.parametrize("error", [d.Rejected("no"), ValueError("a bug"), es.PayloadInvalid("it does not fit")])
+async def test_what_fails_is_parked_with_what_follows_in_its_aggregate_and_all_others_go_on(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, error: Exception
+) -> None:
+    seen: list[tuple[str, int]] = []
+    async with es.open_store(tmp_path / "store") as store:
+        await opened(store, "a", "b", "a", "c", "b")
+        checkpoint = FileCheckpoint(tmp_path / "reactions.json")
+        app = noting(seen, {"a": error})
+        assert await react(store, app, checkpoint) == 5
+        await opened(store, "a", "c")
+        await react(store, app, checkpoint)
+        assert sorted(seen) == [("b", 1), ("b", 2), ("c", 1), ("c", 2)]
+        records = [each async for each in store.read("$parked{a}")]
+    assert [(each.type, each.json()["version"]) for each in records] == [("$Parked", 1), ("$Parked", 2), ("$Parked", 3)]
+    assert type(error).__name__ in records[0].json()["why"]
+    assert records[1].json()["why"] == "waits behind version 1"
+    assert checkpoint.load().reactions["note"].sequence == 9  # two records of what is parked are between
+
+
+async def test_600_events_behind_one_that_is_rejected_are_handled(tmp_path: Path) -> None:
+    seen: list[tuple[str, int]] = []
+    async with es.open_store(tmp_path / "store") as store:
+        await opened(store, "poison")
+        await store.append_many([es.Commit(f"a-{number}", new_events(Opened("Ada")), 0) for number in range(600)])
+        await react(store, noting(seen, {"poison": d.Rejected("no")}), FileCheckpoint(tmp_path / "reactions.json"))
+    assert len(seen) == 600
+
+
+async def test_an_event_that_does_not_fit_its_class_is_parked(tmp_path: Path) -> None:
+    seen: list[tuple[str, int]] = []
+    async with es.open_store(tmp_path / "store") as store:
+        await store.append("by-hand", [es.NewEvent("Opened", {"owner": 5})], 0)
+        await opened(store, "a")
+        await react(store, noting(seen, {}), FileCheckpoint(tmp_path / "reactions.json"))
+        assert [each.json()["reaction"] async for each in store.read("$parked{by-hand}")] == ["note"]
+    assert seen == [("a", 1)]
+
+
+async def test_each_reaction_has_its_own_checkpoint_and_a_stopped_one_holds_up_no_other(tmp_path: Path) -> None:
+    first: list[tuple[str, int]] = []
+    second: list[tuple[str, int]] = []
+    failing: dict[str, Exception] = {"b": d.Rejected("no")}
+    app = noting(second, {}, name="second", app=noting(first, failing, name="first", on_failure="stop"))
+    checkpoint = FileCheckpoint(tmp_path / "reactions.json")
+    async with es.open_store(tmp_path / "store") as store:
+        await opened(store, "a", "b", "c")
+        with pytest.raises(es.ProjectionFailed, match="reaction 'first' failed at sequence 2, aggregate 'b'"):
+            await react(store, app, checkpoint)
+        failing.clear()
+        await react(store, app, checkpoint)
+        assert {name: mark.sequence for name, mark in checkpoint.load().reactions.items()} == {"first": 3, "second": 3}
+    assert set(first) == set(second) == {("a", 1), ("b", 1), ("c", 1)}
+
+
+@pytest.mark.parametrize(("start", "handled"), [("beginning", [1, 2, 3, 4]), (2, [2, 3, 4]), ("end", [4])])
+async def test_a_new_reaction_starts_where_it_declares(tmp_path: Path, start: Start, handled: list[int]) -> None:
+    seen: list[tuple[str, int]] = []
+    checkpoint = FileCheckpoint(tmp_path / "reactions.json")
+    async with es.open_store(tmp_path / "store") as store:
+        await opened(store, "a", "a", "a")
+        app = noting(seen, {}, name="new", start=start)
+        await react(store, app, checkpoint)
+        await opened(store, "a")
+        await react(store, app, checkpoint)
+    assert [version for _, version in seen] == handled
+
+
+async def test_the_checkpoint_of_the_last_version_is_carried_over(tmp_path: Path) -> None:
+    seen: list[tuple[str, int]] = []
+    (tmp_path / "reactions.json").write_text('{"sequence": 2}')
+    checkpoint = FileCheckpoint(tmp_path / "reactions.json")
+    async with es.open_store(tmp_path / "store") as store:
+        await opened(store, "a", "a", "a")
+        await react(store, noting(seen, {}), checkpoint)
+    assert [version for _, version in seen] == [3]
+    assert checkpoint.load().reactions["note"].event is not None
+
+
+@pytest.mark.parametrize("old", [False, True], ids=["this version", "the last version"])
+async def test_a_store_that_lacks_the_checkpoints_event_is_refused_for_ever(tmp_path: Path, old: bool) -> None:
+    seen: list[tuple[str, int]] = []
+    checkpoint = FileCheckpoint(tmp_path / "reactions.json")
+    if old:
+        (tmp_path / "reactions.json").write_text('{"sequence": 3}')
+    async with es.open_store(tmp_path / "store") as store:
+        uuid = str((await store.stats())["store"])
+        if not old:
+            checkpoint.save(Marks(uuid, 0, {"note": Mark(3, "0" * 32)}))
+        for aggregate_ids in ["a"], ["b", "c"]:  # then the store has as many events as the checkpoint counts
+            await opened(store, *aggregate_ids)
+            with pytest.raises(es.Diverged, match="eventstore reactions replay note --from"):
+                await react(store, noting(seen, {}), checkpoint)
+    assert seen == []
+
+
+async def test_a_checkpoint_of_another_store_is_refused(tmp_path: Path) -> None:
+    checkpoint = FileCheckpoint(tmp_path / "reactions.json")
+    checkpoint.save(Marks("another", 0, {"note": Mark(1, "0" * 32)}))
+    async with es.open_store(tmp_path / "store") as store:
+        await opened(store, "a")
+        with pytest.raises(es.Diverged, match="was made from store another"):
+            await react(store, noting([], {}), checkpoint)
+
+
+async def test_ids_that_begin_with_a_dollar_are_the_servers_own(tmp_path: Path) -> None:
+    async with es.open_store(tmp_path / "store") as store:
+        with pytest.raises(es.InvalidArgument, match="reserved"):
+            await store.append("$parked{a}", [es.NewEvent("T")], es.ANY)
+        refused, done = await store.append_many([es.Commit(name, [es.NewEvent("T")], es.ANY) for name in ("$a", "a")])
+        assert isinstance(refused, es.InvalidArgument)
+        assert isinstance(done, es.Committed)
+
+
+@pytest.mark.parametrize("policy", [{"start": 0}, {"start": "now"}, {"on_failure": "skip"}, {"attempts": 0}])
+def test_a_policy_that_does_not_exist_is_refused_where_it_is_declared(policy: dict[str, object]) -> None:
+    with pytest.raises(es.EventStoreError, match=next(iter(policy))):
+        d.Domain().reacts(Opened, **policy)(_nothing)  # type: ignore[arg-type] # on purpose
+
+
+async def _nothing(event: Opened, send: d.Send) -> None:
+    """Reacts to nothing."""
