@@ -25,11 +25,10 @@ import trio
 
 from eventstore.chunks.front import FrontBuffer, Segment
 from eventstore.chunks.header import ChunkHeader
-from eventstore.chunks.writer import ChunkWriter
+from eventstore.chunks.writer import ChunkWriter, WritePace
 from eventstore.errors import EventStoreError, Poisoned
 
 _LONE_STREAK: Final = 4
-_IN_PLACE_SECONDS_MAX: Final = 0.001
 _IN_PLACE_BYTES_MAX: Final = 256 * 1024  # copied into the page cache in 0.1 ms; a thread hop is cheap next to more
 _EVERYTHING: Final = 2**64
 _log = logging.getLogger(__name__)
@@ -66,7 +65,8 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
     """The only way to write to an open engine. Belongs to one trio run; only the threads of `run` work outside it.
 
     `advanced`: unparked after every batch, written or failed. `poisoned`: set when no more appends are accepted. `batches`
-    counts the batches written, `batches_in_place` those written without the thread, `write_seconds` the time of all writes.
+    counts the batches written, `batches_in_place` those written without the thread, `write_seconds` the time of all writes, `pace`
+    how long they take.
     """
 
     def __init__(self, log: Log[WrittenT], name: str, *, full_bytes: int, sync: bool, flush_interval_s: float) -> None:
@@ -75,6 +75,7 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
         self.poisoned = trio.Event()
         self.batches = self.batches_in_place = 0
         self.write_seconds = 0.0
+        self.pace = WritePace()
         self._log = log
         self._name = name
         self._full_bytes = full_bytes
@@ -89,7 +90,6 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
         self._stopped = trio.Event()
         self._last_source: object = None
         self._streak = 0
-        self._average_write_s = 0.0
         self._token: trio.lowlevel.TrioToken | None = None
 
     # -- for subclasses -----------------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
     def _in_place(self, segment: Segment) -> bool:
         if segment.begins_chunk or segment.end - segment.offset > _IN_PLACE_BYTES_MAX:
             return False  # several syncs, or a long write
-        lone = self._streak >= _LONE_STREAK and len(self._waiting) == 1 and self._average_write_s < _IN_PLACE_SECONDS_MAX
+        lone = self._streak >= _LONE_STREAK and len(self._waiting) == 1 and self.pace.is_quick
         if self._sync and not lone:
             return False  # a sync blocks the event loop; a write into the page cache does not
         return self._log.writer.zero_ahead.try_claim(segment.offset, segment.end)  # otherwise it would wait for zeros
@@ -241,7 +241,7 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
         took = time.perf_counter() - started
         self.write_seconds += took
         if not segment.begins_chunk:
-            self._average_write_s = 0.75 * self._average_write_s + 0.25 * took
+            self.pace.note(took)
         return None
 
     def _done(self, segment: Segment, error: EventStoreError | None) -> None:

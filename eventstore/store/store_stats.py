@@ -79,6 +79,10 @@ STORE_METRICS: Final[tuple[Metric[CountedStore], ...]] = (
         "batches_in_place", "of these, for a lone client, without a thread", lambda store: store.committer.batches_in_place
     ),
     counter(
+        "slow_writes", "write and sync operations that took 5 ms or more", lambda store: store.committer.pace.slow,
+        "it grows: the disk stalls. Even a lone client is then served by a thread, so that a stall does not stop the others",
+    ),
+    counter(
         "write_microseconds", "time spent in write and sync",
         lambda store: round(store.committer.write_seconds * 1_000_000),
         "`write_seconds / batches` is the latency of the disk",

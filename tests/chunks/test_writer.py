@@ -14,7 +14,7 @@ from eventstore.chunks.header import EVENTS, FOOTER_BYTES, RECORDS_FROM
 from eventstore.chunks.record import PREFIX_BYTES, Walk
 from eventstore.chunks.recovery import recover
 from eventstore.chunks.witness import NO_KEY, Judge
-from eventstore.chunks.writer import ChunkWriter
+from eventstore.chunks.writer import ChunkWriter, WritePace
 from eventstore.errors import EventStoreError, Overloaded, Poisoned, StorageFull
 from tests.chunks.sample_records import record, segment
 from tests.simulated_disk import SimulatedDisk
@@ -290,3 +290,24 @@ def test_a_completed_chunk_whose_header_was_not_synced_is_made_durable_before_an
     assert [item.completed for item in ChunkFolder(restarted.crash("lost"), FOLDER, EVENTS, "chunk", STORE).headers()] == [
         True, False,
     ]  # fmt: skip
+
+
+def test_after_a_long_write_the_event_loop_is_spared_until_many_in_a_row_were_quick() -> None:
+    pace = WritePace()
+    for _ in range(10):
+        pace.note(0.0001)
+    assert pace.is_quick
+    pace.note(0.005)
+    assert (pace.is_quick, pace.slow) == (False, 1)
+    for _ in range(63):
+        pace.note(0.0001)
+        assert not pace.is_quick
+    pace.note(0.0001)
+    assert pace.is_quick
+
+
+def test_a_disk_that_is_slow_all_the_time_is_left_to_the_thread() -> None:
+    pace = WritePace()
+    for _ in range(100):
+        pace.note(0.002)
+    assert (pace.is_quick, pace.slow) == (False, 0)
