@@ -65,8 +65,8 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
     """The only way to write to an open engine. Belongs to one trio run; only the threads of `run` work outside it.
 
     `advanced`: unparked after every batch, written or failed. `poisoned`: set when no more appends are accepted. `batches`
-    counts the batches written, `batches_in_place` those written without the thread, `write_seconds` the time of all writes, `pace`
-    how long they take.
+    counts the batches written, `batches_in_place` those written without the thread, `write_seconds` the time of all writes,
+    `pace` how long they take.
     """
 
     def __init__(self, log: Log[WrittenT], name: str, *, full_bytes: int, sync: bool, flush_interval_s: float) -> None:

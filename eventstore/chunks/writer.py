@@ -15,6 +15,7 @@ import contextlib
 import errno
 import time
 from collections.abc import Callable
+from typing import Final
 
 from eventstore.chunks.files import NO_SPACE, File
 from eventstore.chunks.folder import ChunkFolder
