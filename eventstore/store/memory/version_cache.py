@@ -114,16 +114,24 @@ class VersionCache:
     def get(self, aggregate_id: str) -> bytes | None:
         value = self.young.get(aggregate_id)
         if value is None:
-            value = self._old.pop(aggregate_id, None)
+            old = self._old
+            value = old.get(aggregate_id)
             if value is None:
                 return None
-            self.put(aggregate_id, value)
+            self.put(aggregate_id, value)  # before it goes from the old generation: see `peek`
+            old.pop(aggregate_id)
         return value
 
     def peek(self, aggregate_id: str) -> bytes | None:
-        """Does the same on any thread, and moves nothing. May miss an entry that moves at this moment."""
-        value = self.young.get(aggregate_id)
-        return value if value is not None else self._old.get(aggregate_id)
+        """Does the same on any thread, and moves nothing. Never misses an entry: a sort would leave it as it was before."""
+        while True:
+            young = self.young
+            for generation in (young, self._old, young):  # it may move from the old one meanwhile
+                value = generation.get(aggregate_id)
+                if value is not None:
+                    return value
+            if self.young is young:
+                return None
 
     def put(self, aggregate_id: str, value: bytes) -> None:
         self.young[aggregate_id] = value

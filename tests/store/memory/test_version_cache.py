@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import gc
 import random
+import sys
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -88,3 +92,51 @@ def test_the_garbage_collector_does_not_traverse_a_million_aggregates() -> None:
     as_lists = {f"aggregate-{number}": [number] for number in range(100_000)}
     assert gc.is_tracked(as_lists), "a dict of lists would be"
     assert len(gc.get_objects()) - before > 90_000
+
+
+def at_step(step: int, watched: CodeType, use: Callable[[], object]) -> Callable[..., Any]:
+    """Returns a tracer that calls `use` after so many instructions of a function, as another thread could."""
+    left = step
+
+    def trace(frame: FrameType, event: str, _: object) -> Callable[..., Any] | None:
+        nonlocal left
+        if watched not in (frame.f_code, frame.f_back.f_code if frame.f_back is not None else None):
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            left -= 1
+            if left == 0:
+                use()
+        return trace
+
+    return trace
+
+
+@pytest.mark.parametrize("rotates", [False, True])
+@pytest.mark.parametrize("watched", ["get", "peek"])
+def test_another_thread_never_misses_an_entry_that_is_used_at_this_moment(watched: str, rotates: bool) -> None:
+    """One that a sort misses would keep the version from before the sort."""
+    value = pack(1, [], b"")
+
+    def fill(cache: VersionCache) -> None:
+        cache.put("b", value)
+        while cache.young:
+            cache.put("b", value)
+
+    for step in range(80):
+        cache, found = VersionCache(1_000), list[bytes | None]()
+        cache.put("a", value)
+        fill(cache)
+
+        def use(cache: VersionCache = cache, found: list[bytes | None] = found) -> None:
+            found.append(cache.peek("a") if watched == "get" else cache.get("a"))
+            if rotates and watched == "peek":
+                fill(cache)
+
+        before = sys.gettrace()
+        sys.settrace(at_step(step, getattr(VersionCache, watched).__code__, use))
+        try:
+            found.append(getattr(cache, watched)("a"))
+        finally:
+            sys.settrace(before)
+        assert set(found) == {value}, step
