@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Collection, Container
 from heapq import heappop, heappush
 from itertools import count
+from math import inf
 from time import perf_counter
 from typing import Final
 
@@ -40,6 +41,7 @@ class FairTurns:
         self._connections = connections
         self._clock = clock
         self._resting: list[tuple[float, int, Connection]] = []
+        self._waits = trio.CancelScope()
         self._order = count()
         self._log_due = 0.0
         self.slowed = 0
@@ -66,6 +68,7 @@ class FairTurns:
         connection.taken_s = _LEFT_S
         connection.resting = True
         heappush(self._resting, (now + rest, next(self._order), connection))
+        self._waits.deadline = min(self._waits.deadline, now + rest)  # what a thread took is charged while the gate waits
         self.slowed += 1
         if now >= self._log_due:
             self._log_due = now + _LOG_S
@@ -91,11 +94,11 @@ class FairTurns:
 
     async def wait_readable(self, descriptor: int) -> list[Connection]:
         """Returns when the descriptor is readable or a rest is over, with the connections that have rested."""
+        self._waits = trio.CancelScope(deadline=self._resting[0][0] if self._resting else inf)
+        with self._waits:
+            await trio.lowlevel.wait_readable(descriptor)
         if not self._resting:
-            await trio.lowlevel.wait_readable(descriptor)
             return []
-        with trio.move_on_at(self._resting[0][0]):
-            await trio.lowlevel.wait_readable(descriptor)
         now, rested = trio.current_time(), []
         while self._resting and self._resting[0][0] <= now:
             connection = heappop(self._resting)[2]

@@ -137,7 +137,7 @@ class Gate:
             if ready & _WRITE and not connection.closed:
                 connection.writable = True
                 self._touched.add(connection)
-                if connection.pending:
+                if connection.pending and not connection.resting:
                     self._receive(connection, now)
 
     def _receive(self, connection: Connection, now: float) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 import trio
+import trio.testing
 
 from eventstore.protocol import encode_ok
 from eventstore.protocol.frames import LENGTH
@@ -46,6 +47,25 @@ async def test_a_connection_that_took_too_long_rests_while_others_are_served_and
     assert turns.slowed == 1
     assert await turns.wait_readable(readable.fileno()) == [greedy]
     assert not greedy.resting
+    readable.close()
+    writable.close()
+
+
+async def test_a_rest_that_begins_while_nobody_sends_anything_ends_too(pair: list[Connection]) -> None:
+    greedy, other = pair
+    readable, writable = socket.socketpair()
+    turns, other.owed = FairTurns(pair, Clock()), 1
+    rested: list[Connection] = []
+
+    async def wait() -> None:
+        rested.extend(await turns.wait_readable(readable.fileno()))
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            await trio.testing.wait_all_tasks_blocked()
+            turns.charge(greedy, 0.020)  # as a page that a thread has made for it
+    assert rested == [greedy]
     readable.close()
     writable.close()
 
