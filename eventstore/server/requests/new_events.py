@@ -83,7 +83,7 @@ class NewEvents:
             waiting = _Waiting(wanted, after)
             if self._seen < after:
                 if not self._waiting:
-                    self._seen = after
+                    self._seen = engine.durable_sequence  # not `after`: a client may ask for what is beyond the end
                     self._read.clear()
             elif self._had(waiting):
                 return after

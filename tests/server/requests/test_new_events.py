@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 import eventstore as es
 from eventstore.model import Event
+from eventstore.records.event_filter import EventFilter
+from eventstore.server.requests.new_events import NewEvents
+from eventstore.store.open_store import open_store
 from tests.server.conftest import Serve
 
 SUBSCRIBERS = 30
@@ -81,3 +86,23 @@ async def test_each_subscription_gets_its_events_once_and_in_order(serve: Serve,
         everything = [event async for event in store.read_all() if event.type != "End"]
     for place, filters in enumerate(wanted):
         assert got[place] == [event.sequence for event in everything if _matches(event, filters)], filters
+
+
+async def test_a_subscription_that_begins_after_the_end_of_the_log_does_not_keep_others_from_waiting(tmp_path: Path) -> None:
+    async with open_store(tmp_path / "data") as store, trio.open_nursery() as nursery:
+        await store.append("a-1", [es.NewEvent("T", b"")], es.ANY)
+        news, woken = NewEvents(store.committer), trio.Event()
+
+        async def wait(wanted: str, after: int) -> None:
+            assert await news.wait(EventFilter(aggregate_id=wanted), after) == after
+            woken.set()
+
+        nursery.start_soon(news.run)
+        nursery.start_soon(wait, "a-1", 1_000)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(wait, "a-2", 1)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not woken.is_set(), "nothing is new"
+        await store.append("a-2", [es.NewEvent("T", b"")], es.ANY)
+        await woken.wait()
+        nursery.cancel_scope.cancel()
