@@ -47,3 +47,12 @@ def test_an_operator_looks_at_reactions_retries_skips_and_replays(parked: str) -
     with blocking.connect(parked) as store:
         whys = [each.json()["why"] for each in store.read("$parked{a}") if each.type == "$Unparked"]
     assert whys == ["sent by hand"] * 2
+
+
+def test_an_export_leaves_out_what_the_server_keeps_for_itself(parked: str) -> None:
+    def ids(*options: object) -> list[str]:
+        return [json.loads(line)["aggregate_id"] for line in output("export", *options, store=parked).splitlines()]
+
+    assert {"a", "b"} <= set(ids())
+    assert not [each for each in ids() if each.startswith("$")]
+    assert set(ids("--aggregate", "$parked{a}")) == set(ids("--prefix", "$")) == {"$parked{a}"}

@@ -51,7 +51,8 @@ def export(
 ) -> None:
     """Write stored events as lines of JSON.
 
-    In the order in which they were appended, up to the last event at the start.
+    In the order in which they were appended, up to the last event at the start. What the server keeps for itself,
+    under ids that begin with $, is left out unless --aggregate or --prefix asks for it.
 
     Importing the result gives equal events; another store assigns other sequence numbers. The file gets its name when
     it is complete.
@@ -61,6 +62,7 @@ def export(
       eventstore export --prefix order- -o orders.jsonl.gz
     """
     from eventstore import blocking
+    from eventstore.fields import RESERVED
 
     filters = event_filters(types, prefix, aggregate, from_time, to_time)
     if output == Path("-"):
@@ -72,7 +74,10 @@ def export(
     ):
         last = int(connected.stats()["events"] or 0)
         count = 0
-        for lines, sequence in _lines(connected.read_all(after, **filters)):
+        found = connected.read_all(after, **filters)
+        if not (aggregate or prefix or "").startswith(RESERVED):
+            found = (event for event in found if not event.aggregate_id.startswith(RESERVED))
+        for lines, sequence in _lines(found):
             file.write(lines)
             count += lines.count(b"\n")
             bar.update(sequence - after, max(last, sequence) - after, f"{count:,} events")
