@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 import anyio
+import anyio.lowlevel
 
 from eventstore.domain.handler import line_of, text_of
 from eventstore.domain.reactions.checkpoint import Mark
@@ -67,9 +68,11 @@ class ReactionRun:
         """
         while True:
             batch = await feed.after(self.through, self.reaction.event.name, self._events_max, once=until_caught_up)
+            await anyio.lowlevel.checkpoint_if_cancelled()  # a replay meanwhile has set it elsewhere
             if batch.events:
                 self.status.first = batch.events[0].sequence, batch.events[0].timestamp
                 await self._handle(batch.events)
+                await anyio.lowlevel.checkpoint_if_cancelled()
                 self._keeper.keep(self.reaction.name, self._mark(batch.events[-1]))
                 self.status.first = None
             self.through, self.status.state = batch.through, "running"

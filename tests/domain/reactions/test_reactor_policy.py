@@ -13,6 +13,7 @@ import eventstore.domain as d
 from bank import Opened
 from eventstore.domain.reactions.checkpoint import FileCheckpoint, Mark, Marks
 from eventstore.domain.reactions.reaction import OnFailure, Start
+from eventstore.domain.reactions.reactor import Reactor
 from eventstore.store.embedded import EmbeddedStore
 from tests.domain.runner import new_events
 
@@ -112,6 +113,23 @@ async def test_a_new_reaction_starts_where_it_declares(tmp_path: Path, start: St
         await opened(store, "a")
         await react(store, app, checkpoint)
     assert [version for _, version in seen] == handled
+
+
+async def test_a_replay_that_comes_when_a_batch_has_just_been_handled_is_not_lost(tmp_path: Path) -> None:
+    seen: list[int] = []
+    app = d.Domain()
+
+    @app.reacts(Opened)
+    async def note(event: Opened, send: d.Send) -> None:
+        seen.append(send.cause.version)
+        if len(seen) == 2:
+            await reactor.replay("note", 0, "by the test")
+
+    async with es.open_store(tmp_path / "store") as store:
+        reactor = Reactor(store, app, nowhere, FileCheckpoint(tmp_path / "reactions.json"))
+        await opened(store, "a", "a")
+        await reactor.run(until_caught_up=True, raises=True)
+    assert seen == [1, 2, 1, 2]
 
 
 async def test_the_checkpoint_of_the_last_version_is_carried_over(tmp_path: Path) -> None:
