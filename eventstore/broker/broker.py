@@ -61,7 +61,9 @@ class Broker:
             engine, self._on_written, waiting_bytes_max=settings.waiting_bytes_max, sync=settings.durability == "sync",
             flush_interval_s=settings.flush_interval_s,
         )  # fmt: skip
-        self.housekeeping = Housekeeping(opened, self.groups, self.statistics, opened.offsets_document)
+        self.housekeeping = Housekeeping(
+            opened, self.groups, self.statistics, opened.offsets_document, self.committer.sync_written
+        )
         self.administration = Administration(engine, topics, self.groups, settings)
         self.pulls = Pulls(engine, topics, self.statistics, self._delays_s)
         self.lookups = MessageLookups(engine, topics, opened.node)

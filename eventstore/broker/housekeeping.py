@@ -28,7 +28,7 @@ class Housekeeping:
 
     def __init__(
         self, opened: OpenBroker, groups: Groups, statistics: Statistics, document: OffsetsDocument,
-        monotonic: Callable[[], float] = time.monotonic,
+        sync_log: Callable[[], Awaitable[None]], monotonic: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self.held_back: HeldBack | None = None
         self._failures: dict[str, str] = {}
@@ -39,6 +39,7 @@ class Housekeeping:
         self._groups = groups
         self._statistics = statistics
         self._document = document
+        self._sync_log = sync_log
         self._ages = AgeClock(document.age_clock, oldest_created(opened.engine.files.headers), opened.engine.clock, monotonic)
         self._age_saved = 0
         self._files = trio.Lock()  # indexing and deleting, one at a time
@@ -72,15 +73,21 @@ class Housekeeping:
             await self._attempt("writing the offsets", self.save_offsets)
 
     async def save_offsets(self) -> None:
-        """Saves the committed offsets: what was committed before the call is durable on return. Raises OSError.
+        """Saves the committed offsets: what was committed before the call is durable on return.
 
+        The log is synced first, for offsets may depend on messages: those after a failed one on its copy in the retry topic.
         A write that is under way may already hold it, so that nothing is left to write; it must still have succeeded.
+
+        Raises:
+            OSError
+            EventStoreError: the log could not be synced.
         """
         async with self._saving:
             if not self._document.changed:
                 return
             tree = self._document.tree()
             try:
+                await self._sync_log()
                 await trio.to_thread.run_sync(self._document.write, tree)
             except BaseException:
                 self._document.changed = True

@@ -5,13 +5,14 @@ sync for any number of callers.
                                ├─ take ─ writer thread: write + sync ─ mark_written ─ deliver
     submit ─ memory ─ waiting ─┘
 
-An outcome is delivered only when everything it depends on is written, and with durability `sync` also synced. A lone caller,
-which waits for each answer before its next request, gains nothing from a thread: its writes and syncs run in place as long as
-the disk is fast. With durability `async` every short write runs in place; a sync follows every `flush_interval_s`.
+An outcome is delivered only when everything it depends on is written, and with durability `sync` also synced. A lone caller
+gains nothing from a thread: its writes and syncs run in place as long as the disk is fast. With durability `async` every short
+write runs in place; a sync follows every `flush_interval_s`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
@@ -26,7 +27,7 @@ import trio
 from eventstore.chunks.front import FrontBuffer, Segment
 from eventstore.chunks.header import ChunkHeader
 from eventstore.chunks.writer import ChunkWriter, WritePace
-from eventstore.errors import EventStoreError, Poisoned
+from eventstore.errors import EventStoreError, Poisoned, copy_error
 
 _LONE_STREAK: Final = 4
 _IN_PLACE_BYTES_MAX: Final = 256 * 1024  # copied into the page cache in 0.1 ms; a thread hop is cheap next to more
@@ -47,17 +48,11 @@ class Log(Protocol[Written]):
 
     @property
     def failed(self) -> EventStoreError | None: ...
-
     def take(self) -> Segment | None: ...
-
     def write(self, segment: Segment) -> None: ...
-
     def mark_written(self, segment: Segment, *, durable: bool) -> Written: ...
-
     def roll_back(self, error: EventStoreError) -> list[ChunkHeader]: ...
-
     def sync_now(self) -> tuple[int, int]: ...
-
     def mark_synced(self, chunk: int, end: int) -> None: ...
 
 
@@ -65,12 +60,11 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
     """The only way to write to an open engine. Belongs to one trio run; only the threads of `run` work outside it.
 
     `advanced`: unparked after every batch, written or failed. `poisoned`: set when no more appends are accepted. `batches`
-    counts the batches written, `batches_in_place` those written without the thread, `write_seconds` the time of all writes,
-    `pace` how long they take.
+    counts the batches written, `batches_in_place` those written without the thread, `write_seconds` their time, `pace` each.
     """
 
     def __init__(self, log: Log[WrittenT], name: str, *, full_bytes: int, sync: bool, flush_interval_s: float) -> None:
-        """`full_bytes`: callers should wait while more bytes than this are waiting to be written."""
+        """`full_bytes`: callers should wait while more bytes wait to be written."""
         self.advanced = trio.lowlevel.ParkingLot()
         self.poisoned = trio.Event()
         self.batches = self.batches_in_place = 0
@@ -85,6 +79,8 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
         self._waiting: deque[tuple[int, list[Outcome], Deliver[Outcome]]] = deque()
         self._writing: Segment | None = None
         self._syncing = self._delivering = False
+        self._sync_turn = trio.Lock()
+        self._synced = -1  # the barrier up to which everything is known to be synced
         self._own_thread = trio.CapacityLimiter(1)  # a sync must not queue behind readers
         self._jobs: queue.SimpleQueue[Segment | None] = queue.SimpleQueue()
         self._stopped = trio.Event()
@@ -111,14 +107,14 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
         """Returns the outcome to deliver after a failed write: of a batch across two chunks the first part may be durable."""
 
     def _after_sync(self) -> None:
-        """Called after each sync with durability `async`; the broker has nothing to do then."""
+        """Called after each sync with durability `async`."""
 
     # -- callers ------------------------------------------------------------------------------------------------------
 
     @property
     def waiting_bytes(self) -> int:
         writing = self._writing
-        return self._log.front.waiting_bytes + (writing.end - writing.offset if writing is not None else 0)
+        return self._log.front.waiting_bytes + (0 if writing is None else writing.end - writing.offset)
 
     @property
     def writing(self) -> bool:
@@ -148,8 +144,7 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
         """Starts to write the submitted records. While a batch is being written they wait for the next one."""
         if self._writing is not None or self._syncing or self._delivering:
             return  # each of these kicks when it ends
-        segment = self._log.take()
-        if segment is None:
+        if (segment := self._log.take()) is None:
             return
         self._writing = segment
         if self._in_place(segment):
@@ -201,23 +196,41 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
             await self.advanced.park()
             self.kick()
 
+    async def sync_written(self) -> None:
+        """Makes everything visible durable now, before a checkpoint that depends on it. Works after `stop` as well.
+
+        Raises EventStoreError: a sync failed, now or before.
+        """
+        visible = self._visible()
+        async with self._sync_turn:
+            if not self._sync and self._synced < visible:
+                await self._sync_once()
+
     async def _sync_regularly(self) -> None:
         while self._log.failed is None:
             await trio.sleep(self._flush_interval_s)
-            self._syncing = True  # one call of the writer at a time: later submissions are written after this sync
-            try:
-                while self._writing is not None:
-                    await self.advanced.park()
-                if self._log.failed is not None:
-                    return
-                synced = await trio.to_thread.run_sync(self._log.sync_now, limiter=self._own_thread)
-            except EventStoreError as error:
+            with contextlib.suppress(EventStoreError):  # those who wait were told
+                async with self._sync_turn:
+                    await self._sync_once()
+
+    async def _sync_once(self) -> None:
+        self._syncing = True  # one call of the writer at a time: later submissions are written after this sync
+        try:
+            while self._writing is not None:
+                await self.advanced.park()
+            if self._log.failed is not None:
+                raise copy_error(self._log.failed)
+            visible = self._visible()
+            synced = await trio.to_thread.run_sync(self._log.sync_now, limiter=self._own_thread)
+            self._synced = visible
+            self._log.mark_synced(*synced)
+            self._after_sync()
+        except EventStoreError as error:
+            if self._log.failed is None:
                 self._fail(error)
-            else:
-                self._log.mark_synced(*synced)
-                self._after_sync()
-            finally:
-                self._syncing = False
+            raise
+        finally:
+            self._syncing = False
             self.kick()
 
     def _write_jobs(self) -> None:
@@ -238,8 +251,7 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
         except Exception as error:  # our own bug; the writer is poisoned, and waiting callers must be told
             _log.exception("writing failed")
             return Poisoned(f"writing failed: {error!r}. This process accepts no more appends")
-        took = time.perf_counter() - started
-        self.write_seconds += took
+        self.write_seconds += (took := time.perf_counter() - started)
         if not segment.begins_chunk:
             self.pace.note(took)
         return None

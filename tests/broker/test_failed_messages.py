@@ -214,3 +214,25 @@ def test_properties_at_their_limit_have_room_for_those_that_the_broker_adds_to_a
         message = Message((*message[:7], added, *message[8:]))
         assert {**message.properties, **properties} == message.properties
         assert failures_of(message) == failures
+
+
+@pytest.mark.parametrize("closing", [False, True])
+async def test_no_offset_is_durable_before_the_retry_message_it_depends_on(closing: bool) -> None:
+    """The power fails at each operation on the disk, after which nothing is left but what was synced."""
+    slow = replace(ONE_RETRY, durability="async", flush_interval_s=60.0, offsets_interval_s=60.0)
+    states: list[SimulatedDisk] = []
+    async with member(slow) as mine:
+        await mine.fail(0)
+        await mine.broker.committer.sync_written()  # so that the topic and its space exist
+        await mine.fail(1)
+        mine.commit(2)
+        mine.disk.at_each_operation(states.append)
+        if not closing:
+            await mine.broker.housekeeping.save_offsets()
+    durable = 0
+    for state in states:
+        async with open_broker(DATA, slow, files=state.crash("lost")) as broker:
+            if broker.groups.offsets.of("billing")["orders"][0] == 2:
+                durable += 1
+                assert broker.bounds("retry:billing", 0) == (0, 2)
+    assert durable
