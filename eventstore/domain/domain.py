@@ -19,8 +19,9 @@ from eventstore.domain.encoding.event_type import EventType, event_type
 from eventstore.domain.event_methods import add_event_type
 from eventstore.domain.handler import Handler, HandlerFunction
 from eventstore.domain.reactions.reaction import ATTEMPTS, OnFailure, Reaction, ReactionFunction, Start
-from eventstore.errors import DomainRefused, UnknownCommand
+from eventstore.errors import DomainRefused, UnknownCommand, UnknownEvent
 from eventstore.fields import RESERVED, reserved_id_refused, shown
+from eventstore.model import Event
 
 HF = TypeVar("HF", bound=HandlerFunction)
 RF = TypeVar("RF", bound=ReactionFunction)
@@ -33,6 +34,7 @@ class Domain:
     def __init__(self) -> None:
         self._handlers: dict[str, Handler] = {}
         self._reactions: dict[str, Reaction] = {}
+        self._event_types: dict[str, EventType[object]] = {}
         _domains.add(self)
 
     @property
@@ -131,6 +133,25 @@ class Domain:
         handler = self._handlers.get(type) or self.handler(type)
         return handler, handler.command.decode(payload, aggregate_id)
 
+    def decode_event(self, event: Event) -> object:
+        """Returns a stored or published event as an instance of its class today, through upcasts.
+
+        Raises:
+            UnknownEvent: no aggregate or reaction of the domain has its type, or the code does not know its version.
+            PayloadInvalid: it does not match its class.
+        """
+        kind = self._event_types.get(event.type)
+        if kind is None:  # or registered since
+            self._event_types = self._find_event_types()
+            kind = self._event_types.get(event.type)
+        if kind is None:
+            raise UnknownEvent(
+                f"no aggregate or reaction of this domain has events of type {shown(event.type)}; decode it with "
+                "event_type(CLASS).decode(event)",
+                type=event.type,
+            )
+        return kind.decode(event)
+
     def check(self) -> None:
         """Checks all classes, by building everything that is otherwise built at first use.
 
@@ -138,16 +159,20 @@ class Domain:
             DomainRefused: a field has a type that JSON cannot hold, an upcast is missing, two classes have the same name,
                 an aggregate needs arguments, or a command's aggregate id is not text.
         """
-        found: dict[str, EventType[object]] = {}
         for handler in self._handlers.values():
             handler.command.check()
             check_made_without_arguments(handler.aggregate)
+        for each in self._find_event_types().values():
+            each.check()
+
+    def _find_event_types(self) -> dict[str, EventType[object]]:
+        found: dict[str, EventType[object]] = {}
+        for handler in self._handlers.values():
             for each, _ in applies_by_name(handler.aggregate).values():
                 add_event_type(found, each)
         for reaction in self._reactions.values():
             add_event_type(found, reaction.event)
-        for each in found.values():
-            each.check()
+        return found
 
 
 def domains_handling(command: type) -> list[Domain]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from eventstore import NewEvent, blocking
 from eventstore.broker import pulls, topics
 from eventstore.broker.groups import group
 from eventstore.broker.groups import registry as groups
@@ -17,7 +20,9 @@ from eventstore.client.aio.store import NetworkStore
 from eventstore.client.blocking.store import BlockingStore
 from eventstore.records import message
 from eventstore.records import topic_names as names
+from tests.documents.pages import file_of, text_of
 from tests.server_thread import ServerThread
+from tests.waiting import wait_until
 
 PAGE = (Path(__file__).parents[2] / "docs" / "BROKER.md").read_text(encoding="utf-8")
 
@@ -36,6 +41,21 @@ def test_the_program_of_a_client_prints_what_the_page_says(tmp_path: Path, capsy
         capsys.readouterr()  # the server's log
         exec(source.replace("tcp://127.0.0.1:7701", server.address), {"__name__": "page"})  # our own page
         assert capsys.readouterr().out == expected
+
+
+def test_the_consumer_of_published_events_prints_an_event_of_the_domain(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bank = ModuleType("bank")
+    monkeypatch.setitem(sys.modules, "bank", bank)
+    exec(file_of("bank.py", text_of("docs/CLIENT.md")), bank.__dict__)  # our own page
+    with ServerThread(tmp_path / "data", broker_preallocate_bytes=64 * 1024, publish="events") as server:
+        with blocking.connect(server.address) as store:
+            store.append("acc-1", [NewEvent("Moved", {"cents": 100})], 0)
+            wait_until(lambda: store.stats()["events_published"] == 1, "the event is published")
+        capsys.readouterr()  # the server's log
+        exec(file_of("accounts.py", PAGE).replace("tcp://127.0.0.1:7701", server.address), {"__name__": "page"})  # as above
+        assert capsys.readouterr().out == "acc-1 1 Moved(cents=100)\n"
 
 
 def test_the_options_of_a_consumer_are_those_of_the_code() -> None:

@@ -8,7 +8,10 @@ from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from eventstore.chunks.record import PREFIX
 from eventstore.client.consumer.commit_window import Window
+from eventstore.client.consumer.published_event import not_json, published_event
 from eventstore.fields import check_text
+from eventstore.json_values import Json, parsed
+from eventstore.model import Event
 from eventstore.protocol.limits import REASON_BYTES_MAX
 from eventstore.protocol.message_answers import Messages
 from eventstore.records.consumer_groups import FAILURES, ORIGIN
@@ -40,6 +43,25 @@ class Delivery(Message):
     def is_mine(self) -> bool:
         """Whether the consumer still reads the queue; if not, another one gets the message as well."""
         return not self._window.closed
+
+    def json(self) -> Json:
+        """`body` parsed as JSON.
+
+        Raises:
+            PayloadInvalid: it is empty, or not JSON; names topic, queue and offset.
+        """
+        try:
+            return parsed(self.body)
+        except (ValueError, RecursionError) as error:
+            raise not_json(self, error) from None
+
+    def event(self) -> Event:
+        """The event that the message was made from (`eventstore serve --publish`), as it is in its store.
+
+        Raises:
+            PayloadInvalid: it was made from none, or the event's metadata (over 60 KiB) are not in the message.
+        """
+        return published_event(self)
 
     def done(self) -> None:
         """Marks the message as handled. Does nothing if it was finished before, or its queue moved to another member."""

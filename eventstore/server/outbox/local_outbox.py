@@ -16,10 +16,10 @@ from eventstore.errors import EventStoreError, InvalidArgument, UnknownTopic, co
 from eventstore.metrics import Metric, counter, gauge
 from eventstore.model import Event
 from eventstore.records.event_filter import EventFilter
+from eventstore.records.event_message import Origin, origin_of_event
 from eventstore.records.event_page import decode_page
 from eventstore.records.message import Message, RawMessage, chunk_of, decode_messages
 from eventstore.records.topic_names import check_name
-from eventstore.server.outbox.event_message import Origin, origin_of_event
 from eventstore.server.outbox.outbox import BATCH_EVENTS_MAX, CheckpointFile, Outbox, Place
 from eventstore.server.outbox.outbox_resume import TopicState
 from eventstore.store.embedded import EmbeddedStore

@@ -20,8 +20,8 @@ from eventstore.chunks.documents import read_tree, write_document
 from eventstore.chunks.files import Files, OsFiles
 from eventstore.errors import Corrupt, EventStoreError, InvalidArgument, UnknownOperation, UnsupportedVersion
 from eventstore.model import Event
+from eventstore.records.event_message import EventMessages, origin_of_event
 from eventstore.records.message import RawMessage
-from eventstore.server.outbox.event_message import EventMessages, origin_of_event
 from eventstore.server.outbox.outbox_resume import Checkpoint, Published, Stored, TopicState, checkpoint_of, place_to_resume
 
 BATCH_EVENTS_MAX: Final = 1_024

@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol, cast
 
 from eventstore.chunks.documents import Tree
+from eventstore.records.event_message import Origin, origin_of_message
 from eventstore.records.message import Message
-from eventstore.server.outbox.event_message import Origin, origin_of_message
 
 _WINDOW_MIN: Final = 16
 _WINDOW_MAX: Final = 1_024

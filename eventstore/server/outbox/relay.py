@@ -24,9 +24,9 @@ from eventstore.domain.event_batches import last_sequence
 from eventstore.errors import EventStoreError, UnknownTopic, copy_error
 from eventstore.fields import check_text
 from eventstore.model import Event
+from eventstore.records.event_message import Origin, origin_of_event
 from eventstore.records.message import Message, RawMessage, decode_properties, parse_message_id
 from eventstore.server.bootstrap import check_checkpoint_folder, stop_on_signals
-from eventstore.server.outbox.event_message import Origin, origin_of_event
 from eventstore.server.outbox.outbox import BATCH_EVENTS_MAX, CheckpointFile, Outbox, Place
 from eventstore.server.outbox.outbox_resume import TopicState
 

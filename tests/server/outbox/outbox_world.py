@@ -9,9 +9,9 @@ from pathlib import Path
 
 from eventstore.errors import EventStoreError, UnknownTopic, copy_error
 from eventstore.model import Event, NewEvent
+from eventstore.records.event_message import Origin, origin_of_event, origin_of_message
 from eventstore.records.event_page import decode_page
 from eventstore.records.message import Message, RawMessage, chunk_of
-from eventstore.server.outbox.event_message import Origin, origin_of_event, origin_of_message
 from eventstore.server.outbox.local_outbox import is_durable
 from eventstore.server.outbox.outbox import CheckpointFile, Outbox, Place
 from eventstore.server.outbox.outbox_resume import TopicState

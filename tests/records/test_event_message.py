@@ -8,8 +8,8 @@ import pytest
 
 from eventstore.errors import EventStoreError
 from eventstore.model import COMMIT_BYTES_MAX, DATA_IS_JSON, EVENT_BYTES_MAX, METADATA_IS_JSON, VERSION_MAX, Event
+from eventstore.records.event_message import EventMessages, origin_of_event, origin_of_message
 from eventstore.records.message import Message, decode_messages
-from eventstore.server.outbox.event_message import EventMessages, origin_of_event, origin_of_message
 from tests.broker.stepped import Stepped
 from tests.simulated_disk import SimulatedDisk
 
