@@ -7,7 +7,7 @@ from collections import Counter
 
 from eventstore_mailbox import SLOTS, slot_of
 from eventstore_mailbox.core.backoff import Backoff
-from eventstore_mailbox.core.top_k import TopK
+from eventstore_mailbox.top_k import TopK
 
 
 def test_slots_are_those_of_crc32c_in_every_process() -> None:

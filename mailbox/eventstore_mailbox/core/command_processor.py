@@ -30,7 +30,7 @@ from eventstore_mailbox.core.state import (
     CommandMailbox,
     Lane,
 )
-from eventstore_mailbox.core.top_k import TopK
+from eventstore_mailbox.top_k import TopK
 
 SAMPLE: Final = 64
 """One command of this many is counted for the busiest aggregates, with this weight."""

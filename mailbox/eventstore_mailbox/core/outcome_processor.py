@@ -38,7 +38,7 @@ from eventstore_mailbox.core.state import (
     Draft,
     Lane,
 )
-from eventstore_mailbox.core.top_k import TopK
+from eventstore_mailbox.top_k import TopK
 
 
 class OutcomeProcessor:

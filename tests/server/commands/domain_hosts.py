@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 
 import eventstore as es
 from eventstore.client.blocking.store import BlockingStore
-from tests.server.commands.worker_thread import WorkerThread
+from tests.server.work.worker_thread import WorkerThread
 from tests.server_thread import ServerThread
 
 KINDS = ("serve", "work")

@@ -26,8 +26,8 @@ from eventstore_mailbox import Options
 from tests.domain.runner import new_events
 from tests.server.commands import echoes
 from tests.server.commands.domain_hosts import KINDS, DomainHost
-from tests.server.commands.worker_process import WorkerProcess
 from tests.server.conftest import Launch
+from tests.server.work.worker_process import WorkerProcess
 from tests.waiting import eventually, wait_until
 
 ACCOUNTS = 6

@@ -15,9 +15,9 @@ import trio
 
 import eventstore as es
 from tests.server.commands.command_ledger import CommandLedger
-from tests.server.commands.worker_process import WorkerProcess
 from tests.server.conftest import Launch
 from tests.server.test_kill import verify
+from tests.server.work.worker_process import WorkerProcess
 from tests.server_process import ServerProcess
 
 pytestmark = pytest.mark.heavy

@@ -19,8 +19,8 @@ from eventstore.server.requests.command_replies import outcome_of
 from eventstore_mailbox import Options
 from tests.server.commands.tallies import Add, AddBelow, Raise, app
 from tests.server.commands.test_commands import amounts
-from tests.server.commands.worker_thread import WorkerThread
 from tests.server.conftest import Serve
+from tests.server.work.worker_thread import WorkerThread
 from tests.server_thread import ServerThread
 from tests.waiting import DEADLINE_SECONDS, eventually
 

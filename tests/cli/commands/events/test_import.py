@@ -14,7 +14,7 @@ from eventstore import blocking
 from tests.cli.processes import Server, line, output, refused, run, start, wait_for
 
 Serve = Callable[..., Server]
-REAL_DATA = Path(__file__).parents[3].parent / "shared" / "data"
+REAL_DATA = Path(__file__).parents[4].parent / "shared" / "data"
 
 
 def _write(path: Path, lines: list[str]) -> Path:
