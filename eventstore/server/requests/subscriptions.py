@@ -108,8 +108,8 @@ class Subscriptions:
     async def _push(self, subscription: Subscription) -> None:
         engine = self._committer.engine
         caught_up, stored = False, subscription.after if subscription.from_end else engine.visible_sequence
-        while subscription.from_end and engine.durable_sequence < stored:
-            await self._committer.advanced.park()
+        if subscription.from_end:
+            await self._wait_until_durable(stored)
         while True:
             while subscription.credit <= 0:
                 subscription.more_credit = trio.Event()
@@ -125,7 +125,14 @@ class Subscriptions:
                 self._send(subscription, frame)
                 caught_up = caught_up or at_end
             subscription.after = max(subscription.after, page.next)
-            subscription.after = await self._news.wait(subscription.wanted, subscription.after)
+            if caught_up:
+                subscription.after = await self._news.wait(subscription.wanted, subscription.after)
+            else:  # whatever was there when it began: it need not pass the filter
+                await self._wait_until_durable(subscription.after + 1)
+
+    async def _wait_until_durable(self, sequence: int) -> None:
+        while self._committer.engine.durable_sequence < sequence:
+            await self._committer.advanced.park()
 
     async def _page(self, subscription: Subscription) -> ScanPage | None:
         """Returns the next page once there is room for it; None if the connection is closed."""

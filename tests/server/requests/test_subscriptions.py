@@ -9,6 +9,7 @@ from contextlib import ExitStack
 import pytest
 import trio
 
+import eventstore as es
 from eventstore import flat
 from eventstore.errors import InvalidArgument
 from eventstore.protocol.limits import CREDIT_BYTES_DEFAULT
@@ -19,6 +20,7 @@ from eventstore.server.serve import Server
 from tests.server.conftest import Serve
 from tests.server.raw import Ok, Page, RawClient, append_frame, commit, outcomes_of
 from tests.server_thread import ServerThread
+from tests.waiting import DEADLINE_SECONDS
 
 
 def append(port: int, aggregate_id: str, numbers: range, size: int = 10) -> None:
@@ -235,3 +237,18 @@ def test_no_append_comes_between_asking_for_the_end_and_subscribing(serve: Serve
         client.send(encode_request(1, Subscribe(after=None)) + append_frame(2, commit("a", "next", b"4")))
         pages = [page for _, page in (client.answer() for _ in range(3)) if isinstance(page, Page)]
     assert [(page.next, page.at_end, sequences(page)) for page in pages] == [(3, True, []), (4, True, [4])]
+
+
+def test_a_subscription_whose_filter_passes_nothing_has_caught_up_once_what_was_there_is_durable(serve: Serve) -> None:
+    server = serve(durability="async", flush_interval_s=1.0)
+
+    async def main() -> None:
+        with trio.fail_after(DEADLINE_SECONDS):
+            async with es.connect(server.address) as store:
+                done = await store.append("a", [es.NewEvent("T")], 0)
+                async with store.subscribe(types=["Other"]) as items:
+                    caught_up = await anext(items)
+                    assert isinstance(caught_up, es.CaughtUp)
+                    assert caught_up.sequence == done.sequence
+
+    trio.run(main)
