@@ -2,15 +2,19 @@
 
 Credit is counted in bytes of payload. What the server has sent and the consumer has not taken never exceeds the window by
 more than one page, also across reconnects: the credit of a new request is the window minus the pages that wait here.
+
+After a reconnect the server may have another history: it was restored from an older copy, or lost events. So a subscription
+continues with the last event it received, not after it, and ends with Diverged unless that event comes first.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from eventstore.client.session.calls import Signal
-from eventstore.errors import EventStoreError, ProtocolError, copy_error
+from eventstore.errors import Diverged, EventStoreError, ProtocolError, copy_error
+from eventstore.event_identity import check_identity, event_identity
 from eventstore.model import CaughtUp, Event
 from eventstore.protocol.answers import Answer, Failure, Page
 from eventstore.protocol.limits import CREDIT_BYTES_DEFAULT
@@ -20,6 +24,7 @@ from eventstore.records.event_filter import EventFilter
 from eventstore.records.event_page import decode_page
 
 SubscriptionItem: TypeAlias = Event | CaughtUp
+_NEXT_STEP: Final = "what was made of its events may hold some that are gone: build that anew, from the first event"
 
 
 class Subscription:
@@ -36,7 +41,9 @@ class Subscription:
         self._after = after  # the last sequence received; None: the end, wherever the server finds it
         self._taken = after or 0  # the last sequence taken
         self._window_bytes = window_bytes
-        self._pages: deque[tuple[Page, int]] = deque()
+        self._pages: deque[tuple[Page, int, Event | None]] = deque()  # and the event it must begin with
+        self._last: Event | None = None  # that was taken
+        self._expected: Event | None = None  # at the beginning of the next page
         self._waiting_bytes = 0
         self._owed_bytes = 0
         self._caught_up = False
@@ -44,6 +51,9 @@ class Subscription:
 
     def encode(self) -> bytes:
         self._owed_bytes = 0
+        self._expected = self._last_received()
+        if self._expected is not None:
+            self._after = self._expected.sequence - 1
         credit = max(0, self._window_bytes - self._waiting_bytes)
         request = Subscribe(self._after, credit, *filter_values(self._accepts))
         return encode_request(self.request_id, request)
@@ -51,7 +61,8 @@ class Subscription:
     def receive(self, answer: Answer, size_bytes: int) -> bool:
         if isinstance(answer, Page) and answer.next is not None and answer.next >= (self._after or 0):
             self._after = answer.next
-            self._pages.append((answer, size_bytes))
+            self._pages.append((answer, size_bytes, self._expected))
+            self._expected = None
             self._waiting_bytes += size_bytes
         elif isinstance(answer, Failure):
             self._error = answer.error
@@ -78,16 +89,41 @@ class Subscription:
         if not self._pages:
             assert self._error is not None, "nothing has arrived"
             raise copy_error(self._error)
-        page, size_bytes = self._pages.popleft()
+        page, size_bytes, expected = self._pages.popleft()
         self._waiting_bytes -= size_bytes
         self._owed_bytes += size_bytes
-        items: list[SubscriptionItem] = list(self._accepts.select(decode_page(page.records), self._taken))
+        if expected is not None:
+            self._taken = expected.sequence - 1
+        events = self._events(page, self._taken)
+        if expected is not None:
+            self._check(expected, events[0] if events else None)
+            del events[0]
+        self._last = events[-1] if events else self._last
+        items: list[SubscriptionItem] = list(events)
         assert page.next is not None
         self._taken = page.next
         if page.at_end and not self._caught_up:
             self._caught_up = True
             items.append(CaughtUp(page.next))
         return items
+
+    def _events(self, page: Page, after: int) -> list[Event]:
+        return list(self._accepts.select(decode_page(page.records), after))
+
+    def _last_received(self) -> Event | None:
+        """Returns the last event, taken or not, of which this was told; None if there was none."""
+        for page, _, _ in reversed(self._pages):  # what comes last in a page with records is new
+            if events := self._events(page, 0):
+                return events[-1]
+        return self._expected or self._last
+
+    def _check(self, expected: Event, first: Event | None) -> None:
+        try:
+            check_identity("a subscription", expected.sequence, event_identity(expected), first, _NEXT_STEP)
+        except Diverged as error:
+            self._error = error
+            self._pages.clear()
+            raise
 
     def credit_due(self) -> int:
         """Returns the credit to grant now: none until half the window was consumed, so that grants stay rare."""

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventstore.client.session.subscription import Subscription
-from eventstore.errors import Overloaded, ProtocolError
+from eventstore.errors import Diverged, Overloaded, ProtocolError
 from eventstore.model import CaughtUp, Event, NewEvent
 from eventstore.protocol.answers import Failure, Ok, Page
 from eventstore.protocol.frames import LENGTH_BYTES
@@ -52,9 +52,44 @@ def test_events_up_to_the_start_and_of_other_types_are_filtered_out() -> None:
 def test_after_a_reconnect_nothing_is_delivered_twice() -> None:
     subscription = Subscription(0, EventFilter())
     subscription.receive(page(1, "A", "A"), 100)
+    for _ in range(2):
+        assert request_of(subscription).after == 1
+    subscription.receive(page(1, "A", "A"), 100)
+    subscription.receive(page(3, "A", at_end=True), 100)
+    assert [sequences(subscription) for _ in range(3)] == [[1, 2], [], [3, -3]]
     assert request_of(subscription).after == 2
-    subscription.receive(page(2, "A", "A"), 100)
-    assert [sequences(subscription) for _ in range(2)] == [[1, 2], [3]]
+
+
+@pytest.mark.parametrize("answer", [page(2, "B", "A", at_end=True), page(3, "A"), Page(1, True, b"")])
+def test_a_store_without_the_last_event_received_ends_the_subscription(answer: Page) -> None:
+    """It was restored from an older copy while the connection was down, and may have overtaken the subscription since."""
+    subscription = Subscription(0, EventFilter())
+    subscription.receive(page(1, "A"), 100)
+    subscription.receive(page(2, "A"), 100)
+    assert [sequences(subscription) for _ in range(2)] == [[1], [2]]
+    request_of(subscription)
+    subscription.receive(answer, 100)
+    for _ in range(2):
+        with pytest.raises(Diverged, match=r"a subscription stands at the event of sequence 2.*from the first event"):
+            subscription.take()
+
+
+def test_events_that_took_the_place_of_some_that_a_filter_left_out_are_delivered() -> None:
+    subscription = Subscription(0, event_filter(["A"]))
+    subscription.receive(page(1, "A", "B", "B", at_end=True), 100)
+    assert sequences(subscription) == [1, -3]
+    assert request_of(subscription).after == 0
+    subscription.receive(page(1, "A", "B", "B"), 100)
+    subscription.receive(Page(9, True, b""), 100)
+    assert [sequences(subscription) for _ in range(2)] == [[], []]
+    subscription = Subscription(0, event_filter(["A"]))
+    subscription.receive(page(1, "A"), 100)
+    subscription.receive(Page(9, True, b""), 100)
+    assert [sequences(subscription) for _ in range(2)] == [[1], [-9]]
+    assert request_of(subscription).after == 0
+    subscription.receive(page(1, "A"), 100)
+    subscription.receive(page(2, "A"), 100)
+    assert [sequences(subscription) for _ in range(2)] == [[], [2]]
 
 
 def test_a_subscription_from_the_end_asks_for_the_end_until_the_server_has_said_where_it_is() -> None:
@@ -90,7 +125,8 @@ def test_credit_never_runs_out_while_nothing_waits_and_never_runs_away(steps: li
             subscription.take()
             credit, waiting = credit + subscription.credit_due(), waiting - size
         elif step == "lose":
-            credit = request_of(subscription).credit
+            request = request_of(subscription)
+            credit, sequence = request.credit, (request.after or 0) + 1
         assert waiting < window + size
         assert waiting or credit > 0, "the server may not send, and nothing is left to take"
 
