@@ -78,7 +78,8 @@ class FailedMessages:
     async def fail_in_place(
         self, group: str, member: str, generation: int, places: Sequence[tuple[str, int, int, int]], reason: str = ""
     ) -> list[float | None]:
-        """Counts failures of messages (topic, queue, offset, attempts so far) that the member keeps, to try again in order.
+        """Counts failures of messages that the member keeps, to try again in order: topic, queue, offset, and its attempts
+        since it joined. They are added to those of members before it: a message that ends its consumers is dead at last.
 
         Returns for each the seconds to wait before the next attempt; None: it has become a dead letter. Durable on return. The
         same report again changes nothing.
@@ -86,17 +87,22 @@ class FailedMessages:
         Raises as `fail`, and:
             Overloaded: too many messages of a queue have failed in place.
         """
-        self._groups.check_reads(group, member, generation, [place[:2] for place in places])
+        reader = self._groups.check_reads(group, member, generation, [place[:2] for place in places])
         policy, attempts = self._groups.policy(group), self._groups.offsets.attempts
         delays: list[float | None] = []
         for topic, queue, offset, count in places:
             record = await self._record(topic, queue, offset)
-            known = attempts.raise_to(group, topic, queue, offset, count)
+            place = topic, queue, offset
+            before = reader.attempts_before.get(place, attempts.of(group, *place))
+            known = attempts.raise_to(group, *place, before + count)
+            reader.attempts_before[place] = before
             failures = failures_of(decode_messages(record, 1)[0]) + known
             dead = policy.is_dead(failures)
             if dead:
                 await self.fail(group, member, generation, [(topic, queue, offset)], reason)
             delays.append(None if dead else policy.delays_s[policy.queue_after(failures)])
+        counted = {place: before for place, before in reader.attempts_before.items() if attempts.of(group, *place)}
+        reader.attempts_before = counted  # without those that the group has committed
         await self._save_offsets()
         return delays
 

@@ -199,3 +199,36 @@ async def test_a_group_has_delays_attempts_and_a_topic_for_dead_letters_of_its_o
         await broker.set_retries("billing", es.Retries((), 2))
     with pytest.raises(es.UnknownGroup):
         await broker.retries("nobody")
+
+
+@pytest.mark.parametrize("options", [{}, {"mode": "sequential"}, {"order": "key"}], ids=["parallel", "sequential", "by key"])
+@with_each_client
+async def test_a_message_that_ends_each_iteration_by_an_exception_is_dead_after_the_attempts_of_its_group(
+    world: World, options: dict[str, Any]
+) -> None:
+    topic, broker = await world.create(queues=1), world.store.broker
+    await topic.send_many([es.NewMessage(b"%d" % n, key="k") for n in range(10)])
+    retries, handled, ends = es.Retries((0.01,), attempts=3), set(), 0
+
+    async def consume() -> None:
+        async with world.store.consumer("billing", "orders", retries=retries, commit_interval=0.02, **options) as consumer:
+            async for message in consumer:
+                if message.body == b"4":
+                    raise ValueError("cannot be handled")
+                handled.add(int(message.body))
+                message.done()
+                if len(handled) == 9 and await broker.dead_letters("billing"):
+                    return
+
+    while ends < 10 and not await broker.dead_letters("billing"):
+        try:
+            await consume()
+        except ValueError:
+            ends += 1
+    if len(handled) < 9:
+        await consume()
+    assert handled == {*range(10)} - {4}
+    (dead,) = await broker.dead_letters("billing")
+    assert dead.body == b"4"
+    assert 3 <= ends < 10
+    await world.backlog_is("billing", 0)

@@ -33,13 +33,17 @@ class Assignment:
 
 @dataclass(slots=True)
 class Member:
-    """`queues`: its queues by topic. `sent_generation`: the last generation whose assignment was sent to it."""
+    """`queues`: its queues by topic. `sent_generation`: the last generation whose assignment was sent to it.
+
+    `attempts_before`: how often messages that fail in place had failed before this membership, by topic, queue and offset.
+    """
 
     id: str
     topics: dict[str, str | None]
     last_heartbeat: float
     sent_generation: int
     queues: dict[str, list[int]] = field(default_factory=dict)
+    attempts_before: dict[tuple[str, int, int], int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

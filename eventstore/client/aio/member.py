@@ -14,6 +14,7 @@ from anyio.abc import TaskGroup
 from eventstore.client.aio.connection import Connection
 from eventstore.client.aio.member_tasks import MemberTasks
 from eventstore.client.consumer.delivery import Delivery, DeliveryItem, RawBatch
+from eventstore.client.consumer.handling import ended_consumer
 from eventstore.client.consumer.member_options import MemberOptions
 from eventstore.errors import Closed, InvalidArgument, copy_error
 
@@ -33,11 +34,17 @@ class Member:
         self._waiting = 0
         self._fetching = False
         self._pause_at = 0.0
+        self._last: Delivery | None = None  # handed out last by an iteration
 
     @property
     def assigned(self) -> list[tuple[str, int]]:
         """The assigned queues, as (topic, queue)."""
         return [(window.topic, window.queue) for window in self._state.windows]
+
+    @property
+    def failed(self) -> bool:
+        """Whether the member was ended by an error of its own."""
+        return self._tasks.error is not None
 
     @property
     def generation(self) -> int | None:
@@ -63,6 +70,8 @@ class Member:
     ) -> bool | None:
         group, self._group = self._group, None
         assert group is not None
+        if not self.failed:
+            ended_consumer(self._last, error)
         self._tasks.close()
         group.cancel_scope.cancel()
         try:
@@ -134,7 +143,8 @@ class _Deliveries:
     async def __anext__(self) -> Delivery:
         member = self._member
         item = member._state.ready.take() if time.monotonic() < member._pause_at else None
-        return cast(Delivery, item if item is not None else await member.next(raw=False))
+        member._last = last = cast(Delivery, item if item is not None else await member.next(raw=False))
+        return last
 
 
 class _Batches:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from eventstore.client.blocking.connection import Connection
 from eventstore.client.consumer.delivery import Delivery, RawBatch
+from eventstore.client.consumer.handling import ended_consumer
 from eventstore.client.consumer.member_options import MemberOptions
 from eventstore.errors import Closed
 
@@ -35,6 +36,7 @@ class Member:
         self._stack = ExitStack()
         self._running: tuple[BlockingPortal, AsyncMember] | None = None
         self._some: Iterator[Delivery] = iter(())
+        self._last: Delivery | None = None  # handed out last
         self._future: Future[Any] | None = None
         self._stopped = False
 
@@ -63,6 +65,8 @@ class Member:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
+        if self._running is not None and not self._running[1].failed:
+            ended_consumer(self._last, error)
         self._running = None
         self._some = iter(())
         self._stack.close()
@@ -77,6 +81,7 @@ class Member:
         while True:
             for message in self._some:
                 if message.is_mine:
+                    self._last = message
                     return message
             self._some = iter(self.some())
 

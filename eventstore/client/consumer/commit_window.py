@@ -157,6 +157,11 @@ class Window:
         """Whether the message is to be reported as failed, or waits to be handed out again."""
         return (self, offset) in self._tracker.failures or offset in self.suspended
 
+    def is_held(self, offset: int) -> bool:
+        """Whether the message is this member's, and unfinished."""
+        with self._tracker.lock:
+            return not self.is_finished(offset)
+
     def is_finished(self, offset: int) -> bool:
         """Whether the message is finished, or not this member's. Call with the tracker locked."""
         return not self._unfinished or offset < self._unfinished[0] or offset in self._finished

@@ -33,6 +33,18 @@ def handled(message: Delivery) -> None:
         message.done()
 
 
+def ended_consumer(message: Delivery | None, error: BaseException | None) -> None:
+    """Has the message retried that an iteration handed out last, and whose handling ended the consumer by an exception.
+
+    Without it, a consumer that is started again would get the same message first, and end by it again, for ever.
+    """
+    if message is None or not isinstance(error, Exception):
+        return
+    window, offset = place_of(message)
+    if window.is_held(offset) and not window.is_failing(offset):
+        raised(message, error)
+
+
 def raised(message: Delivery, error: Exception) -> None:
     """Has a message retried whose handler has raised."""
     _log.warning("the handler of message %s failed; it is retried", message.message_id, exc_info=error)

@@ -90,8 +90,10 @@ class MemberState:
         return self._close_replaced(before)
 
     def expelled(self) -> None:
-        """Ends the membership. Messages stay held until the member has joined again and has a new assignment."""
+        """Ends the membership. Messages stay held until the member has joined again, and their attempts are counted anew."""
         self.generation = None
+        for window in self.windows:
+            window.attempts.clear()
 
     def left(self) -> None:
         """Ends the membership and drops all queues."""

@@ -428,7 +428,7 @@ def test_sequential_continues_after_a_failed_message_once_it_was_reported() -> N
     taken(member)[0].retry("no stock")
     assert taken(member) == []
     ((reason, places),) = member.failures()
-    assert member.failure_report(reason, places).places == (("orders", 0, 0),)
+    assert member.failure_report(reason, places).places == (("orders", 0, 0, 1),)
     member.reported(places)
     assert [message.queue_offset for message in taken(member)] == [1]
     assert committed(member) == {0: 1}
