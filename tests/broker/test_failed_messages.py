@@ -236,3 +236,20 @@ async def test_no_offset_is_durable_before_the_retry_message_it_depends_on(closi
                 durable += 1
                 assert broker.bounds("retry:billing", 0) == (0, 2)
     assert durable
+
+
+async def test_failures_in_place_add_up_over_members_and_a_repeated_report_changes_nothing() -> None:
+    async with member(replace(ONE_RETRY, retry_delays_s=(1.0, 2.0, 3.0))) as mine:
+
+        async def fail(count: int) -> float | None:
+            places = [("orders", 0, 4, count)]
+            (delay_s,) = await mine.broker.failed_messages.fail_in_place("billing", mine.name, mine.generation, places)
+            return delay_s
+
+        assert [await fail(1), await fail(1), await fail(2)] == [1.0, 1.0, 2.0]
+        mine.broker.coordinator.leave("billing", "a")
+        mine.name = "b"
+        await mine.join()
+        assert [await fail(1), await fail(1)] == [3.0, 3.0]
+        assert await fail(2) is None
+        assert mine.broker.bounds("dead:billing", 0) == (0, 1)
