@@ -20,7 +20,7 @@ HEAVY = (
     "cli/test_planted_faults", "consumers/test_survival", "documents/test_changing", "documents/test_cli_page",
     "documents/test_names", "documents/test_pages", "documents/test_programs", "documents/test_tutorial",
     "domain/encoding/test_codec", "domain/projections/test_killed", "domain/projections/test_targets",
-    "server/broker/test_broker_kill", "server/commands/test_reactions", "server/commands/test_work",
+    "server/broker/test_broker_kill", "server/commands/test_reactions", "server/work/test_work",
     "server/net/test_many_connections", "server/net/test_slow_clients", "server/outbox/",
     "server/requests/test_read_requests", "server/test_clients", "server/test_injected_faults",
     "server/test_interrupted", "server/test_kill", "server/test_stopping", "spark/", "store/faults/test_crashes",
