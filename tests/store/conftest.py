@@ -7,12 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from eventstore.chunks import witness
 from eventstore.model import NewEvent
 from eventstore.store.append import NewCommit
 from tests.simulated_disk import SimulatedDisk
 from tests.store.stepped import Stepped, raw
 
 Maker = Callable[..., Stepped]
+
+
+@pytest.fixture
+def without_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same records each time: otherwise the key of their witnesses is random."""
+    monkeypatch.setattr(witness, "new_key", lambda: witness.NO_KEY)
 
 
 @pytest.fixture

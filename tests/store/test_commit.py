@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 
 import msgpack
+import pytest
 from crc32c import crc32c
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -26,6 +27,7 @@ def content(store: Stepped) -> bytes:
     return store.disk.content(FILE)
 
 
+@pytest.mark.usefixtures("without_key")
 def test_the_record_on_disk_has_the_documented_bytes(opened: Maker) -> None:
     store = opened()
     store.append(raw("first", "c1"))

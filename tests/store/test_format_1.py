@@ -78,6 +78,7 @@ def test_every_derived_file_of_format_1_can_be_rebuilt(copy: Path) -> None:
     store.close()
 
 
+@pytest.mark.usefixtures("without_key")
 def test_files_written_today_are_format_1_byte_for_byte(tmp_path: Path) -> None:
     events = write_format_1.write(tmp_path / "data")
     assert [as_json(event) for event in events] == EXPECTED

@@ -34,7 +34,7 @@ class Peer:
         self.session.receive(encode_ok(request_id, *Welcome(1, "s", bytes(16)).values()))
 
     def send(self, *names: str) -> Part:
-        rows = [("T", name, f"c-{name}", b"{}") for name in names]
+        rows = [("T", name, f"c-{name}", b"{}", None) for name in names]
         return self.session.sends.add_rows(rows, 100)
 
     def sent(self) -> list[tuple[int, list[str]]]:

@@ -141,4 +141,4 @@ def test_with_a_damaged_key_the_indexes_give_the_list_of_aggregates(
     while page := store.engine.list_aggregates(id_range(None, listed[-1].aggregate_id if listed else None, 90), 90):
         listed += page
     assert listed == sorted({event.aggregate_id: event.version for event in store.state()}.items())
-    assert store.opened.directory.attention is not None
+    assert store.engine.directory.attention is not None

@@ -112,6 +112,7 @@ def test_a_sorted_file_holds_the_same_records_under_the_same_checksum(opened: Ma
     assert raw[before.end :] == sorted_raw[after.end :], "and the same footer"
 
 
+@pytest.mark.usefixtures("without_key")
 def test_sorting_is_a_pure_function(opened: Maker) -> None:
     stores = [unsorted_store(opened, seed, f"{seed}") for seed in (0, 0)]
     contents = []
