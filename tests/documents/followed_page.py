@@ -112,7 +112,7 @@ class FollowedPage:
             deadline = time.monotonic() + (TIMEOUT_S if reads else 0.0)
             while _form(printed := self._run(command)) != _form(expected) and time.monotonic() < deadline:
                 pass
-            assert _form(printed) == _form(expected), command
+            assert _form(printed) == _form(expected), f"{command} printed:\n{printed}"
 
     def _run(self, command: str) -> str:
         done = subprocess.run(

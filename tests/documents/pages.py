@@ -71,6 +71,7 @@ def without_times(text: str) -> list[str]:
         (r"[\d,]+ (events|commands|messages)/s", "SPEED"),
         (r"\b\d+\.\d+ s\b", "SECONDS"),
         (r"\b[0-9a-f]{20}\b", "MESSAGE"),
+        (r"\b[0-9a-f]{32}\b", "COMMAND"),
         (r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "UUID"),
     ):
         text = re.sub(pattern, word, text)
