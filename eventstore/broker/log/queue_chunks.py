@@ -175,7 +175,9 @@ class QueueChunks:
         return raw
 
     def covers(self, key: QueueKey, low: int, high: int) -> bool:
-        """Returns whether the chunks for the offsets [low, high) exist, judging by header and size only."""
+        """Returns whether the chunks for the offsets [low, high) exist, judging by header and size only. For none it takes none."""
+        if low >= high:
+            return True
         for number in range(low // self.per_chunk + 1, -(-high // self.per_chunk) + 1):
             path = self._folder(key) / f"{number:010d}.{ENDING}"
             end = min(high - (number - 1) * self.per_chunk, self.per_chunk)
