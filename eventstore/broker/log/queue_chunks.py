@@ -175,7 +175,7 @@ class QueueChunks:
         return raw
 
     def covers(self, key: QueueKey, low: int, high: int) -> bool:
-        """Returns whether the chunks for the offsets [low, high) exist, judging by header and size only. For none it takes none."""
+        """Returns whether the chunks for the offsets [low, high) exist, judging by header and size only."""
         if low >= high:
             return True
         for number in range(low // self.per_chunk + 1, -(-high // self.per_chunk) + 1):
