@@ -27,7 +27,8 @@ async def test_async_an_append_returns_before_the_sync_and_is_durable_after_the_
         assert front.durable < front.end, "data counts as durable only after a sync"
         assert len(await everything(store)) == 2
         mock_clock.jump(ASYNC.flush_interval_s + 0.01)
-        while front.durable < front.end:
+        zero_ahead = store.engine.writer.zero_ahead
+        while front.durable < front.end or store.committer._syncing or zero_ahead._slice_start is not None:
             await trio.lowlevel.checkpoint()
         assert len(left_after(disk, tmp_path)) == 2
         disk._outcomes = 0
