@@ -1,6 +1,6 @@
 """The wire protocol, sans-io: bytes in, messages out, and back. `docs/PROTOCOL.md` describes it byte by byte and is normative.
 
-A request is declared once, in `requests`, `reaction_requests` or `broker_requests`; its code, its encoding and its checks
+A request is declared once, in one of the modules named `…requests`; its code, its encoding and its checks
 follow from that.
 """
 

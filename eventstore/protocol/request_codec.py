@@ -12,7 +12,8 @@ from eventstore import flat
 from eventstore.errors import EventStoreError, InvalidArgument, ProtocolError, UnknownOperation
 from eventstore.flat import Malformed, Scalar
 from eventstore.model import ANY, EXISTS
-from eventstore.protocol import reaction_requests as reaction_requests  # declares them
+from eventstore.protocol import group_requests as group_requests  # these two declare theirs
+from eventstore.protocol import reaction_requests as reaction_requests
 from eventstore.protocol.broker_requests import SendMessages, WireMessage
 from eventstore.protocol.declaration import DECLARATIONS, Declaration, Request, code_of
 from eventstore.protocol.frames import encode_frame

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from eventstore.errors import EventStoreError, InvalidArgument, ProtocolError
 from eventstore.flat import Scalar
 from eventstore.protocol import broker_requests as asked
-from eventstore.protocol import limits
+from eventstore.protocol import group_requests, limits
 from eventstore.protocol.broker_requests import BrokerRequest, SendMessages
 from eventstore.protocol.declaration import Request, code_of
 from eventstore.protocol.frames import LENGTH_BYTES, encode_frame
@@ -34,21 +34,21 @@ requests: st.SearchStrategy[BrokerRequest] = st.one_of(
         asked.Pull, st.integers(1, limits.PULL_MESSAGES_MAX), page_sizes, st.integers(0, limits.PULL_WAIT_MS_MAX),
         rows(texts, queues, offsets, tags),
     ),
-    st.builds(asked.Join, texts, texts, st.booleans(), st.dictionaries(texts, tags, min_size=1, max_size=5).map(
+    st.builds(group_requests.Join, texts, texts, st.booleans(), st.dictionaries(texts, tags, min_size=1, max_size=5).map(
         lambda topics: tuple(topics.items())
     )),
-    st.builds(asked.Heartbeat, texts, texts, offsets),
-    st.builds(asked.Leave, texts, texts),
-    st.builds(asked.CommitOffsets, texts, texts, offsets, places),
-    st.builds(asked.FailMessages, texts, texts, offsets, st.just("") | texts, places),
-    st.builds(asked.ReplayDead, texts, st.lists(offsets, min_size=1, max_size=5).map(tuple)),
-    st.builds(asked.ResetGroup, texts, texts, st.none() | queues, st.sampled_from(("start", "end")), st.none()),
-    st.builds(asked.ResetGroup, texts, texts, st.none() | queues, st.sampled_from(("offset", "time")), offsets),
-    st.just(asked.ListGroups()),
-    st.builds(asked.ShowGroup, texts, offsets),
-    st.builds(asked.ListMembers, texts),
-    st.builds(asked.DeleteGroup, texts),
-    st.builds(asked.ForgetTopic, texts, texts),
+    st.builds(group_requests.Heartbeat, texts, texts, offsets),
+    st.builds(group_requests.Leave, texts, texts),
+    st.builds(group_requests.CommitOffsets, texts, texts, offsets, places),
+    st.builds(group_requests.FailMessages, texts, texts, offsets, st.just("") | texts, places),
+    st.builds(group_requests.ReplayDead, texts, st.lists(offsets, min_size=1, max_size=5).map(tuple)),
+    st.builds(group_requests.ResetGroup, texts, texts, st.none() | queues, st.sampled_from(("start", "end")), st.none()),
+    st.builds(group_requests.ResetGroup, texts, texts, st.none() | queues, st.sampled_from(("offset", "time")), offsets),
+    st.just(group_requests.ListGroups()),
+    st.builds(group_requests.ShowGroup, texts, offsets),
+    st.builds(group_requests.ListMembers, texts),
+    st.builds(group_requests.DeleteGroup, texts),
+    st.builds(group_requests.ForgetTopic, texts, texts),
     st.builds(asked.CreateTopic, texts, st.none() | st.integers(1, limits.QUEUES_MAX), st.booleans()),
     st.just(asked.ListTopics()),
     st.builds(asked.ShowTopic, texts),
@@ -92,11 +92,11 @@ def test_every_request_survives_the_wire(request_id: int, request: BrokerRequest
         (code_of(asked.Pull), (1, 1, 0, "t", 65_536, 0, None), "queue", 65_535, 65_536),
         (code_of(asked.Pull), (1, 1, 0, "t", 0, -1, None), "offset", 0, -1),
         (code_of(asked.Pull), (1, 1, 0, "t", 0, 0, ""), "tags", 1, 0),
-        (code_of(asked.Join), ("g", "m", False), "topics", 1_000, 0),
-        (code_of(asked.Join), ("g", "x" * 256, False, "t", None), "member", 255, 256),
-        (code_of(asked.CommitOffsets), ("g", "m", 1, *("t", 0, 0) * 16_385), "offsets", 16_384, 16_385),
-        (code_of(asked.FailMessages), ("g", "m", 1, "", *("t", 0, 0) * 257), "places", 256, 257),
-        (code_of(asked.ReplayDead), ("g",), "offsets", 256, 0),
+        (code_of(group_requests.Join), ("g", "m", False), "topics", 1_000, 0),
+        (code_of(group_requests.Join), ("g", "x" * 256, False, "t", None), "member", 255, 256),
+        (code_of(group_requests.CommitOffsets), ("g", "m", 1, *("t", 0, 0) * 16_385), "offsets", 16_384, 16_385),
+        (code_of(group_requests.FailMessages), ("g", "m", 1, "", *("t", 0, 0) * 257), "places", 256, 257),
+        (code_of(group_requests.ReplayDead), ("g",), "offsets", 256, 0),
         (code_of(asked.CreateTopic), ("t", 257, False), "queues", 256, 257),
         (code_of(asked.CreateTopic), ("x" * 300, 1, False), "topic", 255, 300),
         (code_of(asked.FindKey), ("t", "k", 1_001, 1), "messages_max", 1_000, 1_001),
@@ -117,12 +117,12 @@ def test_a_value_beyond_its_limit_is_refused_by_field_limit_and_value(
         (code_of(asked.Pull), (1, 1, 0, b"t", 0, 0, None), "topic"),
         (code_of(asked.Pull), (1, 1, 0, "t", True, 0, None), "queue"),
         (code_of(asked.Pull), (1, 1, 0, "t", 0, None, None), "offset"),
-        (code_of(asked.Join), ("g", "m", 1, "t", None), "from_end"),
-        (code_of(asked.Join), ("g", "m", False, "t", None, "t", "paid"), "topics"),
-        (code_of(asked.Heartbeat), ("g", "m", None), "generation"),
-        (code_of(asked.ResetGroup), ("g", "t", None, "middle", None), "to"),
-        (code_of(asked.ResetGroup), ("g", "t", None, "end", 7), "value"),
-        (code_of(asked.ResetGroup), ("g", "t", None, "time", None), "value"),
+        (code_of(group_requests.Join), ("g", "m", 1, "t", None), "from_end"),
+        (code_of(group_requests.Join), ("g", "m", False, "t", None, "t", "paid"), "topics"),
+        (code_of(group_requests.Heartbeat), ("g", "m", None), "generation"),
+        (code_of(group_requests.ResetGroup), ("g", "t", None, "middle", None), "to"),
+        (code_of(group_requests.ResetGroup), ("g", "t", None, "end", 7), "value"),
+        (code_of(group_requests.ResetGroup), ("g", "t", None, "time", None), "value"),
         (code_of(asked.CreateTopic), ("t", 1, None), "if_missing"),
     ],
 )
@@ -141,9 +141,9 @@ def test_a_value_of_the_wrong_kind_is_refused_by_field(code: int, values: tuple[
         (code_of(SendMessages), (b"t", b"", None, None, None, None)),
         (code_of(asked.Pull), (1, 1)),
         (code_of(asked.Pull), (1, 1, 0, "t", 0, 0)),
-        (code_of(asked.Join), ("g", "m", False, "t")),
-        (code_of(asked.CommitOffsets), ("g", "m", 1, "t", 0)),
-        (code_of(asked.Leave), ("g",)),
+        (code_of(group_requests.Join), ("g", "m", False, "t")),
+        (code_of(group_requests.CommitOffsets), ("g", "m", 1, "t", 0)),
+        (code_of(group_requests.Leave), ("g",)),
         (code_of(asked.ListTopics), (1,)),
     ],
 )

@@ -21,23 +21,19 @@ from eventstore.protocol.answers import (
     encode_some_outcomes,
     outcome_values,
 )
-from eventstore.protocol.broker_requests import (
+from eventstore.protocol.broker_requests import CreateTopic, FindKey, OffsetAt, Pull, SendMessages
+from eventstore.protocol.codes import AnswerCode
+from eventstore.protocol.declaration import DECLARATIONS
+from eventstore.protocol.group_requests import (
     CommitOffsets,
-    CreateTopic,
     FailMessages,
-    FindKey,
     Heartbeat,
     Join,
     Leave,
-    OffsetAt,
-    Pull,
     ReplayDead,
     ResetGroup,
-    SendMessages,
     ShowGroup,
 )
-from eventstore.protocol.codes import AnswerCode
-from eventstore.protocol.declaration import DECLARATIONS
 from eventstore.protocol.handshake import Welcome
 from eventstore.protocol.message_answers import QueuePage, encode_messages, sent_values
 from eventstore.protocol.reaction_requests import (

@@ -35,6 +35,7 @@ from eventstore.client.session.broker_info import (
 )
 from eventstore.client.session.results import read_list, read_message, read_messages, read_nothing, read_one, read_rows
 from eventstore.protocol import broker_requests as requests
+from eventstore.protocol import group_requests
 from eventstore.protocol.broker_requests import WireWant
 from eventstore.protocol.limits import PAGE_BYTES_MAX
 from eventstore.records.consumer_groups import Retries
@@ -112,20 +113,20 @@ class BlockingBroker:
 
     def groups(self) -> list[GroupInfo]:
         """Lists all consumer groups."""
-        return self._call(requests.ListGroups(), read_rows(GroupInfo))
+        return self._call(group_requests.ListGroups(), read_rows(GroupInfo))
 
     def group(self, group: str) -> GroupProgress:
         """Returns a group's offset in each of its queues, and the member that reads it. Raises UnknownGroup."""
         found: list[GroupQueue] = []
         while True:
-            generation, total, queues = self._call(requests.ShowGroup(group, len(found)), read_progress)
+            generation, total, queues = self._call(group_requests.ShowGroup(group, len(found)), read_progress)
             found += queues
             if len(found) >= total or not queues:
                 return GroupProgress(group, generation, tuple(found))
 
     def members(self, group: str) -> list[MemberInfo]:
         """Lists the members of a group. Raises UnknownGroup."""
-        return self._call(requests.ListMembers(group), read_rows(MemberInfo))
+        return self._call(group_requests.ListMembers(group), read_rows(MemberInfo))
 
     def delete_group(self, group: str) -> None:
         """Deletes a group, with its offsets, its messages to retry, and its dead letters.
@@ -135,11 +136,11 @@ class BlockingBroker:
             InvalidArgument: it has members.
             ConnectionLost: as of `create_topic`.
         """
-        self._call(requests.DeleteGroup(group), read_nothing, resend=False)
+        self._call(group_requests.DeleteGroup(group), read_nothing, resend=False)
 
     def retries(self, group: str) -> Retries:
         """Returns the group's retry policy: its own, or the server's. Raises UnknownGroup."""
-        return self._call(requests.ShowRetries(group), read_retries)
+        return self._call(group_requests.ShowRetries(group), read_retries)
 
     def set_retries(self, group: str, retries: Retries | None) -> None:
         """Gives the group its own retry policy, or with None the server's again. Creates the group if it is new.
@@ -160,7 +161,7 @@ class BlockingBroker:
             UnknownGroup
             InvalidArgument: a member reads it.
         """
-        self._call(requests.ForgetTopic(group, topic), read_nothing)
+        self._call(group_requests.ForgetTopic(group, topic), read_nothing)
 
     def reset(self, group: str, topic: str, to: str | int | datetime, *, queue: int | None = None) -> list[ResetQueue]:
         """Sets a group's offset in one queue of a topic, or in all: "start", "end", an offset, or the first message at a time
@@ -190,7 +191,7 @@ class BlockingBroker:
             InvalidArgument: there is no such dead letter.
             ConnectionLost: as of `create_topic`.
         """
-        return self._call(requests.ReplayDead(group, tuple(offsets)), read_one(int), resend=False)
+        return self._call(group_requests.ReplayDead(group, tuple(offsets)), read_one(int), resend=False)
 
     # ---- messages
 

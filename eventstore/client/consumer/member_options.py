@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from eventstore.errors import InvalidArgument
 from eventstore.fields import check_int, check_text, shown
-from eventstore.protocol.broker_requests import Join, Leave
+from eventstore.protocol.group_requests import Join, Leave
 from eventstore.protocol.limits import PULL_MESSAGES_MAX, PULL_WAIT_MS_MAX
 from eventstore.records.consumer_groups import Retries
 

@@ -25,7 +25,8 @@ from eventstore.client.consumer.delivery_order import DeliveryOrder, delivery_or
 from eventstore.client.consumer.member_options import MemberOptions
 from eventstore.errors import ProtocolError
 from eventstore.flat import Scalar
-from eventstore.protocol.broker_requests import CommitOffsets, FailInPlace, FailMessages, Heartbeat, Pull
+from eventstore.protocol.broker_requests import Pull
+from eventstore.protocol.group_requests import CommitOffsets, FailInPlace, FailMessages, Heartbeat
 from eventstore.protocol.limits import (
     FAILED_PER_FRAME_MAX,
     OFFSETS_PER_FRAME_MAX,

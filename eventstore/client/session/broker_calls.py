@@ -13,7 +13,8 @@ from eventstore.client.session.results import field_types, read_messages, rows
 from eventstore.errors import InvalidArgument, ProtocolError, UnknownTopic
 from eventstore.fields import check_int, check_text, shown
 from eventstore.model import micros
-from eventstore.protocol.broker_requests import OffsetAt, Pull, ResetGroup, SetRetries, UnsetRetries, WireWant
+from eventstore.protocol.broker_requests import OffsetAt, Pull, WireWant
+from eventstore.protocol.group_requests import ResetGroup, SetRetries, UnsetRetries
 from eventstore.protocol.limits import INT64_MAX, PAGE_BYTES_DEFAULT, PAGE_BYTES_MAX, PULL_WAIT_MS_MAX
 from eventstore.records.consumer_groups import Retries
 from eventstore.records.message import Message, decode_messages

@@ -16,7 +16,7 @@ from eventstore.broker.groups.views import all_groups, members_of, queues_of
 from eventstore.broker.retry_policy import RetryPolicy
 from eventstore.errors import InvalidArgument
 from eventstore.flat import Scalar
-from eventstore.protocol.broker_requests import (
+from eventstore.protocol.group_requests import (
     CommitOffsets,
     DeleteGroup,
     FailInPlace,

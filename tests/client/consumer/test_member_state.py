@@ -18,7 +18,7 @@ from eventstore.client.consumer.member_state import (
 )
 from eventstore.errors import InvalidArgument, ProtocolError
 from eventstore.flat import encode
-from eventstore.protocol.broker_requests import CommitOffsets
+from eventstore.protocol.group_requests import CommitOffsets
 from eventstore.protocol.limits import PULL_QUEUES_MAX
 from eventstore.protocol.message_answers import Messages, QueuePage
 from eventstore.records.consumer_groups import FAILURES, ORIGIN, AssignedQueue

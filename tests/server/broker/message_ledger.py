@@ -17,7 +17,8 @@ from functools import partial
 
 from eventstore.errors import Rebalanced
 from eventstore.protocol.answers import Failure
-from eventstore.protocol.broker_requests import CommitOffsets, Heartbeat, Pull, SendMessages, ShowGroup
+from eventstore.protocol.broker_requests import Pull, SendMessages
+from eventstore.protocol.group_requests import CommitOffsets, Heartbeat, ShowGroup
 from eventstore.protocol.message_answers import Messages
 from eventstore.records.message import Message, decode_messages
 from tests.server.broker.broker_raw import Sent, create, join, message, pull, sent_of, values_of

@@ -20,30 +20,32 @@ from eventstore.protocol.broker_requests import (
     AddQueues,
     BrokerRequest,
     CloseQueue,
-    CommitOffsets,
     CreateTopic,
-    DeleteGroup,
     DeleteTopic,
-    FailMessages,
     FindKey,
     FindMessage,
-    Heartbeat,
-    Join,
-    Leave,
-    ListMembers,
     OffsetAt,
     Pull,
     ReadMessage,
     RemoveQueue,
-    ReplayDead,
-    ResetGroup,
     SendMessages,
-    ShowGroup,
     ShowTopic,
     WireMessage,
 )
 from eventstore.protocol.declaration import DECLARATIONS, code_of
 from eventstore.protocol.frames import encode_frame
+from eventstore.protocol.group_requests import (
+    CommitOffsets,
+    DeleteGroup,
+    FailMessages,
+    Heartbeat,
+    Join,
+    Leave,
+    ListMembers,
+    ReplayDead,
+    ResetGroup,
+    ShowGroup,
+)
 from eventstore.protocol.requests import Ping
 from tests.server.broker.broker_raw import create, join, message, properties, pull, refusal, rows_of, send
 from tests.server.conftest import Serve

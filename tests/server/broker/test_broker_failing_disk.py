@@ -15,16 +15,12 @@ from eventstore.protocol.broker_requests import (
     AddQueues,
     BrokerRequest,
     CloseQueue,
-    CommitOffsets,
     CreateTopic,
     DeleteTopic,
-    FailMessages,
-    Heartbeat,
-    Join,
     ListTopics,
-    ResetGroup,
     SendMessages,
 )
+from eventstore.protocol.group_requests import CommitOffsets, FailMessages, Heartbeat, Join, ResetGroup
 from eventstore.protocol.requests import Ping
 from eventstore.server import serve
 from tests.server.broker.broker_raw import bodies, create, join, message, pull, refusal, rows_of, send, values_of

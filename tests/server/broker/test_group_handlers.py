@@ -10,23 +10,25 @@ from eventstore.errors import InvalidArgument, Rebalanced, Unconsumed, UnknownGr
 from eventstore.protocol.broker_requests import (
     AddQueues,
     CloseQueue,
-    CommitOffsets,
     CreateTopic,
-    DeleteGroup,
     DeleteTopic,
+    ListChunks,
+    ListTopics,
+    RemoveQueue,
+    ShowTopic,
+)
+from eventstore.protocol.group_requests import (
+    CommitOffsets,
+    DeleteGroup,
     FailMessages,
     ForgetTopic,
     Heartbeat,
     Leave,
-    ListChunks,
     ListGroups,
     ListMembers,
-    ListTopics,
-    RemoveQueue,
     ReplayDead,
     ResetGroup,
     ShowGroup,
-    ShowTopic,
 )
 from tests.server.broker.broker_raw import bodies, create, join, message, pull, refusal, rows_of, send, values_of
 from tests.server.conftest import Serve

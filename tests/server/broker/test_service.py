@@ -17,15 +17,8 @@ from eventstore.chunks.documents import read_tree, write_document
 from eventstore.chunks.files import OsFiles
 from eventstore.errors import InvalidArgument, Poisoned, ShuttingDown
 from eventstore.protocol.answers import Failure, Goodbye
-from eventstore.protocol.broker_requests import (
-    CommitOffsets,
-    CreateTopic,
-    FailMessages,
-    Heartbeat,
-    Pull,
-    SendMessages,
-    ShowGroup,
-)
+from eventstore.protocol.broker_requests import CreateTopic, Pull, SendMessages
+from eventstore.protocol.group_requests import CommitOffsets, FailMessages, Heartbeat, ShowGroup
 from eventstore.protocol.request_codec import encode_request
 from eventstore.protocol.requests import Ping, Stats
 from eventstore.server.broker.broker_metrics import SERIES_MAX, queue_rows

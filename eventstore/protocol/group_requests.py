@@ -1,0 +1,192 @@
+"""The requests about consumer groups, each declared once with its code, values and checks."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, TypeAlias
+
+from eventstore.errors import InvalidArgument
+from eventstore.fields import check_int, check_text, shown
+from eventstore.protocol import limits
+from eventstore.protocol.broker_requests import BrokerRequest, check_offset, check_queue, check_tags, check_time
+from eventstore.protocol.declaration import Count, Flag, Name, Rows, integer, optional, request, text
+
+WirePlace: TypeAlias = "tuple[str, int, int]"
+"""Topic, queue, queue offset."""
+
+RESETS: Final = ("start", "end", "offset", "time")
+
+
+def _place(topic: object, queue: object, offset: object) -> None:
+    check_text("topic", topic)
+    check_queue("queue", queue)
+    check_offset("offset", offset)
+
+
+def _subscription(topic: object, tags: object) -> None:
+    check_text("topic", topic)
+    check_tags("tags", tags)
+
+
+def _dead_letter(offset: object) -> None:
+    check_offset("offset", offset)
+
+
+def _attempted(topic: object, queue: object, offset: object, attempts: object) -> None:
+    _place(topic, queue, offset)
+    check_int("attempts", attempts, 1, limits.ATTEMPTS_MAX)
+
+
+def _delay(delay_ms: object) -> None:
+    check_int("delay", delay_ms, 0, limits.DELAY_MS_MAX)
+
+
+@request(15)
+class Join(BrokerRequest):
+    """Joins a group, subscribed to these topics with these tags. `from_end`: a topic that is new to the group begins there."""
+
+    group: Name
+    member: Name
+    from_end: Flag = False
+    topics: Annotated[tuple[tuple[str, str | None], ...], Rows(_subscription, limits.SUBSCRIPTIONS_MAX)] = ()
+
+    def __post_init__(self) -> None:
+        if len({topic for topic, _ in self.topics}) < len(self.topics):
+            raise InvalidArgument("a topic is named twice", field="topics", value=len(self.topics))
+
+
+@request(16)
+class Heartbeat(BrokerRequest):
+    """Keeps the member in its group, and asks for its assignment if the generation is no longer this one."""
+
+    group: Name
+    member: Name
+    generation: Count
+
+
+@request(17)
+class Leave(BrokerRequest):
+    """Leaves the group: the member's queues go to the others at once."""
+
+    group: Name
+    member: Name
+
+
+@request(18)
+class CommitOffsets(BrokerRequest):
+    """Commits offsets: all messages before them are done. All of the offsets are committed, or none."""
+
+    group: Name
+    member: Name
+    generation: Count
+    offsets: Annotated[tuple[WirePlace, ...], Rows(_place, limits.OFFSETS_PER_FRAME_MAX)] = ()
+
+
+@request(19)
+class FailMessages(BrokerRequest):
+    """Reports messages that the member could not handle: each is delivered again after a delay, or becomes a dead letter."""
+
+    group: Name
+    member: Name
+    generation: Count
+    reason: Annotated[str, text(0, limits.REASON_BYTES_MAX)] = ""
+    places: Annotated[tuple[WirePlace, ...], Rows(_place, limits.FAILED_PER_FRAME_MAX)] = ()
+
+
+@request(20)
+class ReplayDead(BrokerRequest):
+    """Delivers dead letters of a group to it again: offsets in queue 0 of `dead:GROUP`."""
+
+    group: Name
+    offsets: Annotated[tuple[int, ...], Rows(_dead_letter, limits.FAILED_PER_FRAME_MAX)] = ()
+
+
+@request(21)
+class ResetGroup(BrokerRequest):
+    """Sets a group's offsets in one queue of a topic, or in all (None), to one of `RESETS`; the last two take a value."""
+
+    group: Name
+    topic: Name
+    queue: Annotated[int | None, optional(check_queue)]
+    to: str
+    value: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.to not in RESETS:
+            allowed = ", ".join(RESETS)
+            raise InvalidArgument(f"to is {shown(self.to)}; allowed are {allowed}", field="to", value=shown(self.to))
+        if self.to == "offset":
+            check_offset("value", self.value)
+        elif self.to == "time":
+            check_time("value", self.value)
+        elif self.value is not None:
+            raise InvalidArgument(f"{self.to!r} takes no value", field="value", value=shown(self.value))
+
+
+@request(40)
+class FailInPlace(BrokerRequest):
+    """Reports messages that the member could not handle and keeps, to try again in order, with its attempts at each so far."""
+
+    group: Name
+    member: Name
+    generation: Count
+    reason: Annotated[str, text(0, limits.REASON_BYTES_MAX)] = ""
+    places: Annotated[tuple[tuple[str, int, int, int], ...], Rows(_attempted, limits.FAILED_PER_FRAME_MAX)] = ()
+
+
+@request(41)
+class SetRetries(BrokerRequest):
+    """Gives a group its own retry policy. `attempts` None: one more than delays. `dead_letters` None: `dead:GROUP`."""
+
+    group: Name
+    attempts: Annotated[int | None, optional(integer(1, limits.ATTEMPTS_MAX))]
+    dead_letters: Annotated[str | None, optional(check_text)] = None
+    delays_ms: Annotated[tuple[int, ...], Rows(_delay, limits.DELAYS_MAX, low=0)] = ()
+
+
+@request(42)
+class UnsetRetries(BrokerRequest):
+    """Gives a group the server's retry policy again."""
+
+    group: Name
+
+
+@request(43)
+class ShowRetries(BrokerRequest):
+    """Asks for the retry policy of a group."""
+
+    group: Name
+
+
+@request(22)
+class ListGroups(BrokerRequest):
+    """Asks for all consumer groups."""
+
+
+@request(23)
+class ShowGroup(BrokerRequest):
+    """Asks for a group's offset in each of its queues, after the first `skip` of them."""
+
+    group: Name
+    skip: Count = 0
+
+
+@request(24)
+class ListMembers(BrokerRequest):
+    """Asks for the members of a group."""
+
+    group: Name
+
+
+@request(25)
+class DeleteGroup(BrokerRequest):
+    """Deletes a group without members: its offsets, its messages to retry, its dead letters."""
+
+    group: Name
+
+
+@request(26)
+class ForgetTopic(BrokerRequest):
+    """Deletes a group's offsets in a topic that none of its members reads, since they hold back the deletion of messages."""
+
+    group: Name
+    topic: Name
