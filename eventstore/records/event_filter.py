@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 from eventstore.errors import InvalidArgument
 from eventstore.fields import check_int, check_text, shown
@@ -29,7 +30,7 @@ class EventFilter:
 
     @property
     def everything(self) -> bool:
-        return self == _EVERYTHING
+        return self == EVERYTHING
 
     def matches(self, event: Event) -> bool:
         return (
@@ -41,12 +42,12 @@ class EventFilter:
         )
 
     def may_match_in(self, records: bytes) -> bool:
-        """Returns False if no event in these records can pass, because no wanted type or prefix occurs in their bytes.
+        """Returns False if no event in these records can pass, because no wanted type, prefix or id occurs in their bytes.
         The search runs at memory speed, a hundred times faster than decoding.
         """
-        types, prefix = self.types, self.aggregate_prefix
-        return (types is None or any(name.encode() in records for name in types)) and (
-            prefix is None or prefix.encode() in records
+        begins = (self.aggregate_prefix, self.aggregate_id)
+        return (self.types is None or any(name.encode() in records for name in self.types)) and all(
+            each is None or each.encode() in records for each in begins
         )
 
     def select(self, events: list[Event], after: int) -> list[Event]:
@@ -56,7 +57,7 @@ class EventFilter:
         return events if self.everything else [event for event in events if self.matches(event)]
 
 
-_EVERYTHING = EventFilter()
+EVERYTHING: Final = EventFilter()
 
 
 def event_filter(

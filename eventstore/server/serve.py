@@ -187,14 +187,9 @@ async def _listening(
         sources = _sources(store, mailboxes, dispatch, subscriptions, service, publishing, reactions)
 
         def health() -> Stats:
-            healthy = store.engine.failed is None and not appends.stopping
-            found = stats()
-            return {
-                "healthy": healthy,
-                "degraded": found["attention"] is not None,
-                "reactions_failure": reactions.attention,
-                **found,
-            }
+            healthy, found = store.engine.failed is None and not appends.stopping, stats()
+            degraded = found["attention"] is not None
+            return {"healthy": healthy, "degraded": degraded, "reactions_failure": reactions.attention, **found}
 
         registry = registry_of(sources)
         registry.register(ReactionCollector(reactions))

@@ -58,7 +58,7 @@ class Acceptor:
         """Yields new connections. Add each to `connections` before the next is requested."""
         for _ in range(_ACCEPT_AT_ONCE):
             try:
-                accepted, _address = self._listener.accept()
+                accepted, address = self._listener.accept()
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
@@ -68,7 +68,7 @@ class Acceptor:
                 self._pause()
                 return
             try:
-                connection = Connection(accepted, now)
+                connection = Connection(accepted, address, now)
             except OSError:  # already closed by the client
                 accepted.close()
                 continue

@@ -7,7 +7,7 @@ import selectors
 import socket
 from collections import deque
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import trio
 
@@ -87,11 +87,12 @@ class Connection:
         "writable",
     )
 
-    def __init__(self, own_socket: socket.socket, now: float) -> None:
+    def __init__(self, own_socket: socket.socket, address: tuple[Any, ...], now: float) -> None:
+        """`address`: of the peer, as `accept` returns it."""
         own_socket.setblocking(False)
         own_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = own_socket
-        self.host, self.port = own_socket.getpeername()[:2]
+        self.host, self.port = address[:2]
         self.reader = FrameReader(HELLO_BYTES_MAX)
         self._receive_bytes = _FIRST_RECEIVE_BYTES
         self.name = ""

@@ -60,7 +60,8 @@ class FairTurns:
 
     def _consider(self, connection: Connection, taken: float) -> None:
         now = trio.current_time()
-        share = max(_SHARE_MIN, 1.0 - _SHARE_OF_ANOTHER * self._others(connection, now))
+        others = self._others(connection, now)
+        share = max(_SHARE_MIN, 1.0 - _SHARE_OF_ANOTHER * others)
         if share == 1.0:
             connection.taken_s = _LEFT_S
             return
@@ -74,7 +75,7 @@ class FairTurns:
             self._log_due = now + _LOG_S
             _log.warning(
                 "%s takes more than its share of the server's time; it is served more slowly, for %d others",
-                connection.title, self._others(connection, now),
+                connection.title, others,
             )  # fmt: skip
 
     def others_wait(self, besides: Container[Connection]) -> bool:
@@ -97,8 +98,6 @@ class FairTurns:
         self._waits = trio.CancelScope(deadline=self._resting[0][0] if self._resting else inf)
         with self._waits:
             await trio.lowlevel.wait_readable(descriptor)
-        if not self._resting:
-            return []
         now, rested = trio.current_time(), []
         while self._resting and self._resting[0][0] <= now:
             connection = heappop(self._resting)[2]

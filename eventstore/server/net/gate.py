@@ -87,8 +87,7 @@ class Gate:
                         await trio.lowlevel.checkpoint()  # other tasks run
         finally:
             for connection in list(self.connections):
-                self._forget(connection)
-                connection.hang_up()
+                self.drop(connection, after_answers=True)
             self._selector.close()
             self.acceptor.close()
 
@@ -99,9 +98,8 @@ class Gate:
             await backlog.wait_for_room()
         finally:
             self._stalled = False
-        now = trio.current_time()
         for connection in self.connections:
-            connection.restart_all_timeouts(now)
+            connection.restart_all_timeouts(trio.current_time())
 
     def _owes(self) -> bool:
         return any(connection.owed for connection in self.connections)
@@ -171,9 +169,7 @@ class Gate:
                 _log.warning("closing a connection (%s): %s", connection.name or "no hello", error.message)
             connection.send(encode_error(0, error))
             connection.flush(now)
-            self._forget(connection)
-            connection.hang_up()
-            self._check_settled()
+            self.drop(connection, after_answers=True)
         except Exception:
             _log.exception("serving a client failed; its connection is closed")
             self.drop(connection)
@@ -256,12 +252,12 @@ class Gate:
 
     # -- closing ------------------------------------------------------------------------------------------------------
 
-    def drop(self, connection: Connection) -> None:
-        """Closes the connection. Its appends are stored nevertheless."""
+    def drop(self, connection: Connection, *, after_answers: bool = False) -> None:
+        """Closes the connection, so that the client can still read its answers with `after_answers`. Its appends are stored."""
         if connection.closed:
             return
         self._forget(connection)
-        connection.close()
+        connection.hang_up() if after_answers else connection.close()
         self._check_settled()
 
     def _turn_away(self, connection: Connection, error: EventStoreError) -> None:

@@ -6,7 +6,7 @@ wakes only these. The others are passed by: when they are woken one day they go 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
@@ -14,11 +14,10 @@ import trio
 
 from eventstore.model import Event
 from eventstore.protocol.limits import PAGE_BYTES_DEFAULT
-from eventstore.records.event_filter import EventFilter
+from eventstore.records.event_filter import EVERYTHING, EventFilter
 from eventstore.records.event_page import decode_page
 from eventstore.store.committer import Committer
 
-_EVERYTHING: Final = EventFilter()
 _PAGES_KEPT: Final = 64
 _FEW: Final = 8  # filters: up to here, searching the bytes for each of them is faster than decoding them once
 
@@ -68,7 +67,7 @@ class NewEvents:
         self._threads = trio.CapacityLimiter(1)
         self._waiting: set[_Waiting] = set()
         self._by_key: dict[tuple[str, str], set[_Waiting]] = {}
-        self._prefix_lengths: dict[int, int] = {}
+        self._prefix_lengths: Counter[int] = Counter()
         self._seen = 0
         self._read: deque[_Page] = deque(maxlen=_PAGES_KEPT)
         self._begun = trio.Event()
@@ -110,7 +109,7 @@ class NewEvents:
         for key in waiting.keys:
             self._by_key.setdefault(key, set()).add(waiting)
             if key[0] == "prefix":
-                self._prefix_lengths[len(key[1])] = self._prefix_lengths.get(len(key[1]), 0) + 1
+                self._prefix_lengths[len(key[1])] += 1
         self._begun.set()
 
     def _leave(self, waiting: _Waiting) -> None:
@@ -142,7 +141,7 @@ class NewEvents:
         engine, begin = self._committer.engine, self._seen
         try:
             page = await trio.to_thread.run_sync(
-                lambda: engine.scan(begin, _EVERYTHING, PAGE_BYTES_DEFAULT, None, durable=True), limiter=self._threads
+                lambda: engine.scan(begin, EVERYTHING, PAGE_BYTES_DEFAULT, None, durable=True), limiter=self._threads
             )
         except Exception:  # each of them gets the error of its own scan
             found, self._seen = set(self._waiting), engine.durable_sequence

@@ -27,7 +27,7 @@ class PacedScans:
 
     def __init__(self, turns: FairTurns) -> None:
         self._turns = turns
-        self._turn = trio.CapacityLimiter(1)
+        self._turn = trio.Lock()
         self._thread = trio.CapacityLimiter(1)
         self._scanning: Counter[Connection] = Counter()
 

@@ -112,7 +112,8 @@ def connect() -> Iterator[Callable[[], Connection]]:
         def pair() -> Connection:
             listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
             stack.enter_context(socket.create_connection(listener.getsockname()))
-            return Connection(stack.enter_context(listener.accept()[0]), 0.0)
+            accepted, address = listener.accept()
+            return Connection(stack.enter_context(accepted), address, 0.0)
 
         yield pair
 

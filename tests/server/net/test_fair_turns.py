@@ -30,9 +30,9 @@ class Clock:
 def pair() -> Iterator[list[Connection]]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         others = [socket.create_connection(listener.getsockname()) for _ in range(2)]
-        accepted = [listener.accept()[0] for _ in range(2)]
-        yield [Connection(each, 0.0) for each in accepted]
-        for each in (*others, *accepted):
+        accepted = [listener.accept() for _ in range(2)]
+        yield [Connection(*each, 0.0) for each in accepted]
+        for each in (*others, *(own for own, _ in accepted)):
             each.close()
 
 

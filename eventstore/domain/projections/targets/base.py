@@ -9,7 +9,7 @@ changes anything.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from eventstore.domain.projections.projection import CHECKPOINTS, Projection
@@ -80,6 +80,12 @@ class Target(Protocol):
         """
 
     def close(self) -> None: ...
+
+
+def parked_of(rows: Iterable[tuple[Any, ...]], keys: Sequence[str] | None) -> dict[str, Parked]:
+    """Returns those of the stored entries that have one of these keys, by key; all if `keys` is None."""
+    wanted = None if keys is None else set(keys)
+    return {each.key: each for each in (Parked(*row) for row in rows) if wanted is None or each.key in wanted}
 
 
 def fenced(name: str, before: int) -> Fenced:

@@ -26,6 +26,7 @@ from eventstore.domain.projections.targets.base import (
     check_version,
     fenced,
     new_generation,
+    parked_of,
 )
 from eventstore.errors import ProjectionFailed
 
@@ -143,9 +144,7 @@ class SQLiteTarget:
             return {}
         with self._translated_errors():
             query = f"SELECT key, sequence, error FROM {PARKED} WHERE projection = ? ORDER BY sequence"  # a bounded number
-            found = [Parked(*row) for row in self._open().execute(query, (self._name,))]
-        wanted = None if keys is None else set(keys)
-        return {each.key: each for each in found if wanted is None or each.key in wanted}
+            return parked_of(self._open().execute(query, (self._name,)), keys)
 
     def write(
         self, rows: Sequence[StoredRow], deletions: Sequence[str], before: int, after: Checkpoint,
