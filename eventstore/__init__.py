@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         Corrupt,
         Diverged,
         DomainRefused,
+        Elsewhere,
         EventStoreError,
         Fenced,
         FolderRefused,
@@ -67,13 +68,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "ANY", "END", "EXISTS", "AggregateInfo", "CaughtUp", "Closed", "CommandIdReused", "Commit", "Committed",
-    "ConnectionLost", "Consumer", "Corrupt", "Delivery", "Diverged", "DomainRefused", "EmbeddedStore", "Event",
+    "ConnectionLost", "Consumer", "Corrupt", "Delivery", "Diverged", "DomainRefused", "Elsewhere", "EmbeddedStore", "Event",
     "EventStoreError", "Fenced", "FolderRefused", "HandlerFailed", "InvalidArgument", "Message", "NetworkBroker",
     "NetworkStore", "NetworkTopic", "NewEvent", "NewMessage", "Overloaded", "PayloadInvalid", "Poisoned",
     "ProjectionFailed", "ProtocolError", "RawCommand", "ReadFailed", "Rebalanced", "Rejected", "Retries", "SendResult",
-    "ShuttingDown", "StorageFull", "StoreSettings", "Unchanged", "Unconsumed", "UnknownCommand", "UnknownEvent", "UnknownGroup",
-    "UnknownOperation", "UnknownQueue", "UnknownTopic", "UnsupportedVersion", "VersionConflict", "blocking", "connect",
-    "open_store",
+    "ShuttingDown", "StorageFull", "StoreSettings", "Unchanged", "Unconsumed", "UnknownCommand", "UnknownEvent",
+    "UnknownGroup", "UnknownOperation", "UnknownQueue", "UnknownTopic", "UnsupportedVersion", "VersionConflict", "blocking",
+    "connect", "open_store",
 ]  # fmt: skip
 
 # Where each name is. Nothing is imported before it is used: a program should be able to catch Ctrl-C from its first line on.
@@ -87,7 +88,7 @@ _NAMES = {
     "eventstore.client.session.message_rows": "NewMessage SendResult",
     "eventstore.commands": "RawCommand",
     "eventstore.errors": (
-        "Closed CommandIdReused ConnectionLost Corrupt Diverged DomainRefused EventStoreError Fenced FolderRefused "
+        "Closed CommandIdReused ConnectionLost Corrupt Diverged DomainRefused Elsewhere EventStoreError Fenced FolderRefused "
         "HandlerFailed InvalidArgument Overloaded PayloadInvalid Poisoned ProjectionFailed ProtocolError ReadFailed "
         "Rebalanced Rejected ShuttingDown StorageFull Unconsumed UnknownCommand UnknownEvent UnknownGroup "
         "UnknownOperation UnknownQueue UnknownTopic UnsupportedVersion VersionConflict"

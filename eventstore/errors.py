@@ -238,6 +238,23 @@ class Diverged(EventStoreError):
     code = 30
 
 
+class Elsewhere(EventStoreError):
+    """The shard does not own the slot of the aggregate: another shard of the cluster does. Nothing was stored.
+
+    `map_version`: a map of this version or a newer one names the owner. Clients of a cluster ask for it and send again.
+    """
+
+    code = 31
+    retriable = True
+
+    def __init__(self, slot: int, map_version: int) -> None:
+        super().__init__(
+            f"slot {slot} belongs to another shard of the cluster; ask for its map, version {map_version} or newer",
+            slot=slot,
+            map_version=map_version,
+        )
+
+
 _CLASSES: Final[tuple[type[EventStoreError], ...]] = (EventStoreError, *EventStoreError.__subclasses__())
 _BY_CODE: Final = {cls.code: cls for cls in _CLASSES}
 

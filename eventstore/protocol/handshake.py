@@ -10,17 +10,22 @@ from eventstore.fields import check_int, check_optional_int, check_text
 from eventstore.flat import Scalar
 from eventstore.protocol.limits import FRAME_BYTES_MAX, NAME_BYTES_MAX, PROTOCOL_VERSION, REQUESTS_MAX, UINT64_MAX
 from eventstore.protocol.requests import Hello
+from eventstore.records.cluster_map import SHARDS_MAX, ClusterMap, read_cluster_map
 
 STORE_UUID_BYTES: Final = 16
 NODE_MAX: Final = 65_535
 _WELCOME_VALUES: Final = 5
+_SINGLE_VALUES: Final = 6
+_CLUSTER_VALUES: Final = 9
 
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
     """The answer to HELLO: the server and its limits on this connection. The fields are the values of the answer.
 
-    `node`: the node of its broker, which message ids begin with; None without a broker.
+    `node`: the node of its broker, which message ids begin with; None without a broker. `cluster`: the uuid of the cluster that
+    it belongs to, None for a store of its own. `map_version`: of the map it knows. `shard`: the number of its shard; None in a
+    cluster: it has only the map.
     """
 
     version: int
@@ -29,10 +34,14 @@ class Welcome:
     frame_bytes_max: int = FRAME_BYTES_MAX
     requests_max: int = REQUESTS_MAX
     node: int | None = None
+    cluster: bytes | None = None
+    map_version: int = 0
+    shard: int | None = None
 
     def values(self) -> tuple[Scalar, ...]:
-        """Returns the values for `encode_ok`."""
-        return astuple(self)
+        """Returns the values for `encode_ok`; those about the cluster only of one."""
+        values = astuple(self)
+        return values if self.cluster is not None else values[:_SINGLE_VALUES]
 
 
 def agreed_version(hello: Hello) -> int:
@@ -60,8 +69,11 @@ def read_welcome(values: tuple[Scalar, ...]) -> Welcome:
     if len(values) < _WELCOME_VALUES:
         raise ProtocolError(f"the answer to HELLO takes {_WELCOME_VALUES} values, got {len(values)}")
     version, server, store, frame_bytes_max, requests_max = values[:_WELCOME_VALUES]
+    node, cluster, map_version, shard = (*values, None, None, None, None)[_WELCOME_VALUES:_CLUSTER_VALUES]
     if not isinstance(store, bytes) or len(store) != STORE_UUID_BYTES:
         raise ProtocolError(f"the store's uuid takes {STORE_UUID_BYTES} bytes")
+    if cluster is not None and not (isinstance(cluster, bytes) and len(cluster) == STORE_UUID_BYTES):
+        raise ProtocolError(f"the cluster's uuid takes {STORE_UUID_BYTES} bytes")
     try:
         welcome = Welcome(
             check_int("version", version, 0, UINT64_MAX),
@@ -69,7 +81,10 @@ def read_welcome(values: tuple[Scalar, ...]) -> Welcome:
             store,
             check_int("frame_bytes_max", frame_bytes_max, 1, UINT64_MAX),
             check_int("requests_max", requests_max, 1, UINT64_MAX),
-            check_optional_int("node", values[_WELCOME_VALUES] if len(values) > _WELCOME_VALUES else None, 0, NODE_MAX),
+            check_optional_int("node", node, 0, NODE_MAX),
+            cluster,
+            0 if cluster is None else check_int("map_version", map_version, 0, UINT64_MAX),
+            None if cluster is None else check_optional_int("shard", shard, 0, SHARDS_MAX - 1),
         )
     except InvalidArgument as error:
         raise ProtocolError(f"the answer to HELLO: {error.message}", **error.fields) from None
@@ -80,3 +95,20 @@ def read_welcome(values: tuple[Scalar, ...]) -> Welcome:
             value=welcome.version,
         )
     return welcome
+
+
+def read_map(values: tuple[Scalar, ...]) -> ClusterMap:
+    """Decodes the answer to MAP; later versions of the protocol may append values.
+
+    Raises:
+        ProtocolError: the values are not a map, or the map is not whole.
+    """
+    if len(values) < 2 or not isinstance(values[1], bytes):
+        raise ProtocolError("the answer to MAP takes a version (uint) and the map (bin)")
+    try:
+        found = read_cluster_map(values[1])
+    except InvalidArgument as error:
+        raise ProtocolError(f"the answer to MAP: {error.message}", **error.fields) from None
+    if found.version != values[0]:
+        raise ProtocolError(f"the answer to MAP names version {values[0]!r}, the map in it {found.version}")
+    return found

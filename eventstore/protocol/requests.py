@@ -177,6 +177,13 @@ class ListAggregates(Request):
     limit: Annotated[int, integer(1, AGGREGATES_PER_PAGE_MAX)] = AGGREGATES_PER_PAGE_MAX
 
 
+@request(70)
+class Map(Request):
+    """Asks for the map of the cluster once it is newer than version `after`; with 0 at once."""
+
+    after: Count = 0
+
+
 def check_command(command: WireCommand) -> None:
     """Raises InvalidArgument if a limit is broken."""
     name, aggregate_id, command_id, payload, metadata = command

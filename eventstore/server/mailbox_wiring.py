@@ -22,6 +22,7 @@ from eventstore.model import VERSION_MAX, Committed, Event
 from eventstore.records.commit import CommitView
 from eventstore.records.event_page import decode_page
 from eventstore.records.raw_commit import AfterCommand
+from eventstore.records.slots import slot_of
 from eventstore.store.append import REFUSED, AppendOutcome, NewCommit, Packed
 from eventstore.store.embedded import EmbeddedStore
 from eventstore_mailbox import Batch, Entry, Mailboxes, Options, Ports
@@ -156,6 +157,7 @@ def make_mailboxes(
             unmodified=runtime.unmodified,
             same=same_command,
             size=_size_bytes,
+            slot=slot_of,
             creates=_creates,
             on_slow=_warn_of_slow,
             on_created=_CreationLog().created,

@@ -23,6 +23,7 @@ from eventstore.domain.domain import Domain
 from eventstore.domain.import_path import load
 from eventstore.domain.runtime import DomainRuntime
 from eventstore.metrics import Source, Stats, read_stats
+from eventstore.records.cluster_map import single_map
 from eventstore.server.bootstrap import (
     bind,
     calm_collector,
@@ -47,6 +48,7 @@ from eventstore.server.requests.append_batcher import AppendBatcher
 from eventstore.server.requests.command_batcher import CommandBatcher
 from eventstore.server.requests.command_replies import CommandReplies
 from eventstore.server.requests.dispatch import DISPATCH_METRICS, Dispatch
+from eventstore.server.requests.map_requests import MapRequests
 from eventstore.server.requests.paced_scans import PacedScans
 from eventstore.server.requests.read_requests import ReadRequests
 from eventstore.server.requests.subscriptions import SUBSCRIPTION_METRICS, Subscriptions
@@ -179,6 +181,7 @@ async def _listening(
             return found
 
         routes = appends.routes | commands.routes | reads.routes | subscriptions.routes
+        routes |= MapRequests(gate, single_map(store.opened.uuid.bytes)).routes
         routes |= reaction_routes(gate, nursery, reactions) | parking_routes(gate, nursery, store)
         if service is not None:
             routes |= service.routes

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from eventstore_mailbox.core.options import Options
 from eventstore_mailbox.core.ports import Batch, Ports
-from eventstore_mailbox.core.routing import SLOTS, slot_of
 from eventstore_mailbox.core.state import (
     COMMITTED,
     CONFLICT,
@@ -36,7 +35,6 @@ __all__ = [
     "FAILED",
     "OVERLOADED",
     "REFUSED",
-    "SLOTS",
     "STOPPED",
     "UNCHANGED",
     "Batch",
@@ -51,7 +49,6 @@ __all__ = [
     "Stopped",
     "Stopping",
     "Unrestorable",
-    "slot_of",
 ]
 
 

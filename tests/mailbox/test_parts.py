@@ -1,23 +1,11 @@
-"""Slots, the top-k counter, retry delays."""
+"""The top-k counter, retry delays."""
 
 from __future__ import annotations
 
 import random
-from collections import Counter
 
-from eventstore_mailbox import SLOTS, slot_of
 from eventstore_mailbox.core.backoff import Backoff
 from eventstore_mailbox.top_k import TopK
-
-
-def test_slots_are_those_of_crc32c_in_every_process() -> None:
-    assert slot_of("123456789") == 0xE3069283 % SLOTS  # the check value of CRC-32C
-    assert slot_of("") == 0
-
-
-def test_slots_spread_over_mailboxes() -> None:
-    counts = Counter(slot_of(f"order-{number}") % 4 for number in range(10_000))
-    assert all(2_200 < count < 2_800 for count in counts.values())
 
 
 def test_the_most_frequent_keys_are_found_in_bounded_memory() -> None:

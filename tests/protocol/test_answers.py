@@ -71,6 +71,7 @@ ERRORS: list[EventStoreError] = [
     errors.UnknownGroup("no group", group="billing"),
     errors.Rebalanced("join again", group="billing", member="m", generation=3),
     errors.Unconsumed("still to consume", topic="orders", queue=2, group="billing"),
+    errors.Elsewhere(3718, 7),
 ]
 
 

@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from eventstore import errors, flat, model
-from eventstore.errors import EventStoreError, InvalidArgument, Rebalanced, UnknownOperation, UnknownQueue, VersionConflict
+from eventstore.errors import (
+    Elsewhere,
+    EventStoreError,
+    InvalidArgument,
+    Rebalanced,
+    UnknownOperation,
+    UnknownQueue,
+    VersionConflict,
+)
 from eventstore.model import Committed, NewEvent
 from eventstore.protocol import limits
 from eventstore.protocol.answers import (
@@ -51,6 +59,7 @@ from eventstore.protocol.requests import (
     FindCommand,
     Hello,
     ListAggregates,
+    Map,
     Ping,
     Read,
     ReadAll,
@@ -61,6 +70,7 @@ from eventstore.protocol.requests import (
     Version,
 )
 from eventstore.records import message
+from eventstore.records.cluster_map import ALL_SLOTS, ClusterMap, Shard
 from tests.protocol.records import make_message, make_record
 
 TEXT = (Path(__file__).parents[2] / "docs" / "PROTOCOL.md").read_text(encoding="utf-8")
@@ -72,9 +82,15 @@ MIXED = (
     VersionConflict("order-42", 1, 5),
     InvalidArgument("too long", field="type", limit=255),
 )
+MAP = ClusterMap(bytes(16), 7, 1, (Shard(0, bytes(range(16)), ALL_SLOTS, "127.0.0.1:7711"),))
 EXAMPLES = {
     "hello": encode_request(1, Hello(1, "demo")),
     "hello-answer": encode_ok(1, *Welcome(1, "es", bytes(range(16)), node=1).values()),
+    "hello-answer-of-a-shard": encode_ok(
+        1, *Welcome(1, "es", bytes(range(16)), node=1, cluster=bytes(16), map_version=7, shard=0).values()
+    ),
+    "map": encode_request(2, Map(6)),
+    "map-answer": encode_ok(2, 7, MAP.encode()),
     "append": encode_request(2, Append([("order-42", 0, "c-1", None, flat.encode(EVENT))])),
     "outcomes": encode_outcomes(2, outcome_values(Committed("order-42", 1, 1))),
     "outcomes-mixed": encode_outcomes(3, [value for outcome in MIXED for value in outcome_values(outcome)]),
@@ -139,6 +155,7 @@ EXAMPLES = {
     "found": b"".join(encode_messages(29, [MESSAGE], 1)),
     "offset-at": encode_request(30, OffsetAt("orders", 2, 1_700_000_000_000_000)),
     "error": encode_error(12, UnknownOperation("unknown", operation=99)),
+    "elsewhere": encode_error(13, Elsewhere(3_718, 7)),
     "goodbye": encode_goodbye(),
 }
 

@@ -32,8 +32,20 @@ def test_a_welcome_survives_the_wire() -> None:
 
 
 def test_a_welcome_may_have_more_values_than_this_version_knows() -> None:
-    welcome = Welcome(1, "demo", UUID, 1000, 5)
+    welcome = Welcome(1, "demo", UUID, 1000, 5, None, UUID, 3, 2)
     assert read_welcome((*welcome.values(), "extra")) == welcome
+
+
+@pytest.mark.parametrize("shard", [0, 3, None])
+def test_a_welcome_of_a_cluster_names_its_shard(shard: int | None) -> None:
+    welcome = Welcome(1, "demo", UUID, 1000, 5, 1, bytes(16), 7, shard)
+    assert len(welcome.values()) == 9
+    assert read_welcome(welcome.values()) == welcome
+
+
+def test_a_store_that_is_no_cluster_says_what_it_always_said() -> None:
+    assert len(Welcome(1, "demo", UUID, node=1).values()) == 6
+    assert read_welcome((*Welcome(1, "demo", UUID, node=1).values(), None, 7, 3)) == Welcome(1, "demo", UUID, node=1)
 
 
 @pytest.mark.parametrize("version", [0, PROTOCOL_VERSION + 1])
@@ -45,7 +57,9 @@ def test_a_server_that_speaks_another_version_is_unsupported(version: int) -> No
 @pytest.mark.parametrize(
     "values",
     [(), (1, "demo", UUID, 1000), (1, "demo", "uuid", 1000, 5), (1, "demo", UUID[:4], 1000, 5), (1, 7, UUID, 1000, 5),
-     ("1", "demo", UUID, 1000, 5), (1, "demo", UUID, 0, 5), (1, "demo", UUID, 1000, 0)],
+     ("1", "demo", UUID, 1000, 5), (1, "demo", UUID, 0, 5), (1, "demo", UUID, 1000, 0),
+     (1, "demo", UUID, 1000, 5, 1, b"short", 1, 0), (1, "demo", UUID, 1000, 5, 1, UUID, None, 0),
+     (1, "demo", UUID, 1000, 5, 1, UUID, 1, -1), (1, "demo", UUID, 1000, 5, 1, UUID, 1, 4096)],
 )  # fmt: skip
 def test_values_that_are_not_a_welcome_are_a_protocol_error(values: tuple[Scalar, ...]) -> None:
     with pytest.raises(EventStoreError) as caught:

@@ -10,7 +10,8 @@ import pytest
 RECORDS = [
     "eventstore.records.commit", "eventstore.records.raw_commit", "eventstore.records.event_page",
     "eventstore.records.event_filter", "eventstore.records.cursors", "eventstore.records.message",
-    "eventstore.records.state_record", "eventstore.records.tag_filter", "eventstore.records.topic_names",
+    "eventstore.records.state_record", "eventstore.records.slots", "eventstore.records.cluster_map",
+    "eventstore.records.tag_filter", "eventstore.records.topic_names",
 ]  # fmt: skip
 CLIENTS = ["eventstore.blocking", "eventstore.client.aio.store", "eventstore.client.aio.broker"]
 

@@ -26,7 +26,6 @@ from eventstore_mailbox.core.outcome_processor import OutcomeProcessor
 from eventstore_mailbox.core.plain_appends import PlainAppends
 from eventstore_mailbox.core.ports import AnyBatch, AnyPorts, Batch, Driver, status_of
 from eventstore_mailbox.core.resident_lanes import ResidentLanes
-from eventstore_mailbox.core.routing import slot_of
 from eventstore_mailbox.core.state import (
     OVERLOADED,
     STOPPED,
@@ -156,7 +155,7 @@ class Machine:
         return sum(mailbox.depth for mailbox in self.mailboxes) + self.fast_path.depth
 
     def mailbox_of(self, aggregate_id: str) -> CommandMailbox:
-        return self.mailboxes[slot_of(aggregate_id) % self.options.mailboxes]
+        return self.mailboxes[self.ports.slot(aggregate_id) % self.options.mailboxes]
 
     # -- the pump -----------------------------------------------------------------------------------------------------
 

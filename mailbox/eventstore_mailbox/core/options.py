@@ -4,8 +4,6 @@
 from dataclasses import dataclass, fields
 from typing import Annotated, Final, NamedTuple, get_args
 
-from eventstore_mailbox.core.routing import SLOTS
-
 _MANY: Final = 2**31 - 1
 
 
@@ -27,7 +25,7 @@ class Options:
     """
 
     mailboxes: Annotated[
-        int, Bound("Command mailboxes; an aggregate belongs to the one of its slot modulo this number.", 1, SLOTS, "mailboxes")
+        int, Bound("Command mailboxes; an aggregate belongs to the one of its slot modulo this number.", 1, 4096, "mailboxes")
     ] = 4
     capacity: Annotated[
         int,

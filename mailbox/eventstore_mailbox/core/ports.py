@@ -9,6 +9,8 @@ from operator import itemgetter
 from random import random
 from typing import Final, Generic, Protocol, TypeAlias, TypeVar, cast
 
+from crc32c import crc32c
+
 from eventstore_mailbox.core.state import AnyEntry, Entry, Lane
 
 C = TypeVar("C")
@@ -64,6 +66,10 @@ def _flush_nothing() -> None:
     pass
 
 
+def _slot(aggregate_id: str) -> int:
+    return crc32c(aggregate_id.encode("utf-8", "surrogatepass"))
+
+
 def _assume_modified(_: object) -> bool:
     return False
 
@@ -90,6 +96,7 @@ class Ports(Generic[C, A, X, O]):
     same          returns whether two commands under the same id are the same, so that one that is in flight answers the other
     size          returns the bytes of a change; None: batches are bounded by count alone
     creates       returns whether a change creates its aggregate
+    slot          returns the number of an aggregate id, the same each time; its mailbox is this modulo `mailboxes`
     random        returns a number from 0 to 1, for the pauses of an aggregate that conflicts repeatedly
     on_slow       is called if a handler blocked the event loop, with the seconds
     on_created    is called if a command that would have created its aggregate finds that another writer has; with the outcome.
@@ -109,6 +116,7 @@ class Ports(Generic[C, A, X, O]):
     same: Callable[[C, C], bool] = lambda one, other: True
     size: Callable[[X], int] | None = None
     creates: Callable[[X], bool] = lambda change: False
+    slot: Callable[[str], int] = _slot
     random: Callable[[], float] = random
     on_slow: Callable[[Entry[C, O], float], None] = lambda entry, seconds: None
     on_created: Callable[[Entry[C, O], O], None] = lambda entry, outcome: None

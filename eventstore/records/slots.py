@@ -1,0 +1,37 @@
+"""Slots: which shard of a cluster owns an aggregate, and which mailbox takes its commands. The same in every language.
+
+`docs/PROTOCOL.md` is normative and has the vectors for other languages.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from crc32c import crc32c
+
+SLOTS: Final = 4096
+LOCAL: Final = -1
+
+
+def slot_of(aggregate_id: str) -> int:
+    """Returns the slot of an aggregate, 0 to 4,095: the CRC-32C of the id's UTF-8 bytes modulo 4,096.
+
+    If the id holds a tag, text between the first `{` and the first `}` after it, only the tag counts: ids of one tag share a
+    slot. A reserved id (`$…`) is about the id from its first `{` to its last `}`, and has the slot of that one; without such an
+    id it belongs to whichever shard holds it, and the slot is `LOCAL`.
+    """
+    if "{" not in aggregate_id and aggregate_id[:1] != "$":
+        return crc32c(aggregate_id.encode("utf-8", "surrogatepass")) & 4095
+    return _slot_of_tagged(aggregate_id)
+
+
+def _slot_of_tagged(aggregate_id: str) -> int:
+    if aggregate_id.startswith("$"):
+        begin, end = aggregate_id.find("{"), aggregate_id.rfind("}")
+        if not 0 < begin < end - 1:
+            return LOCAL
+        aggregate_id = aggregate_id[begin + 1 : end]
+    begin = aggregate_id.find("{")
+    end = aggregate_id.find("}", begin + 2) if begin >= 0 and aggregate_id[begin + 1 : begin + 2] != "}" else -1
+    counted = aggregate_id[begin + 1 : end] if end >= 0 else aggregate_id
+    return crc32c(counted.encode("utf-8", "surrogatepass")) & 4095

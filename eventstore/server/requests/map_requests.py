@@ -1,0 +1,71 @@
+"""Answers MAP: at once, or as soon as this server knows a newer map of its cluster."""
+
+from __future__ import annotations
+
+from eventstore.errors import InvalidArgument
+from eventstore.protocol import encode_ok
+from eventstore.protocol.declaration import Request
+from eventstore.protocol.requests import Map
+from eventstore.records.cluster_map import ClusterMap
+from eventstore.server.net.connection import Connection
+from eventstore.server.net.gate import Gate
+from eventstore.server.requests.dispatch import Route
+
+_PER_CONNECTION_MAX = 64
+
+
+class _Waiting:
+    """A MAP that waits. Its connection cancels it when it closes, and UNSUBSCRIBE does."""
+
+    __slots__ = ("_requests", "after", "connection", "request_id")
+
+    def __init__(self, requests: MapRequests, connection: Connection, request_id: int, after: int) -> None:
+        self._requests = requests
+        self.connection, self.request_id, self.after = connection, request_id, after
+
+    def cancel(self) -> None:
+        self._requests.waiting.discard(self)
+
+
+class MapRequests:
+    """The map that this server knows. One that waits costs an object, and counts among the subscriptions of its connection."""
+
+    def __init__(self, gate: Gate, current: ClusterMap) -> None:
+        self._gate = gate
+        self.waiting: set[_Waiting] = set()
+        self.current = current
+        self._encoded = current.encode()
+        self.routes: dict[type[Request], Route] = {Map: self.ask}
+
+    def ask(self, connection: Connection, request_id: int, request: Map) -> None:
+        """Answers a MAP, or keeps it.
+
+        Raises:
+            InvalidArgument: too many wait on this connection, or one with this request id.
+        """
+        if self.current.version > request.after:
+            self._gate.send(connection, self._answer(request_id))
+            return
+        if request_id in connection.bound or len(connection.bound) >= _PER_CONNECTION_MAX:
+            raise InvalidArgument(
+                f"request id {request_id} waits already, or {_PER_CONNECTION_MAX} wait on this connection, the limit",
+                field="request id",
+                limit=_PER_CONNECTION_MAX,
+                value=request_id,
+            )
+        waiting = connection.bound[request_id] = _Waiting(self, connection, request_id, request.after)
+        self.waiting.add(waiting)
+
+    def publish(self, newer: ClusterMap) -> None:
+        """Takes a newer map, and answers those who wait for one; an older one is ignored."""
+        if newer.version <= self.current.version:
+            return
+        self.current, self._encoded = newer, newer.encode()
+        for waiting in [each for each in self.waiting if each.after < newer.version]:
+            self.waiting.discard(waiting)
+            waiting.connection.bound.pop(waiting.request_id, None)
+            self._gate.send(waiting.connection, self._answer(waiting.request_id))
+        self._gate.flush()
+
+    def _answer(self, request_id: int) -> bytes:
+        return encode_ok(request_id, self.current.version, self._encoded)
