@@ -52,6 +52,7 @@ from eventstore.server.requests.map_requests import MapRequests
 from eventstore.server.requests.paced_scans import PacedScans
 from eventstore.server.requests.read_requests import ReadRequests
 from eventstore.server.requests.subscriptions import SUBSCRIPTION_METRICS, Subscriptions
+from eventstore.server.requests.waiting_commands import WAITING_METRICS, WaitingCommands
 from eventstore.settings.server import ServerSettings
 from eventstore.store.committer import Committer
 from eventstore.store.embedded import EmbeddedStore
@@ -156,11 +157,12 @@ async def _listening(
 ) -> AsyncIterator[Server]:
     async with trio.open_nursery() as nursery:
         gate, access, order = Gate(listener, gate_limits(settings)), embedded_access(store), ArrivalOrder()
-        replies = CommandReplies(gate, access)
+        waiting = WaitingCommands(gate, settings.waiting_commands_bytes_max, settings.mailbox_options.waiting_bytes_max)
+        replies = CommandReplies(gate, access, waiting)
         mailboxes = make_mailboxes(DomainRuntime(domain, access.read_events), access, settings.mailbox_options, replies.answer)
         await nursery.start(mailboxes.run)
         appends = AppendBatcher(gate, mailboxes, order)
-        commands = CommandBatcher(gate, domain, mailboxes, replies, order)
+        commands = CommandBatcher(gate, domain, mailboxes, replies, waiting, order)
         scans = PacedScans(gate.turns)
         reads = ReadRequests(gate, store.engine, nursery, scans)
         subscriptions = Subscriptions(gate, store.committer, nursery, scans)
@@ -187,7 +189,7 @@ async def _listening(
             routes |= service.routes
         node = None if broker is None else broker.opened.node
         dispatch = Dispatch(gate, store.opened.uuid, settings.requests_max, routes, stats, node)
-        sources = _sources(store, mailboxes, dispatch, subscriptions, service, publishing, reactions)
+        sources = _sources(store, mailboxes, waiting, dispatch, subscriptions, service, publishing, reactions)
 
         def health() -> Stats:
             healthy, found = store.engine.failed is None and not appends.stopping, stats()
@@ -214,6 +216,7 @@ async def _listening(
 def _sources(
     store: EmbeddedStore,
     mailboxes: ServerMailboxes,
+    waiting: WaitingCommands,
     dispatch: Dispatch,
     subscriptions: Subscriptions,
     broker: BrokerService | None,
@@ -224,6 +227,7 @@ def _sources(
     sources: list[Source[Any]] = [
         Source(STORE_METRICS, lambda: store),
         Source(MAILBOX_METRICS, mailboxes.stats),
+        Source(WAITING_METRICS, lambda: waiting),
         Source(DISPATCH_METRICS, lambda: dispatch),
         Source(SUBSCRIPTION_METRICS, lambda: subscriptions),
         Source(REACTION_METRICS, lambda: reactions),

@@ -54,6 +54,7 @@ from eventstore.server.remote_access import remote_access
 from eventstore.server.requests.command_batcher import CommandBatcher
 from eventstore.server.requests.command_replies import CommandReplies
 from eventstore.server.requests.dispatch import DISPATCH_METRICS, Dispatch
+from eventstore.server.requests.waiting_commands import WAITING_METRICS, WaitingCommands
 from eventstore.settings.server import ServerSettings
 
 
@@ -133,9 +134,10 @@ async def _working(
     async with trio.open_nursery() as nursery:
         gate, order = Gate(listener, gate_limits(settings)), ArrivalOrder()
         access = remote_access(store, nursery, lambda error: worker.give_up(error))
-        replies = CommandReplies(gate, access)
+        waiting = WaitingCommands(gate, settings.waiting_commands_bytes_max, settings.mailbox_options.waiting_bytes_max)
+        replies = CommandReplies(gate, access, waiting)
         mailboxes = make_mailboxes(DomainRuntime(domain, access.read_events), access, settings.mailbox_options, replies.answer)
-        commands = CommandBatcher(gate, domain, mailboxes, replies, order)
+        commands = CommandBatcher(gate, domain, mailboxes, replies, waiting, order)
         await nursery.start(mailboxes.run)
         reactions = _reactions(domain, checkpoint, store, mailboxes, access)
 
@@ -150,7 +152,11 @@ async def _working(
 
         routes = commands.routes | ({} if reactions is None else reaction_routes(gate, nursery, reactions))
         dispatch = Dispatch(gate, uuid.UUID(bytes=store.store_uuid), settings.requests_max, routes, stats)
-        sources: list[Source[Any]] = [Source(MAILBOX_METRICS, mailboxes.stats), Source(DISPATCH_METRICS, lambda: dispatch)]
+        sources: list[Source[Any]] = [
+            Source(MAILBOX_METRICS, mailboxes.stats),
+            Source(WAITING_METRICS, lambda: waiting),
+            Source(DISPATCH_METRICS, lambda: dispatch),
+        ]
         registry = registry_of(sources)
         if reactions is not None:
             sources.append(Source(REACTION_METRICS, lambda: reactions))

@@ -72,6 +72,14 @@ class ServerSettings:
             "Limits", 1, 65_536, unit="requests",
         ),
     ] = 1_024  # fmt: skip
+    waiting_commands_bytes_max: Annotated[
+        int,
+        Setting(
+            "Requests of one connection whose commands wait for their handlers; at the limit the server stops reading from it. "
+            "One request may exceed it.",
+            "Limits", 64 * KIB,
+        ),
+    ] = 32 * MIB  # fmt: skip
     incoming_bytes_max: Annotated[
         int,
         Setting(

@@ -8,10 +8,10 @@ class MailboxError(Exception):
 
 
 class Overloaded(MailboxError):
-    """A mailbox is full; the command was not accepted and may be sent again later."""
+    """A mailbox is full, of commands or bytes (`unit`); the command was not accepted and may be sent again later."""
 
-    def __init__(self, mailbox: str, depth: int, capacity: int) -> None:
-        super().__init__(f"{mailbox} holds {depth} commands of at most {capacity}; wait for room and send again")
+    def __init__(self, mailbox: str, depth: int, capacity: int, unit: str = "commands") -> None:
+        super().__init__(f"{mailbox} holds {depth} {unit} of at most {capacity}; wait for room and send again")
         self.mailbox = mailbox
         self.depth = depth
         self.capacity = capacity

@@ -18,7 +18,7 @@ from eventstore.flat import Scalar
 from eventstore.protocol import encode_error, sent_values
 from eventstore.protocol.broker_requests import SendMessages, WireMessage
 from eventstore.records.topic_names import check_name
-from eventstore.server.net.connection import Connection
+from eventstore.server.net.connection import HELD_BY_MESSAGES, Connection
 from eventstore.server.net.deferred_replies import explain_failure
 from eventstore.server.net.gate import Gate
 from eventstore.server.requests.append_batcher import BatchReplies
@@ -121,7 +121,7 @@ class MessageBatcher:
         if not self._held:
             self._nursery.start_soon(self._release_when_there_is_room)
         self._held.add(connection)
-        self._gate.hold(connection, True)
+        self._gate.hold(connection, HELD_BY_MESSAGES)
 
     async def _release_when_there_is_room(self) -> None:
         while self._full:
@@ -131,7 +131,7 @@ class MessageBatcher:
                 await self._created.park()
         held, self._held = self._held, set()
         for connection in held:
-            self._gate.hold(connection, False)
+            self._gate.hold(connection, HELD_BY_MESSAGES, False)
         self._gate.flush()
 
     # -- topics that are created by sending to them -------------------------------------------------------------------

@@ -15,6 +15,9 @@ from eventstore.protocol import FrameReader
 from eventstore.protocol.frames import LENGTH_BYTES
 from eventstore.protocol.limits import FRAME_BYTES_MAX, HELLO_BYTES_MAX
 
+HELD_BY_MESSAGES: Final = 1
+HELD_BY_COMMANDS: Final = 2
+"""Why a connection is not read, in `Connection.held`: the sum of the reasons."""
 _RECEIVE_BYTES: Final = 256 * 1024
 _FIRST_RECEIVE_BYTES: Final = LENGTH_BYTES + HELLO_BYTES_MAX
 _JOINED_BYTES_MAX: Final = 256 * 1024  # copying more than that costs more than another call of the kernel
@@ -51,7 +54,8 @@ class Connection:
     - `owed`: requests that were taken and not answered yet; only the gate changes it.
     - `reserved_bytes`: of pages that are being made. `counted_bytes`: the part of `unsent_bytes` the outbound budget counted.
     - `greeted`: HELLO was received; before that, frames must be small. `in_parts`: it takes answers in parts.
-    - `held`: nothing is read until there is room; TCP then holds back the sender.
+    - `request_bytes`: of the request that is being handled. `waiting_bytes`: of its commands that are not answered.
+    - `held`: why nothing is read until there is room; TCP then holds back the sender.
     - `writable`: the socket took everything the last time, or has room again.
     - `bound`: requests to cancel when the connection closes, by request id.
     """
@@ -75,6 +79,7 @@ class Connection:
         "pending",
         "port",
         "reader",
+        "request_bytes",
         "reserved_bytes",
         "resting",
         "room",
@@ -83,6 +88,7 @@ class Connection:
         "taken_s",
         "unsent",
         "unsent_bytes",
+        "waiting_bytes",
         "watched",
         "writable",
     )
@@ -102,7 +108,8 @@ class Connection:
         self.pending: deque[bytes] = deque()
         self.owed = 0
         self.taken_s = self.taken_at = self.due_s = 0.0
-        self.held = self.resting = False
+        self.held, self.resting = 0, False
+        self.request_bytes = self.waiting_bytes = 0
         self.accepted = self.heard = now
         self.frame_since: float | None = None
         self.blocked_since: float | None = None

@@ -245,9 +245,9 @@ class Gate:
             connection.restart_timeouts(now)
         connection.watch(self._selector, wanted)
 
-    def hold(self, connection: Connection, held: bool) -> None:
-        """Stops reading from the connection, or resumes, at the next `flush`."""
-        connection.held = held
+    def hold(self, connection: Connection, why: int, held: bool = True) -> None:
+        """Stops reading from the connection for this reason, or resumes if there is no other, at the next `flush`."""
+        connection.held = connection.held | why if held else connection.held & ~why
         self._touched.add(connection)
 
     # -- closing ------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from eventstore.server.net.connection import Connection
 from eventstore.server.net.gate import Gate
 from eventstore.server.requests.command_replies import CommandReplies, PendingSend, SentCommand
 from eventstore.server.requests.dispatch import Route
+from eventstore.server.requests.waiting_commands import WaitingCommands
 from eventstore_mailbox import Stopping
 
 _COMMAND_S: Final = 20e-6  # what a command takes of the event loop besides its decoding, about
@@ -29,13 +30,15 @@ class CommandBatcher:
     """
 
     def __init__(
-        self, gate: Gate, domain: Domain, mailboxes: ServerMailboxes, replies: CommandReplies, order: ArrivalOrder
-    ) -> None:
+        self, gate: Gate, domain: Domain, mailboxes: ServerMailboxes, replies: CommandReplies, waiting: WaitingCommands,
+        order: ArrivalOrder,
+    ) -> None:  # fmt: skip
         self._gate = gate
         self._domain = domain
         self._has_handlers = bool(domain.handlers)
         self._mailboxes = mailboxes
         self._replies = replies
+        self._waiting = waiting
         self._order = order
         self._entries: list[SentCommand] = []
         self.stopping = False
@@ -45,7 +48,7 @@ class CommandBatcher:
         """Takes a SEND; it is answered when all its commands are settled, or in parts if that takes long.
 
         Raises:
-            ShuttingDown
+            ShuttingDown, Overloaded
         """
         assert isinstance(request, Send)
         if self.stopping:
@@ -54,6 +57,7 @@ class CommandBatcher:
             self._order.switch_to(self)
         commands, entries = request.commands, self._entries
         pending = PendingSend(connection, request_id, len(commands))
+        self._waiting.add(pending, connection.request_bytes)
         self._gate.owe(connection, len(commands) * _COMMAND_S)
         if connection.in_parts:
             self._replies.expect(pending)

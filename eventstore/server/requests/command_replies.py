@@ -35,6 +35,7 @@ from eventstore.server.mailbox_wiring import ServerEntry, StoreAccess, Stored
 from eventstore.server.net.connection import Connection
 from eventstore.server.net.gate import Gate
 from eventstore.server.requests.append_batcher import error_text_bytes_max
+from eventstore.server.requests.waiting_commands import WaitingCommands
 from eventstore_mailbox import CONFLICT, DUPLICATE, FAILED, REFUSED, UNCHANGED, MailboxError
 
 Values: TypeAlias = "tuple[Scalar, Scalar, Scalar]"
@@ -48,13 +49,14 @@ _UNCHANGED: Final[Values] = (int(OutcomeKind.UNCHANGED), 0, 0)
 
 class PendingSend:
     """A SEND that is not answered yet. `values`: its outcomes. `unsent`: those to send next, by place, once it is answered in
-    parts."""
+    parts. `size`: see `WaitingCommands`."""
 
-    __slots__ = ("connection", "error_bytes_max", "missing", "request_id", "text_bytes_max", "unsent", "values")
+    __slots__ = ("connection", "error_bytes_max", "missing", "request_id", "size", "text_bytes_max", "unsent", "values")
 
     def __init__(self, connection: Connection, request_id: int, commands: int) -> None:
         self.connection = connection
         self.request_id = request_id
+        self.size = 0
         self.missing = commands
         self.values: list[Values | None] = [None] * commands
         self.unsent: dict[int, Values] | None = None
@@ -91,8 +93,9 @@ class CommandReplies:
     each as it is settled: a slow handler delays the commands of its own aggregate, not those that were sent with them.
     """
 
-    def __init__(self, gate: Gate, store: StoreAccess) -> None:
+    def __init__(self, gate: Gate, store: StoreAccess, waiting: WaitingCommands) -> None:
         self._gate = gate
+        self._waiting = waiting
         self._find_command = store.find_command
         self._answering = False
         self._expected: deque[tuple[float, PendingSend]] = deque()
@@ -150,6 +153,7 @@ class CommandReplies:
                         self._answer_uncommitted(entry)
                 except Exception:  # the others are answered; this client retries
                     _log.exception("answering a command failed; its connection is closed")
+                    self._waiting.remove(entry.request)
                     self._gate.drop(entry.request.connection)
         finally:
             self._answering = False
@@ -184,6 +188,8 @@ class CommandReplies:
     def put(self, request: PendingSend, place: int, values: Values) -> None:
         """Stores the outcome of one command; the last one of a request sends the answer."""
         request.missing -= 1
+        if not request.missing:
+            self._waiting.remove(request)
         if request.unsent is None:
             request.values[place] = values
             if not request.missing and not request.connection.closed:

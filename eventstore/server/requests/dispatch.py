@@ -55,6 +55,7 @@ class Dispatch:
     def handle(self, connection: Connection, payload: bytes) -> None:
         """Handles one payload; it is answered by an error if by nothing else. Raises nothing that a client can cause."""
         self.requests += 1
+        connection.request_bytes = len(payload)
         try:
             request_id, request = self._decode(payload)
         except BadRequest as bad:

@@ -1,11 +1,12 @@
-"""Plain appends that go through the mailboxes: one entry each, and the call that collects their outcomes."""
+"""Plain appends that go through the mailboxes: one entry each, the call that collects their outcomes, and their bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from eventstore_mailbox.core.state import PLAIN, Entry
+from eventstore_mailbox.errors import Overloaded
 
 Deliver: TypeAlias = Callable[[list[object]], None]
 
@@ -38,3 +39,29 @@ class PlainEntry(Entry[object, object]):
         self.change = change
         self.call = call
         self.place = place
+
+
+class WaitingBytes:
+    """The bytes of plain appends that wait in lanes, behind commands whose handlers take time."""
+
+    def __init__(self, bytes_max: int, size: Callable[[object], int] | None) -> None:
+        self._bytes_max = bytes_max
+        self._size = size
+        self.bytes = 0
+
+    def add(self, changes: Sequence[object]) -> None:
+        """Counts changes together.
+
+        Raises:
+            Overloaded: there is no room for them; none is counted.
+        """
+        if self._size is None:
+            return
+        total = self.bytes + sum(map(self._size, changes))
+        if total > self._bytes_max:
+            raise Overloaded("the lanes of plain appends", self.bytes, self._bytes_max, "bytes")
+        self.bytes = total
+
+    def remove(self, change: object) -> None:
+        if self._size is not None:
+            self.bytes -= self._size(change)

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Sequence
 from functools import partial
 
-from eventstore_mailbox.core.append_call import Deliver
+from eventstore_mailbox.core.append_call import Deliver, WaitingBytes
 from eventstore_mailbox.core.backoff import Backoff
 from eventstore_mailbox.core.command_processor import CommandProcessor
 from eventstore_mailbox.core.fair_share import FairShare
@@ -55,11 +55,12 @@ class Machine:
         self.duplicates = InFlightDuplicates(ports.same)
         self.fair_share = FairShare(options.capacity, self.duplicates)
         self.processor = CommandProcessor(ports, options, self.lanes, driver)
-        self.outcomes = OutcomeProcessor(ports, options, self.lanes, self.duplicates, self.processor, driver)
+        self.waiting = WaitingBytes(options.waiting_bytes_max, ports.size)
+        self.outcomes = OutcomeProcessor(ports, options, self.lanes, self.duplicates, self.processor, self.waiting, driver)
         self.processor.complete = self.outcomes.complete
         self.fast_path = FastPath(ports, options, driver, self._unblocked)
         self._appends = PlainAppends(
-            ports, options, self.lanes, self.processor, self.fast_path, self.fair_share, self.mailbox_of
+            ports, options, self.lanes, self.processor, self.fast_path, self.fair_share, self.waiting, self.mailbox_of
         )
         self.persist_failures = 0
         self._driver = driver

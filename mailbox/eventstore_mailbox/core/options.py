@@ -34,6 +34,14 @@ class Options:
             1, 1_000_000, "commands",
         ),
     ] = 16_384  # fmt: skip
+    waiting_bytes_max: Annotated[
+        int,
+        Bound(
+            "Bytes of commands that wait for their handlers, and as many of plain appends behind them; more are refused with "
+            "Overloaded.",
+            18 * 1024 * 1024, 2**40,
+        ),
+    ] = 256 * 1024 * 1024  # fmt: skip
     fast_path_max: Annotated[
         int, Bound("Plain appends in flight on the fast path. The last call accepted may exceed it.", unit="appends")
     ] = 65_536

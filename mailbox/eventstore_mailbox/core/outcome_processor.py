@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from eventstore_mailbox.core.append_call import PlainEntry
+from eventstore_mailbox.core.append_call import PlainEntry, WaitingBytes
 from eventstore_mailbox.core.command_processor import CommandProcessor
 from eventstore_mailbox.core.in_flight_duplicates import InFlightDuplicates
 from eventstore_mailbox.core.options import Options
@@ -46,13 +46,14 @@ class OutcomeProcessor:
 
     def __init__(
         self, ports: AnyPorts, options: Options, lanes: ResidentLanes, duplicates: InFlightDuplicates,
-        processor: CommandProcessor, driver: Driver,
+        processor: CommandProcessor, waiting: WaitingBytes, driver: Driver,
     ) -> None:  # fmt: skip
         self.answers: list[AnyEntry] = []
         self.most_conflicts = TopK(32)
         self._lanes = lanes
         self._duplicates = duplicates
         self._processor = processor
+        self._waiting = waiting
         self._driver = driver
         self._options = options
         self._ports = ports
@@ -193,6 +194,7 @@ class OutcomeProcessor:
                 self._ports.on_error("answer", error)
 
     def _deliver_plain(self, entry: PlainEntry) -> None:
+        self._waiting.remove(entry.change)
         try:
             outcome = entry.result
             if entry.status >= FAILED:

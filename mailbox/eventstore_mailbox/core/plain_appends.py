@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from eventstore_mailbox.core.append_call import AppendCall, Deliver, PlainEntry
+from eventstore_mailbox.core.append_call import AppendCall, Deliver, PlainEntry, WaitingBytes
 from eventstore_mailbox.core.command_processor import CommandProcessor
 from eventstore_mailbox.core.fair_share import FairShare
 from eventstore_mailbox.core.fast_path import FastPath
@@ -24,7 +24,7 @@ from eventstore_mailbox.errors import Overloaded
 class PlainAppends:
     def __init__(
         self, ports: AnyPorts, options: Options, lanes: ResidentLanes, processor: CommandProcessor, fast_path: FastPath,
-        fair_share: FairShare, mailbox_of: Callable[[str], CommandMailbox],
+        fair_share: FairShare, waiting: WaitingBytes, mailbox_of: Callable[[str], CommandMailbox],
     ) -> None:  # fmt: skip
         self._ports = ports
         self._options = options
@@ -32,6 +32,7 @@ class PlainAppends:
         self._processor = processor
         self._fast_path = fast_path
         self._fair_share = fair_share
+        self._waiting = waiting
         self._mailbox_of = mailbox_of
 
     def append(self, changes: Sequence[object], deliver: Deliver, source: object) -> None:
@@ -67,6 +68,7 @@ class PlainAppends:
         for lane in map(self._lanes.by_id.__getitem__, busy):
             if lane.mailbox.depth >= self._fair_share.crowded and (refusal := self._fair_share.refusal(lane, None)) is not None:
                 raise refusal
+        self._waiting.add([change for change in changes if aggregate_id_of(change) in busy])
         call, now = AppendCall(len(changes), deliver, source), self._ports.clock()
         places: list[int] = []
         for place, change in enumerate(changes):
