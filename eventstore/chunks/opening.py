@@ -79,10 +79,13 @@ class OwnedFolder:
             self._refuse_foreign(names, self.chunks(uuid.uuid4()))
         return self.files.lock(self.path / LOCK)
 
-    def identity(self, create: Callable[[], Document], clock: Callable[[], float]) -> tuple[uuid.UUID, Document]:
+    def identity(
+        self, create: Callable[[], Document], clock: Callable[[], float], chosen: uuid.UUID | None = None
+    ) -> tuple[uuid.UUID, Document]:
         """Returns the store's uuid and the identity document; initialises a folder without one.
 
-        `create` writes the other files of a new folder, and returns the other members of its document.
+        `create` writes the other files of a new folder, and returns the other members of its document. `chosen`: the uuid of
+        a new store.
 
         Raises:
             FolderRefused, Corrupt
@@ -91,7 +94,7 @@ class OwnedFolder:
         if self.document in names:
             self.files.sync_folder(self.path)  # the process that wrote it may have died before its own sync
             return read_identity(self.files, path, self.format)
-        identity = uuid.uuid4()
+        identity = chosen or uuid.uuid4()
         folder = self.chunks(identity)
         self._refuse_foreign(names, folder)
         folder.create()

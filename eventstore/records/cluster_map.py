@@ -172,6 +172,11 @@ def read_slots(value: Sequence[Any]) -> tuple[SlotRange, ...]:
     return tuple(ranges)
 
 
+def slots_text(slots: Sequence[SlotRange]) -> str:
+    """Returns the ranges as people and documents write them: `0-1023`, several with commas between them."""
+    return ",".join(f"{low}-{high}" for low, high in slots)
+
+
 def _uuid(name: str, value: object) -> bytes:
     if not isinstance(value, str) or not _UUID.fullmatch(value):
         raise _refused(f"{name} is {shown(value)}, expected 32 hexadecimal digits")

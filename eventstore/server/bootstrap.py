@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
-import structlog
 import trio
 
 from eventstore.errors import EventStoreError, FolderRefused, InvalidArgument
@@ -142,6 +141,8 @@ def _affordable_connections(settings: ServerSettings) -> int:
     own = min(_DESCRIPTORS_PER_FILE * settings.store_settings.open_files_max + _OTHER_DESCRIPTORS, descriptors // 2)
     affordable = min(settings.connections_max, descriptors - own)
     if affordable < settings.connections_max:
+        import structlog  # here: the supervisor of a node, which is to be small, uses this module as well
+
         structlog.get_logger("eventstore.server").warning(
             "fewer connections than set: raise the limit of open files (ulimit -n)",
             connections_max=affordable,

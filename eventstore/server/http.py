@@ -12,14 +12,12 @@ from socketserver import TCPServer, ThreadingMixIn
 from typing import TYPE_CHECKING
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import CollectorRegistry, make_wsgi_app
-
 from eventstore.metrics import Stats
 from eventstore.server.bootstrap import cannot_listen, parse_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from wsgiref.types import StartResponse, WSGIEnvironment
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 _POLL_SECONDS = 0.1  # how long stopping may take
 
@@ -49,7 +47,7 @@ class _Quiet(WSGIRequestHandler):
 
 
 @contextmanager
-def http_server(address: str | None, registry: CollectorRegistry, health: Callable[[], Stats]) -> Iterator[str | None]:
+def http_server(address: str | None, metrics: WSGIApplication, health: Callable[[], Stats]) -> Iterator[str | None]:
     """Serves until the block ends; yields the HOST:PORT it listens on. Serves nothing if `address` is None.
 
     Raises:
@@ -59,13 +57,11 @@ def http_server(address: str | None, registry: CollectorRegistry, health: Callab
         yield None
         return
     host, port = parse_address(address, "http")
-    metrics = make_wsgi_app(registry)
 
     def application(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "/")
         if path == "/metrics":
-            answer: Iterable[bytes] = metrics(environ, start_response)
-            return answer
+            return metrics(environ, start_response)
         if path == "/health":
             stats = health()
             status = "200 OK" if stats.get("healthy") else "503 Service Unavailable"

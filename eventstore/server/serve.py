@@ -11,10 +11,11 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import structlog
 import trio
+from prometheus_client import generate_latest, make_wsgi_app
 
 from eventstore import __version__
 from eventstore.broker.broker import Broker, open_broker
@@ -22,8 +23,9 @@ from eventstore.domain.asyncio_calls import refuse_asyncio
 from eventstore.domain.domain import Domain
 from eventstore.domain.import_path import load
 from eventstore.domain.runtime import DomainRuntime
-from eventstore.metrics import Source, Stats, read_stats
-from eventstore.records.cluster_map import single_map
+from eventstore.metrics import Stats, read_stats
+from eventstore.records.cluster_map import ClusterMap, single_map
+from eventstore.server.backlog import ServerBacklog
 from eventstore.server.bootstrap import (
     bind,
     calm_collector,
@@ -34,30 +36,31 @@ from eventstore.server.bootstrap import (
     yield_often,
 )
 from eventstore.server.broker.broker_metrics import BrokerCollector
-from eventstore.server.broker.service import BrokerService, broker_source
+from eventstore.server.broker.service import BrokerService
 from eventstore.server.http import http_server
-from eventstore.server.mailbox_metrics import MAILBOX_METRICS
 from eventstore.server.mailbox_wiring import ArrivalOrder, ServerMailboxes, embedded_access, make_mailboxes
 from eventstore.server.net.gate import Gate
-from eventstore.server.outbox.local_outbox import PUBLISHING_METRICS, Publishing, check_publish
+from eventstore.server.outbox.local_outbox import Publishing, check_publish
 from eventstore.server.prometheus import registry_of
 from eventstore.server.reactions.reaction_handlers import parking_routes, reaction_routes
-from eventstore.server.reactions.reaction_metrics import REACTION_METRICS, ReactionCollector
+from eventstore.server.reactions.reaction_metrics import ReactionCollector
 from eventstore.server.reactions.reaction_runner import ReactionRunner
+from eventstore.server.reports import Reports, sources_of
 from eventstore.server.requests.append_batcher import AppendBatcher
 from eventstore.server.requests.command_batcher import CommandBatcher
 from eventstore.server.requests.command_replies import CommandReplies
-from eventstore.server.requests.dispatch import DISPATCH_METRICS, Dispatch
+from eventstore.server.requests.dispatch import Dispatch
 from eventstore.server.requests.map_requests import MapRequests
+from eventstore.server.requests.owned_slots import ShardAppends, ShardCommands
 from eventstore.server.requests.paced_scans import PacedScans
+from eventstore.server.requests.place import Place, check_of
 from eventstore.server.requests.read_requests import ReadRequests
-from eventstore.server.requests.subscriptions import SUBSCRIPTION_METRICS, Subscriptions
-from eventstore.server.requests.waiting_commands import WAITING_METRICS, WaitingCommands
+from eventstore.server.requests.subscriptions import Subscriptions
+from eventstore.server.requests.waiting_commands import WaitingCommands
 from eventstore.settings.server import ServerSettings
-from eventstore.store.committer import Committer
+from eventstore.store.data_folder import ShardIdentity
 from eventstore.store.embedded import EmbeddedStore
 from eventstore.store.open_store import open_store
-from eventstore.store.store_stats import STORE_METRICS
 
 _REACTIONS = "reactions.json"
 _BROKER = "broker"
@@ -75,14 +78,24 @@ class Server:
     appends: AppendBatcher
     commands: CommandBatcher
     mailboxes: ServerMailboxes
+    maps: MapRequests
+    reports: Reports
     stopping: trio.Event
 
     def stop(self) -> None:
         self.stopping.set()
 
 
-async def serve(settings: ServerSettings, *, task_status: trio.TaskStatus[Server] = trio.TASK_STATUS_IGNORED) -> None:
+async def serve(
+    settings: ServerSettings,
+    shard: ShardIdentity | None = None,
+    known: ClusterMap | None = None,
+    *,
+    task_status: trio.TaskStatus[Server] = trio.TASK_STATUS_IGNORED,
+) -> None:
     """Serves until `Server.stop` is called. Wrong settings are reported before the data folder is created.
+
+    `shard`: it serves this shard of a cluster, of which it has the map `known`; with None a store of its own.
 
     Raises:
         DomainRefused: the domain cannot be loaded.
@@ -97,16 +110,22 @@ async def serve(settings: ServerSettings, *, task_status: trio.TaskStatus[Server
     if settings.http is not None:
         bind(settings.http, "http").close()
     with bind(settings.listen) as listener:
-        await _serve(settings, domain, listener, task_status)
+        await _serve(settings, domain, listener, shard, known, task_status)
     log.info("stopped")
 
 
 async def _serve(
-    settings: ServerSettings, domain: Domain, listener: socket.socket, task_status: trio.TaskStatus[Server]
+    settings: ServerSettings,
+    domain: Domain,
+    listener: socket.socket,
+    shard: ShardIdentity | None,
+    known: ClusterMap | None,
+    task_status: trio.TaskStatus[Server],
 ) -> None:
     log = structlog.get_logger("eventstore.server")
-    async with open_store(settings.data, settings.store_settings) as store:
-        async with _broker_of(settings) as broker, _listening(settings, store, broker, domain, listener) as server:
+    async with open_store(settings.data, settings.store_settings, shard=shard) as store:
+        place = Place(shard, known or single_map(store.opened.uuid.bytes))
+        async with _broker_of(settings) as broker, _listening(settings, store, broker, domain, listener, place) as server:
             calm_collector()
             yield_often()
             log.info(
@@ -153,7 +172,12 @@ async def _broker_of(settings: ServerSettings) -> AsyncIterator[Broker | None]:
 
 @asynccontextmanager
 async def _listening(
-    settings: ServerSettings, store: EmbeddedStore, broker: Broker | None, domain: Domain, listener: socket.socket
+    settings: ServerSettings,
+    store: EmbeddedStore,
+    broker: Broker | None,
+    domain: Domain,
+    listener: socket.socket,
+    place: Place,
 ) -> AsyncIterator[Server]:
     async with trio.open_nursery() as nursery:
         gate, access, order = Gate(listener, gate_limits(settings)), embedded_access(store), ArrivalOrder()
@@ -161,12 +185,18 @@ async def _listening(
         replies = CommandReplies(gate, access, waiting)
         mailboxes = make_mailboxes(DomainRuntime(domain, access.read_events), access, settings.mailbox_options, replies.answer)
         await nursery.start(mailboxes.run)
-        appends = AppendBatcher(gate, mailboxes, order)
-        commands = CommandBatcher(gate, domain, mailboxes, replies, waiting, order)
+        maps = MapRequests(gate, place.known)
+        slots = place.slots(maps)
+        if slots is None:
+            appends = AppendBatcher(gate, mailboxes, order)
+            commands = CommandBatcher(gate, domain, mailboxes, replies, waiting, order)
+        else:
+            appends = ShardAppends(slots, gate, mailboxes, order)
+            commands = ShardCommands(slots, gate, domain, mailboxes, replies, waiting, order)
         scans = PacedScans(gate.turns)
         reads = ReadRequests(gate, store.engine, nursery, scans)
         subscriptions = Subscriptions(gate, store.committer, nursery, scans)
-        reactions = ReactionRunner(store, settings.data / _REACTIONS, domain, mailboxes, access)
+        reactions = ReactionRunner(store, settings.data / _REACTIONS, domain, mailboxes, access, check_of(slots))
         service = None if broker is None else BrokerService(gate, broker, nursery)
         publishing = Publishing(store, broker, settings.publish, settings.data)
 
@@ -183,13 +213,14 @@ async def _listening(
             return found
 
         routes = appends.routes | commands.routes | reads.routes | subscriptions.routes
-        routes |= MapRequests(gate, single_map(store.opened.uuid.bytes)).routes
-        routes |= reaction_routes(gate, nursery, reactions) | parking_routes(gate, nursery, store)
+        routes |= maps.routes | reaction_routes(gate, nursery, reactions) | parking_routes(gate, nursery, store)
+        if slots is not None:
+            routes = slots.guard(routes)
         if service is not None:
             routes |= service.routes
         node = None if broker is None else broker.opened.node
-        dispatch = Dispatch(gate, store.opened.uuid, settings.requests_max, routes, stats, node)
-        sources = _sources(store, mailboxes, waiting, dispatch, subscriptions, service, publishing, reactions)
+        dispatch = Dispatch(gate, store.opened.uuid, settings.requests_max, routes, stats, node, place.seat(maps))
+        sources = sources_of(store, mailboxes, waiting, dispatch, subscriptions, service, publishing, reactions)
 
         def health() -> Stats:
             healthy, found = store.engine.failed is None and not appends.stopping, stats()
@@ -200,64 +231,18 @@ async def _listening(
         registry.register(ReactionCollector(reactions))
         if broker is not None:
             registry.register(BrokerCollector(broker))
-        with http_server(settings.http, registry, health) as http_address:
+        with http_server(settings.http, make_wsgi_app(registry), health) as http_address:
             listen(listener, settings.listen)
-            nursery.start_soon(gate.run, dispatch.handle, end_turn, _Backlog(store.committer, mailboxes))
+            nursery.start_soon(gate.run, dispatch.handle, end_turn, ServerBacklog(store.committer, mailboxes))
             nursery.start_soon(gate.run_timeouts)
             nursery.start_soon(replies.run)
             nursery.start_soon(reactions.run)
             nursery.start_soon(publishing.run)
             host, port = listener.getsockname()[:2]
             address = f"tcp://{host}:{port}"
-            yield Server(address, http_address, store, service, gate, appends, commands, mailboxes, trio.Event())
+            reports = Reports(stats, health, partial(generate_latest, registry))
+            yield Server(address, http_address, store, service, gate, appends, commands, mailboxes, maps, reports, trio.Event())
             nursery.cancel_scope.cancel()
-
-
-def _sources(
-    store: EmbeddedStore,
-    mailboxes: ServerMailboxes,
-    waiting: WaitingCommands,
-    dispatch: Dispatch,
-    subscriptions: Subscriptions,
-    broker: BrokerService | None,
-    publishing: Publishing,
-    reactions: ReactionRunner,
-) -> list[Source[Any]]:
-    """Returns all metrics of a server, in the order they are shown."""
-    sources: list[Source[Any]] = [
-        Source(STORE_METRICS, lambda: store),
-        Source(MAILBOX_METRICS, mailboxes.stats),
-        Source(WAITING_METRICS, lambda: waiting),
-        Source(DISPATCH_METRICS, lambda: dispatch),
-        Source(SUBSCRIPTION_METRICS, lambda: subscriptions),
-        Source(REACTION_METRICS, lambda: reactions),
-    ]
-    if broker is not None:
-        sources += [broker_source(broker), Source(PUBLISHING_METRICS, lambda: publishing)]
-    return sources
-
-
-class _Backlog:
-    """Full while too much is on its way to the disk. A full mailbox does not count: it would stop all clients."""
-
-    def __init__(self, committer: Committer, mailboxes: ServerMailboxes) -> None:
-        self._committer = committer
-        self._mailboxes = mailboxes
-
-    @property
-    def full(self) -> bool:
-        return self._committer.full or self._mailboxes.fast_path_full
-
-    @property
-    def writing(self) -> bool:
-        return self._committer.writing
-
-    async def wait_for_room(self) -> None:
-        while self.full:
-            if self._committer.full:
-                await self._committer.wait_for_room()
-            else:
-                await self._committer.advanced.park()
 
 
 async def _until_stopped(server: Server) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 import structlog
 import trio
+from prometheus_client import make_wsgi_app
 
 from eventstore import __version__
 from eventstore.client.aio.store import NetworkStore
@@ -45,6 +46,7 @@ from eventstore.server.mailbox_wiring import (
     StoreAccess,
     make_mailboxes,
 )
+from eventstore.server.net.budgets import NoBacklog
 from eventstore.server.net.gate import Gate
 from eventstore.server.prometheus import registry_of
 from eventstore.server.reactions.reaction_handlers import reaction_routes
@@ -163,10 +165,10 @@ async def _working(
             registry.register(ReactionCollector(reactions))
         with contextlib.ExitStack() as stack:
             listen(listener, settings.listen)
-            http_address = stack.enter_context(http_server(settings.http, registry, health))
+            http_address = stack.enter_context(http_server(settings.http, make_wsgi_app(registry), health))
             host, port = listener.getsockname()[:2]
             worker = Worker(f"tcp://{host}:{port}", http_address, gate, commands, mailboxes, trio.Event())
-            nursery.start_soon(gate.run, dispatch.handle, order.end_turn, _NoBacklog())
+            nursery.start_soon(gate.run, dispatch.handle, order.end_turn, NoBacklog())
             nursery.start_soon(gate.run_timeouts)
             nursery.start_soon(replies.run)
             if reactions is not None:
@@ -212,13 +214,3 @@ def _reactions(
             reactions=", ".join(sorted(domain.reactions)),
         )
     return None
-
-
-class _NoBacklog:
-    """Never full: commands that the mailboxes do not take are refused as overloaded."""
-
-    full = False
-    writing = False
-
-    async def wait_for_room(self) -> None:
-        await trio.lowlevel.checkpoint()

@@ -6,13 +6,16 @@ Imports neither trio nor lmdb, so that programs that only read files (Spark's wo
 from __future__ import annotations
 
 import uuid
+from dataclasses import dataclass
 from pathlib import Path
 
 from eventstore.chunks import documents
+from eventstore.chunks.documents import Document
 from eventstore.chunks.files import Files
 from eventstore.chunks.folder import ChunkFolder
 from eventstore.chunks.header import EVENTS
 from eventstore.errors import FolderRefused
+from eventstore.records.cluster_map import ALL_SLOTS, SlotRange, slots_text
 from eventstore.store.sorted.sorting import INDEX
 
 FORMAT = 1
@@ -20,6 +23,63 @@ STORE = "store.json"
 EVENTS_FOLDER = "events"
 ENDING = "events"
 DIRECTORY = "directory"
+CLUSTER = "cluster"
+"""A folder in the data folder of a node, and the member of `store.json` that names the cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardIdentity:
+    """Which shard of which cluster a store is; the members of its `store.json` besides those of every store."""
+
+    cluster: uuid.UUID
+    shard: int
+    slots: tuple[SlotRange, ...]
+    store: uuid.UUID
+
+    def members(self) -> Document:
+        return {CLUSTER: str(self.cluster), "shard": self.shard, "slots": slots_text(self.slots)}
+
+    def __str__(self) -> str:
+        return f"store {self.store}, shard {self.shard} with slots {slots_text(self.slots)} of cluster {self.cluster}"
+
+
+def check_shard(path: Path, document: Document, shard: ShardIdentity | None) -> bool:
+    """Checks that the store in `path` may be opened as this shard, or as a store of its own if `shard` is None.
+
+    Returns whether `store.json` names no cluster yet, and has to.
+
+    Raises:
+        FolderRefused: names both what the folder holds and what was expected.
+    """
+    single = document.get(CLUSTER) is None
+    if shard is None:
+        if single or document.get("slots") == slots_text(ALL_SLOTS):
+            return False
+        raise FolderRefused(
+            str(path),
+            f"holds {_named(document)}, not a whole store; start its cluster with `eventstore node` and the folder above",
+        )
+    if single and document.get("store") == str(shard.store) and shard.slots == ALL_SLOTS:
+        return True
+    if {"store": str(shard.store), **shard.members()}.items() <= document.items():
+        return False
+    raise FolderRefused(
+        str(path),
+        f"holds {_named(document)}, expected was {shard}; put the folder of this shard back. Nothing was changed",
+    )
+
+
+def refuse_node_folder(files: Files, path: Path) -> None:
+    """Refuses the folder of a node, whose shards are in folders below it, where a store is opened or would be created."""
+    if files.exists(path / CLUSTER) and not files.exists(path / STORE):
+        raise FolderRefused(str(path), "is the folder of a cluster's node; start it with `eventstore node --data`")
+
+
+def _named(document: Document) -> str:
+    store, cluster = document.get("store"), document.get(CLUSTER)
+    if cluster is None:
+        return f"store {store} of no cluster"
+    return f"store {store}, shard {document.get('shard')} with slots {document.get('slots')} of cluster {cluster}"
 
 
 def event_folder(files: Files, path: Path, identity: uuid.UUID) -> ChunkFolder:

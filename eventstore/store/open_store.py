@@ -13,7 +13,7 @@ from eventstore.chunks.files import Files
 from eventstore.errors import InvalidArgument
 from eventstore.settings.store import StoreSettings
 from eventstore.store.committer import Committer
-from eventstore.store.data_folder import DIRECTORY
+from eventstore.store.data_folder import DIRECTORY, ShardIdentity
 from eventstore.store.embedded import EmbeddedStore
 from eventstore.store.maintenance import ChildSorter, Maintenance, ThreadSorter
 from eventstore.store.opening import OpenStore, open_folder
@@ -26,10 +26,12 @@ async def open_store(
     *,
     files: Files | None = None,
     directory: Path | None = None,
+    shard: ShardIdentity | None = None,
 ) -> AsyncIterator[EmbeddedStore]:
     """Opens, or creates, the store in the folder `path` for this process alone. On trio only.
 
-    `files` and `directory` replace the disk in tests.
+    `files` and `directory` replace the disk in tests. `shard`: the shard of a cluster that the store must be, or becomes when
+    it is created; None: a store of its own.
 
     Raises:
         FolderRefused, Corrupt: the folder cannot be opened.
@@ -42,7 +44,7 @@ async def open_store(
         )
     settings, path = settings or StoreSettings(), Path(path)
     expect_large_buffers()
-    opened = await trio.to_thread.run_sync(lambda: open_folder(path, settings, files=files, directory=directory))
+    opened = await trio.to_thread.run_sync(lambda: open_folder(path, settings, files=files, directory=directory, shard=shard))
     try:
         committer = Committer(
             opened.engine, waiting_bytes_max=settings.waiting_bytes_max,

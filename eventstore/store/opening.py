@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from eventstore.chunks.documents import write_document
 from eventstore.chunks.files import Files, Lock, OsFiles
 from eventstore.chunks.folder import ChunkFolder
 from eventstore.chunks.header import ChunkHeader
@@ -27,7 +28,16 @@ from eventstore.chunks.opening import OpenedChunks, OwnedFolder, refusing
 from eventstore.errors import Corrupt, EventStoreError
 from eventstore.records.commit import HEADER_BYTES
 from eventstore.settings.store import StoreSettings
-from eventstore.store.data_folder import DIRECTORY, FORMAT, STORE, event_folder
+from eventstore.store.data_folder import (
+    CLUSTER,
+    DIRECTORY,
+    FORMAT,
+    STORE,
+    ShardIdentity,
+    check_shard,
+    event_folder,
+    refuse_node_folder,
+)
 from eventstore.store.engine import Engine
 from eventstore.store.memory.preload import PreloadFile
 from eventstore.store.memory.recent import RecentAggregates
@@ -76,21 +86,29 @@ class OpenStore:
 
 def open_folder(
     path: Path, settings: StoreSettings, *, files: Files | None = None, directory: Path | None = None,
-    clock: Callable[[], float] = time.time,
+    clock: Callable[[], float] = time.time, shard: ShardIdentity | None = None,
 ) -> OpenStore:  # fmt: skip
-    """Opens or creates the store in `path`. `directory`: where LMDB lives, if not in the folder itself.
+    """Opens or creates the store in `path`. `directory`: where LMDB lives, if not in the folder itself. `shard`: the store must
+    be this one; the store of a cluster of one shard may be opened without.
 
     Raises:
         FolderRefused, Corrupt
     """
     started = time.perf_counter()
     files = files or OsFiles()
-    own = OwnedFolder(files, path, STORE, FORMAT, lambda identity: event_folder(files, path, identity))
+    own = OwnedFolder(files, path, STORE, FORMAT, lambda identity: event_folder(files, path, identity), _beside(shard))
+    if shard is None:
+        refuse_node_folder(files, path)
     with refusing(path):
         lock = own.lock()
     try:
         with refusing(path):
-            identity, _ = own.identity(dict, clock)
+            if shard is None:
+                identity, document = own.identity(dict, clock)
+            else:
+                identity, document = own.identity(shard.members, clock, shard.store)
+            if check_shard(path, document, shard) and shard is not None:
+                write_document(files, path / STORE, {**document, **shard.members()})
             report = OpenReport()
             engine = _open_engine(event_folder(files, path, identity), settings, directory or path / DIRECTORY, report, clock)
         preload = PreloadFile(files, path)
@@ -102,6 +120,11 @@ def open_folder(
     except BaseException:
         lock.release()
         raise
+
+
+def _beside(shard: ShardIdentity | None) -> tuple[str, ...]:
+    """Returns the names that a folder may have before its store is created: those of a node, if that is about to."""
+    return () if shard is None else (CLUSTER,)
 
 
 def _open_engine(

@@ -46,6 +46,16 @@ class Backlog(Protocol):
     async def wait_for_room(self) -> None: ...
 
 
+class NoBacklog:
+    """Never full: for a server without a disk of its own."""
+
+    full = False
+    writing = False
+
+    async def wait_for_room(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+
 class InboundBudget:
     """Bounds the bytes held for requests. Checked every 10 ms; between two checks the total may exceed the bound.
 

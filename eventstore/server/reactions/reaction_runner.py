@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -52,12 +52,20 @@ class ReactionRunner:
     """`failure`: why no reaction runs, until they do."""
 
     def __init__(
-        self, store: ReactionStore, checkpoint: Path, domain: Domain, mailboxes: ServerMailboxes, access: StoreAccess
+        self,
+        store: ReactionStore,
+        checkpoint: Path,
+        domain: Domain,
+        mailboxes: ServerMailboxes,
+        access: StoreAccess,
+        check: Callable[[str], None] = lambda aggregate_id: None,
     ) -> None:
+        """`check`: raises if commands of an aggregate are not handled here."""
         self._store = store
         self._domain = domain
         self._mailboxes = mailboxes
         self._access = access
+        self._check = check
         self._reactor = Reactor(store, domain, self._send, FileCheckpoint(checkpoint))
         self.failure: str | None = None
 
@@ -153,6 +161,7 @@ class ReactionRunner:
 
     async def _send(self, command: object, command_id: str, *, metadata: Mapping[str, object]) -> Committed | None:
         name, aggregate_id, payload = encode_command(command)
+        self._check(aggregate_id)
         decided = decide(self._domain, name, payload, aggregate_id, command_id, encode_metadata(metadata))
         entry = ServerEntry(aggregate_id, command_id, decided)
         try:

@@ -46,7 +46,7 @@ class AppendBatcher:
         self._gate = gate
         self._mailboxes = mailboxes
         self._order = order
-        self._replies = BatchReplies(gate, _values)
+        self._replies = BatchReplies(gate, append_values)
         self._commits: list[RawCommit] = []
         self.stopping = False
         self.routes: dict[type[Request], Route] = {Append: self.append}
@@ -62,39 +62,43 @@ class AppendBatcher:
         if self._order.collecting is not self:
             self._order.switch_to(self)
         commits = request.commits
-        self._gate.owe(connection, _due_s(commits))
+        self._gate.owe(connection, due_s(commits))
         self._replies.requests.append((connection, request_id, len(commits)))
         self._commits += commits
 
     def hand_over(self) -> None:
         """Hands the batch to the mailboxes."""
         replies, commits = self._replies, self._commits
-        self._commits, self._replies = [], BatchReplies(self._gate, _values)
+        self._commits, self._replies = [], BatchReplies(self._gate, append_values)
+        self._submit(replies, commits)
+
+    def _submit(self, replies: BatchReplies, commits: list[RawCommit]) -> None:
         try:
             self._mailboxes.append(cast("list[Change]", commits), replies.deliver, replies.source)
         except mailbox.Overloaded as error:
-            self._append_separately(replies, commits, error)
+            if len(replies.requests) == 1:
+                _refuse(replies, commits, error)
+            else:
+                self._append_separately(replies, commits)
         except Exception as error:
             _refuse(replies, commits, error)
         self._mailboxes.kick()
 
-    def _append_separately(self, replies: BatchReplies, commits: list[RawCommit], error: Exception) -> None:
+    def _append_separately(self, replies: BatchReplies, commits: list[RawCommit]) -> None:
         """Appends request by request, because the batch does not fit: only those that do not fit are refused."""
         first = 0
         for request in replies.requests:
-            single = BatchReplies(self._gate, _values)
+            single = BatchReplies(self._gate, append_values)
             single.requests.append(request)
             own = commits[first : first + request[2]]
             first += request[2]
             try:
-                if len(replies.requests) == 1:
-                    raise error
                 self._mailboxes.append(cast("list[Change]", own), single.deliver, request[0])
             except Exception as refused:
                 _refuse(single, own, refused)
 
 
-def _due_s(commits: Sequence[RawCommit]) -> float:
+def due_s(commits: Sequence[RawCommit]) -> float:
     """Returns about how long it takes to check, store and answer these commits."""
     count = len(commits)
     large = sum(len(commit[4]) for commit in commits) - count * _SMALL_COMMIT_BYTES
@@ -160,7 +164,7 @@ def _refuse(replies: BatchReplies, commits: list[RawCommit], error: Exception) -
         replies.give_up()
 
 
-def _values(outcomes: Sequence[AppendOutcome], text_bytes_max: int) -> list[Scalar]:
+def append_values(outcomes: Sequence[AppendOutcome], text_bytes_max: int) -> list[Scalar]:
     """Encodes outcomes; the engine's status numbers are those of the protocol."""
     values: list[Scalar] = []
     for outcome in outcomes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 from eventstore import __version__
@@ -29,8 +30,12 @@ _SERVER_NAME: Final = f"eventstore {__version__}"
 Route: TypeAlias = Callable[[Connection, int, Any], None]
 
 
+Seat: TypeAlias = "Callable[[], tuple[bytes, int, int | None]]"
+"""Returns cluster, version of the map, and number of the shard, None if there is only the map."""
+
+
 class Dispatch:
-    """Routes the requests of all connections. `node`: the broker's, if there is a broker."""
+    """Routes the requests of all connections. `node`: the broker's, if there is a broker. `seat`: of a server in a cluster."""
 
     def __init__(
         self,
@@ -40,10 +45,12 @@ class Dispatch:
         routes: Mapping[type[Request], Route],
         stats: Callable[[], Stats],
         node: int | None = None,
+        seat: Seat | None = None,
     ) -> None:
         self.gate = gate
         self._store = store
         self._node = node
+        self._seat = seat
         self._requests_max = requests_max
         self._routes: dict[type[Request], Route] = {
             Hello: self._hello, StatsRequest: self._answer_stats, Ping: self._ping, **routes,
@@ -83,6 +90,9 @@ class Dispatch:
         connection.greeted, connection.name = True, ascii(request.client)[1:-1]  # escaped: it is logged, and must stay one line
         connection.in_parts = request.in_parts
         welcome = Welcome(version, _SERVER_NAME, self._store.bytes, requests_max=self._requests_max, node=self._node)
+        if self._seat is not None:
+            cluster, map_version, shard = self._seat()
+            welcome = replace(welcome, cluster=cluster, map_version=map_version, shard=shard)
         self.gate.send(connection, encode_ok(request_id, *welcome.values()))
 
     def _answer_stats(self, connection: Connection, request_id: int, _: Request) -> None:

@@ -1,0 +1,39 @@
+"""The place of a server in a cluster: the shard it is, and the map it begins with. Nearly every server has none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from eventstore.records.cluster_map import ClusterMap
+from eventstore.server.requests.dispatch import Seat
+from eventstore.server.requests.map_requests import MapRequests
+from eventstore.server.requests.owned_slots import OwnedSlots
+from eventstore.store.data_folder import ShardIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """`shard`: None for a store of its own; `known` is then the map of a single shard."""
+
+    shard: ShardIdentity | None
+    known: ClusterMap
+
+    def slots(self, maps: MapRequests) -> OwnedSlots | None:
+        """Returns the slots to check; None if the store takes every aggregate."""
+        if self.shard is None:
+            return None
+        return OwnedSlots(self.shard.slots, lambda: maps.current.version)
+
+    def seat(self, maps: MapRequests) -> Seat | None:
+        """Returns what HELLO says about the cluster; None outside of one."""
+        shard = self.shard
+        if shard is None:
+            return None
+        cluster, number = shard.cluster.bytes, shard.shard
+        return lambda: (cluster, maps.current.version, number)
+
+
+def check_of(slots: OwnedSlots | None) -> Callable[[str], None]:
+    """Returns the function that raises if another shard owns an aggregate."""
+    return (lambda aggregate_id: None) if slots is None else slots.check
