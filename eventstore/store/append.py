@@ -27,9 +27,8 @@ from eventstore.records.commit import AFTER_CRC, FIXED_BYTES, HEADER_BYTES, ID_P
 from eventstore.records.raw_commit import AfterCommand, AppendCondition, split_fingerprint
 from eventstore.store.event_checks import EventsCheck, is_plain_event
 from eventstore.store.memory.tail import NO_COMMIT, Tail, TailFile
-from eventstore.store.memory.version_cache import VersionCache, may_contain, version_of
+from eventstore.store.memory.version_cache import VersionCache, may_hold, version_of
 from eventstore.store.sorted.event_files import EventFiles
-from eventstore.store.sorted.index_format import command_hash
 from eventstore.store.uniqueness import Uniqueness
 
 COMMITTED, DUPLICATE, CONFLICT, REFUSED = 0, 1, 2, 3
@@ -247,7 +246,7 @@ class Appender:
             CommandIdReused: it was appended before with other content.
         """
         in_tail = any(key in file.commands for file in self._tail.files)
-        if not in_tail and not (in_sorted and may_contain(in_sorted, command_hash(command_id.encode()))):
+        if not in_tail and not may_hold(in_sorted, command_id, self._files.command_hashes.all):
             return None
         self._frame(rows)  # the first use may be in this batch
         view = self._unique.find_command(aggregate_id, command_id)

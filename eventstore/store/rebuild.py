@@ -26,6 +26,7 @@ from eventstore.settings.store import StoreSettings
 from eventstore.store.data_folder import DIRECTORY, event_folder, read_identity
 from eventstore.store.memory.preload import NAME as PRELOAD
 from eventstore.store.memory.preload import PreloadFile
+from eventstore.store.sorted.command_hash import NO_KEY
 from eventstore.store.sorted.directory import Directory
 from eventstore.store.sorted.directory_recovery import OPEN_MARK, close_directory
 from eventstore.store.sorted.event_index import EventIndex, open_index
@@ -167,7 +168,7 @@ def _newest_first(folder: ChunkFolder, header: ChunkHeader, result: RebuildRepor
         return [index.aggregate_id(ordinal) for ordinal in _last_first(ordinals)]
     findings = Findings()
     known_end = None if header.completed else folder.read_document()[1]
-    contents = read_contents(folder, header.number, known_end, findings, lambda _: None)
+    contents = read_contents(folder, header.number, known_end, findings, lambda _: None, NO_KEY)
     if not header.completed:
         result.failures += map(str, findings.kept)
     return [contents.ids[ordinal] for ordinal in _last_first(contents.ordinals)]

@@ -17,13 +17,12 @@ from collections.abc import Callable, Iterable
 from eventstore.records import commit
 from eventstore.records.commit import CommitView
 from eventstore.store.memory.tail import Tail, TailFile, command_key
-from eventstore.store.memory.version_cache import VersionCache, entry_of, may_contain, version_of
-from eventstore.store.read.aggregate_lookups import find_in_sorted
+from eventstore.store.memory.version_cache import VersionCache, entry_of, may_hold, version_of
+from eventstore.store.read.aggregate_lookups import CANDIDATES_MAX, find_in_sorted
 from eventstore.store.read.sorted_places import SortedPlaces
 from eventstore.store.sorted.directory import Directory
 from eventstore.store.sorted.directory_lookup import find_entries, find_entry
 from eventstore.store.sorted.event_files import EventFiles
-from eventstore.store.sorted.index_format import command_hash
 
 
 class Uniqueness:
@@ -71,6 +70,7 @@ class Uniqueness:
 
         Raises:
             Corrupt, ReadFailed: the command may exist, but could not be read.
+            InvalidArgument: too many other command ids of the aggregate have its hash.
         """
         key = command_key(aggregate_id, command_id)
 
@@ -82,6 +82,6 @@ class Uniqueness:
         if hit is not None:
             return commit.decode(self._read_record(*hit))
         value = self.sorted_part(aggregate_id)
-        if not value or not may_contain(value, command_hash(command_id.encode())):
+        if not may_hold(value, command_id, self._files.command_hashes.all):
             return None
-        return find_in_sorted(self._files, entry_of(value), aggregate_id, command_id)
+        return find_in_sorted(self._files, entry_of(value), aggregate_id, command_id, CANDIDATES_MAX)

@@ -410,13 +410,13 @@ def test_a_column_that_differs_from_the_events_is_found(bare: Path, name: str) -
     """Changes a value of the index, and corrects every checksum."""
     path = _index(bare, 2)
     opened = open_index(OsFiles(), path)
-    columns = {column: np.array(values) for column, values in opened.columns.items()}
+    columns, key = {column: np.array(values) for column, values in opened.columns.items()}, opened.header.command_key
     del opened
     place = len(columns[name]) // 2
     columns[name][place] = columns[name][place] ^ 1
     path.unlink()
     raw = _events(bare, 2).read_bytes()
-    index_format.write_index(OsFiles(), path, decode_header(raw[:128], "events", 1), columns)
+    index_format.write_index(OsFiles(), path, decode_header(raw[:128], "events", 1), columns, key)
     assert _findings(bare, path)
 
 

@@ -22,6 +22,7 @@ from eventstore.model import ANY, NewEvent
 from eventstore.settings.store import StoreSettings
 from eventstore.store.data_folder import event_folder
 from eventstore.store.opening import OpenStore, open_folder
+from eventstore.store.sorted import command_hash
 from eventstore.store.sorted import index_format as index
 from eventstore.store.sorted.directory_recovery import OPEN_MARK
 from eventstore.store.sorted.event_index import EventIndex
@@ -32,6 +33,7 @@ from tests.simulated_disk import SimulatedDisk
 DATA, EVENTS = Path("/data"), Path("/data/events")
 FIRST, INDEX = EVENTS / "0000000001.events", EVENTS / "0000000001.index"
 STORE = uuid.UUID(bytes=bytes(range(16)))
+KEY = bytes(range(16, 32))
 
 
 @dataclass
@@ -74,6 +76,7 @@ def traced(disk: SimulatedDisk, act: Callable[[], object]) -> list[str]:
 @pytest.fixture
 def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Example]:
     monkeypatch.setattr(witness, "new_key", lambda: witness.NO_KEY)  # otherwise it is random, and the records with it
+    monkeypatch.setattr(command_hash, "new_key", lambda: KEY)
     disk = SimulatedDisk(0)
     disk.make_folder(EVENTS)
     event_folder(disk, DATA, STORE).create()
@@ -180,10 +183,11 @@ def column_of(raw: bytes, name: str) -> np.ndarray[tuple[int], np.dtype[np.gener
 def test_the_index_header_has_each_value_where_the_document_says(example: Example) -> None:
     raw, chunk = example.disk.content(INDEX), read("chunk-header", example.sorted)
     assert read("index-header", raw) == {
-        "magic": index.MAGIC, "format": 1, "columns": len(index.COLUMNS), "header_bytes": 4096, "number": 1,
+        "magic": index.MAGIC, "format": 2, "columns": len(index.COLUMNS), "header_bytes": 4096, "number": 1,
         "store": STORE.bytes, "first_sequence": 1, "rows": 3, "aggregates": 2, "types": 2,
         "checksum": chunk["checksum"], "end": chunk["end"], "size": len(raw),
     }  # fmt: skip
+    assert raw[3056:3072] == KEY
     assert raw[3072:].startswith(b"\x08order-42\x07order-7\0")
     assert int.from_bytes(raw[4092:4096], "little") == crc32c(raw[:4092])
 

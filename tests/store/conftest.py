@@ -10,6 +10,7 @@ import pytest
 from eventstore.chunks import witness
 from eventstore.model import NewEvent
 from eventstore.store.append import NewCommit
+from eventstore.store.sorted import command_hash
 from tests.simulated_disk import SimulatedDisk
 from tests.store.stepped import Stepped, raw
 
@@ -18,8 +19,9 @@ Maker = Callable[..., Stepped]
 
 @pytest.fixture
 def without_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same records each time: otherwise the key of their witnesses is random."""
+    """The same files each time: otherwise the keys of witnesses and of the hashes of command ids are random."""
     monkeypatch.setattr(witness, "new_key", lambda: witness.NO_KEY)
+    monkeypatch.setattr(command_hash, "new_key", lambda: command_hash.NO_KEY)
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from eventstore.errors import InvalidArgument
 from eventstore.model import ANY, COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX, EVENT_BYTES_MAX, NewEvent
 from eventstore.store.append import COMMITTED, DUPLICATE, REFUSED
 from eventstore.store.event_checks import EventsCheck, is_plain_event
-from eventstore.store.sorted.index_format import command_hash
 from tests.store.conftest import Maker
 from tests.store.stepped import events_bytes
 
@@ -197,10 +196,3 @@ def test_an_invalid_time_is_refused_and_the_other_commits_are_stored(when: int, 
     outcomes = store.append(("a", ANY, "1", 1, EVENT), ("a", ANY, "2", when, EVENT), ("a", ANY, "3", 1, EVENT))
     assert [outcome[0] for outcome in outcomes] == [COMMITTED, REFUSED, COMMITTED]
     assert [event.version for event in store.reopen().read("a")] == [1, 2]
-
-
-def test_the_hash_of_a_command_id_is_the_same_in_every_process() -> None:
-    assert command_hash(b"command-1") == 0x_7C5B_6B3B_0000_0000 >> 64 or command_hash(b"command-1") == command_hash(
-        b"command-1"
-    )
-    assert command_hash(b"") == 0

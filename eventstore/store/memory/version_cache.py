@@ -14,12 +14,13 @@ thread may `peek` and `offer`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from sys import getsizeof
 from typing import Final
 
 import numpy as np
 
+from eventstore.store.sorted.command_hash import CommandHash
 from eventstore.store.sorted.directory_entry import DirectoryEntry, RowRange, pack_ranges, unpack_ranges
 
 ABSENT: Final = b""
@@ -73,16 +74,23 @@ def extended(value: bytes, version: int, added: RowRange, first_version: int, ha
     return _packed(version, value[_RANGES_AT:start] + pack_ranges([added]), value[start:] + hashes)
 
 
-def may_contain(value: bytes, command_hash: int) -> bool:
+def may_hold(value: bytes, command_id: str, hashes: Sequence[CommandHash]) -> bool:
+    """Returns whether this command may be among them. False is certain. `hashes`: of all indexes of the store."""
+    raw = command_id.encode()
+    return bool(value) and any(may_contain(value, hash_of(raw)) for hash_of in hashes)
+
+
+def may_contain(value: bytes, command_hash: bytes) -> bool:
     """Returns whether a command with this hash may be among them. False is certain."""
     if len(value) <= _RANGES_AT + 8 * _LINEAR_COMMANDS_MAX:
-        return value.find(command_hash.to_bytes(8, "little"), _RANGES_AT) >= 0  # a hit among the ranges is only a "maybe"
+        return value.find(command_hash, _RANGES_AT) >= 0  # a hit among the ranges is only a "maybe"
     start = _hashes_at(value)
     if len(value) - start <= 8 * _LINEAR_COMMANDS_MAX:
-        return value.find(command_hash.to_bytes(8, "little"), start) >= 0
+        return value.find(command_hash, start) >= 0
     hashes = np.frombuffer(value, "<u8", offset=start)
-    place = int(np.searchsorted(hashes, np.uint64(command_hash)))
-    return place < len(hashes) and int(hashes[place]) == command_hash
+    wanted = np.uint64(int.from_bytes(command_hash, "little"))
+    place = int(np.searchsorted(hashes, wanted))
+    return place < len(hashes) and bool(hashes[place] == wanted)
 
 
 class VersionCache:

@@ -9,17 +9,22 @@ mapped, and a process cannot know whether touching a mapped page waits for the d
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from eventstore.chunks.files import NotCached
+from eventstore.errors import InvalidArgument
 from eventstore.records import commit
 from eventstore.records.commit import CommitView
 from eventstore.store.memory.tail import Tail, TailFile, command_key
-from eventstore.store.memory.version_cache import may_contain
+from eventstore.store.memory.version_cache import may_hold
 from eventstore.store.read.checked_reads import check_records, read_checked, read_records
 from eventstore.store.read.sorted_places import SortedPlaces
 from eventstore.store.sorted.directory_entry import DirectoryEntry
 from eventstore.store.sorted.event_files import EventFiles
-from eventstore.store.sorted.index_format import command_hash
+
+CANDIDATES_MAX: Final = 4
+"""Commits with the hash of a command id that an append reads on the event loop. Two ids of one aggregate have the same hash by
+chance once in 2^64 pairs, so more were made by somebody, in an index without a key (see `sorted.command_hash`)."""
 
 
 class AggregateLookups:
@@ -66,7 +71,7 @@ class AggregateLookups:
         if not cached_only:
             return find_in_sorted(self._files, self._places.entry(aggregate_id), aggregate_id, command_id)
         value = self._places.known(aggregate_id)
-        if value is None or (value and may_contain(value, command_hash(command_id.encode()))):
+        if value is None or may_hold(value, command_id, self._files.command_hashes.all):
             raise NotCached
         return None
 
@@ -83,17 +88,24 @@ def version_in_files(files: Sequence[TailFile], aggregate_id: str, visible_seque
     return None
 
 
-def find_in_sorted(files: EventFiles, entry: DirectoryEntry | None, aggregate_id: str, command_id: str) -> CommitView | None:
+def find_in_sorted(
+    files: EventFiles, entry: DirectoryEntry | None, aggregate_id: str, command_id: str, candidates_max: int | None = None
+) -> CommitView | None:
     """Returns the commit of this command if it is in a sorted file, else None. `entry`: that of the aggregate.
 
     Raises:
         Corrupt, ReadFailed: it may exist, but could not be read.
+        InvalidArgument: `candidates_max` commits with its hash are those of other commands, and there are more.
     """
-    hashed = command_hash(command_id.encode())
+    raw_id, read = command_id.encode(), 0
     for part in entry.row_ranges if entry is not None else ():
         index = files.index(part.file)
         file, name = files.file(part.file), files.name(part.file)
-        for row in index.rows_with_command(part.first, part.first + part.rows, hashed):
+        for row in index.rows_with_command(part.first, part.first + part.rows, raw_id):
+            if candidates_max is not None and read == candidates_max:
+                what = f"command_id {command_id!r} has the hash of {read} other commands of aggregate {aggregate_id!r}"
+                raise InvalidArgument(f"{what}; use another id", field="command_id", limit=candidates_max)
+            read += 1
             start, stop = index.extent(row, row + 1)
             data = read_checked(file, name, start, stop)
             check_records(data, name, start, index.commit_sequences(row, row + 1))

@@ -14,6 +14,7 @@ from eventstore.chunks.folder import ChunkFolder
 from eventstore.chunks.header import ChunkHeader
 from eventstore.chunks.open_files import OpenFiles
 from eventstore.errors import Corrupt
+from eventstore.store.sorted.command_hash import StoreHashes
 from eventstore.store.sorted.event_index import EventIndex, open_index
 from eventstore.store.sorted.index_format import read_header
 from eventstore.store.sorted.range_cache import RangeCache
@@ -27,6 +28,7 @@ class EventFiles:
         self.folder = folder
         self.headers: list[ChunkHeader] = []
         self.ranges = RangeCache()
+        self.command_hashes = StoreHashes()
         self._first_sequences: list[int] = []
         self._names: dict[int, str] = {}
         self._files = OpenFiles(self._open, open_files_max, self.name)
@@ -123,10 +125,12 @@ class EventFiles:
 
     def _open_index(self, number: int) -> EventIndex:
         try:
-            return open_index(self.folder.files, self.folder.derived_path(number, INDEX), lambda: self.on_damage(number))
+            index = open_index(self.folder.files, self.folder.derived_path(number, INDEX), lambda: self.on_damage(number))
         except Corrupt:
             self.on_damage(number)
             raise
+        self.command_hashes.add(index.header.command_key)
+        return index
 
     def at_sequence(self, sequence: int) -> ChunkHeader | None:
         """Returns the header of the file that holds `sequence`, or will hold it."""

@@ -12,6 +12,7 @@ from crc32c import crc32c
 
 from eventstore.chunks.files import File, Files
 from eventstore.errors import Corrupt
+from eventstore.store.sorted.command_hash import hash_with
 from eventstore.store.sorted.index_format import (
     COLUMNS,
     ROWS_PER_CRC,
@@ -34,6 +35,7 @@ class EventIndex:
     def __init__(self, file: File, name: str, on_damage: Callable[[], None] = lambda: None) -> None:
         self.header = read_header(file, name)
         self.name = name
+        self._command_hash = hash_with(self.header.command_key)
         self._on_damage = on_damage
         self._map = np.frombuffer(file.map(), np.uint8)
         self.columns: Columns = {column: self._column(column) for column in COLUMNS}
@@ -204,14 +206,15 @@ class EventIndex:
         starts = self._first_rows(first, last)
         return self.columns["command"][starts].tobytes(), np.searchsorted(starts, rows)
 
-    def rows_with_command(self, first: int, last: int, hashed: int) -> list[int]:
-        """Returns the first row of each commit in the rows [first, last) whose command id has this hash.
+    def rows_with_command(self, first: int, last: int, command_id: bytes) -> list[int]:
+        """Returns the first row of each commit in the rows [first, last) whose command id has the hash of this one.
 
         Raises:
             Corrupt
         """
         self.check_rows(first, last)
-        hits = np.flatnonzero(self.columns["command"][first:last] == np.uint64(hashed)) + first
+        hashed = np.frombuffer(self._command_hash(command_id), "<u8")
+        hits = np.flatnonzero(self.columns["command"][first:last] == hashed) + first
         rows: list[int] = hits.tolist()
         return [row for row in rows if row == first or self._record[row - 1] != self._record[row]]
 

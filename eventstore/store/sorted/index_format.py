@@ -18,7 +18,6 @@ CRC of the rows it finds. It uses no bytes that were not checked: a flipped bit 
 from __future__ import annotations
 
 import uuid
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -31,15 +30,19 @@ from eventstore.chunks.files import File, Files
 from eventstore.chunks.header import ChunkHeader
 from eventstore.chunks.layout import Layout
 from eventstore.errors import Corrupt
+from eventstore.store.sorted.command_hash import KEY_BYTES, NO_KEY
 
 MAGIC: Final = b"EVTINDEX"
-FORMAT: Final = 1
+FORMAT: Final = 2
+"""Of an index whose hashes have a key; one without is of format 1, as an older program wrote it."""
+UNKEYED_FORMAT: Final = 1
 HEADER_BYTES: Final = 4096
 HEADER: Final = Layout(
     ("magic", "8s"), ("format", "H"), ("columns", "H"), ("header_bytes", "I"), ("number", "Q"), ("store", "16s"),
     ("first_sequence", "Q"), ("rows", "Q"), ("aggregates", "I"), ("types", "I"), ("checksum", "Q"), ("end", "Q"), ("size", "Q"),
 )  # fmt: skip
 ENTRY: Final = Layout(("name", "12s"), ("dtype", "4s"), ("offset", "Q"), ("items", "I"), ("crc", "I"))
+COMMAND_KEY_AT: Final = 3056
 IDS_AT: Final = 3072
 ALIGN: Final = 64
 BLOCKS_MAX: Final = 100
@@ -61,20 +64,12 @@ Column = npt.NDArray[np.generic]
 Columns = dict[str, "npt.NDArray[np.generic]"]
 
 
-def command_hash(command_id: bytes) -> int:
-    """Returns 64 bits of hash, the same in every process. A hit is always verified against the record."""
-    return int(crc32c(command_id)) << 32 | zlib.crc32(command_id)
-
-
-def hash_commands(command_ids: list[bytes]) -> npt.NDArray[np.uint64]:
-    """Returns `command_hash` of each id, at half the cost."""
-    upper, lower = (np.array(list(map(crc, command_ids)), np.uint64) for crc in (crc32c, zlib.crc32))
-    return upper << np.uint64(32) | lower
-
-
 @dataclass(frozen=True, slots=True)
 class IndexHeader:
-    """The first 4096 bytes of an index, enough to find out whether an aggregate may be in its file."""
+    """The first 4096 bytes of an index, enough to find out whether an aggregate may be in its file.
+
+    `command_key`: the secret key of its hashes of command ids, `NO_KEY` in an index of format 1.
+    """
 
     number: int
     store: uuid.UUID
@@ -87,6 +82,7 @@ class IndexHeader:
     smallest: bytes
     largest: bytes
     columns: dict[str, tuple[int, int, int]]
+    command_key: bytes
 
     def belongs_to(self, header: ChunkHeader) -> bool:
         """Returns whether this is the index of exactly this event file."""
@@ -128,8 +124,8 @@ def row_groups(rows: int) -> int:
     return -(-rows // ROWS_PER_CRC)
 
 
-def write_index(files: Files, path: Path, chunk: ChunkHeader, columns: Columns) -> None:
-    """Writes and syncs the index of `chunk` to `path`, which must not exist."""
+def write_index(files: Files, path: Path, chunk: ChunkHeader, columns: Columns, command_key: bytes) -> None:
+    """Writes and syncs the index of `chunk` to `path`, which must not exist. `command_key`: of the column `command`."""
     ids, ends = columns["ids"], columns["id_ends"]
     smallest, largest = bytes(ids[: int(ends[1])].data), bytes(ids[int(ends[-2]) :].data)
     entries, buffers, position = [], [], HEADER_BYTES
@@ -139,12 +135,13 @@ def write_index(files: Files, path: Path, chunk: ChunkHeader, columns: Columns) 
         padding = -len(raw) % ALIGN
         buffers += [raw, bytes(padding)]
         position += len(raw) + padding
+    format_ = FORMAT if command_key else UNKEYED_FORMAT
     fixed = HEADER.struct.pack(
-        MAGIC, FORMAT, len(entries), HEADER_BYTES, chunk.number, chunk.store.bytes, chunk.first_sequence,
+        MAGIC, format_, len(entries), HEADER_BYTES, chunk.number, chunk.store.bytes, chunk.first_sequence,
         len(columns["ordinal"]), len(ends) - 1, len(columns["type_ends"]) - 1, chunk.checksum, chunk.end, position,
     )  # fmt: skip
     names = bytes((len(smallest),)) + smallest + bytes((len(largest),)) + largest
-    head = (fixed + b"".join(entries)).ljust(IDS_AT, b"\0") + names
+    head = (fixed + b"".join(entries)).ljust(COMMAND_KEY_AT, b"\0") + command_key.ljust(KEY_BYTES, b"\0") + names
     head = head.ljust(HEADER_BYTES - 4, b"\0")
     file = files.open(path, create=True)
     try:
@@ -166,8 +163,9 @@ def read_header(file: File, name: str) -> IndexHeader:
     if crc32c(raw[:-4]) != int.from_bytes(raw[-4:], "little"):
         raise Corrupt(name, 0, "the checksum of the index header does not match")
     (_, format_, count, _, number, store, first, rows, aggregates, types, checksum, end, size) = HEADER.struct.unpack_from(raw)
-    if format_ != FORMAT or file.size() != size:
-        raise Corrupt(name, 0, f"format {format_} and {file.size()} bytes, expected format {FORMAT} and {size} bytes")
+    if format_ not in (UNKEYED_FORMAT, FORMAT) or file.size() != size:
+        what = f"expected format {UNKEYED_FORMAT} or {FORMAT} and {size} bytes"
+        raise Corrupt(name, 0, f"format {format_} and {file.size()} bytes, {what}")
     columns = {}
     for place in range(count):
         entry, _, offset, items, crc = ENTRY.struct.unpack_from(raw, HEADER.size + place * ENTRY.size)
@@ -176,6 +174,7 @@ def read_header(file: File, name: str) -> IndexHeader:
         raise Corrupt(name, 0, f"column {min(missing)} is missing; rebuild the index")
     split = IDS_AT + 1 + raw[IDS_AT]
     smallest, largest = raw[IDS_AT + 1 : split], raw[split + 1 : split + 1 + raw[split]]
+    key = raw[COMMAND_KEY_AT:IDS_AT] if format_ == FORMAT else NO_KEY
     return IndexHeader(
-        number, uuid.UUID(bytes=store), first, rows, aggregates, types, checksum, end, smallest, largest, columns
+        number, uuid.UUID(bytes=store), first, rows, aggregates, types, checksum, end, smallest, largest, columns, key
     )

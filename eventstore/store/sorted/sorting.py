@@ -25,7 +25,8 @@ from eventstore.chunks.record import UNORDERED
 from eventstore.chunks.recovery import read_records
 from eventstore.errors import Corrupt
 from eventstore.records.commit import HEADER_BYTES
-from eventstore.store.sorted import index_format
+from eventstore.store.sorted import command_hash, index_format
+from eventstore.store.sorted.command_hash import CommandHash, hash_with
 from eventstore.store.sorted.file_columns import FileColumns, within_group
 
 _SLAB_BYTES = 8 * 1024 * 1024
@@ -78,7 +79,8 @@ def _sort_into(folder: ChunkFolder, number: int, sorted_path: Path, index_path: 
     header = folder.read_header(number)
     file = files.open(path)
     try:
-        collected = read_columns(file, str(path), header)
+        key = command_key(folder, number) or command_hash.new_key()
+        collected = read_columns(file, str(path), header, hash_with(key))
         columns = collected.finish()
         order = _order(collected, columns)
         target = None if header.sorted else files.open(sorted_path, create=True)
@@ -88,7 +90,7 @@ def _sort_into(folder: ChunkFolder, number: int, sorted_path: Path, index_path: 
         finally:
             if target is not None:
                 target.close()
-        index_format.write_index(files, index_path, sorted_header, _index_columns(collected, columns, order, extents))
+        index_format.write_index(files, index_path, sorted_header, _index_columns(collected, columns, order, extents), key)
     finally:
         file.close()
 
@@ -102,10 +104,35 @@ def switch(folder: ChunkFolder, number: int, token: str = "") -> None:
     files.sync_folder(folder.path)
 
 
-def read_columns(file: File, name: str, header: ChunkHeader) -> FileColumns:
+def command_key(folder: ChunkFolder, number: int) -> bytes:
+    """Returns the key of the command ids' hashes in the newest index but that of this file, `NO_KEY` if none has a key.
+
+    A new index takes it. A store whose indexes have two keys works as well, and takes one hash more for each look-up.
+    """
+    own = folder.derived_path(number, INDEX).name
+    names = sorted((name for name in folder.derived_names(INDEX) if name != own), reverse=True)
+    keys = (key_of_index(folder.files, folder.path / name) for name in names)
+    return next(filter(None, keys), command_hash.NO_KEY)
+
+
+def key_of_index(files: Files, path: Path) -> bytes:
+    """Returns the key of the hashes in this index; `NO_KEY` if it has none, is damaged or missing."""
+    try:
+        file = files.open(path)
+    except FileNotFoundError:
+        return command_hash.NO_KEY
+    try:
+        return index_format.read_header(file, str(path)).command_key
+    except Corrupt:
+        return command_hash.NO_KEY
+    finally:
+        file.close()
+
+
+def read_columns(file: File, name: str, header: ChunkHeader, hash_of: CommandHash) -> FileColumns:
     """Reads and checks a completed file from its first record to its footer."""
     check_footer(file.read_at(header.end, FOOTER_BYTES), header, name)
-    collected = FileColumns()
+    collected = FileColumns(commit_command=hash_of)
     first = UNORDERED if header.sorted else header.first_sequence
     found, fault = read_records(file, name, RECORDS_FROM, header.end, first, HEADER_BYTES, collected)
     if fault is not None:

@@ -15,6 +15,7 @@ from operator import itemgetter
 from typing import Final, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from eventstore.chunks.folder import ChunkFolder
 from eventstore.store.sorted.event_index import EventIndex
@@ -40,11 +41,12 @@ class Table(Protocol):
 
 
 class IndexTable:
-    """The aggregates of a file with a sound index."""
+    """The aggregates of a file with a sound index. `hashes`: of the command id of each row, if the index has others."""
 
-    def __init__(self, index: EventIndex) -> None:
+    def __init__(self, index: EventIndex, hashes: npt.NDArray[np.generic] | None = None) -> None:
         self.number = index.header.number
         self._index = index
+        self._hashes = index.columns["command"] if hashes is None else hashes
 
     def parts(self, place: int) -> Iterator[Part]:
         columns = self._index.columns
@@ -56,15 +58,15 @@ class IndexTable:
             highs = columns["version"][rows[1:] - 1].tolist()
             ids = columns["ids"][ends[0] : ends[-1]].tobytes()
             names = [ids[start - ends[0] : stop - ends[0]] for start, stop in itertools.pairwise(ends)]
-            yield from zip(names, itertools.repeat(place), lows, highs, range(first, last), self._hashes(rows), strict=False)
+            yield from zip(names, itertools.repeat(place), lows, highs, range(first, last), self._hashes_of(rows), strict=False)
 
-    def _hashes(self, rows: Ints) -> list[bytes]:
+    def _hashes_of(self, rows: Ints) -> list[bytes]:
         """Returns, for each aggregate of a group whose rows begin at `rows`, the hashes of its commits: one per record."""
         columns, first, last = self._index.columns, int(rows[0]), int(rows[-1])
         records = columns["record"][first:last]
         fresh = np.ones(last - first, bool)
         fresh[1:] = records[1:] != records[:-1]
-        raw = columns["command"][first:last][fresh].tobytes()
+        raw = self._hashes[first:last][fresh].tobytes()
         edges = (8 * np.concatenate([[0], np.cumsum(fresh)])[rows - first]).tolist()
         return [raw[start:stop] for start, stop in itertools.pairwise(edges)]
 
@@ -74,7 +76,7 @@ class IndexTable:
         records = columns["record"][first:last]
         fresh = np.ones(last - first, bool)
         fresh[1:] = records[1:] != records[:-1]
-        hashes, lengths = columns["command"][first:last], columns["length"][first:last]
+        hashes, lengths = self._hashes[first:last], columns["length"][first:last]
         return list(zip(hashes[fresh].tolist(), records[fresh].tolist(), lengths[fresh].tolist(), strict=True))
 
 
@@ -89,7 +91,7 @@ class MemoryTable:
         self._edges = np.searchsorted(contents.ordinals[order], np.arange(len(contents.ids) + 1))
         self._lows = versions[order][self._edges[:-1]]
         self._highs = (versions[order] + counts - 1)[self._edges[1:] - 1]
-        self._hashes = contents.columns["commit_command"][order]
+        self._hashes = contents.columns["commit_shared"][order]
         self._offsets = contents.ints("commit_offset")[order]
         self._lengths = contents.ints("commit_length")[order]
         self._ids = contents.ids

@@ -23,7 +23,9 @@ from eventstore.chunks.recovery import OnRecords, read_records, recover
 from eventstore.chunks.witness import NO_KEY, Judge
 from eventstore.errors import Corrupt, EventStoreError, ReadFailed
 from eventstore.records.commit import HEADER_BYTES
+from eventstore.store.sorted.command_hash import CommandHash, hash_with
 from eventstore.store.sorted.file_columns import FileColumns
+from eventstore.store.sorted.sorting import INDEX, key_of_index
 from eventstore.store.verification.findings import FINDINGS_MAX, Findings
 
 # Errors that decoding bytes of another shape than a commit's may raise (`flat.Malformed` is a ValueError).
@@ -56,8 +58,9 @@ class Contents:
 class _Collector:
     """Passes records to `FileColumns`, one slab at a time, and reports records that do not hold a commit."""
 
-    def __init__(self, name: str, findings: Findings, on_bytes: OnBytes) -> None:
-        self.columns = FileColumns()
+    def __init__(self, name: str, findings: Findings, on_bytes: OnBytes, hashes: dict[str, CommandHash]) -> None:
+        self.hashes = hashes
+        self.columns = FileColumns(**hashes)
         self.collected = 0
         self.checksum = 0
         self._name = name
@@ -99,9 +102,11 @@ class DamagedBytes:
 
 
 def read_contents(
-    folder: ChunkFolder, number: int, known_end: int | None, findings: Findings, on_bytes: OnBytes
+    folder: ChunkFolder, number: int, known_end: int | None, findings: Findings, on_bytes: OnBytes, shared_key: bytes
 ) -> Contents:  # fmt: skip
     """Reads all valid records of the file.
+
+    Hashes of command ids: `commit_command` as in the file's index, `commit_shared` with `shared_key`.
 
     `known_end`: for the last file, which may be the ongoing one, the offset up to which it is known to be durable. The others
     must be completed.
@@ -116,7 +121,7 @@ def read_contents(
                 contents.header = header
                 if not header.completed and known_end is None:
                     findings.add(contents.name, 0, "is not completed, though another event file follows it")
-                _read(folder, file, contents, header, known_end, findings, on_bytes)
+                _read(folder, file, contents, header, known_end, findings, on_bytes, shared_key)
         finally:
             file.close()
     except (OSError, ReadFailed) as error:
@@ -140,10 +145,10 @@ def _header(folder: ChunkFolder, file: File, contents: Contents, findings: Findi
 
 def _read(
     folder: ChunkFolder, file: File, contents: Contents, header: ChunkHeader, known_end: int | None, findings: Findings,
-    on_bytes: OnBytes,
+    on_bytes: OnBytes, shared_key: bytes,
 ) -> None:  # fmt: skip
     name = contents.name
-    collector = _Collector(name, findings, on_bytes)
+    collector = _Collector(name, findings, on_bytes, _hashes(folder, header, shared_key))
     if file.read_at(CHUNK_HEADER_BYTES, RECORDS_FROM - CHUNK_HEADER_BYTES).strip(b"\0"):
         findings.add(name, CHUNK_HEADER_BYTES, "the space between header and records is not zero")
     before = findings.total
@@ -157,6 +162,12 @@ def _read(
     else:
         collector = _read_ongoing(file, folder, header, known_end, collector, findings)
     _fill(contents, collector)
+
+
+def _hashes(folder: ChunkFolder, header: ChunkHeader, shared_key: bytes) -> dict[str, CommandHash]:
+    key = key_of_index(folder.files, folder.derived_path(header.number, INDEX)) if header.sorted else shared_key
+    hashes = {"commit_command": hash_with(key)}
+    return hashes if key == shared_key else {**hashes, "commit_shared": hash_with(shared_key)}
 
 
 def walk_on(file: File, name: str, stop: int, on_records: OnRecords) -> list[DamagedBytes]:
@@ -207,7 +218,7 @@ def _read_ongoing(
     try:
         recovered = recover(file, name, header.first_sequence, known_end, Judge(header.number, HEADER_BYTES, key), collector)
     except Corrupt as error:
-        again = _Collector(name, findings, lambda _: None)
+        again = _Collector(name, findings, lambda _: None, collector.hashes)
         inside = [fault for fault in walk_on(file, name, file.size(), again) if fault.until is not None]
         for fault in inside:
             findings.add(name, fault.start, fault.describe(file.size()))
@@ -228,6 +239,7 @@ def _fill(contents: Contents, collector: _Collector) -> None:
         return
     gathered = collector.columns
     contents.columns = gathered.finish()
+    contents.columns.setdefault("commit_shared", contents.columns["commit_command"])
     contents.types = list(gathered.types)
     own = contents.columns["commit_ordinal"].astype(np.int64)
     names = list(gathered.ordinals)

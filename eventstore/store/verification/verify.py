@@ -5,8 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from eventstore.chunks.files import Files, OsFiles
 from eventstore.errors import FolderRefused
+from eventstore.store.sorted.event_index import EventIndex
+from eventstore.store.sorted.sorting import command_key
 from eventstore.store.verification.check_aggregates import IndexTable, MemoryTable, Table, check_aggregates
 from eventstore.store.verification.check_commits import check_commits
 from eventstore.store.verification.check_directory import check_directory
@@ -60,6 +65,7 @@ class _Verification:
         self._path = path
         self._findings = Findings()
         self._survey: Survey = survey(files, path, self._findings)
+        self._shared_key = command_key(self._survey.folder, 0)
         self._on_progress = on_progress
         self._result = VerifyReport(bytes=self._survey.total_bytes)
         self._tables: list[Table] = []
@@ -89,12 +95,14 @@ class _Verification:
         folder, findings = self._survey.folder, self._findings
         path = folder.chunk_path(number)
         known_end = self._survey.known_end if number == self._survey.numbers[-1] else None
-        contents = read_contents(folder, number, known_end, findings, lambda at: self._progress(path.name, at))
+        contents = read_contents(
+            folder, number, known_end, findings, lambda at: self._progress(path.name, at), self._shared_key
+        )
         check_commits(folder, contents, findings)
         index = check_index(folder, contents, number in self._survey.indexes, findings)
         self._count(contents)
         if index is not None:
-            self._tables.append(IndexTable(index))
+            self._tables.append(IndexTable(index, self._shared_hashes(index, contents)))
             self._sound_indexes.append(number)
         elif contents.columns:
             self._tables.append(MemoryTable(contents))
@@ -102,6 +110,13 @@ class _Verification:
             self._damaged.append(number)
         self._done_bytes += path.stat().st_size
         return Contents(number, contents.name, contents.header)  # without the columns
+
+    def _shared_hashes(self, index: EventIndex, contents: Contents) -> npt.NDArray[np.generic] | None:
+        """Returns the hashes of the commands by which files are compared, for each row; None: those of the index."""
+        if index.header.command_key == self._shared_key or contents.damaged or not contents.columns:
+            return None
+        hashes: npt.NDArray[np.generic] = np.repeat(contents.columns["commit_shared"], contents.ints("commit_count"))
+        return hashes
 
     def _count(self, contents: Contents) -> None:
         result = self._result

@@ -63,7 +63,7 @@ class Taken:
 
 def take_apart(data: memoryview, base: int, found: record.Walk) -> Taken:
     """Decodes the records that a walk found in `data`."""
-    collected = FileColumns(commands=False)
+    collected = FileColumns()
     collected(data, base, found)
     columns = _event_columns(collected.finish())
     return Taken(columns, list(collected.ordinals), [name.encode() for name in collected.types], data, base)

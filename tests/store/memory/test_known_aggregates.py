@@ -222,8 +222,8 @@ def test_an_extended_value_holds_both_files_and_every_command(before: int, added
     value = cache.get("a") or b""
     assert version_of(value) == before + added
     assert entry_of(value) == DirectoryEntry(before + added, (*([first] if before else []), RowRange(4, 0, added)))
-    assert all(may_contain(value, number * 7919) for number in range(before + added))
-    assert not any(may_contain(value, number * 7919 + 1) for number in range(1, before + added))
+    assert all(may_contain(value, (number * 7919).to_bytes(8, "little")) for number in range(before + added))
+    assert not any(may_contain(value, (number * 7919 + 1).to_bytes(8, "little")) for number in range(1, before + added))
 
 
 def test_a_file_that_does_not_continue_an_entry_drops_it() -> None:
