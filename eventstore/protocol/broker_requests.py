@@ -80,12 +80,13 @@ class ReadMessage(BrokerRequest):
 
 @request(36, answer=AnswerCode.MESSAGES)
 class FindKey(BrokerRequest):
-    """Asks for the last messages of a topic with this key, the newest first."""
+    """Asks for the last messages of a topic with this key before a position of the log, the newest first."""
 
     topic: Name
     key: Name
     messages_max: Annotated[int, integer(1, limits.FOUND_MESSAGES_MAX)] = limits.PULL_MESSAGES_DEFAULT
     bytes_max: _PageBytes = limits.PAGE_BYTES_DEFAULT
+    before: Count = limits.INT64_MAX
 
 
 @request(37)

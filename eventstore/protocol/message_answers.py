@@ -23,6 +23,7 @@ from eventstore.protocol.payload import decode_head, payload_decoder
 _MESSAGES: Final = int(AnswerCode.MESSAGES)
 _BIN32: Final = struct.Struct(">BI")
 _PAGE_VALUES: Final = 6
+_FOUND_VALUES: Final = 3
 _HEAD_BYTES: Final = 9 + 1  # request id, code
 _ERROR_VALUES_MAX: Final = 256
 
@@ -45,26 +46,34 @@ class QueuePage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """`count` whole message records; `pages`: in an answer to PULL, one for each requested queue, in the same order."""
+    """`count` whole message records; `pages`: in an answer to PULL, one for each requested queue, in the same order.
+
+    `next`: in an answer to FIND_KEY the position before which to go on; 0: nothing is left.
+    """
 
     records: bytes | memoryview
     count: int
     pages: tuple[QueuePage, ...] = ()
+    next: int | None = None
 
 
 WireSent: TypeAlias = "tuple[Scalar, Scalar, Scalar]"
 """(queue, queue offset, position), or (nil, error code, the error as flat msgpack)."""
 
 
-def encode_messages(request_id: int, records: Sequence[bytes], count: int, pages: Iterable[QueuePage] = ()) -> list[bytes]:
+def encode_messages(
+    request_id: int, records: Sequence[bytes], count: int, pages: Iterable[QueuePage] = (), next_before: int | None = None
+) -> list[bytes]:
     """Returns the pieces of the frame, to be sent in order. `records`: pieces that consist of whole records.
+
+    `pages` are for an answer to PULL, `next_before` for one to FIND_KEY.
 
     Raises:
         ProtocolError: the frame is larger than the protocol allows.
     """
     size = sum(map(len, records))
     head = flat.encode((request_id, _MESSAGES)) + _BIN32.pack(0xC6, size)
-    rest = flat.encode([count, *flat.chain(pages)])
+    rest = flat.encode([count, *flat.chain(pages)] if next_before is None else [count, next_before])
     length = len(head) + size + len(rest)
     if length > FRAME_BYTES_MAX:
         raise bad_length(length, FRAME_BYTES_MAX)
@@ -77,8 +86,16 @@ def decode_messages_answer(values: Sequence[Scalar | memoryview]) -> Messages:
     Raises:
         ProtocolError
     """
-    if len(values) % _PAGE_VALUES != 2 or not isinstance(values[0], bytes | memoryview) or not _are_counts(values[1:]):
-        raise ProtocolError(f"MESSAGES takes records (bin), a count, and {_PAGE_VALUES} values for each queue")
+    found = len(values) == _FOUND_VALUES
+    if (
+        (len(values) % _PAGE_VALUES != 2 and not found)
+        or not isinstance(values[0], bytes | memoryview)
+        or not _are_counts(values[1:])
+    ):
+        what = f"{_PAGE_VALUES} values for each queue or a position"
+        raise ProtocolError(f"MESSAGES takes records (bin), a count, and {what}")
+    if found:
+        return Messages(values[0], cast(int, values[1]), next=cast(int, values[2]))
     rows = cast("Sequence[int]", values[2:])
     pages = [QueuePage(*rows[at : at + _PAGE_VALUES]) for at in range(0, len(rows), _PAGE_VALUES)]
     return Messages(values[0], cast(int, values[1]), tuple(pages))

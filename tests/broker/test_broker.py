@@ -121,7 +121,8 @@ async def test_a_message_is_found_by_id_place_key_and_time(tmp_path: Path) -> No
         message = decode_messages(record, 1)[0]
         assert await broker.lookups.find(message.message_id) == record
         assert await broker.lookups.find(message.message_id[:-1] + "1") is None, "no message begins there"
-        found = [decode_messages(each, 1)[0] for each in await broker.lookups.find_key("orders", "key-3", limit=5)]
+        page = await broker.lookups.find_key("orders", "key-3", limit=5)
+        found = [decode_messages(each, 1)[0] for each in page.records]
         assert [each.body for each in found] == [b"last", *(f"{number}".encode() * 50 for number in (297, 290, 283, 276))]
         assert await broker.lookups.message("orders", queue, offset + 1) is None
         for at in (0, 1, offset // 2, offset):

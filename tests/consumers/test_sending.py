@@ -8,6 +8,7 @@ import anyio
 import pytest
 
 import eventstore as es
+from tests.collisions import colliding
 from tests.consumers.clients import World, with_each_client
 
 
@@ -24,6 +25,18 @@ async def test_a_message_is_found_by_its_id_its_place_its_key_and_its_time(world
     assert await broker.messages_of_key("orders", "order-42") == [found]
     assert await broker.offset_at("orders", sent.queue, found.timestamp) == sent.queue_offset
     assert await broker.offset_at("orders", sent.queue, datetime.now(UTC) + timedelta(hours=1)) == sent.queue_offset + 1
+
+
+@with_each_client
+async def test_messages_of_a_key_are_found_behind_many_others_with_its_hash(world: World) -> None:
+    topic, broker = await world.create(), world.store.broker
+    wanted, *others = colliding(400)
+    await topic.send_many([es.NewMessage(b"%d" % number, key=wanted) for number in range(3)])
+    await topic.send_many([es.NewMessage(b"", key=key) for key in others])
+    assert [each.body for each in await broker.messages_of_key("orders", wanted)] == [b"2", b"1", b"0"]
+    assert [each.body for each in await broker.messages_of_key("orders", wanted, limit=2)] == [b"2", b"1"]
+    with pytest.raises(es.InvalidArgument):
+        await broker.messages_of_key("orders", wanted, limit=0)
 
 
 @with_each_client

@@ -58,7 +58,7 @@ requests: st.SearchStrategy[BrokerRequest] = st.one_of(
     st.builds(asked.RemoveQueue, texts, queues),
     st.builds(asked.FindMessage, texts),
     st.builds(asked.ReadMessage, texts, queues, offsets),
-    st.builds(asked.FindKey, texts, texts, st.integers(1, limits.FOUND_MESSAGES_MAX), page_sizes),
+    st.builds(asked.FindKey, texts, texts, st.integers(1, limits.FOUND_MESSAGES_MAX), page_sizes, offsets),
     st.builds(asked.OffsetAt, texts, queues, st.integers(limits.INT64_MIN, limits.INT64_MAX)),
     st.builds(asked.ListChunks, offsets),
 )  # fmt: skip
@@ -99,7 +99,7 @@ def test_every_request_survives_the_wire(request_id: int, request: BrokerRequest
         (code_of(group_requests.ReplayDead), ("g",), "offsets", 256, 0),
         (code_of(asked.CreateTopic), ("t", 257, False), "queues", 256, 257),
         (code_of(asked.CreateTopic), ("x" * 300, 1, False), "topic", 255, 300),
-        (code_of(asked.FindKey), ("t", "k", 1_001, 1), "messages_max", 1_000, 1_001),
+        (code_of(asked.FindKey), ("t", "k", 1_001, 1, 0), "messages_max", 1_000, 1_001),
         (code_of(SendMessages), ("t", *(b"", None, None, None, None) * 4_097), "messages", 4_096, 4_097),
     ],
 )

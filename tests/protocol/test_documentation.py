@@ -152,7 +152,7 @@ EXAMPLES = {
     "create-topic": encode_request(27, CreateTopic("orders", 4, True)),
     "show-topic-answer": encode_ok(28, 2, "open", 0, 1, 0, 0, 0, 0),
     "find-key": encode_request(29, FindKey("orders", "order-42", 10, 524_288)),
-    "found": b"".join(encode_messages(29, [MESSAGE], 1)),
+    "found": b"".join(encode_messages(29, [MESSAGE], 1, next_before=0)),
     "offset-at": encode_request(30, OffsetAt("orders", 2, 1_700_000_000_000_000)),
     "error": encode_error(12, UnknownOperation("unknown", operation=99)),
     "elsewhere": encode_error(13, Elsewhere(3_718, 7)),

@@ -57,7 +57,7 @@ def test_more_than_a_frame_holds_is_refused() -> None:
         ("", 0),
         (b"", None),
         (b"", True),
-        (b"", 0, 1),
+        (b"", 0, 1, 2),
         (b"", 0, 1, 2, 3, None, None, None),
         (b"", 0, None, 2, 3, None, None, 1),
         (b"", 0, 1, 2, 3, "4", None, 1),

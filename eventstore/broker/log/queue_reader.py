@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from eventstore.broker.log.message_files import MessageFiles
 from eventstore.broker.log.queue import QueueLog
-from eventstore.broker.log.queue_chunks import QueueChunks
+from eventstore.broker.log.queue_chunks import PAGE_ENTRIES, QueueChunks
 from eventstore.broker.log.recent_messages import RecentMessages
 from eventstore.errors import Corrupt, ReadFailed
 from eventstore.records.message import HEADER
@@ -23,6 +24,7 @@ from eventstore.records.tag_filter import TagFilter
 EXAMINED_MAX: Final = 16_384
 """Entries that one read visits: skipping an entry costs little, but not nothing."""
 
+Column: TypeAlias = "npt.NDArray[np.uint32]"
 _TIME: Final = HEADER.part("time")
 _TIME_AND_OFFSET: Final = HEADER.part("time", "queue_offset")
 
@@ -191,16 +193,30 @@ class QueueReader:
                 high = middle
         return low
 
-    def offsets_of_key(self, log: QueueLog, key_hash: int, visible: int) -> Iterator[int]:
-        """Yields the offsets whose entries have this key hash, the newest first."""
-        tail, end = log.tail, log.visible_end(visible)
-        keys = np.frombuffer(tail.keys[: max(end - tail.base, 0)], np.uint32)
-        yield from (np.flatnonzero(keys == key_hash)[::-1] + tail.base).tolist()
-        end = min(end, tail.base)
+    def end_before(self, log: QueueLog, position: int) -> int:
+        """Returns the offset after the queue's last message before this position of the log."""
+        tail = log.tail
+        inside = tail.below(position)
+        low, high = log.first, tail.base
+        while low < high and not inside:
+            middle = (low + high) // 2
+            if self.entry(log, middle).position < position:
+                low = middle + 1
+            else:
+                high = middle
+        return tail.base + inside if inside else low
+
+    def pages_of_key(self, log: QueueLog, key_hash: int, end: int) -> Iterator[tuple[int, list[int]]]:
+        """Yields (first offset, offsets with this key hash, the newest first) of each page before `end`, backwards."""
+        tail = log.tail
         while end > log.first:
-            start = max(log.first, self._index.page_start(end - 1))
-            entries = self._index.entries(log.key, start, end)
-            yield from (np.flatnonzero(entries["key_hash"] == key_hash)[::-1] + start).tolist()
+            if end > tail.base:
+                start = max(tail.base, log.first, end - PAGE_ENTRIES)
+                keys: Column = np.frombuffer(tail.keys[start - tail.base : end - tail.base], np.uint32)
+            else:
+                start = max(log.first, self._index.page_start(end - 1))
+                keys = self._index.entries(log.key, start, end)["key_hash"]
+            yield start, (np.flatnonzero(keys == key_hash)[::-1] + start).tolist()
             end = start
 
 

@@ -32,11 +32,11 @@ from eventstore.client.session.broker_info import (
     ResetQueue,
     TopicInfo,
 )
-from eventstore.client.session.results import read_list, read_message, read_messages, read_nothing, read_one, read_rows
+from eventstore.client.session.results import read_found, read_list, read_message, read_nothing, read_one, read_rows
 from eventstore.protocol import broker_requests as requests
 from eventstore.protocol import group_requests
 from eventstore.protocol.broker_requests import WireWant
-from eventstore.protocol.limits import PAGE_BYTES_MAX
+from eventstore.protocol.limits import INT64_MAX, PAGE_BYTES_MAX
 from eventstore.records.consumer_groups import Retries
 from eventstore.records.message import Message
 
@@ -204,7 +204,13 @@ class NetworkBroker:
 
     async def messages_of_key(self, topic: str, key: str, limit: int = 64) -> list[Message]:
         """Returns the last messages of a topic with this key, newest first: `limit` (1,000 at most). Raises UnknownTopic."""
-        return await self._call(requests.FindKey(topic, key, limit, PAGE_BYTES_MAX), read_messages)
+        found: list[Message] = []
+        before = INT64_MAX
+        while before and (not found or len(found) < limit):
+            request = requests.FindKey(topic, key, limit - len(found), PAGE_BYTES_MAX, before)
+            page, before = await self._call(request, read_found)
+            found += page
+        return found
 
     async def offset_at(self, topic: str, queue: int, time: int | datetime) -> int:
         """Returns the first offset of a queue whose message is of this time (microseconds since 1970, or an aware datetime) or

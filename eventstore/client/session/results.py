@@ -101,6 +101,11 @@ def read_messages(call: Call[Any]) -> list[Message]:
     return decode_messages(bytes(answer.records), answer.count)
 
 
+def read_found(call: Call[Any]) -> tuple[list[Message], int]:
+    """Reads an answer to FIND_KEY: the messages, and the position before which to go on; 0: nothing is left."""
+    return read_messages(call), call.messages().next or 0
+
+
 def read_message(call: Call[Any]) -> Message | None:
     """Reads an answer of one message record at most."""
     return next(iter(read_messages(call)), None)

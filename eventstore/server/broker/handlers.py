@@ -3,8 +3,8 @@
     @answers(ListTopics, size=LIST_BYTES)
     async def list(self, _: ListTopics) -> Sequence[Scalar]: ...
 
-A handler returns the values of an OK, or the records of a MESSAGES, as its request declares. A plain function is answered at
-once, so it must not wait; a coroutine is answered later, in turn with the other requests of its connection.
+A handler returns the values of an OK, or the records of a MESSAGES, as its request declares (or `FoundMessages`). A plain
+function is answered at once, so it must not wait; a coroutine later, in turn with the other requests of its connection.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from inspect import getmembers, iscoroutinefunction
 from typing import Any, Final, TypeAlias, TypeVar
 
+from eventstore.broker.message_lookups import FoundMessages
 from eventstore.protocol import encode_messages, encode_ok
 from eventstore.protocol.codes import AnswerCode
 from eventstore.protocol.declaration import DECLARATIONS, Request
@@ -72,5 +73,10 @@ _Encode: TypeAlias = Callable[[int, Sequence[Any]], Sequence[bytes]]
 
 def _encoder(kind: type[Request]) -> _Encode:
     if DECLARATIONS[kind].answer is AnswerCode.MESSAGES:
-        return lambda request_id, records: encode_messages(request_id, records, len(records))
+        return _encode_records
     return lambda request_id, values: (encode_ok(request_id, *values),)
+
+
+def _encode_records(request_id: int, found: Sequence[bytes] | FoundMessages) -> Sequence[bytes]:
+    records, next_before = found if isinstance(found, FoundMessages) else (found, None)
+    return encode_messages(request_id, records, len(records), next_before=next_before)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from eventstore.broker.broker import Broker
+from eventstore.broker.message_lookups import FoundMessages
 from eventstore.protocol.broker_requests import FindKey, FindMessage, OffsetAt, ReadMessage
 from eventstore.protocol.limits import PAGE_BYTES_DEFAULT
 from eventstore.server.broker.handlers import answers
@@ -25,8 +26,8 @@ class LookupHandlers:
         return _found(await self._lookups.message(request.topic, request.queue, request.offset))
 
     @answers(FindKey, size=lambda request: request.bytes_max)
-    async def find_key(self, request: FindKey) -> Sequence[bytes]:
-        return await self._lookups.find_key(request.topic, request.key, request.messages_max, request.bytes_max)
+    async def find_key(self, request: FindKey) -> FoundMessages:
+        return await self._lookups.find_key(request.topic, request.key, request.messages_max, request.bytes_max, request.before)
 
     @answers(OffsetAt)
     async def offset_at(self, request: OffsetAt) -> Sequence[int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import zlib
 from pathlib import Path
 
 import pytest
@@ -15,44 +14,10 @@ from eventstore.store.append import COMMITTED, DUPLICATE, REFUSED
 from eventstore.store.read import aggregate_lookups
 from eventstore.store.sorted import command_hash, index_format, sorting
 from eventstore.store.sorted.index_format import read_header
+from tests.collisions import colliding
 from tests.simulated_disk import SimulatedDisk
 from tests.store.conftest import Maker
 from tests.store.stepped import EVENTS, Stepped, raw
-
-_BITS = 72  # eight more than both CRCs have: 2^8 combinations of changes leave them as they are
-_STEM = b"@" * _BITS
-
-
-def both_crcs(command_id: bytes) -> int:
-    return int(crc32c(command_id)) << 32 | zlib.crc32(command_id)
-
-
-def colliding(count: int) -> list[str]:
-    """Returns command ids with the same two CRCs: a flip of bit 0 of each byte changes them by a fixed value each, and these
-    are combined so that nothing changes."""
-    zero = both_crcs(_STEM)
-    basis: dict[int, tuple[int, int]] = {}  # highest bit → (change of the CRCs, which bytes were flipped)
-    kernel = []
-    for place in range(_BITS):
-        flipped = bytearray(_STEM)
-        flipped[place] ^= 1
-        change, mask = both_crcs(bytes(flipped)) ^ zero, 1 << place
-        while change and change.bit_length() in basis:
-            other, its_mask = basis[change.bit_length()]
-            change, mask = change ^ other, mask ^ its_mask
-        if change:
-            basis[change.bit_length()] = change, mask
-        else:
-            kernel.append(mask)
-    found = []
-    for chosen in itertools.islice(itertools.product((0, 1), repeat=len(kernel)), count):
-        mask = 0
-        for take, each in zip(chosen, kernel, strict=True):
-            mask ^= each * take
-        found.append(bytes(byte ^ (mask >> place & 1) for place, byte in enumerate(_STEM)).decode())
-    assert len(set(found)) == count
-    assert {both_crcs(each.encode()) for each in found} == {zero}
-    return found
 
 
 def fill_files(store: Stepped, files: int = 1) -> None:
