@@ -12,11 +12,12 @@ from eventstore.server.outbox.local_outbox import PUBLISHING_METRICS
 from eventstore.server.reactions.reaction_metrics import REACTION_METRICS
 from eventstore.server.requests.dispatch import DISPATCH_METRICS
 from eventstore.server.requests.subscriptions import SUBSCRIPTION_METRICS
+from eventstore.server.requests.waiting_commands import WAITING_METRICS
 from eventstore.store.store_stats import STORE_METRICS
 
 METRICS_BY_SUBJECT: Final[Mapping[str, Sequence[Metric[Any]]]] = {
     "Store": STORE_METRICS,
-    "Commands": MAILBOX_METRICS,
+    "Commands": (*MAILBOX_METRICS, *WAITING_METRICS),
     "Connections": (*DISPATCH_METRICS, *SUBSCRIPTION_METRICS),
     "Broker": BROKER_METRICS,
     "Publishing": PUBLISHING_METRICS,
