@@ -23,11 +23,10 @@ from eventstore.protocol import encode_error, encode_messages
 from eventstore.protocol.broker_requests import Pull
 from eventstore.protocol.message_answers import QueuePage
 from eventstore.server.net.budgets import Reserve
-from eventstore.server.net.connection import Connection
+from eventstore.server.net.connection import BOUND_MAX, Connection
 from eventstore.server.net.deferred_replies import explain_failed_read
 from eventstore.server.net.gate import Gate
 
-_PER_CONNECTION_MAX: Final = 64
 _QUEUES_MAX: Final = 250_000  # of all waiting pulls, some hundred bytes each
 _QUEUES_A_PULL: Final = 16  # the cost of a waiting pull without its queues, in queues
 _log = logging.getLogger(__name__)
@@ -72,11 +71,11 @@ class MessagePulls:
         """
         if self._stopping:
             raise ShuttingDown("the server is stopping; connect again later")
-        if request_id in connection.bound or len(connection.bound) >= _PER_CONNECTION_MAX:
+        if request_id in connection.bound or len(connection.bound) >= BOUND_MAX:
             raise Overloaded(
-                f"request {request_id} waits already, or {_PER_CONNECTION_MAX} pulls and subscriptions of this connection do, "
+                f"request {request_id} waits already, or {BOUND_MAX} pulls and subscriptions of this connection do, "
                 "the limit; ask for several queues in one pull",
-                limit=_PER_CONNECTION_MAX,
+                limit=BOUND_MAX,
                 value=len(connection.bound),
             )
         weight = _QUEUES_A_PULL + len(request.wants)
@@ -133,9 +132,8 @@ class MessagePulls:
         self._waiting.discard(waiting)
         self._weight -= waiting.weight
         self._ended.unpark_all()
-        if waiting.connection.bound.get(waiting.request_id) is not waiting:
+        if not waiting.connection.unbind(waiting.request_id, waiting):
             return  # UNSUBSCRIBE ended it, or its connection is closed
-        del waiting.connection.bound[waiting.request_id]
         if waiting.scope.cancel_called:
             pieces = (encode_error(waiting.request_id, ShuttingDown("the server is stopping; connect again later")),)
         for piece in pieces:

@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 
 import trio
 
+from eventstore.errors import InvalidArgument
 from eventstore.protocol import FrameReader
 from eventstore.protocol.frames import LENGTH_BYTES
 from eventstore.protocol.limits import FRAME_BYTES_MAX, HELLO_BYTES_MAX
@@ -18,6 +19,9 @@ from eventstore.protocol.limits import FRAME_BYTES_MAX, HELLO_BYTES_MAX
 HELD_BY_MESSAGES: Final = 1
 HELD_BY_COMMANDS: Final = 2
 """Why a connection is not read, in `Connection.held`: the sum of the reasons."""
+BOUND_MAX: Final = 64
+"""Requests in `Connection.bound`: subscriptions, pulls and MAPs that wait."""
+
 _RECEIVE_BYTES: Final = 256 * 1024
 _FIRST_RECEIVE_BYTES: Final = LENGTH_BYTES + HELLO_BYTES_MAX
 _JOINED_BYTES_MAX: Final = 256 * 1024  # copying more than that costs more than another call of the kernel
@@ -143,6 +147,28 @@ class Connection:
         elif payloads or self.frame_since is None:
             self.frame_since = now
         return payloads
+
+    def bind(self, request_id: int, request: ConnectionBound) -> None:
+        """Keeps a request until it ends or the connection closes.
+
+        Raises:
+            InvalidArgument: one with this id is kept already, or `BOUND_MAX` are.
+        """
+        if request_id in self.bound or len(self.bound) >= BOUND_MAX:
+            raise InvalidArgument(
+                f"request id {request_id} waits already, or {BOUND_MAX} requests of this connection wait, the limit",
+                field="request id",
+                limit=BOUND_MAX,
+                value=request_id,
+            )
+        self.bound[request_id] = request
+
+    def unbind(self, request_id: int, request: ConnectionBound) -> bool:
+        """Forgets a request that has ended; False if UNSUBSCRIBE or the end of the connection did so before."""
+        if self.bound.get(request_id) is not request:
+            return False
+        del self.bound[request_id]
+        return True
 
     @property
     def title(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from eventstore.errors import InvalidArgument
 from eventstore.protocol import encode_ok
 from eventstore.protocol.declaration import Request
 from eventstore.protocol.requests import Map
@@ -10,8 +9,6 @@ from eventstore.records.cluster_map import ClusterMap
 from eventstore.server.net.connection import Connection
 from eventstore.server.net.gate import Gate
 from eventstore.server.requests.dispatch import Route
-
-_PER_CONNECTION_MAX = 64
 
 
 class _Waiting:
@@ -46,14 +43,8 @@ class MapRequests:
         if self.current.version > request.after:
             self._gate.send(connection, self._answer(request_id))
             return
-        if request_id in connection.bound or len(connection.bound) >= _PER_CONNECTION_MAX:
-            raise InvalidArgument(
-                f"request id {request_id} waits already, or {_PER_CONNECTION_MAX} wait on this connection, the limit",
-                field="request id",
-                limit=_PER_CONNECTION_MAX,
-                value=request_id,
-            )
-        waiting = connection.bound[request_id] = _Waiting(self, connection, request_id, request.after)
+        waiting = _Waiting(self, connection, request_id, request.after)
+        connection.bind(request_id, waiting)
         self.waiting.add(waiting)
 
     def publish(self, newer: ClusterMap) -> None:
@@ -63,7 +54,7 @@ class MapRequests:
         self.current, self._encoded = newer, newer.encode()
         for waiting in [each for each in self.waiting if each.after < newer.version]:
             self.waiting.discard(waiting)
-            waiting.connection.bound.pop(waiting.request_id, None)
+            waiting.connection.unbind(waiting.request_id, waiting)
             self._gate.send(waiting.connection, self._answer(waiting.request_id))
         self._gate.flush()
 

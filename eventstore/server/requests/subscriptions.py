@@ -8,7 +8,7 @@ from typing import Final
 
 import trio
 
-from eventstore.errors import EventStoreError, InvalidArgument
+from eventstore.errors import EventStoreError
 from eventstore.metrics import Metric, gauge
 from eventstore.protocol import encode_error, encode_ok, encode_scan_page
 from eventstore.protocol.declaration import Request
@@ -25,7 +25,6 @@ from eventstore.store.committer import Committer
 from eventstore.store.read.scan import ScanPage
 
 _log = logging.getLogger(__name__)
-_PER_CONNECTION_MAX = 64
 
 
 class Subscription:
@@ -63,15 +62,8 @@ class Subscriptions:
 
     def begin(self, connection: Connection, request_id: int, request: Request) -> None:
         assert isinstance(request, Subscribe)
-        if request_id in connection.bound or len(connection.bound) >= _PER_CONNECTION_MAX:
-            raise InvalidArgument(
-                f"request id {request_id} is a subscription already, or there are {_PER_CONNECTION_MAX}, the limit",
-                field="request id",
-                limit=_PER_CONNECTION_MAX,
-                value=request_id,
-            )
         subscription = Subscription(connection, request_id, request, self._committer.engine.visible_sequence)
-        connection.bound[request_id] = subscription
+        connection.bind(request_id, subscription)
         self._nursery.start_soon(self._serve, subscription)
 
     def credit(self, connection: Connection, _: int, request: Request) -> None:
@@ -102,8 +94,7 @@ class Subscriptions:
             self._gate.drop(subscription.connection)
         finally:
             self.count -= 1
-            if subscription.connection.bound.get(subscription.request_id) is subscription:
-                del subscription.connection.bound[subscription.request_id]
+            subscription.connection.unbind(subscription.request_id, subscription)
 
     async def _push(self, subscription: Subscription) -> None:
         engine = self._committer.engine
