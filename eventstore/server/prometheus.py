@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -39,9 +38,3 @@ def labelled_family(metric: LabelledMetric) -> CounterMetricFamily | GaugeMetric
     """Returns an empty family to add values to."""
     family = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
     return family(exported_name(metric.name), metric.help, labels=metric.labels)
-
-
-def registry_of(sources: Sequence[Source[Any]]) -> CollectorRegistry:
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(SourceCollector(sources))
-    return registry

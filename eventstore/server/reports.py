@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
-from eventstore.metrics import Source, Stats
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.registry import Collector
+
+from eventstore.metrics import Source, Stats, read_stats
 from eventstore.server.broker.service import BrokerService, broker_source
 from eventstore.server.mailbox_metrics import MAILBOX_METRICS
 from eventstore.server.mailbox_wiring import ServerMailboxes
 from eventstore.server.outbox.local_outbox import PUBLISHING_METRICS, Publishing
+from eventstore.server.prometheus import SourceCollector
 from eventstore.server.reactions.reaction_metrics import REACTION_METRICS
 from eventstore.server.reactions.reaction_runner import ReactionRunner
 from eventstore.server.requests.dispatch import DISPATCH_METRICS, Dispatch
@@ -20,13 +23,52 @@ from eventstore.store.embedded import EmbeddedStore
 from eventstore.store.store_stats import STORE_METRICS
 
 
-@dataclass(frozen=True, slots=True)
-class Reports:
-    """What a server says about itself, on any thread: its figures, its health, and its metrics as Prometheus reads them."""
+class Attentive(Protocol):
+    """A part of a server that may need an operator."""
 
-    stats: Callable[[], Stats]
-    health: Callable[[], Stats]
-    metrics: Callable[[], bytes]
+    @property
+    def attention(self) -> str | None: ...
+
+
+class Reports:
+    """What a server says about itself, on any thread: its figures, its health, and its metrics as Prometheus reads them.
+
+    It exists before the parts that it reports, because STATS is answered from it: `add` names them.
+    """
+
+    def __init__(self, healthy: Callable[[], bool], reactions: ReactionRunner | None, others: Sequence[Attentive] = ()) -> None:
+        self._healthy = healthy
+        self._reactions = reactions
+        self._attentive = others if reactions is None else (reactions, *others)
+        self._sources: list[Source[Any]] = []
+        self.registry = CollectorRegistry(auto_describe=False)
+
+    def add(self, sources: Sequence[Source[Any]], collectors: Sequence[Collector]) -> None:
+        """Reports these metrics, and what the collectors export to Prometheus alone."""
+        self._sources += sources
+        self.registry.register(SourceCollector(sources))
+        for collector in collectors:
+            self.registry.register(collector)
+
+    def stats(self) -> Stats:
+        found = read_stats(self._sources)
+        for part in self._attentive:
+            found["attention"] = found.get("attention") or part.attention
+        return found
+
+    def health(self) -> Stats:
+        """Returns the figures and whether the server is healthy; degraded: it serves, and needs an operator."""
+        found, reactions = self.stats(), self._reactions
+        summary: Stats = {
+            "healthy": self._healthy(),
+            "degraded": found.get("attention") is not None,
+            "reactions_failure": None if reactions is None else reactions.attention,
+        }
+        return summary | found
+
+    def metrics(self) -> bytes:
+        """Returns the text of /metrics."""
+        return generate_latest(self.registry)
 
 
 def sources_of(

@@ -11,11 +11,11 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 
 import structlog
 import trio
-from prometheus_client import generate_latest, make_wsgi_app
+from prometheus_client import make_wsgi_app
+from prometheus_client.registry import Collector
 
 from eventstore import __version__
 from eventstore.broker.broker import Broker, open_broker
@@ -23,7 +23,6 @@ from eventstore.domain.asyncio_calls import refuse_asyncio
 from eventstore.domain.domain import Domain
 from eventstore.domain.import_path import load
 from eventstore.domain.runtime import DomainRuntime
-from eventstore.metrics import Stats, read_stats
 from eventstore.records.cluster_map import ClusterMap, single_map
 from eventstore.server.backlog import ServerBacklog
 from eventstore.server.bootstrap import (
@@ -41,7 +40,6 @@ from eventstore.server.http import http_server
 from eventstore.server.mailbox_wiring import ArrivalOrder, ServerMailboxes, embedded_access, make_mailboxes
 from eventstore.server.net.gate import Gate
 from eventstore.server.outbox.local_outbox import Publishing, check_publish
-from eventstore.server.prometheus import registry_of
 from eventstore.server.reactions.reaction_handlers import parking_routes, reaction_routes
 from eventstore.server.reactions.reaction_metrics import ReactionCollector
 from eventstore.server.reactions.reaction_runner import ReactionRunner
@@ -51,7 +49,7 @@ from eventstore.server.requests.command_batcher import CommandBatcher
 from eventstore.server.requests.command_replies import CommandReplies
 from eventstore.server.requests.dispatch import Dispatch
 from eventstore.server.requests.map_requests import MapRequests
-from eventstore.server.requests.owned_slots import ShardAppends, ShardCommands
+from eventstore.server.requests.owned_slots import appends_of, commands_of
 from eventstore.server.requests.paced_scans import PacedScans
 from eventstore.server.requests.place import Place, check_of
 from eventstore.server.requests.read_requests import ReadRequests
@@ -187,12 +185,8 @@ async def _listening(
         await nursery.start(mailboxes.run)
         maps = MapRequests(gate, place.known)
         slots = place.slots(maps)
-        if slots is None:
-            appends = AppendBatcher(gate, mailboxes, order)
-            commands = CommandBatcher(gate, domain, mailboxes, replies, waiting, order)
-        else:
-            appends = ShardAppends(slots, gate, mailboxes, order)
-            commands = ShardCommands(slots, gate, domain, mailboxes, replies, waiting, order)
+        appends = appends_of(slots, gate, mailboxes, order)
+        commands = commands_of(slots, gate, domain, mailboxes, replies, waiting, order)
         scans = PacedScans(gate.turns)
         reads = ReadRequests(gate, store.engine, nursery, scans)
         subscriptions = Subscriptions(gate, store.committer, nursery, scans)
@@ -205,13 +199,11 @@ async def _listening(
             if service is not None:
                 service.end_turn()
 
-        def stats() -> Stats:
-            found = read_stats(sources)
-            found["attention"] = found["attention"] or reactions.attention
-            if service is not None:
-                found["attention"] = found["attention"] or service.attention or publishing.attention
-            return found
-
+        reports = Reports(
+            lambda: store.engine.failed is None and not appends.stopping,
+            reactions,
+            () if service is None else (service, publishing),
+        )
         routes = appends.routes | commands.routes | reads.routes | subscriptions.routes
         routes |= maps.routes | reaction_routes(gate, nursery, reactions) | parking_routes(gate, nursery, store)
         if slots is not None:
@@ -219,19 +211,13 @@ async def _listening(
         if service is not None:
             routes |= service.routes
         node = None if broker is None else broker.opened.node
-        dispatch = Dispatch(gate, store.opened.uuid, settings.requests_max, routes, stats, node, place.seat(maps))
+        dispatch = Dispatch(gate, store.opened.uuid, settings.requests_max, routes, reports.stats, node, place.seat(maps))
         sources = sources_of(store, mailboxes, waiting, dispatch, subscriptions, service, publishing, reactions)
-
-        def health() -> Stats:
-            healthy, found = store.engine.failed is None and not appends.stopping, stats()
-            degraded = found["attention"] is not None
-            return {"healthy": healthy, "degraded": degraded, "reactions_failure": reactions.attention, **found}
-
-        registry = registry_of(sources)
-        registry.register(ReactionCollector(reactions))
+        collectors: list[Collector] = [ReactionCollector(reactions)]
         if broker is not None:
-            registry.register(BrokerCollector(broker))
-        with http_server(settings.http, make_wsgi_app(registry), health) as http_address:
+            collectors.append(BrokerCollector(broker))
+        reports.add(sources, collectors)
+        with http_server(settings.http, make_wsgi_app(reports.registry), reports.health) as http_address:
             listen(listener, settings.listen)
             nursery.start_soon(gate.run, dispatch.handle, end_turn, ServerBacklog(store.committer, mailboxes))
             nursery.start_soon(gate.run_timeouts)
@@ -240,7 +226,6 @@ async def _listening(
             nursery.start_soon(publishing.run)
             host, port = listener.getsockname()[:2]
             address = f"tcp://{host}:{port}"
-            reports = Reports(stats, health, partial(generate_latest, registry))
             yield Server(address, http_address, store, service, gate, appends, commands, mailboxes, maps, reports, trio.Event())
             nursery.cancel_scope.cancel()
 

@@ -27,7 +27,7 @@ from eventstore.domain.domain import Domain
 from eventstore.domain.import_path import load
 from eventstore.domain.runtime import DomainRuntime
 from eventstore.errors import EventStoreError, InvalidArgument
-from eventstore.metrics import Source, Stats, read_stats
+from eventstore.metrics import Source
 from eventstore.server.bootstrap import (
     bind,
     calm_collector,
@@ -48,11 +48,11 @@ from eventstore.server.mailbox_wiring import (
 )
 from eventstore.server.net.budgets import NoBacklog
 from eventstore.server.net.gate import Gate
-from eventstore.server.prometheus import registry_of
 from eventstore.server.reactions.reaction_handlers import reaction_routes
 from eventstore.server.reactions.reaction_metrics import REACTION_METRICS, ReactionCollector
 from eventstore.server.reactions.reaction_runner import ReactionRunner
 from eventstore.server.remote_access import remote_access
+from eventstore.server.reports import Reports
 from eventstore.server.requests.command_batcher import CommandBatcher
 from eventstore.server.requests.command_replies import CommandReplies
 from eventstore.server.requests.dispatch import DISPATCH_METRICS, Dispatch
@@ -143,29 +143,22 @@ async def _working(
         await nursery.start(mailboxes.run)
         reactions = _reactions(domain, checkpoint, store, mailboxes, access)
 
-        def stats() -> Stats:
-            found = read_stats(sources)
-            return found if reactions is None else {**found, "attention": reactions.attention}
-
-        def health() -> Stats:
-            found = stats()
-            attention = found.get("attention")
-            return {"healthy": not commands.stopping, "degraded": bool(attention), "reactions_failure": attention, **found}
-
+        reports = Reports(lambda: not commands.stopping, reactions)
         routes = commands.routes | ({} if reactions is None else reaction_routes(gate, nursery, reactions))
-        dispatch = Dispatch(gate, uuid.UUID(bytes=store.store_uuid), settings.requests_max, routes, stats)
+        dispatch = Dispatch(gate, uuid.UUID(bytes=store.store_uuid), settings.requests_max, routes, reports.stats)
         sources: list[Source[Any]] = [
             Source(MAILBOX_METRICS, mailboxes.stats),
             Source(WAITING_METRICS, lambda: waiting),
             Source(DISPATCH_METRICS, lambda: dispatch),
         ]
-        registry = registry_of(sources)
+        collectors = []
         if reactions is not None:
             sources.append(Source(REACTION_METRICS, lambda: reactions))
-            registry.register(ReactionCollector(reactions))
+            collectors.append(ReactionCollector(reactions))
+        reports.add(sources, collectors)
         with contextlib.ExitStack() as stack:
             listen(listener, settings.listen)
-            http_address = stack.enter_context(http_server(settings.http, make_wsgi_app(registry), health))
+            http_address = stack.enter_context(http_server(settings.http, make_wsgi_app(reports.registry), reports.health))
             host, port = listener.getsockname()[:2]
             worker = Worker(f"tcp://{host}:{port}", http_address, gate, commands, mailboxes, trio.Event())
             nursery.start_soon(gate.run, dispatch.handle, order.end_turn, NoBacklog())

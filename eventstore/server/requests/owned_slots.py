@@ -148,3 +148,23 @@ class ShardCommands(CommandBatcher):
     def _decided(self, row: WireCommand) -> Decided:
         self._slots.check(row[1])
         return super()._decided(row)
+
+
+def appends_of(slots: OwnedSlots | None, gate: Gate, mailboxes: ServerMailboxes, order: ArrivalOrder) -> AppendBatcher:
+    """Returns what takes the appends of a server: of every aggregate, or of a shard's slots."""
+    return AppendBatcher(gate, mailboxes, order) if slots is None else ShardAppends(slots, gate, mailboxes, order)
+
+
+def commands_of(
+    slots: OwnedSlots | None,
+    gate: Gate,
+    domain: Domain,
+    mailboxes: ServerMailboxes,
+    replies: CommandReplies,
+    waiting: WaitingCommands,
+    order: ArrivalOrder,
+) -> CommandBatcher:
+    """Returns what takes the commands of a server: of every aggregate, or of a shard's slots."""
+    if slots is None:
+        return CommandBatcher(gate, domain, mailboxes, replies, waiting, order)
+    return ShardCommands(slots, gate, domain, mailboxes, replies, waiting, order)
