@@ -1,8 +1,8 @@
-"""The hash by which an index finds command ids: keyed, so that whoever chooses the ids cannot make many with one hash.
+"""The hash by which an index finds command ids: keyed, so that a client cannot choose many ids that share one.
 
-All candidates of one hash are read to find a repeated command. Indexes that an older program wrote have no key: their hash is
-made of two CRCs, which are linear, and anybody can write down any number of ids that share one. A hit is always verified
-against the record, so a hash never decides anything.
+All candidates of one hash are read to find a repeated command. Indexes that an older program wrote have no key: they join two
+CRCs, which are linear, so any number of ids that share one can be computed. A hit is always verified against the record, so a
+hash never decides anything.
 
 Each index carries the key of its hashes. A new index takes that of the store's other indexes, and the first one draws it. So
 nothing else has to be kept with them, and a store has one key, or two if an older program wrote some of its indexes.
@@ -37,7 +37,7 @@ def hash_with(key: bytes) -> CommandHash:
     """Returns the hash with this key. BLAKE2s costs as much as the two CRCs for ids of up to 64 bytes (ADR 11)."""
     if not key:
         return _unkeyed
-    begin = blake2s(key=key, digest_size=HASH_BYTES).copy  # a third of the cost of giving the key each time
+    begin = blake2s(key=key, digest_size=HASH_BYTES).copy  # 0.40 us a hash; 0.60 with the key given each time
 
     def keyed(command_id: bytes) -> bytes:
         state = begin()
