@@ -91,7 +91,7 @@ PUBLISHING_METRICS: Final[tuple[Metric[Publishing], ...]] = (
 
 
 class StoreEvents:
-    """The source: an open store. It is read as by subscriptions, but not while appends wait for room."""
+    """The source: an open store. It is read as by subscriptions, durable events alone, but not while appends wait for room."""
 
     def __init__(self, store: EmbeddedStore) -> None:
         self._store = store
@@ -99,10 +99,10 @@ class StoreEvents:
 
     async def events(self, after: int) -> list[Event]:
         committer = self._store.committer
-        while committer.engine.visible_sequence <= after:
+        while committer.engine.durable_sequence <= after:
             await committer.advanced.park()
         await committer.wait_for_room()
-        page = await self._store.scan_page(after, _EVERYTHING, BATCH_EVENTS_MAX)
+        page = await self._store.scan_page(after, _EVERYTHING, BATCH_EVENTS_MAX, durable=True)
         return [event for event in decode_page(page.records) if event.sequence > after]
 
     async def origin(self, sequence: int) -> Origin | None:

@@ -44,7 +44,10 @@ class Source(Stored, Protocol):
     def store(self) -> str: ...
 
     async def events(self, after: int) -> list[Event]:
-        """Returns the next events after this sequence, about `BATCH_EVENTS_MAX` at most; waits until there are some."""
+        """Returns the next events after this sequence, about `BATCH_EVENTS_MAX` at most; waits until there are some.
+
+        Only durable ones: a message cannot be taken back.
+        """
         ...
 
 
