@@ -16,7 +16,6 @@ from eventstore.errors import EventStoreError, InvalidArgument, UnknownTopic, co
 from eventstore.metrics import Metric, counter, gauge
 from eventstore.model import Event
 from eventstore.records.event_filter import EventFilter
-from eventstore.records.event_message import Origin, origin_of_event
 from eventstore.records.event_page import decode_page
 from eventstore.records.message import Message, RawMessage, chunk_of, decode_messages
 from eventstore.records.topic_names import check_name
@@ -55,8 +54,10 @@ class Publishing:
     @property
     def attention(self) -> str | None:
         """Returns why publishing is stuck, if it is."""
-        failure = None if self.outbox is None else self.outbox.failure
-        return None if failure is None else f"events are not published; this is retried: {failure}"
+        if self.outbox is None or self.outbox.failure is None:
+            return None
+        state = "publishing is refused" if self.outbox.refused else "events are not published; this is retried"
+        return f"{state}: {self.outbox.failure}"
 
     async def run(self) -> None:
         """Publishes until cancelled."""
@@ -105,12 +106,11 @@ class StoreEvents:
         page = await self._store.scan_page(after, _EVERYTHING, BATCH_EVENTS_MAX, durable=True)
         return [event for event in decode_page(page.records) if event.sequence > after]
 
-    async def origin(self, sequence: int) -> Origin | None:
+    async def event(self, sequence: int) -> Event | None:
         if not 0 < sequence <= self._store.engine.visible_sequence:
             return None
         page = await self._store.scan_page(sequence - 1, _EVERYTHING, 1)
-        found = next((event for event in decode_page(page.records) if event.sequence == sequence), None)
-        return None if found is None else origin_of_event(found)
+        return next((event for event in decode_page(page.records) if event.sequence == sequence), None)
 
 
 class BrokerTopic:

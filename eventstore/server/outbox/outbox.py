@@ -18,11 +18,20 @@ import trio
 
 from eventstore.chunks.documents import read_tree, write_document
 from eventstore.chunks.files import Files, OsFiles
-from eventstore.errors import Corrupt, EventStoreError, InvalidArgument, UnknownOperation, UnsupportedVersion
+from eventstore.errors import Corrupt, Diverged, EventStoreError, InvalidArgument, UnknownOperation, UnsupportedVersion
+from eventstore.event_identity import event_identity
 from eventstore.model import Event
 from eventstore.records.event_message import EventMessages, origin_of_event
 from eventstore.records.message import RawMessage
-from eventstore.server.outbox.outbox_resume import Checkpoint, Published, Stored, TopicState, checkpoint_of, place_to_resume
+from eventstore.server.outbox.outbox_resume import (
+    Checkpoint,
+    Ends,
+    Published,
+    Stored,
+    TopicState,
+    checkpoint_of,
+    place_to_resume,
+)
 
 BATCH_EVENTS_MAX: Final = 1_024
 _EVENTS_PER_TURN: Final = 256  # encoding them takes about half a millisecond; then other tasks run
@@ -35,6 +44,9 @@ _log = logging.getLogger(__name__)
 
 Place: TypeAlias = tuple[int, int, int]
 """The (queue, queue offset, position) of a message."""
+
+_Sent: TypeAlias = tuple[Event, Place, dict[int, int]]
+"""The last event of a batch, the place of its message, and the ends of the queues after it."""
 
 
 class Source(Stored, Protocol):
@@ -105,28 +117,35 @@ class Outbox:
     """Sends events from `source` to `target`.
 
     `place`: the sequence up to which this process knows all events to be in the topic. `published` and `failures`: events sent,
-    and failed attempts. `failure`: why publishing is stuck, if it is.
+    and failed attempts. `failure`: why publishing is stuck, if it is; `refused`: because the store has not what was published.
     """
 
-    def __init__(self, source: Source, target: Target, file: CheckpointFile | None) -> None:
+    def __init__(self, source: Source, target: Target, file: CheckpointFile | None, *, past_lost: bool = False) -> None:
+        """`past_lost`: what the topic holds and the store does not is passed over, once."""
         self.place = 0
         self.published = 0
         self.failure: str | None = None
         self.failures = 0
+        self.refused = False
         self._source = source
         self._target = target
         self._file = file
+        self._past_lost = past_lost
         self._encode = EventMessages(source.store)
         self._waiting = trio.CancelScope()
         self._identity = ""
         self._ends: dict[int, int] = {}
-        self._latest: tuple[Checkpoint, int] | None = None  # and the position of its message
-        self._maturing: tuple[Checkpoint, int] | None = None  # saved once it is durable
+        self._latest: _Sent | None = None
+        self._maturing: _Sent | None = None  # saved once its message is durable
 
-    async def run(self, until: int | None = None) -> None:
+    async def run(self, until: int | None = None, *, end_refused: bool = False) -> None:
         """Publishes until cancelled, or until the event with the sequence `until` is published.
 
         Failures are retried after a pause of 0.1 to 5 seconds. With `until`, errors that no retry can fix are raised.
+
+        Raises:
+            Diverged: the store does not have what was published, and `end_refused` is set; in an exception group. Else nothing
+                is published until an operator has made the topic anew, or published past them.
         """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._save_regularly)
@@ -141,7 +160,7 @@ class Outbox:
                         await self.resume()
                         resumed = True
                 except Exception as error:  # the server keeps serving, and this keeps trying
-                    if until is not None and (isinstance(error, _LASTING) or not isinstance(error, EventStoreError | OSError)):
+                    if _is_final(error, until, end_refused):
                         raise
                     resumed = False
                     self._report(error)
@@ -150,13 +169,20 @@ class Outbox:
             nursery.cancel_scope.cancel()
 
     async def resume(self) -> None:
-        """Finds the place to resume at. Call it first, and after every failure. Raises EventStoreError."""
+        """Finds the place to resume at. Call it first, and after every failure.
+
+        Raises:
+            EventStoreError; Diverged: the store does not have what was published.
+        """
         self._latest = self._maturing = None
         state = await self._target.open()
         checkpoint = None if self._file is None else await trio.to_thread.run_sync(self._file.load)
         if checkpoint is not None and (checkpoint.store, checkpoint.topic) != (self._source.store, self._target.topic):
             checkpoint = None
-        self.place = await place_to_resume(self._source, self._target, self._source.store, state, checkpoint)
+        ends = Ends(self._source, self._target, self._source.store, self._target.topic, state)
+        self.place = await place_to_resume(ends, checkpoint, past_lost=self._past_lost)
+        if self.refused:
+            self.refused, self.failure = False, None
         self._identity, self._ends = state.identity, {number: end for number, (_, end) in state.queues.items()}
         _log.info("publishing to topic %s resumes after sequence %d", self._target.topic, self.place)
 
@@ -178,13 +204,10 @@ class Outbox:
         places = await self._target.send(messages)
         self.place = events[-1].sequence
         self.published += len(events)
+        self._past_lost = False
         for queue, offset, _ in places:
             self._ends[queue] = offset + 1
-        queue, offset, position = places[-1]
-        checkpoint = Checkpoint(
-            self._source.store, self._target.topic, self._identity, origin_of_event(events[-1]), queue, offset, dict(self._ends)
-        )
-        self._latest = checkpoint, position
+        self._latest = events[-1], places[-1], dict(self._ends)
         return True
 
     async def save(self) -> bool:
@@ -196,9 +219,15 @@ class Outbox:
             return True
         if self._maturing is None:
             self._maturing, self._latest = self._latest, None
-        if self._maturing is not None and self._target.is_durable(self._maturing[1]):
-            await trio.to_thread.run_sync(self._file.save, self._maturing[0])
-            self._maturing = None
+        if self._maturing is not None:
+            event, (queue, offset, position), ends = self._maturing
+            if self._target.is_durable(position):
+                checkpoint = Checkpoint(
+                    self._source.store, self._target.topic, self._identity, origin_of_event(event), queue, offset, ends,
+                    event_identity(event),
+                )  # fmt: skip
+                await trio.to_thread.run_sync(self._file.save, checkpoint)
+                self._maturing = None
         return self._maturing is None and self._latest is None
 
     async def _watch_topic(self) -> None:
@@ -228,12 +257,17 @@ class Outbox:
             _log.warning("the checkpoint of topic %s cannot be written: %s", self._target.topic, error)
 
     def _report(self, error: Exception) -> None:
-        self.failures += 1
+        self.refused = isinstance(error, Diverged)
+        self.failures += not self.refused
         failure = str(error) or type(error).__name__
         if failure != self.failure:
             trace = None if isinstance(error, EventStoreError | OSError) else error
-            _log.error(
-                "publishing to topic %s stopped at sequence %d and is retried: %s",
-                self._target.topic, self.place, failure, exc_info=trace,
-            )  # fmt: skip
+            state = "is refused" if self.refused else f"stopped at sequence {self.place} and is retried"
+            _log.error("publishing to topic %s %s: %s", self._target.topic, state, failure, exc_info=trace)
         self.failure = failure
+
+
+def _is_final(error: Exception, until: int | None, end_refused: bool) -> bool:
+    if isinstance(error, Diverged):
+        return end_refused
+    return until is not None and (isinstance(error, _LASTING) or not isinstance(error, EventStoreError | OSError))

@@ -10,8 +10,10 @@ Three things can make that wrong, and each is checked:
   place of its message, and the ends of the queues. It also bounds how far back queues are read.
 - *The topic*, or the broker's folder, was deleted. The checkpoint names both by number, and is not used for others. Nor is it
   used if its message should still exist and does not: the end of the log was acknowledged but not yet durable.
-- *The store* lost published events that were not durable yet, or was restored from a copy; the same sequences are then other
-  events. A message counts only if the store still has exactly its event.
+- *The store* was restored from an older copy; the same sequences are then other events. A message counts only if the store
+  still has exactly its event. Where the topic, or a checkpoint in it, ends with events that the store does not have, publishing
+  is refused for good (Diverged): nothing tells what their consumers made of them. Once a present event is published after them
+  (`past_lost`, an operator's decision), they are behind, and publishing goes on from there.
 
 If in doubt, the smaller sequence is used: events are then published twice, and none is left out.
 """
@@ -23,7 +25,10 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol, cast
 
 from eventstore.chunks.documents import Tree
-from eventstore.records.event_message import Origin, origin_of_message
+from eventstore.errors import Diverged
+from eventstore.event_identity import check_identity, event_identity
+from eventstore.model import Event
+from eventstore.records.event_message import Origin, origin_of_event, origin_of_message
 from eventstore.records.message import Message
 
 _WINDOW_MIN: Final = 16
@@ -43,7 +48,8 @@ class TopicState:
 class Checkpoint:
     """All events up to `origin` were published: its message is at (`queue`, `offset`), and is durable.
 
-    `ends`: the ends of the queues at that time, or earlier.
+    `ends`: the ends of the queues at that time, or earlier. `event`: the identity of its event; None in documents of the last
+    version.
     """
 
     store: str
@@ -53,13 +59,14 @@ class Checkpoint:
     queue: int
     offset: int
     ends: dict[int, int] = field(default_factory=dict)
+    event: str | None = None
 
     def tree(self) -> Tree:
         origin = self.origin
         return {
             "store": self.store, "topic": self.topic, "identity": self.identity,
             "sequence": origin.sequence, "aggregate_id": origin.aggregate_id, "version": origin.version,
-            "command_id": origin.command_id, "queue": self.queue, "offset": self.offset,
+            "command_id": origin.command_id, "event": self.event, "queue": self.queue, "offset": self.offset,
             "ends": {str(number): end for number, end in self.ends.items()},
         }  # fmt: skip
 
@@ -69,7 +76,10 @@ def checkpoint_of(tree: Tree) -> Checkpoint:
     ends = {int(number): _int(end) for number, end in cast(Tree, tree["ends"]).items()}
     origin = Origin(_int(tree["sequence"]), str(tree["aggregate_id"]), _int(tree["version"]), str(tree["command_id"]))
     store, topic, identity = (str(tree[name]) for name in ("store", "topic", "identity"))
-    return Checkpoint(store, topic, identity, origin, _int(tree["queue"]), _int(tree["offset"]), ends)
+    event = tree.get("event")
+    return Checkpoint(
+        store, topic, identity, origin, _int(tree["queue"]), _int(tree["offset"]), ends, None if event is None else str(event)
+    )
 
 
 def _int(value: object) -> int:
@@ -89,63 +99,128 @@ class Published(Protocol):
 class Stored(Protocol):
     """The store, as it is compared to resume."""
 
-    async def origin(self, sequence: int) -> Origin | None:
+    async def event(self, sequence: int) -> Event | None:
         """Returns the event of this sequence; None if there is none."""
         ...
 
 
-async def place_to_resume(
-    stored: Stored, published: Published, store: str, state: TopicState, checkpoint: Checkpoint | None
-) -> int:
-    """Returns the sequence up to which all events were published, 0 if none were. `checkpoint`: of this store and topic."""
-    place, floors = 0, dict[int, int]()
-    if checkpoint is not None and await _is_confirmed(checkpoint, stored, published, store, state):
-        place, floors = checkpoint.origin.sequence, checkpoint.ends
-    lost: list[Origin] = []
-    for queue, (begin, end) in state.queues.items():
-        low = max(begin, floors.get(queue, begin))
-        place = await _last_published(stored, published, store, queue, (low, end), place, lost)
-    if lost:
-        sequences = [origin.sequence for origin in lost]
-        _log.warning(
-            "the topic holds events that the store does not have (any more), sequences %d to %d: they were published before "
-            "they were durable, or the store was restored from a copy; the store's present events are published after them",
-            min(sequences), max(sequences),
-        )  # fmt: skip
-    return place
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """The two ends of a publisher. `store`: the uuid of the store; `topic`: the name of the topic, in the state `state`."""
+
+    stored: Stored
+    published: Published
+    store: str
+    topic: str
+    state: TopicState
 
 
-async def _is_confirmed(checkpoint: Checkpoint, stored: Stored, published: Published, store: str, state: TopicState) -> bool:
-    """Whether the checkpoint is valid for the present topic and store."""
-    if checkpoint.identity != state.identity or await stored.origin(checkpoint.origin.sequence) != checkpoint.origin:
+async def place_to_resume(ends: Ends, checkpoint: Checkpoint | None, *, past_lost: bool = False) -> int:
+    """Returns the sequence up to which all events were published, 0 if none were. `checkpoint`: of this store and topic.
+
+    `past_lost`: events that the store does not have are passed over, and the last one that it has is published again, so that
+    the topic shows it.
+
+    Raises:
+        Diverged: the topic or the checkpoint ends with events that the store does not have.
+    """
+    checkpoint = checkpoint if checkpoint is not None and await _is_in_topic(ends, checkpoint) else None
+    tail = _Tail(ends, {} if checkpoint is None else checkpoint.ends)
+    error: Diverged | None = None
+    if checkpoint is not None:
+        try:
+            await _check(ends, checkpoint)
+        except Diverged as lost:
+            error = lost
+        else:
+            tail.place = checkpoint.origin.sequence
+    await tail.read()
+    if error is not None and tail.position < 0:
+        tail = _Tail(ends, {})
+        await tail.read()
+    else:
+        error = tail.lost()
+    if error is None:
+        return tail.place
+    if not past_lost:
+        raise error
+    _log.warning("publishing goes on past events that the store does not have: %s", error)
+    return max(0, tail.place - 1)
+
+
+async def _is_in_topic(ends: Ends, checkpoint: Checkpoint) -> bool:
+    """Whether the topic is still the one of the checkpoint: not made again, and with the message that this stands at."""
+    if checkpoint.identity != ends.state.identity:
         return False
-    begin, end = state.queues.get(
+    begin, end = ends.state.queues.get(
         checkpoint.queue, (checkpoint.offset + 1, checkpoint.offset + 1)
     )  # a removed queue was consumed
     if checkpoint.offset < begin:  # deleted by retention, which deletes nothing that is not durable
         return True
     if checkpoint.offset >= end:
         return False
-    found = await published.messages(checkpoint.queue, checkpoint.offset, checkpoint.offset + 1)
-    return not found or origin_of_message(found[0], store) == checkpoint.origin
+    found = await ends.published.messages(checkpoint.queue, checkpoint.offset, checkpoint.offset + 1)
+    return not found or origin_of_message(found[0], ends.store) == checkpoint.origin
 
 
-async def _last_published(
-    stored: Stored, published: Published, store: str, queue: int, bounds: tuple[int, int], place: int, lost: list[Origin]
-) -> int:
-    """Returns the greatest sequence of the store's events in a queue, or `place` if that is greater. Reads backwards."""
-    low, high = bounds
-    window = _WINDOW_MIN
-    while high > low:
-        start = max(low, high - window)
-        for message in reversed(await published.messages(queue, start, high)):
-            origin = origin_of_message(message, store)
-            if origin is None:
-                continue
-            if origin.sequence <= place:  # earlier messages have smaller sequences, or are duplicates
-                return place
-            if await stored.origin(origin.sequence) == origin:
-                return origin.sequence
-            lost.append(origin)
-        high, window = start, min(4 * window, _WINDOW_MAX)
-    return place
+async def _check(ends: Ends, checkpoint: Checkpoint) -> None:
+    """Raises Diverged unless the store has the checkpoint's event."""
+    sequence, recorded = checkpoint.origin.sequence, checkpoint.event
+    found = await ends.stored.event(sequence)
+    if recorded is None and found is not None and origin_of_event(found) == checkpoint.origin:
+        recorded = event_identity(found)
+    check_identity(f"the checkpoint of topic {ends.topic!r}", sequence, recorded or "", found, _next_step(ends.topic))
+
+
+def _next_step(topic: str) -> str:
+    return (
+        "consumers may have acted on these events: delete the topic (and the checkpoint of `eventstore publish`), and all "
+        f"events are published anew; or go on behind them with `eventstore publish --topic {topic} --past-lost`"
+    )
+
+
+class _Tail:
+    """What the topic ends with. `place`: the greatest sequence of the store's events in it; `position`: of that one's message
+    in the log, -1 if none was read. `floors`: the offsets at which reading a queue ends.
+    """
+
+    def __init__(self, ends: Ends, floors: dict[int, int]) -> None:
+        self.place = 0
+        self.position = -1
+        self._ends = ends
+        self._floors = floors
+        self._missing: list[tuple[int, Origin]] = []
+
+    async def read(self) -> None:
+        for queue, (begin, end) in self._ends.state.queues.items():
+            await self._read_backwards(queue, max(begin, self._floors.get(queue, begin)), end)
+
+    async def _read_backwards(self, queue: int, low: int, high: int) -> None:
+        ends, window = self._ends, _WINDOW_MIN
+        while high > low:
+            start = max(low, high - window)
+            for message in reversed(await ends.published.messages(queue, start, high)):
+                origin = origin_of_message(message, ends.store)
+                if origin is None:
+                    continue
+                if origin.sequence <= self.place:  # earlier messages have smaller sequences, or are duplicates
+                    return
+                found = await ends.stored.event(origin.sequence)
+                if found is not None and origin_of_event(found) == origin:
+                    self.place, self.position = origin.sequence, message.position
+                    return
+                self._missing.append((message.position, origin))
+            high, window = start, min(4 * window, _WINDOW_MAX)
+
+    def lost(self) -> Diverged | None:
+        """Returns the error if the topic ends with events that the store does not have."""
+        lost = sorted(origin.sequence for position, origin in self._missing if position > self.position)
+        if not lost:
+            return None
+        topic = self._ends.topic
+        return Diverged(
+            f"topic {topic!r} ends with events that the store does not have, sequences {lost[0]} to {lost[-1]}: the store was "
+            f"restored from an older copy, or lost events that were not durable yet; {_next_step(topic)}",
+            what=f"topic {topic!r}",
+            sequence=lost[0],
+        )

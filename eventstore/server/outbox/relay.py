@@ -20,11 +20,10 @@ from eventstore.client.aio.store import NetworkStore
 from eventstore.client.aio.wait_for_server import wait_for_server
 from eventstore.client.session.batches import ROWS_PER_TURN
 from eventstore.client.session.message_rows import NewMessage
-from eventstore.domain.event_batches import last_sequence
+from eventstore.domain.event_batches import event_at, last_sequence
 from eventstore.errors import EventStoreError, UnknownTopic, copy_error
 from eventstore.fields import check_text
 from eventstore.model import Event
-from eventstore.records.event_message import Origin, origin_of_event
 from eventstore.records.message import Message, RawMessage, decode_properties, parse_message_id
 from eventstore.server.bootstrap import check_checkpoint_folder, stop_on_signals
 from eventstore.server.outbox.outbox import BATCH_EVENTS_MAX, CheckpointFile, Outbox, Place
@@ -43,17 +42,20 @@ async def relay(
     checkpoint: Path | None = None,
     *,
     until_caught_up: bool = False,
+    past_lost: bool = False,
     wait_s: float = 0.0,
     on_progress: Callable[[int, int, int], None] | None = None,
 ) -> int:
     """Publishes until a signal, or until all events present at the start are published. Returns how many were published.
 
     `source`, `target`: addresses. `checkpoint`: a file with the place to resume at if retention has deleted the whole topic.
-    `wait_s`: how long to wait for a server that is not up yet. `on_progress` is called regularly with the sequence up to which
-    all events are published, the last sequence at the start, and the number of events published by this call.
+    `past_lost`: goes on behind events that the topic holds and the store does not. `wait_s`: how long to wait for a server that
+    is not up yet. `on_progress` is called regularly with the sequence up to which all events are published, the last sequence
+    at the start, and the number of events published by this call.
 
     Raises:
         InvalidArgument: the name is not valid for a topic, or the checkpoint's folder does not exist.
+        Diverged: the topic or the checkpoint ends with events that the store does not have; in an exception group.
         ConnectionLost: a server cannot be reached within `wait_s` at the start; in an exception group.
     """
     check_text("topic", topic)
@@ -70,11 +72,11 @@ async def relay(
         nursery.start_soon(stop)
         async with _connect(source, wait_s) as events, _connect(target, wait_s) as broker:
             file = None if checkpoint is None else CheckpointFile(checkpoint)
-            outbox = Outbox(RemoteEvents(events), RemoteTopic(broker, topic), file)
+            outbox = Outbox(RemoteEvents(events), RemoteTopic(broker, topic), file, past_lost=past_lost)
             last = await last_sequence(events)
             if on_progress is not None:
                 nursery.start_soon(_report_regularly, outbox, last, on_progress)
-            await outbox.run(last if until_caught_up else None)
+            await outbox.run(last if until_caught_up else None, end_refused=True)
         nursery.cancel_scope.cancel()
     return 0 if outbox is None else outbox.published
 
@@ -113,10 +115,8 @@ class RemoteEvents:
                     if isinstance(item, Event):
                         break
 
-    async def origin(self, sequence: int) -> Origin | None:
-        async for event in self._store.read_all(sequence - 1, limit=1):
-            return origin_of_event(event) if event.sequence == sequence else None
-        return None
+    async def event(self, sequence: int) -> Event | None:
+        return await event_at(self._store, sequence) if sequence > 0 else None
 
 
 class RemoteTopic:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from eventstore.errors import EventStoreError, UnknownTopic, copy_error
 from eventstore.model import Event, NewEvent
-from eventstore.records.event_message import Origin, origin_of_event, origin_of_message
+from eventstore.records.event_message import origin_of_event, origin_of_message
 from eventstore.records.event_page import decode_page
 from eventstore.records.message import Message, RawMessage, chunk_of
 from eventstore.server.outbox.local_outbox import is_durable
@@ -37,15 +37,15 @@ class StoreEnd:
         self.store = str(world.store.opened.uuid)
 
     async def events(self, after: int) -> list[Event]:
-        page = self._world.store.engine.scan(after, EVERYTHING, PAGE_BYTES, None)
+        page = self._world.store.engine.scan(after, EVERYTHING, PAGE_BYTES, None, durable=True)
         return [event for event in decode_page(page.records) if event.sequence > after]
 
-    async def origin(self, sequence: int) -> Origin | None:
+    async def event(self, sequence: int) -> Event | None:
         engine = self._world.store.engine
         if sequence > engine.visible_sequence:
             return None
         page = engine.scan(sequence - 1, EVERYTHING, 1, 1)
-        return next(origin_of_event(event) for event in decode_page(page.records) if event.sequence == sequence)
+        return next(event for event in decode_page(page.records) if event.sequence == sequence)
 
 
 class BrokerEnd:
@@ -114,9 +114,10 @@ class World:
         self.store = Stepped(self.store_disk, self.directory, self.store_settings, self.clock)
         self.outbox_anew()
 
-    def outbox_anew(self) -> None:
-        file = CheckpointFile(CHECKPOINT, self.store_disk) if self.checkpointed else None
-        self.outbox = Outbox(StoreEnd(self), BrokerEnd(self), file)
+    def outbox_anew(self, *, past_lost: bool = False, checkpointed: bool | None = None) -> None:
+        with_file = self.checkpointed if checkpointed is None else checkpointed
+        file = CheckpointFile(CHECKPOINT, self.store_disk) if with_file else None
+        self.outbox = Outbox(StoreEnd(self), BrokerEnd(self), file, past_lost=past_lost)
 
     def open_broker(self) -> None:
         self.broker = SteppedBroker(self.broker_disk, self.broker_settings, self.clock)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -81,3 +82,31 @@ def test_an_invalid_topic_is_refused_before_the_folder_is_created(tmp_path: Path
     data = tmp_path / "data"
     assert told in refused("serve", "--data", data, "--listen", "127.0.0.1:0", *options, code=2)
     assert not data.exists()
+
+
+def test_a_store_restored_from_an_older_copy_publishes_nothing_before_an_operator_has_decided(tmp_path: Path) -> None:
+    data, copy = tmp_path / "data", tmp_path / "copy"
+    with ServerProcess(data, publish=TOPIC) as server:
+        with blocking.connect(server.address) as store:
+            append(store, 100, "kept")
+        assert server.terminate() == 0
+    shutil.copytree(data, copy)
+    with ServerProcess(data, publish=TOPIC) as server:
+        with blocking.connect(server.address) as store:
+            append(store, 50, "lost")
+            wait_until(lambda: caught_up(store), "everything is published")
+        assert server.terminate() == 0
+    for name in ("broker", CHECKPOINT):
+        shutil.rmtree(copy / name) if (copy / name).is_dir() else (copy / name).unlink(missing_ok=True)
+        shutil.move(data / name, copy / name)
+    with ServerProcess(copy, publish=TOPIC) as server, blocking.connect(server.address) as store:
+        append(store, 100, "others")
+        wait_until(lambda: store.stats()["attention"], "it is refused")
+        assert f"publishing is refused: the checkpoint of topic '{TOPIC}' stands at" in str(store.stats()["attention"])
+        assert (store.stats()["events_published"], store.stats()["publish_backlog"]) == (0, 200)
+        said = refused("publish", "--from", server.address, "--topic", TOPIC, "--until-caught-up", code=1)
+        assert f"topic '{TOPIC}' ends with events that the store does not have, sequences 101 to 150" in said
+        store.broker.delete_topic(TOPIC)
+        wait_until(lambda: caught_up(store), "everything is published again")
+        assert check(store, published(store)) == 0
+        assert store.stats()["attention"] is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import trio
 import eventstore as es
 from eventstore import blocking
 from eventstore.server.outbox.relay import relay
+from tests.cli.processes import output, refused
 from tests.server.outbox.test_outbox_killed import TOPIC, check, published
 from tests.server_process import ServerProcess
 from tests.waiting import DEADLINE_SECONDS, wait_until
@@ -55,6 +57,33 @@ def test_the_largest_event_passes(tmp_path: Path) -> None:
             for number in range(3):
                 store.append("large", [es.NewEvent("Happened", bytes(4 * 1024 * 1024))], number)
         assert relayed(source, target) == 3
+
+
+def test_a_store_restored_from_an_older_copy_is_refused_until_an_operator_goes_on_behind_what_it_lost(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint.json"
+    with ServerProcess(tmp_path / "b") as target, blocking.connect(target.address) as broker:
+
+        def told(source: ServerProcess) -> tuple[object, ...]:
+            ends = "--from", source.address, "--to", target.address, "--topic", TOPIC
+            return "publish", *ends, "--checkpoint", checkpoint, "--until-caught-up"
+
+        with ServerProcess(tmp_path / "a") as source:
+            append(source.address, 10, "kept")
+            assert source.terminate() == 0
+        shutil.copytree(tmp_path / "a", tmp_path / "copy")
+        with ServerProcess(tmp_path / "a") as source:
+            append(source.address, 5, "lost")
+            assert "30 events published" in output(*told(source))
+        with ServerProcess(tmp_path / "copy") as source:
+            append(source.address, 30, "others")
+            assert "stands at the event of sequence 30, but the store has another event there" in refused(*told(source), code=1)
+            checkpoint.unlink()
+            assert "sequences 21 to 30" in refused(*told(source), code=1)
+            assert _count(broker) == 30
+            assert "61 events published" in output(*told(source), "--past-lost")
+            append(source.address, 1, "more")
+            assert "2 events published" in output(*told(source))
+            assert "0 events published" in output(*told(source))
 
 
 @pytest.mark.heavy

@@ -30,6 +30,10 @@ def publish(
     until_caught_up: Annotated[
         bool, typer.Option("--until-caught-up", help="End after the last event, instead of following.")
     ] = False,
+    past_lost: Annotated[
+        bool,
+        typer.Option("--past-lost", help="Go on behind events in the topic that the store does not have: it was restored."),
+    ] = False,
     wait: Wait = WAIT_SECONDS,
     progress: Annotated[
         bool | None,
@@ -60,7 +64,7 @@ def publish(
         nonlocal sent
         sent = await relay(
             source, target or source, topic, checkpoint,
-            until_caught_up=until_caught_up, wait_s=wait, on_progress=advance,
+            until_caught_up=until_caught_up, past_lost=past_lost, wait_s=wait, on_progress=advance,
         )  # fmt: skip
 
     with meter("publish", progress if until_caught_up or progress else False) as bar:
