@@ -160,10 +160,11 @@ class Outbox:
                         await self.resume()
                         resumed = True
                 except Exception as error:  # the server keeps serving, and this keeps trying
-                    if _is_final(error, until, end_refused):
+                    refused = isinstance(error, Diverged) and not resumed  # raised by the source, it calls for resuming
+                    if (refused and end_refused) or (until is not None and _is_lasting(error)):
                         raise
                     resumed = False
-                    self._report(error)
+                    self._report(error, refused=refused)
                     await trio.sleep(pause)
                     pause = min(2 * pause, _PAUSE_S_MAX)
             nursery.cancel_scope.cancel()
@@ -256,18 +257,16 @@ class Outbox:
         except OSError as error:  # it is needed only once retention has deleted the last messages
             _log.warning("the checkpoint of topic %s cannot be written: %s", self._target.topic, error)
 
-    def _report(self, error: Exception) -> None:
-        self.refused = isinstance(error, Diverged)
-        self.failures += not self.refused
+    def _report(self, error: Exception, *, refused: bool) -> None:
+        self.refused = refused
+        self.failures += not refused
         failure = str(error) or type(error).__name__
         if failure != self.failure:
             trace = None if isinstance(error, EventStoreError | OSError) else error
-            state = "is refused" if self.refused else f"stopped at sequence {self.place} and is retried"
+            state = "is refused" if refused else f"stopped at sequence {self.place} and is retried"
             _log.error("publishing to topic %s %s: %s", self._target.topic, state, failure, exc_info=trace)
         self.failure = failure
 
 
-def _is_final(error: Exception, until: int | None, end_refused: bool) -> bool:
-    if isinstance(error, Diverged):
-        return end_refused
-    return until is not None and (isinstance(error, _LASTING) or not isinstance(error, EventStoreError | OSError))
+def _is_lasting(error: Exception) -> bool:
+    return isinstance(error, _LASTING) or not isinstance(error, EventStoreError | OSError)

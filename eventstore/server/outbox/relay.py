@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
+from math import inf
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -17,6 +18,7 @@ import structlog
 import trio
 
 from eventstore.client.aio.store import NetworkStore
+from eventstore.client.aio.streams import SubscriptionStream
 from eventstore.client.aio.wait_for_server import wait_for_server
 from eventstore.client.session.batches import ROWS_PER_TURN
 from eventstore.client.session.message_rows import NewMessage
@@ -99,24 +101,35 @@ async def _report_regularly(outbox: Outbox, last: int, on_progress: Callable[[in
 
 
 class RemoteEvents:
-    """The source: a client of another server."""
+    """The source: a client of another server. One subscription, which yields durable events alone, lasts until a failure."""
 
     def __init__(self, store: NetworkStore) -> None:
         self._store = store
+        self._stream: SubscriptionStream | None = None
+        self._taken = 0  # the last event that was taken from the stream
         self.store = _uuid(store)
 
     async def events(self, after: int) -> list[Event]:
-        while True:
-            found = [event async for event in self._store.read_all(after, limit=BATCH_EVENTS_MAX)]
-            if found:
-                return found
-            async with self._store.subscribe(after) as stream:
-                async for item in stream:
-                    if isinstance(item, Event):
-                        break
+        stream, self._stream = self._stream, None
+        if stream is None or self._taken != after:
+            if stream is not None:
+                await stream.aclose()
+            stream = self._store.subscribe(after)
+        found = [await _next_event(stream)]
+        with trio.CancelScope(deadline=-inf):  # what has arrived comes without waiting
+            while len(found) < BATCH_EVENTS_MAX:
+                found.append(await _next_event(stream))
+        self._stream, self._taken = stream, found[-1].sequence
+        return found
 
     async def event(self, sequence: int) -> Event | None:
         return await event_at(self._store, sequence) if sequence > 0 else None
+
+
+async def _next_event(stream: SubscriptionStream) -> Event:
+    while not isinstance(item := await anext(stream), Event):
+        pass
+    return item
 
 
 class RemoteTopic:

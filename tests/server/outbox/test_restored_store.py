@@ -10,9 +10,11 @@ import pytest
 
 from eventstore.chunks.documents import Tree, read_tree, write_document
 from eventstore.errors import Diverged
+from eventstore.model import Event
+from eventstore.server.outbox.outbox import Outbox
 from eventstore.settings.store import StoreSettings
 from tests.broker.stepped import SMALL as SMALL_BROKER
-from tests.server.outbox.outbox_world import CHECKPOINT, OTHER, TOPIC, World, foreign
+from tests.server.outbox.outbox_world import CHECKPOINT, OTHER, TOPIC, BrokerEnd, StoreEnd, World, foreign
 
 UNSYNCED = StoreSettings(durability="async", file_size_bytes=65_536, preallocate_bytes=4096, sort=False)
 
@@ -147,3 +149,21 @@ async def test_going_on_is_allowed_once(world: World) -> None:
     await publish_some(world, "more")
     restored(world, overtaken=True)
     await refused(world)
+
+
+async def test_a_source_that_has_another_history_is_looked_at_again_where_the_topic_ends(world: World) -> None:
+    class Reconnected(StoreEnd):
+        failed = False
+
+        async def events(self, after: int) -> list[Event]:
+            if not self.failed:
+                self.failed = True
+                raise Diverged("the last event that was received is another one")
+            return await super().events(after)
+
+    world.append(random.Random(1))
+    world.store.engine.sync_now()
+    end = world.store.engine.visible_sequence
+    world.outbox = Outbox(Reconnected(world), BrokerEnd(world), None)
+    await world.outbox.run(end, end_refused=True)
+    assert (world.outbox.place, world.outbox.failures) == (end, 1)
