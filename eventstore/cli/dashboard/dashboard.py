@@ -45,9 +45,11 @@ def _headlines(snapshot: Snapshot, address: str) -> list[Text]:
         f"requests/s: {_rate(snapshot.requests_a_second)}  connections: {shown(stats.get('connections'))}  "
         f"subscriptions: {shown(stats.get('subscriptions'))}"
     ]
-    if stats.get("published_sequence"):
+    if stats.get("published_sequence") or stats.get("publish_backlog"):
+        lag = stats.get("publish_lag_microseconds")
         lines.append(f"published up to sequence {shown(stats['published_sequence'])}, "
-                     f"{shown(stats.get('publish_backlog'))} to go")  # fmt: skip
+                     f"{shown(stats.get('publish_backlog'))} to go"
+                     + (f", the oldest for {lag / 1e6:.1f} s" if isinstance(lag, int) and lag else ""))  # fmt: skip
     lines += [f"attention: {stats[name]!s}" for name in ("attention", "broker_attention") if stats.get(name)]
     return [Text(escaped(line)) for line in lines]
 

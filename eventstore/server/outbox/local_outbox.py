@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +15,7 @@ from eventstore.broker.log.engine import Engine
 from eventstore.broker.log.sender import SendOutcome
 from eventstore.broker.pulls import Want
 from eventstore.errors import EventStoreError, InvalidArgument, UnknownTopic, copy_error
-from eventstore.metrics import Metric, counter, gauge
+from eventstore.metrics import Metric, counter, gauge, text
 from eventstore.model import Event
 from eventstore.records.event_filter import EventFilter
 from eventstore.records.event_page import decode_page
@@ -26,6 +28,7 @@ from eventstore.store.embedded import EmbeddedStore
 CHECKPOINT: Final = "published.json"
 _EVERYTHING: Final = EventFilter()
 _MESSAGES_PER_TURN: Final = 256
+_LOOK_S: Final = 1.0
 
 
 def check_publish(topic: str | None, *, with_broker: bool) -> None:
@@ -47,9 +50,11 @@ class Publishing:
     def __init__(self, store: EmbeddedStore, broker: Broker | None, topic: str | None, folder: Path) -> None:
         """`folder`: of the checkpoint."""
         self._store = store
+        self._events = StoreEvents(store)
+        self._oldest: Event | None = None  # of those that were not published a moment ago
         self.outbox: Outbox | None = None
         if topic is not None and broker is not None:
-            self.outbox = Outbox(StoreEvents(store), BrokerTopic(broker, topic), CheckpointFile(folder / CHECKPOINT))
+            self.outbox = Outbox(self._events, BrokerTopic(broker, topic), CheckpointFile(folder / CHECKPOINT))
 
     @property
     def attention(self) -> str | None:
@@ -61,8 +66,23 @@ class Publishing:
 
     async def run(self) -> None:
         """Publishes until cancelled."""
-        if self.outbox is not None:
+        if self.outbox is None:
+            return
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._look_at_oldest, self.outbox)
             await self.outbox.run()
+
+    async def _look_at_oldest(self, outbox: Outbox) -> None:
+        while True:
+            await trio.sleep(_LOOK_S)
+            with suppress(EventStoreError, OSError):  # publishing reads it as well, and reports that
+                self._oldest = await self._events.event(outbox.place + 1) if self.backlog else None
+
+    @property
+    def lag_microseconds(self) -> int:
+        """The age of the oldest event that was not published a second ago; 0 if there is none now."""
+        oldest = self._oldest
+        return max(0, time.time_ns() // 1_000 - oldest.timestamp) if oldest is not None and self.backlog else 0
 
     @property
     def backlog(self) -> int:
@@ -82,6 +102,20 @@ PUBLISHING_METRICS: Final[tuple[Metric[Publishing], ...]] = (
     gauge(
         "publish_backlog", "events that are not published yet", lambda publishing: publishing.backlog,
         "it grows: the broker does not keep up, or publishing fails, for the reason in `/health` and in the log",
+    ),
+    gauge(
+        "publish_lag_microseconds", "age of the oldest event that is not published; 0: none",
+        lambda publishing: publishing.lag_microseconds,
+        "it grows",
+    ),
+    gauge(
+        "publish_refused", "1: the topic or the checkpoint ends with events that the store does not have",
+        lambda publishing: publishing.outbox is not None and publishing.outbox.refused,
+        "it is 1: see [BROKER](BROKER.md#events-as-messages)",
+    ),
+    text(
+        "publish_error", "why nothing is published, if so",
+        lambda publishing: None if publishing.outbox is None else publishing.outbox.failure,
     ),
     counter(
         "publish_failures", "batches that failed and were sent again",

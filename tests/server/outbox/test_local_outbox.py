@@ -10,7 +10,7 @@ import pytest
 import eventstore as es
 from eventstore import blocking
 from eventstore.server.outbox.local_outbox import CHECKPOINT
-from tests.cli.processes import refused
+from tests.cli.processes import output, refused
 from tests.server.outbox.test_outbox_killed import TOPIC, caught_up, check, published
 from tests.server_process import ServerProcess
 from tests.waiting import wait_until
@@ -104,9 +104,15 @@ def test_a_store_restored_from_an_older_copy_publishes_nothing_before_an_operato
         wait_until(lambda: store.stats()["attention"], "it is refused")
         assert f"publishing is refused: the checkpoint of topic '{TOPIC}' stands at" in str(store.stats()["attention"])
         assert (store.stats()["events_published"], store.stats()["publish_backlog"]) == (0, 200)
+        stats = store.stats()
+        assert (stats["publish_refused"], stats["publish_error"]) == (True, str(stats["attention"]).split(": ", 1)[1])
+        wait_until(lambda: store.stats()["publish_lag_microseconds"], "the age of the first event is known")
+        assert "published up to sequence 0, 200 to go, the oldest for" in output("top", "--once", store=server.address)
         said = refused("publish", "--from", server.address, "--topic", TOPIC, "--until-caught-up", code=1)
         assert f"topic '{TOPIC}' ends with events that the store does not have, sequences 101 to 150" in said
         store.broker.delete_topic(TOPIC)
         wait_until(lambda: caught_up(store), "everything is published again")
         assert check(store, published(store)) == 0
-        assert store.stats()["attention"] is None
+        stats = store.stats()
+        assert (stats["attention"], stats["publish_refused"], stats["publish_error"]) == (None, False, None)
+        assert stats["publish_lag_microseconds"] == 0
