@@ -14,7 +14,7 @@ from blocking_client import blocking_modules
 from reference_page import reference_page
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("eventstore", "mailbox/eventstore_mailbox", "spark_jobs/pyspark_eventstore")
+PACKAGES = ("eventstore", "mailbox/eventstore_mailbox", "cluster/eventstore_cluster", "spark_jobs/pyspark_eventstore")
 
 
 def first_sentence(path: Path) -> str:

@@ -241,15 +241,17 @@ class Diverged(EventStoreError):
 class Elsewhere(EventStoreError):
     """The shard does not own the slot of the aggregate: another shard of the cluster does. Nothing was stored.
 
-    `map_version`: a map of this version or a newer one names the owner. Clients of a cluster ask for it and send again.
+    `slot`: None at the address of a node, which has only the map. `map_version`: a map of this version or a newer one names the
+    owner. Clients of a cluster ask for it and send again.
     """
 
     code = 31
     retriable = True
 
-    def __init__(self, slot: int, map_version: int) -> None:
+    def __init__(self, slot: int | None, map_version: int) -> None:
+        where = "this address has no shard" if slot is None else f"slot {slot} belongs to another shard"
         super().__init__(
-            f"slot {slot} belongs to another shard of the cluster; ask for its map, version {map_version} or newer",
+            f"{where} of the cluster; ask for its map, version {map_version} or newer",
             slot=slot,
             map_version=map_version,
         )

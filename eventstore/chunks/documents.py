@@ -12,7 +12,7 @@ from eventstore.chunks.files import Files
 from eventstore.errors import Corrupt, FolderRefused
 
 Document: TypeAlias = dict[str, str | int | bool | None]
-Member: TypeAlias = str | int | bool | list["Member"] | dict[str, "Member"] | None
+Member: TypeAlias = str | int | float | bool | list["Member"] | dict[str, "Member"] | None
 Tree: TypeAlias = dict[str, Member]
 PREVIOUS: Final = ".previous"
 

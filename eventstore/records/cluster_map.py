@@ -177,6 +177,19 @@ def slots_text(slots: Sequence[SlotRange]) -> str:
     return ",".join(f"{low}-{high}" for low, high in slots)
 
 
+def slots_of_text(text: str) -> tuple[SlotRange, ...]:
+    """Reads what `slots_text` writes.
+
+    Raises:
+        InvalidArgument
+    """
+    try:
+        pairs = [[int(end) for end in part.split("-")] for part in text.split(",")]
+    except ValueError:
+        raise _refused(f"slots are {shown(text)}, expected ranges such as 0-1023") from None
+    return read_slots(pairs)
+
+
 def _uuid(name: str, value: object) -> bytes:
     if not isinstance(value, str) or not _UUID.fullmatch(value):
         raise _refused(f"{name} is {shown(value)}, expected 32 hexadecimal digits")

@@ -8,9 +8,14 @@ import sys
 import structlog
 
 
-def configure_logs(log_format: str, level: str) -> None:
-    """Sends all log records, including those of libraries, through structlog."""
+def configure_logs(log_format: str, level: str, shard: int | None = None) -> None:
+    """Sends all log records, including those of libraries, through structlog. `shard`: named in each line."""
+
+    def name_shard(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        return event if shard is None else {"shard": shard, **event}
+
     shared: list[structlog.typing.Processor] = [
+        name_shard,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]

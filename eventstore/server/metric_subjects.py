@@ -9,6 +9,7 @@ from eventstore.metrics import Metric
 from eventstore.server.broker.service import BROKER_METRICS
 from eventstore.server.mailbox_metrics import MAILBOX_METRICS
 from eventstore.server.outbox.local_outbox import PUBLISHING_METRICS
+from eventstore.server.process_metrics import PROCESS_METRICS
 from eventstore.server.reactions.reaction_metrics import REACTION_METRICS
 from eventstore.server.requests.dispatch import DISPATCH_METRICS
 from eventstore.server.requests.subscriptions import SUBSCRIPTION_METRICS
@@ -22,4 +23,5 @@ METRICS_BY_SUBJECT: Final[Mapping[str, Sequence[Metric[Any]]]] = {
     "Broker": BROKER_METRICS,
     "Publishing": PUBLISHING_METRICS,
     "Reactions": REACTION_METRICS,
+    "Process": PROCESS_METRICS,
 }

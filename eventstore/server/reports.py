@@ -13,6 +13,7 @@ from eventstore.server.broker.service import BrokerService, broker_source
 from eventstore.server.mailbox_metrics import MAILBOX_METRICS
 from eventstore.server.mailbox_wiring import ServerMailboxes
 from eventstore.server.outbox.local_outbox import PUBLISHING_METRICS, Publishing
+from eventstore.server.process_metrics import PROCESS_METRICS
 from eventstore.server.prometheus import SourceCollector
 from eventstore.server.reactions.reaction_metrics import REACTION_METRICS
 from eventstore.server.reactions.reaction_runner import ReactionRunner
@@ -89,6 +90,7 @@ def sources_of(
         Source(DISPATCH_METRICS, lambda: dispatch),
         Source(SUBSCRIPTION_METRICS, lambda: subscriptions),
         Source(REACTION_METRICS, lambda: reactions),
+        Source(PROCESS_METRICS, lambda: None),
     ]
     if broker is not None:
         sources += [broker_source(broker), Source(PUBLISHING_METRICS, lambda: publishing)]

@@ -48,6 +48,7 @@ from eventstore.server.mailbox_wiring import (
 )
 from eventstore.server.net.budgets import NoBacklog
 from eventstore.server.net.gate import Gate
+from eventstore.server.process_metrics import PROCESS_METRICS
 from eventstore.server.reactions.reaction_handlers import reaction_routes
 from eventstore.server.reactions.reaction_metrics import REACTION_METRICS, ReactionCollector
 from eventstore.server.reactions.reaction_runner import ReactionRunner
@@ -150,6 +151,7 @@ async def _working(
             Source(MAILBOX_METRICS, mailboxes.stats),
             Source(WAITING_METRICS, lambda: waiting),
             Source(DISPATCH_METRICS, lambda: dispatch),
+            Source(PROCESS_METRICS, lambda: None),
         ]
         collectors = []
         if reactions is not None:

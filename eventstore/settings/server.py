@@ -1,12 +1,13 @@
 """The settings of a server or worker: its own, and those of its store, broker and mailboxes."""
 
 # No `from __future__ import annotations`: see `eventstore.settings.declaration`.
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
 from eventstore.settings.broker import BrokerSettings
-from eventstore.settings.declaration import KIB, MIB, Part, Setting, check_fields
+from eventstore.settings.declaration import KIB, MIB, Part, Setting, check_fields, declared_settings, settings_of
 from eventstore.settings.mailboxes import MAILBOX_PART
 from eventstore.settings.store import StoreSettings
 from eventstore_mailbox.core.options import Options
@@ -130,3 +131,16 @@ class ServerSettings:
 
     def __post_init__(self) -> None:
         check_fields(self)
+
+
+def server_settings(written: Mapping[str, object]) -> ServerSettings:
+    """Returns the settings out of all values in the form in which an operator writes them, by their names at a server.
+
+    Raises:
+        InvalidArgument
+    """
+    values: dict[str, object] = {}
+    for name, each in declared_settings(ServerSettings).items():
+        value = written[name]
+        values[name] = each.read(Path(str(value)) if each.kind is Path else value)
+    return settings_of(ServerSettings, values)

@@ -16,7 +16,7 @@ from eventstore.chunks.folder import ChunkFolder
 from eventstore.chunks.header import EVENTS
 from eventstore.errors import FolderRefused
 from eventstore.records.cluster_map import ALL_SLOTS, SlotRange, slots_text
-from eventstore.store.sorted.sorting import INDEX
+from eventstore.store.sorted.file_names import INDEX
 
 FORMAT = 1
 STORE = "store.json"

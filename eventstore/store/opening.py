@@ -46,7 +46,8 @@ from eventstore.store.memory.tail_recovery import TailRecovery
 from eventstore.store.memory.version_cache import VersionCache
 from eventstore.store.sorted.directory_recovery import close_directory, open_directory
 from eventstore.store.sorted.event_files import EventFiles
-from eventstore.store.sorted.sorting import INDEX, sort_file, switch
+from eventstore.store.sorted.file_names import INDEX
+from eventstore.store.sorted.sorting import sort_file, switch
 
 
 @dataclass(slots=True)

@@ -30,7 +30,8 @@ from eventstore.store.sorted.command_hash import NO_KEY
 from eventstore.store.sorted.directory import Directory
 from eventstore.store.sorted.directory_recovery import OPEN_MARK, close_directory
 from eventstore.store.sorted.event_index import EventIndex, open_index
-from eventstore.store.sorted.sorting import INDEX, sort_file, switch
+from eventstore.store.sorted.file_names import INDEX
+from eventstore.store.sorted.sorting import sort_file, switch
 from eventstore.store.verification.file_contents import read_contents
 from eventstore.store.verification.findings import Findings
 

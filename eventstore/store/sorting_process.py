@@ -23,7 +23,8 @@ from eventstore.errors import Corrupt, EventStoreError
 from eventstore.store.data_folder import event_folder, read_identity
 from eventstore.store.sorted.directory import Directory
 from eventstore.store.sorted.event_index import open_index
-from eventstore.store.sorted.sorting import INDEX, sort_file
+from eventstore.store.sorted.file_names import INDEX
+from eventstore.store.sorted.sorting import sort_file
 
 DAMAGED: Final = 3
 

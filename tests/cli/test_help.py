@@ -27,12 +27,14 @@ COMMANDS = (
     "rebuild",
     "publish",
     "top",
+    "node",
 )
 GROUPS = {
     "topic": ("create", "list", "show", "delete"),
     "queue": ("add", "remove"),
     "group": ("list", "show", "reset", "delete"),
     "message": ("get", "tail", "send"),
+    "cluster": ("status",),
     "deadletter": ("list", "replay", "purge"),
 }
 HEAVY = ("trio", "numpy", "lmdb", "rich", "structlog", "pydantic_settings", "anyio", "msgpack")

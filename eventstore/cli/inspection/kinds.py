@@ -13,8 +13,8 @@ from eventstore.cli.inspection.file_report import FileReport
 from eventstore.errors import InvalidArgument
 from eventstore.store.data_folder import DIRECTORY, ENDING, STORE
 from eventstore.store.memory.preload import NAME as PRELOAD
+from eventstore.store.sorted.file_names import INDEX
 from eventstore.store.sorted.index_format import MAGIC as INDEX_MAGIC
-from eventstore.store.sorted.sorting import INDEX
 
 _TORN_TAIL: Final = re.compile(r"\d{10}-\d+-\d+")
 _LMDB: Final = ("data.mdb", "lock.mdb")

@@ -31,14 +31,15 @@ from eventstore.client.consumer.member_options import (
 from eventstore.client.options import Options
 from eventstore.client.session.command_rows import encode_command, encode_commands
 from eventstore.client.session.reaction_info import Recorded
-from eventstore.client.session.results import read_command, read_row, read_rows, read_stats, read_version
+from eventstore.client.session.results import read_cluster, read_command, read_row, read_rows, read_stats, read_version
 from eventstore.client.session.subscription import Subscription
 from eventstore.errors import ConnectionLost, EventStoreError
 from eventstore.flat import Scalar
 from eventstore.model import Commit, Committed, ExpectedVersion, NewEvent, Unchanged
 from eventstore.position import After, start_of
 from eventstore.protocol.reaction_requests import RecordParking
-from eventstore.protocol.requests import FindCommand, ListAggregates, Stats, Version
+from eventstore.protocol.requests import FindCommand, ListAggregates, Map, Stats, Version
+from eventstore.records.cluster_map import ClusterMap
 from eventstore.records.consumer_groups import Retries
 from eventstore.records.cursors import AggregateCursor, LogCursor
 from eventstore.records.event_filter import event_filter
@@ -220,6 +221,10 @@ class BlockingStore:
     def stats(self) -> dict[str, Scalar]:
         """Returns the server's figures, by name."""
         return self._connection.call(Stats(), read_stats)
+
+    def cluster_map(self) -> ClusterMap:
+        """Returns which shard has which aggregates, and where each listens; a server that is no shard has them all."""
+        return self._connection.call(Map(), read_cluster)
 
     # ---- reactions
 

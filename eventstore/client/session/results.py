@@ -12,7 +12,9 @@ from eventstore.client.session.calls import Call
 from eventstore.errors import ProtocolError
 from eventstore.flat import Scalar
 from eventstore.model import Committed
+from eventstore.protocol.handshake import read_map
 from eventstore.protocol.requests import FindCommand
+from eventstore.records.cluster_map import ClusterMap
 from eventstore.records.message import Message, decode_messages
 
 T = TypeVar("T")
@@ -51,6 +53,11 @@ def read_stats(call: Call[Any]) -> dict[str, Scalar]:
     if len(values) % 2:
         raise ProtocolError(f"STATS was answered by {len(values)} values, not by pairs")
     return {str(name): value for name, value in zip(values[0::2], values[1::2], strict=True)}
+
+
+def read_cluster(call: Call[Any]) -> ClusterMap:
+    """Reads the answer to MAP."""
+    return read_map(call.ok().values)
 
 
 def read_one(kind: type[T]) -> Callable[[Call[Any]], T]:

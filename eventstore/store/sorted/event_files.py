@@ -16,9 +16,10 @@ from eventstore.chunks.open_files import OpenFiles
 from eventstore.errors import Corrupt
 from eventstore.store.sorted.command_hash import StoreHashes
 from eventstore.store.sorted.event_index import EventIndex, open_index
+from eventstore.store.sorted.file_names import INDEX
 from eventstore.store.sorted.index_format import read_header
 from eventstore.store.sorted.range_cache import RangeCache
-from eventstore.store.sorted.sorting import INDEX, sort_file, switch
+from eventstore.store.sorted.sorting import sort_file, switch
 
 
 class EventFiles:

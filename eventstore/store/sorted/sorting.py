@@ -28,9 +28,9 @@ from eventstore.records.commit import HEADER_BYTES
 from eventstore.store.sorted import command_hash, index_format
 from eventstore.store.sorted.command_hash import CommandHash, hash_with
 from eventstore.store.sorted.file_columns import FileColumns, within_group
+from eventstore.store.sorted.file_names import INDEX, temporary
 
 _SLAB_BYTES = 8 * 1024 * 1024
-INDEX = "index"
 Ints = npt.NDArray[np.int64]
 
 
@@ -44,11 +44,6 @@ class CommitOrder:
     offsets: Ints
     lengths: Ints
     counts: Ints
-
-
-def temporary(path: Path, token: str) -> Path:
-    """Returns a temporary name. `token` is unique to the process: an earlier one that is still alive writes to other names."""
-    return path.with_name(f"{path.name}.{token}.tmp" if token else f"{path.name}.tmp")
 
 
 def sort_file(folder: ChunkFolder, number: int, token: str = "") -> None:

@@ -29,7 +29,7 @@ from eventstore.store.data_folder import DIRECTORY, event_folder, read_identity
 from eventstore.store.sorted.directory import AGGREGATES, FILES, Directory
 from eventstore.store.sorted.directory_entry import DirectoryEntry, RowRange, decode_entry
 from eventstore.store.sorted.event_index import EventIndex, open_index
-from eventstore.store.sorted.sorting import INDEX
+from eventstore.store.sorted.file_names import INDEX
 from eventstore.store.verification.check_aggregates import IndexTable
 from eventstore.store.verification.findings import Findings
 from eventstore.store.verification.folder_survey import allow_many_files

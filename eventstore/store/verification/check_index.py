@@ -16,8 +16,8 @@ from eventstore.chunks.folder import ChunkFolder
 from eventstore.errors import Corrupt
 from eventstore.store.sorted.event_index import EventIndex, open_index
 from eventstore.store.sorted.file_columns import within_group
+from eventstore.store.sorted.file_names import INDEX
 from eventstore.store.sorted.index_format import COLUMNS, HEADER_BYTES, block_crc, blocks, row_crc, row_groups
-from eventstore.store.sorted.sorting import INDEX
 from eventstore.store.verification.file_contents import Contents
 from eventstore.store.verification.findings import Findings
 

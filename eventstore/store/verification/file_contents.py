@@ -25,7 +25,8 @@ from eventstore.errors import Corrupt, EventStoreError, ReadFailed
 from eventstore.records.commit import HEADER_BYTES
 from eventstore.store.sorted.command_hash import CommandHash, hash_with
 from eventstore.store.sorted.file_columns import FileColumns
-from eventstore.store.sorted.sorting import INDEX, key_of_index
+from eventstore.store.sorted.file_names import INDEX
+from eventstore.store.sorted.sorting import key_of_index
 from eventstore.store.verification.findings import FINDINGS_MAX, Findings
 
 # Errors that decoding bytes of another shape than a commit's may raise (`flat.Malformed` is a ValueError).

@@ -18,7 +18,7 @@ from eventstore.chunks.opening import CUT, LOCK
 from eventstore.errors import EventStoreError, FolderRefused
 from eventstore.fields import counted
 from eventstore.store.data_folder import ENDING, event_folder, read_identity
-from eventstore.store.sorted.sorting import INDEX
+from eventstore.store.sorted.file_names import INDEX
 from eventstore.store.verification.findings import Findings
 
 

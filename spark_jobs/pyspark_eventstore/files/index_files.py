@@ -10,8 +10,8 @@ from eventstore.chunks.files import OsFiles
 from eventstore.chunks.header import ChunkHeader
 from eventstore.errors import Corrupt
 from eventstore.store.sorted.event_index import EventIndex, open_index
+from eventstore.store.sorted.file_names import INDEX
 from eventstore.store.sorted.index_format import IndexHeader, read_header
-from eventstore.store.sorted.sorting import INDEX
 from pyspark_eventstore.source.data_folders import DataFolder
 
 Opened = TypeVar("Opened")

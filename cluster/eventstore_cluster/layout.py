@@ -1,0 +1,226 @@
+"""The shards of a node and their folders: found, checked against what the folders say of themselves, or planned anew.
+
+    cluster/         the registry
+    shard-0/ …       the stores; the folder of a single store is its own shard 0, in place
+
+Nothing is written before everything was checked: a folder that is not what it should be is refused by the names of both sides.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from eventstore.chunks.documents import Document, Tree, read_identity
+from eventstore.chunks.files import Files, OsFiles
+from eventstore.errors import Corrupt, FolderRefused, InvalidArgument
+from eventstore.fields import counted
+from eventstore.records.cluster_map import (
+    ALL_SLOTS,
+    SHARDS_MAX,
+    ClusterMap,
+    Shard,
+    even_slots,
+    owners_of,
+    read_slots,
+    slots_of_text,
+)
+from eventstore.store.data_folder import CLUSTER, FORMAT, STORE, ShardIdentity, check_shard
+from eventstore_cluster.registry.file_registry import read_registry
+from eventstore_cluster.registry.registry import Changes, Snapshot
+
+CLUSTER_KEY: Final = "cluster"
+LEADER_KEYS: Final = "leader/"
+SHARD_KEYS: Final = "shard/"
+_SHARD_FOLDER: Final = re.compile(r"shard-(0|[1-9][0-9]{0,3})")
+LOCK: Final = "lock"
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedShard:
+    """A shard and its folder. `created`: its store was opened once, so that it must be there from then on."""
+
+    identity: ShardIdentity
+    folder: Path
+    created: bool
+
+    def value(self) -> Tree:
+        """Returns what the registry keeps about it."""
+        return {
+            "uuid": self.identity.store.hex,
+            "slots": [list(pair) for pair in self.identity.slots],
+            "folder": "" if self.identity.slots == ALL_SLOTS else self.folder.name,
+            "created": self.created,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """All shards of a cluster. `number`: grows when slots change hands."""
+
+    cluster: uuid.UUID
+    number: int
+    shards: tuple[PlannedShard, ...]
+
+    def changes(self) -> Changes:
+        """Returns the keys of a new registry."""
+        first: dict[str, Tree | None] = {CLUSTER_KEY: {"uuid": self.cluster.hex, "layout": self.number}}
+        return first | {f"{SHARD_KEYS}{each.identity.shard}": each.value() for each in self.shards}
+
+
+def plan(data: Path, shards: int | None, files: Files | None = None) -> Layout:
+    """Returns the shards of the folder, as its stores and its registry say, or those of a new one. Writes nothing.
+
+    `shards`: how many there must be; None: as many as there are, one in a new folder.
+
+    Raises:
+        FolderRefused, Corrupt: a folder is missing, foreign, or of another shard; the numbers differ.
+        InvalidArgument: `shards` is out of range.
+    """
+    files = files or OsFiles()
+    if shards is not None and not 1 <= shards <= SHARDS_MAX:
+        raise InvalidArgument(
+            f"shards is {shards}, allowed are 1 to {SHARDS_MAX}", field="shards", limit=SHARDS_MAX, value=shards
+        )
+    registry = read_registry(data / CLUSTER, files)
+    names = files.names(data) if files.exists(data) else []
+    found = layout_of(data, registry) if registry is not None else _found(files, data, names)
+    if found is None:
+        _refuse_foreign(data, names)
+        return _new(data, shards or 1)
+    if shards is not None and shards != len(found.shards):
+        has = len(found.shards)
+        raise FolderRefused(
+            str(data),
+            f"has {counted(has, 'shard')}, --shards asks for {shards}; start it with --shards {has}, or without: shards "
+            "cannot be split or joined yet. Nothing was changed",
+        )
+    for each in found.shards:
+        _check(files, each)
+    return found
+
+
+def layout_of(data: Path, registry: Snapshot) -> Layout:
+    """Returns the shards that a registry names.
+
+    Raises:
+        Corrupt: it is not whole.
+    """
+    try:
+        head = registry.value(CLUSTER_KEY) or {}
+        cluster = uuid.UUID(str(head.get("uuid")))
+        shards = [
+            _planned(data, cluster, int(key.removeprefix(SHARD_KEYS)), entry.value)
+            for key, entry in registry.entries.items()
+            if key.startswith(SHARD_KEYS)
+        ]
+        shards.sort(key=lambda each: each.identity.shard)
+        owners_of({each.identity.shard: each.identity.slots for each in shards})
+        return Layout(cluster, int(str(head.get("layout"))), tuple(shards))
+    except (ValueError, InvalidArgument) as error:
+        raise Corrupt(str(data / CLUSTER / "registry.json"), 0, f"not the shards of a cluster: {error}") from None
+
+
+def map_of(registry: Snapshot, layout: Layout) -> ClusterMap:
+    """Returns the map of the cluster at this revision."""
+    shards = []
+    for each in layout.shards:
+        leader = registry.value(f"{LEADER_KEYS}{each.identity.shard}") or {}
+        address, epoch = leader.get("address"), leader.get("epoch")
+        shards.append(
+            Shard(
+                each.identity.shard,
+                each.identity.store.bytes,
+                each.identity.slots,
+                None if address is None else str(address),
+                epoch if isinstance(epoch, int) else 1,
+            )
+        )
+    return ClusterMap(layout.cluster.bytes, registry.revision, layout.number, tuple(shards))
+
+
+def _planned(data: Path, cluster: uuid.UUID, shard: int, value: Tree) -> PlannedShard:
+    slots, folder = value.get("slots"), value.get("folder")
+    if not isinstance(slots, list) or not isinstance(folder, str) or not (folder == "" or _SHARD_FOLDER.fullmatch(folder)):
+        raise ValueError(f"shard {shard} has no slots or no folder")
+    identity = ShardIdentity(cluster, shard, read_slots(slots), uuid.UUID(str(value.get("uuid"))))
+    return PlannedShard(identity, data / folder, value.get("created") is True)
+
+
+def _new(data: Path, shards: int) -> Layout:
+    cluster = uuid.uuid4()
+    identities = [ShardIdentity(cluster, number, slots, uuid.uuid4()) for number, slots in enumerate(even_slots(shards))]
+    return Layout(cluster, 1, tuple(PlannedShard(each, _folder(data, each.shard, shards), False) for each in identities))
+
+
+def _folder(data: Path, shard: int, shards: int) -> Path:
+    """A single shard is the store of the folder itself, so that `serve` can open it as well."""
+    return data if shards == 1 else data / f"shard-{shard}"
+
+
+def _found(files: Files, data: Path, names: Sequence[str]) -> Layout | None:
+    """Returns the shards in a folder without a registry: a single store, or those of a cluster that lost its registry."""
+    folders = [data] if STORE in names else [data / name for name in names if _SHARD_FOLDER.fullmatch(name)]
+    documents = [(folder, _document(files, folder)) for folder in folders]
+    known = [(folder, document) for folder, document in documents if document is not None]
+    if not known:
+        return None
+    if len(known) == 1 and known[0][1].get(CLUSTER) is None and known[0][0] == data:
+        store = uuid.UUID(str(known[0][1]["store"]))
+        return Layout(cluster := uuid.uuid4(), 1, (PlannedShard(ShardIdentity(cluster, 0, ALL_SLOTS, store), data, True),))
+    return _rebuilt(data, known)
+
+
+def _rebuilt(data: Path, known: Sequence[tuple[Path, Document]]) -> Layout:
+    """Returns the shards as their own documents name them."""
+    clusters = {str(document.get(CLUSTER)) for _, document in known}
+    if len(clusters) != 1:
+        raise FolderRefused(
+            str(data), f"holds shards of different clusters: {', '.join(sorted(clusters))}; move those of the other one away"
+        )
+    try:
+        cluster = uuid.UUID(clusters.pop())
+        shards = [
+            PlannedShard(
+                ShardIdentity(
+                    cluster, int(str(each["shard"])), slots_of_text(str(each["slots"])), uuid.UUID(str(each["store"]))
+                ),
+                folder,
+                True,
+            )
+            for folder, each in known
+        ]
+        shards.sort(key=lambda each: each.identity.shard)
+        owners_of({each.identity.shard: each.identity.slots for each in shards})
+        return Layout(cluster, 1, tuple(shards))
+    except (KeyError, ValueError, InvalidArgument) as error:
+        raise FolderRefused(
+            str(data),
+            f"has no registry ({CLUSTER}/registry.json), and its shards are not a whole cluster: {error}; "
+            "restore the folders that are missing. Nothing was changed",
+        ) from None
+
+
+def _document(files: Files, folder: Path) -> Document | None:
+    try:
+        return read_identity(files, folder / STORE, FORMAT)[1]
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _check(files: Files, shard: PlannedShard) -> None:
+    document = _document(files, shard.folder)
+    if document is not None:
+        check_shard(shard.folder, document, shard.identity)
+    elif shard.created:
+        raise FolderRefused(str(shard.folder), f"is missing, or has no store.json; expected was {shard.identity}; restore it")
+
+
+def _refuse_foreign(data: Path, names: Sequence[str]) -> None:
+    for name in names:
+        if name not in (CLUSTER, LOCK) and not _SHARD_FOLDER.fullmatch(name):
+            raise FolderRefused(str(data), f"holds {name}, which is not of a cluster; choose an empty folder")

@@ -1,0 +1,54 @@
+"""The program of a node: `eventstore node` becomes this process once it has read its settings.
+
+It is another program because it lives long and must stay small: what reads settings takes more memory than all it does.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from typing import Final
+
+from eventstore.errors import Corrupt, DomainRefused, EventStoreError, InvalidArgument
+from eventstore.server.bootstrap import run_to_end
+from eventstore.settings.server import server_settings
+from eventstore_cluster.log_lines import configure_node_logs, log
+from eventstore_cluster.supervisor import NodeOptions, supervise
+
+_WRONG_USAGE: Final = 2
+_INTERRUPTED: Final = 130
+
+
+def main(text: str) -> int:
+    """Runs a node with the options in a JSON text; returns the exit code, as every command does."""
+    try:
+        given = json.loads(text)
+        settings = server_settings(given["settings"])
+        configure_node_logs(settings.log_format, settings.log_level)
+        for name, meant in given["misspelled"].items():
+            log(
+                logging.getLogger("eventstore.cluster"), logging.WARNING, "an environment variable is not a setting",
+                variable=name, did_you_mean=meant,
+            )  # fmt: skip
+        options = NodeOptions(settings, given["settings"], given["shards"])
+        run_to_end(lambda: supervise(options))
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except EventStoreError as error:
+        hint = "; `eventstore verify` lists all damage, docs/OPERATIONS.md says what to do about it"
+        _print_error(error.message + (hint if isinstance(error, Corrupt) else ""))
+        return _WRONG_USAGE if isinstance(error, InvalidArgument | DomainRefused) else 1
+    except OSError as error:
+        _print_error(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error))
+        return 1
+    return 0
+
+
+def _print_error(message: str) -> None:
+    line = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in " ".join(message.split()))
+    print("error:", line, file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

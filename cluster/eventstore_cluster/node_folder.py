@@ -1,0 +1,58 @@
+"""The folder of a node, opened: its registry locked for the life of the node, and its shards as they must be.
+
+A folder that is refused is left as it was: until everything has been checked, nothing but the lock of a registry that is there
+already is touched.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from eventstore.chunks.files import OsFiles
+from eventstore.errors import FolderRefused
+from eventstore.store.data_folder import CLUSTER
+from eventstore_cluster.layout import LOCK, Layout, plan
+from eventstore_cluster.registry.file_registry import FileRegistry
+
+
+@dataclass(slots=True)
+class NodeFolder:
+    """`is_new`: the registry is empty yet."""
+
+    registry: FileRegistry
+    layout: Layout
+
+    @property
+    def is_new(self) -> bool:
+        return not self.registry.read().entries
+
+
+def open_node_folder(data: Path, shards: int | None) -> NodeFolder:
+    """Opens the folder, or creates it. `shards`: how many there must be; None: as many as there are, one in a new folder.
+
+    Raises:
+        FolderRefused: another node has it, or it is not what it should be.
+        Corrupt: its registry is damaged.
+        InvalidArgument: `shards` is out of range.
+    """
+    if data.exists() and not data.is_dir():
+        raise FolderRefused(str(data), "is a file, not a folder; choose another path")
+    if not (data / CLUSTER).exists():
+        _check_idle(plan(data, shards))
+    # More than any revision that a lost registry can have had, at a change a second: clients go by the newest map.
+    registry = FileRegistry(data / CLUSTER, first_revision=int(time.time()))
+    try:
+        return NodeFolder(registry, plan(data, shards))
+    except BaseException:
+        registry.close()
+        raise
+
+
+def _check_idle(layout: Layout) -> None:
+    """Refuses a store that `eventstore serve` has open, before anything is put beside it."""
+    files = OsFiles()
+    for shard in layout.shards:
+        if files.exists(shard.folder / LOCK):
+            files.lock(shard.folder / LOCK).release()

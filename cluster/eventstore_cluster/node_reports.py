@@ -1,0 +1,117 @@
+"""The one `/metrics`, `/health` and STATS of a node: those of its shards, each named by its number.
+
+Nothing here knows the library of Prometheus: its text is taken apart by lines, and `shard` becomes the first label of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+import trio
+
+from eventstore.chunks.documents import Member, Tree
+from eventstore.metrics import Source, Stats, read_stats
+from eventstore.server.process_metrics import PROCESS_METRICS
+from eventstore_cluster.shard_runner import ShardRunner
+
+_OWN: Final = (
+    ("eventstore_shard_serving", "gauge", "1: the shard serves", lambda shard: int(shard.address is not None)),
+    ("eventstore_shard_starts", "counter", "processes that the shard has had", lambda shard: shard.starts),
+)
+
+
+class NodeReports:
+    """What a node says about itself and its shards."""
+
+    def __init__(self, shards: Sequence[ShardRunner], stopping: Callable[[], bool]) -> None:
+        self._shards = shards
+        self._stopping = stopping
+
+    def stats(self) -> Stats:
+        return {
+            "shards": len(self._shards),
+            "shards_serving": sum(shard.address is not None for shard in self._shards),
+            **read_stats([Source(PROCESS_METRICS, lambda: None)]),
+            "attention": self._attention(),
+        }
+
+    def _attention(self) -> str | None:
+        for shard in self._shards:
+            if shard.address is None:
+                why = "it starts" if shard.error is None else shard.error.message
+                return f"shard {shard.identity.shard} does not serve: {why}"
+        return None
+
+    async def health(self) -> Tree:
+        """Returns the health of all shards; degraded: some need an operator, or do not serve."""
+        found = await self._ask_all("health")
+        shards: list[Member] = []
+        attention = self._attention()
+        for shard, figures in zip(self._shards, found, strict=True):
+            number = shard.identity.shard
+            own = figures if isinstance(figures, dict) else {}
+            said = own.get("attention") or own.get("reactions_failure")
+            if shard.address is not None and not own:
+                said = "it does not answer"
+            if said is not None and attention is None:
+                attention = f"shard {number}: {said}"
+            shards.append(
+                {
+                    "shard": number, "serving": shard.address is not None, "address": shard.address, "pid": shard.pid,
+                    "starts": shard.starts, "error": None if shard.error is None else shard.error.message, **own,
+                }
+            )  # fmt: skip
+        healthy = not self._stopping() and any(isinstance(each, dict) and each.get("healthy") is True for each in shards)
+        return {"healthy": healthy, "degraded": attention is not None, "attention": attention, "shards": shards}
+
+    async def metrics(self) -> bytes:
+        """Returns the text of /metrics: all shards in each family."""
+        texts = await self._ask_all("metrics")
+        families: dict[str, tuple[list[str], list[str]]] = {}
+        for name, kind, help_text, value in _OWN:
+            exported = f"{name}_total" if kind == "counter" else name
+            heads = [f"# HELP {exported} {help_text}", f"# TYPE {exported} {kind}"]
+            samples = [f'{exported}{{shard="{shard.identity.shard}"}} {value(shard)}' for shard in self._shards]
+            families[name] = (heads, samples)
+        for shard, text in zip(self._shards, texts, strict=True):
+            if isinstance(text, str):
+                _merge(families, text.splitlines(), shard.identity.shard)
+        lines = [line for heads, samples in families.values() for line in (*heads, *samples)]
+        return ("\n".join(lines) + "\n").encode()
+
+    async def _ask_all(self, what: str) -> list[Member]:
+        """Asks all shards at once: one that does not answer holds up no other."""
+        found: list[Member] = [None] * len(self._shards)
+
+        async def ask(place: int) -> None:
+            found[place] = await self._shards[place].ask(what)
+
+        async with trio.open_nursery() as nursery:
+            for place in range(len(self._shards)):
+                nursery.start_soon(ask, place)
+        return found
+
+
+def _merge(families: dict[str, tuple[list[str], list[str]]], lines: Iterable[str], shard: int) -> None:
+    """Adds the lines of one shard to the families of all; the first shard that has a family gives its description."""
+    heads: list[str] = []
+    samples: list[str] = []
+    for line in lines:
+        if line.startswith("# HELP "):
+            known = families.setdefault(line.split(" ", 3)[2], ([], []))
+            heads, samples = ([], known[1]) if known[0] else known
+            heads.append(line)
+        elif line.startswith("#"):
+            heads.append(line)
+        elif line:
+            samples.append(labelled(line, shard))
+
+
+def labelled(sample: str, shard: int) -> str:
+    """Returns a line of Prometheus with `shard` as its first label."""
+    end = next(place for place, each in enumerate(sample) if each in "{ ")
+    rest = sample[end:]
+    if rest.startswith("{"):
+        return f'{sample[:end]}{{shard="{shard}"{"" if rest[1] == "}" else ","}{rest[1:]}'
+    return f'{sample[:end]}{{shard="{shard}"}}{rest}'

@@ -1,0 +1,139 @@
+"""The registry of a cluster on one machine: a document that is replaced atomically, under a lock that its process holds.
+
+cluster/registry.json   the keys and the revision; leased keys are not in it
+cluster/registry.lock   flocked as long as the node runs, never replaced, not inherited by its processes
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import trio
+
+from eventstore.chunks.documents import PREVIOUS, Tree, read_tree, write_document
+from eventstore.chunks.files import Files, Lock, OsFiles
+from eventstore.errors import Corrupt, FolderRefused, ReadFailed
+from eventstore_cluster.registry.registry import Changes, Entry, Snapshot
+
+DOCUMENT: Final = "registry.json"
+LOCK: Final = "registry.lock"
+FORMAT: Final = 1
+
+
+def read_registry(path: Path, files: Files | None = None) -> Snapshot | None:
+    """Returns the state in the folder of a registry; None if there is none.
+
+    Raises:
+        Corrupt, FolderRefused: the document is damaged, or of a newer format.
+    """
+    document_path = path / DOCUMENT
+    try:
+        document = read_tree(files or OsFiles(), document_path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except Corrupt:
+        raise _damaged(document_path, "it is not a JSON object") from None
+    if document.get("format") != FORMAT:
+        raise FolderRefused(
+            str(document_path), f"format {document.get('format')}; this program knows format {FORMAT}. Use a newer one"
+        )
+    match document:
+        case {"revision": int(revision), "keys": dict(keys)} if revision > 0:
+            return Snapshot(revision, dict(_entries(document_path, keys)))
+    raise _damaged(document_path, "it has no revision or no keys")
+
+
+def _entries(path: Path, keys: Mapping[str, object]) -> Iterator[tuple[str, Entry]]:
+    for key, found in keys.items():
+        match found:
+            case {"value": dict(value), "revision": int(revision)}:
+                yield key, Entry(value, revision)
+            case _:
+                raise _damaged(path, f"key {key} has no value")
+
+
+def _damaged(path: Path, why: str) -> Corrupt:
+    return Corrupt(
+        str(path),
+        0,
+        f"no registry: {why}; put back its previous copy, {path.name}{PREVIOUS}, or remove both: the shards know all of it",
+    )
+
+
+class FileRegistry:
+    """A registry in the folder `path`, for this process alone. `first_revision`: of the first change of a new one."""
+
+    def __init__(self, path: Path, files: Files | None = None, *, first_revision: int = 1) -> None:
+        """Takes the lock; creates nothing else.
+
+        Raises:
+            FolderRefused: another node holds it.
+            Corrupt
+        """
+        self._files = files or OsFiles()
+        self._path = path
+        self._files.make_folder(path)
+        self._lock: Lock = self._files.lock(path / LOCK)
+        try:
+            found = read_registry(path, self._files)
+        except BaseException:
+            self._lock.release()
+            raise
+        self._state = found or Snapshot(first_revision - 1, {})
+        self._leased: set[str] = set()
+        self._one_at_a_time = trio.Lock()
+        self._news = trio.Event()
+
+    def read(self) -> Snapshot:
+        return self._state
+
+    async def transact(self, compared: Mapping[str, int], changes: Changes, *, leased: bool = False) -> Snapshot | None:
+        async with self._one_at_a_time:
+            before = self._state
+            if any(before.revision_of(key) != revision for key, revision in compared.items()):
+                return None
+            revision = before.revision + 1
+            entries = {key: entry for key, entry in before.entries.items() if key not in changes}
+            entries |= {key: Entry(value, revision) for key, value in changes.items() if value is not None}
+            kept = (self._leased - changes.keys()) | ({key for key in changes if leased} & entries.keys())
+            state = Snapshot(revision, entries)
+            with _reporting(self._path):
+                await trio.to_thread.run_sync(self._write, state, kept)
+            self._state, self._leased = state, kept
+            self._news.set()
+            self._news = trio.Event()
+            return state
+
+    def _write(self, state: Snapshot, leased: set[str]) -> None:
+        keys: Tree = {
+            key: {"value": entry.value, "revision": entry.revision} for key, entry in state.entries.items() if key not in leased
+        }
+        write_document(self._files, self._path / DOCUMENT, {"format": FORMAT, "revision": state.revision, "keys": keys})
+
+    async def changed(self, after: int) -> Snapshot:
+        while self._state.revision <= after:
+            await self._news.wait()
+        return self._state
+
+    def close(self) -> None:
+        self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+@contextlib.contextmanager
+def _reporting(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ReadFailed(
+            f"{path / DOCUMENT} cannot be written: {error.strerror or error}", file=str(path / DOCUMENT)
+        ) from error

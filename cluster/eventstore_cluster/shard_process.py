@@ -1,0 +1,159 @@
+"""The process of a shard: a server, told by its node over a channel what to serve, which stops when the channel ends.
+
+So nothing is left behind when the node is killed. The channel is standard input, and only until it is taken over: nothing that
+the server starts inherits it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from typing import Final
+
+import structlog
+import trio
+
+from eventstore.chunks.documents import Tree
+from eventstore.chunks.files import OsFiles
+from eventstore.chunks.opening import LOCK
+from eventstore.errors import EventStoreError, FolderRefused, InvalidArgument, to_wire
+from eventstore.records.cluster_map import read_cluster_map
+from eventstore.server.bootstrap import run_to_end, stop_on_signals
+from eventstore.server.logs import configure_logs
+from eventstore.server.serve import Server, serve
+from eventstore_cluster.channel import Channel
+from eventstore_cluster.shard_start import ShardStart, read_start
+
+LOCK_WAIT_S: Final = 60.0
+"""How long the process of a killed node, which still closes the store, is waited for."""
+_LOCK_POLL_S: Final = 0.05
+
+
+class ShardProcess:
+    """What the node asks of the shard, before and while it serves."""
+
+    def __init__(self, channel: Channel, start: ShardStart) -> None:
+        self._channel = channel
+        self._start = start
+        self._server: Server | None = None
+        self._newest = start.known
+        self._stopping = trio.Event()
+
+    async def run(self) -> None:
+        """Serves until the channel ends, or on SIGTERM. Raises the errors of `serve`."""
+        async with trio.open_nursery() as beside:
+            await beside.start(stop_on_signals, self._stopping)
+            beside.start_soon(self._follow)
+            settings = self._start.settings()
+            await self._wait_for_folder()
+            async with trio.open_nursery() as nursery:
+                self._server = await nursery.start(serve, settings, self._start.identity, self._start.known)
+                self._server.maps.publish(self._newest)
+                await self._channel.send({"serving": self._server.address})
+                await self._stopping.wait()
+                self._server.stop()
+            beside.cancel_scope.cancel()
+
+    async def _follow(self) -> None:
+        """Does what the node says until it ends the channel."""
+        async with trio.open_nursery() as nursery:
+            while (message := await self._channel.receive()) is not None:
+                match message:
+                    case {"map": str(text)}:
+                        self._take_map(text)
+                    case {"ask": int(number), "what": str(what)}:
+                        nursery.start_soon(self._answer, number, what)
+            self._stopping.set()
+
+    def _take_map(self, text: str) -> None:
+        try:
+            newer = read_cluster_map(text.encode())
+        except InvalidArgument as error:
+            structlog.get_logger("eventstore.cluster").error("a map of the node is refused", error=error.message)
+            return
+        self._newest = newer
+        if self._server is not None:
+            self._server.maps.publish(newer)
+
+    async def _answer(self, number: int, what: str) -> None:
+        value: Tree | str | None = None
+        if self._server is not None:
+            reports = self._server.reports
+            # On a thread, as those who ask by HTTP: formatting a thousand topics would hold up commits.
+            if what == "metrics":
+                value = (await trio.to_thread.run_sync(reports.metrics)).decode()
+            elif what == "health":
+                value = dict(await trio.to_thread.run_sync(reports.health))
+        await self._channel.send({"answer": number, "value": value})
+
+    async def _wait_for_folder(self) -> None:
+        """Waits a bounded time while another process has the folder; then `serve` refuses it by name."""
+        lock = self._start.settings().data / LOCK
+        files = OsFiles()
+        with trio.move_on_after(LOCK_WAIT_S):
+            waits = False
+            while files.exists(lock) and not self._stopping.is_set():
+                try:
+                    files.lock(lock).release()
+                    return
+                except FolderRefused as error:
+                    if not waits:
+                        structlog.get_logger("eventstore.cluster").warning("waiting for the folder", error=error.message)
+                    waits = True
+                await trio.sleep(_LOCK_POLL_S)
+
+
+async def _main(taken: socket.socket) -> None:
+    async with Channel(trio.SocketStream(trio.socket.from_stdlib_socket(taken))) as channel:
+        message = await channel.receive()
+        if message is None:  # the node is gone already
+            return
+        try:
+            start = read_start(message)
+            settings = start.settings()
+            configure_logs(settings.log_format, settings.log_level, start.identity.shard)
+            await ShardProcess(channel, start).run()
+        except* EventStoreError as group:
+            error = _first(group)
+            await channel.send({"failed": [each if each is None else _plain(each) for each in to_wire(error)]})
+            raise error from None
+
+
+def _first(group: BaseExceptionGroup[EventStoreError]) -> EventStoreError:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, EventStoreError)
+    return error
+
+
+def _plain(value: object) -> str | int | bool:
+    return value if isinstance(value, str | int | bool) else str(value)
+
+
+def _take_channel() -> socket.socket:
+    """Returns the channel, and leaves an empty standard input behind."""
+    taken = socket.socket(fileno=os.dup(0))
+    empty = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, 0)
+    os.close(empty)
+    return taken
+
+
+def main() -> int:
+    """Returns the exit code: 1 after an error, which the node was told."""
+    try:
+        taken = _take_channel()
+    except OSError:
+        print("error: this program is started by `eventstore node`", file=sys.stderr)
+        return 2
+    try:
+        run_to_end(lambda: _main(taken))
+    except EventStoreError:
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,190 @@
+"""The process of a shard, as its node sees it: started, told the map, asked for its figures, started again when it died.
+
+A shard that dies, is poisoned or does not answer affects no other one.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+import sys
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from eventstore.chunks.documents import Member, Tree
+from eventstore.errors import EventStoreError, from_wire
+from eventstore.store.data_folder import ShardIdentity
+from eventstore_cluster.channel import Channel
+from eventstore_cluster.log_lines import log
+from eventstore_cluster.shard_start import ShardStart
+
+PROGRAM: Final = "eventstore_cluster.shard_process"
+FIRST_DELAY_S: Final = 0.5
+DELAY_S_MAX: Final = 30.0
+STABLE_S: Final = 60.0
+"""A shard that served this long begins with the first delay again."""
+ANSWER_S: Final = 5.0
+"""How long a shard is waited for that does not say what its figures are."""
+_ASKS_MAX: Final = 64
+_log = logging.getLogger("eventstore.cluster")
+
+
+class _Asked:
+    """A question to the shard."""
+
+    def __init__(self) -> None:
+        self.value: Member = None
+        self.over = trio.Event()
+
+
+class ShardRunner:
+    """`start`: returns the first message to a new process. `changed`: called when the shard begins or ceases to serve.
+
+    `address`: HOST:PORT while it serves. `error`: why it does not. `starts`: how many processes it has had. `settled`: the
+    first one serves, or has failed.
+    """
+
+    def __init__(self, identity: ShardIdentity, start: Callable[[], ShardStart], changed: Callable[[], None]) -> None:
+        self.identity = identity
+        self._start, self._changed = start, changed
+        self.address: str | None = None
+        self.pid: int | None = None
+        self.error: EventStoreError | None = None
+        self.starts = 0
+        self.settled = trio.Event()
+        self._stopping = trio.Event()
+        self._served_since: float | None = None
+        self._to_say: deque[Tree] = deque()
+        self._map_due = False
+        self._news = trio.Event()
+        self._asked: dict[int, _Asked] = {}
+        self._last_number = 0
+
+    async def run(self) -> None:
+        """Keeps a process running until `stop`, and waits for its end."""
+        delay = FIRST_DELAY_S
+        while not self._stopping.is_set():
+            try:
+                how = await self._live()
+            except OSError as error:  # no memory or descriptors for another process
+                how = f"cannot be started ({error.strerror or error})"
+            lasted = self._served_since is not None and trio.current_time() - self._served_since >= STABLE_S
+            self._ended(how)
+            if self._stopping.is_set():
+                return
+            delay = FIRST_DELAY_S if lasted else delay
+            assert self.error is not None
+            log(
+                _log, logging.ERROR, "a shard has ended and is started again",
+                shard=self.identity.shard, error=self.error.message, in_s=delay,
+            )  # fmt: skip
+            with trio.move_on_after(delay):
+                await self._stopping.wait()
+            delay = min(2 * delay, DELAY_S_MAX)
+
+    def stop(self) -> None:
+        """Has the shard stop in order; `run` ends when it has."""
+        self._stopping.set()
+        self._wake()
+
+    def tell_map(self) -> None:
+        """Sends the shard the newest map."""
+        self._map_due = True
+        self._wake()
+
+    async def ask(self, what: str) -> Member:
+        """Returns the shard's `health` or `metrics`; None if it does not serve, or does not answer within `ANSWER_S`."""
+        if self.address is None or len(self._asked) >= _ASKS_MAX:
+            return None
+        self._last_number += 1
+        number, asked = self._last_number, _Asked()
+        self._asked[number] = asked
+        self._to_say.append({"ask": number, "what": what})
+        self._wake()
+        with trio.move_on_after(ANSWER_S):
+            await asked.over.wait()
+        self._asked.pop(number, None)
+        return asked.value
+
+    # ---- a process
+
+    async def _live(self) -> str:
+        """Runs one process to its end; returns how it ended."""
+        self.error = None
+        self._to_say.clear()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                process = await trio.lowlevel.open_process(
+                    [sys.executable, "-m", PROGRAM],
+                    stdin=theirs,
+                    process_group=0,  # Ctrl-C is for the node
+                )
+            except BaseException:
+                ours.close()
+                raise
+        self.pid = process.pid
+        self.starts += 1
+        async with Channel(trio.SocketStream(trio.socket.from_stdlib_socket(ours))) as channel:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._say, channel)
+                while (message := await channel.receive()) is not None:
+                    self._hear(message)
+                code = await process.wait()
+                nursery.cancel_scope.cancel()
+        return _how(code)
+
+    async def _say(self, channel: Channel) -> None:
+        await channel.send(self._start().message())
+        while not self._stopping.is_set():
+            if self._map_due:
+                self._map_due = False
+                await channel.send({"map": self._start().known.encode().decode()})
+            elif self._to_say:
+                await channel.send(self._to_say.popleft())
+            else:
+                await self._news.wait()
+                self._news = trio.Event()
+        await channel.end()
+
+    def _hear(self, message: Tree) -> None:
+        match message:
+            case {"serving": str(address)}:
+                self.address, self._served_since = _host_and_port(address), trio.current_time()
+                self.settled.set()
+                self._changed()
+            case {"failed": list(flat)} if flat:
+                self.error = from_wire([each if isinstance(each, str | int | bool) else None for each in flat])
+            case {"answer": int(number), "value": value}:
+                asked = self._asked.get(number)
+                if asked is not None:
+                    asked.value = value
+                    asked.over.set()
+
+    def _ended(self, how: str) -> None:
+        self.address = self.pid = self._served_since = None
+        if self.error is None:
+            self.error = EventStoreError(f"shard {self.identity.shard} {how}; its last lines in the log say why")
+        for asked in self._asked.values():
+            asked.over.set()
+        self.settled.set()
+        self._changed()
+
+    def _wake(self) -> None:
+        self._news.set()
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    return f"was ended by {signal.Signals(-code).name if -code in signal.valid_signals() else f'signal {-code}'}"
+
+
+def _host_and_port(address: str) -> str:
+    """Returns the HOST:PORT of tcp://HOST:PORT, with an IPv6 address in brackets."""
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"

@@ -1,0 +1,137 @@
+"""The shards of a running cluster and their figures, asked from each of them: what `eventstore cluster status` shows."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from eventstore.client.address import Address, parse_address
+from eventstore.client.blocking.store import BlockingStore, connect
+from eventstore.errors import ConnectionLost, EventStoreError
+from eventstore.flat import Scalar
+from eventstore.records.cluster_map import ClusterMap, Shard, slots_text
+
+_NAME: Final = "eventstore cluster status"
+_CONNECT_S: Final = 5.0
+_ANYWHERE: Final = ("0.0.0.0", "::")
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRow:
+    """A shard. What it does not say, or because it does not answer, is None; `error` is then why."""
+
+    shard: int
+    slots: str
+    leader: str | None
+    epoch: int
+    pid: int | None = None
+    events: int | None = None
+    events_a_second: float | None = None
+    resident_bytes: int | None = None
+    event_files: int | None = None
+    sorted_files: int | None = None
+    reactions_lag_events: int | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    """`cluster`: its uuid; None: the store is none, and is shown as the one shard that it is."""
+
+    cluster: str | None
+    map_version: int
+    layout: int
+    shards: list[ShardRow]
+
+    def tree(self) -> dict[str, object]:
+        """Returns it for JSON."""
+        return asdict(self)
+
+
+def cluster_status(store: str, interval_s: float) -> ClusterStatus:
+    """Asks the server at `store` for the map, and each shard twice for its figures, `interval_s` apart.
+
+    Raises:
+        ConnectionLost, InvalidArgument: the server at `store` cannot be reached. A shard that cannot be is a row with an error.
+    """
+    asked = parse_address(store)
+    with connect(store, name=_NAME) as entry:
+        known = entry.cluster_map()
+    with ExitStack() as stack:
+        shards = [_Asked(each, address_of(known, each, asked)) for each in known.shards]
+        for shard in shards:
+            shard.connect(stack)
+        before = [(shard.figures(), time.monotonic()) for shard in shards]
+        if interval_s > 0:
+            time.sleep(interval_s)
+        rows = [
+            shard.row(then, shard.figures(), time.monotonic() - at) for shard, (then, at) in zip(shards, before, strict=True)
+        ]
+    cluster = None if known.cluster is None else known.cluster.hex()
+    return ClusterStatus(cluster, known.version, known.layout, rows)
+
+
+def address_of(known: ClusterMap, shard: Shard, asked: Address) -> Address | None:
+    """Returns where a shard listens; None if no process serves it. `asked`: where the map came from.
+
+    A shard that listens on all addresses of its machine has the host that was asked. A store that is no cluster is there.
+    """
+    if shard.leader is None:
+        return asked if known.cluster is None else None
+    host, port = parse_address(f"tcp://{shard.leader}")
+    return Address(asked.host if host in _ANYWHERE else host, port)
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A shard that is asked for its figures, until it does not answer. `error`: then why."""
+
+    shard: Shard
+    address: Address | None
+    store: BlockingStore | None = None
+    error: EventStoreError | None = None
+
+    def connect(self, stack: ExitStack) -> None:
+        if self.address is None:
+            self.error = ConnectionLost("no process serves it")
+            return
+        try:
+            self.store = stack.enter_context(
+                connect(str(self.address), connect_timeout=_CONNECT_S, reconnect_timeout=0, name=_NAME)
+            )
+        except EventStoreError as error:
+            self.error = error
+
+    def figures(self) -> dict[str, Scalar]:
+        """Returns what it says; nothing if it does not."""
+        if self.store is not None and self.error is None:
+            try:
+                return self.store.stats()
+            except EventStoreError as error:
+                self.error = error
+        return {}
+
+    def row(self, before: dict[str, Scalar], now: dict[str, Scalar], seconds: float) -> ShardRow:
+        """`before` and `now`: its figures, `seconds` apart."""
+        then, events = _number(before, "events"), _number(now, "events")
+        return ShardRow(
+            shard=self.shard.shard,
+            slots=slots_text(self.shard.slots),
+            leader=None if self.address is None else str(self.address).removeprefix("tcp://"),
+            epoch=self.shard.epoch,
+            pid=_number(now, "process_id"),
+            events=events,
+            events_a_second=None if then is None or events is None or seconds <= 0 else (events - then) / seconds,
+            resident_bytes=_number(now, "resident_bytes"),
+            event_files=_number(now, "event_files"),
+            sorted_files=_number(now, "sorted_files"),
+            reactions_lag_events=_number(now, "reactions_lag_events"),
+            error=None if self.error is None else self.error.message,
+        )
+
+
+def _number(figures: dict[str, Scalar], name: str) -> int | None:
+    value = figures.get(name)
+    return value if isinstance(value, int) else None

@@ -1,0 +1,243 @@
+"""Supervises the shards of a node: starts their processes, tells everybody who serves what, and stops them in order.
+
+It does nothing on the way of data: clients talk to the shards.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from eventstore import __version__
+from eventstore.chunks.documents import Tree
+from eventstore.errors import DomainRefused, EventStoreError, InvalidArgument
+from eventstore.metrics import Stats
+from eventstore.records.cluster_map import ClusterMap
+from eventstore.server.bootstrap import (
+    bind,
+    gate_limits,
+    listen,
+    parse_address,
+    raise_descriptor_limit,
+    stop_on_signals,
+)
+from eventstore.server.http import http_server
+from eventstore.settings.server import ServerSettings
+from eventstore_cluster.entry import Entry
+from eventstore_cluster.layout import LEADER_KEYS, SHARD_KEYS, PlannedShard, map_of
+from eventstore_cluster.log_lines import log
+from eventstore_cluster.node_folder import NodeFolder, open_node_folder
+from eventstore_cluster.node_reports import NodeReports
+from eventstore_cluster.shard_runner import ShardRunner
+from eventstore_cluster.shard_start import ShardStart
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIEnvironment
+
+PORTS_BELOW: Final = 10
+"""The first shard listens this much above the address of the node."""
+_PORT_MAX: Final = 65_535
+_RETRY_S: Final = 1.0
+_log = logging.getLogger("eventstore.cluster")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOptions:
+    """`values`: the settings of `settings` as an operator writes them. `shards`: how many there must be, None: as there are."""
+
+    settings: ServerSettings
+    values: Mapping[str, object]
+    shards: int | None
+
+
+async def supervise(options: NodeOptions) -> None:
+    """Serves the shards of a folder until SIGTERM or SIGINT. Returns when all their processes have ended.
+
+    Raises:
+        FolderRefused, Corrupt: the folder or an address is refused; nothing was changed.
+        InvalidArgument, DomainRefused: a setting is wrong.
+        EventStoreError: no shard could be started: the error of the first.
+    """
+    settings = options.settings
+    raise_descriptor_limit()
+    if settings.http is not None:
+        bind(settings.http, "http").close()
+    with bind(settings.listen) as listener:
+        folder = open_node_folder(settings.data, options.shards)
+        with folder.registry:
+            addresses = shard_addresses(settings.listen, len(folder.layout.shards))
+            if folder.is_new:
+                await folder.registry.transact({}, folder.layout.changes())
+            await _Node(options, folder, addresses, listener).run()
+    log(_log, logging.INFO, "stopped")
+
+
+def shard_addresses(listen_at: str, shards: int) -> list[str]:
+    """Returns where the shards listen: on the ports from `PORTS_BELOW` above the node's on; on free ones if that is 0.
+
+    Raises:
+        InvalidArgument: there are not that many ports.
+    """
+    host, port = parse_address(listen_at, "listen")
+    if port == 0:
+        return [f"{host}:0"] * shards
+    first = port + PORTS_BELOW
+    if first + shards - 1 > _PORT_MAX:
+        raise InvalidArgument(
+            f"the shards would listen on the ports {first} to {first + shards - 1}, the last one is {_PORT_MAX}; choose a "
+            "lower port for --listen",
+            field="listen",
+            limit=_PORT_MAX,
+            value=listen_at,
+        )
+    return [f"{host}:{first + number}" for number in range(shards)]
+
+
+class _Node:
+    def __init__(self, options: NodeOptions, folder: NodeFolder, addresses: Iterable[str], listener: socket.socket) -> None:
+        self._options, self._folder, self._listener = options, folder, listener
+        self._changed, self._told, self._stopping = trio.Event(), trio.Event(), trio.Event()
+        self._known = self._map()
+        self._shards = [
+            ShardRunner(shard.identity, self._start_of(shard, address), self._note_change)
+            for shard, address in zip(folder.layout.shards, addresses, strict=True)
+        ]
+        self._reports = NodeReports(self._shards, self._stopping.is_set)
+        settings = options.settings
+        self._entry = Entry(listener, gate_limits(settings), folder.layout.cluster, self._known, self._reports.stats)
+
+    def _map(self) -> ClusterMap:
+        return map_of(self._folder.registry.read(), self._folder.layout)
+
+    def _start_of(self, shard: PlannedShard, address: str) -> Callable[[], ShardStart]:
+        values = {**self._options.values, "data": str(shard.folder), "listen": address, "http": None}
+        return lambda: ShardStart(values, shard.identity, self._known)
+
+    def _note_change(self) -> None:
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Serves until a signal. Raises the error of the first shard if none could be started, or a setting is wrong."""
+        settings, token = self._options.settings, trio.lowlevel.current_trio_token()
+        reports = _OnThreads(self._reports, token)
+        async with trio.open_nursery() as beside:
+            await beside.start(stop_on_signals, self._stopping)
+            beside.start_soon(self._keep_map)
+            async with trio.open_nursery() as nursery:
+                for shard in self._shards:
+                    nursery.start_soon(shard.run)
+                failed = await self._first_failure()
+                if failed is None and not self._stopping.is_set():
+                    with http_server(settings.http, reports.metrics, reports.health) as http_address:
+                        listen(self._listener, settings.listen)
+                        await beside.start(self._entry.run)
+                        self._say_serving(http_address)
+                        await self._stopping.wait()
+                        log(_log, logging.INFO, "stopping", shards=len(self._shards))
+                        self._entry.say_goodbye()
+                for shard in self._shards:
+                    shard.stop()
+            beside.cancel_scope.cancel()
+        if failed is not None:
+            raise failed
+
+    async def _first_failure(self) -> EventStoreError | None:
+        """Waits until each shard serves, as the map says then, or has failed once. Returns why the node cannot serve."""
+        async with trio.open_nursery() as nursery:
+
+            async def until_stopped() -> None:
+                await self._stopping.wait()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(until_stopped)
+            for shard in self._shards:
+                await shard.settled.wait()
+            while [shard.leader for shard in self._known.shards] != [shard.address for shard in self._shards]:
+                await self._told.wait()
+            nursery.cancel_scope.cancel()
+        errors = [shard.error for shard in self._shards if shard.error is not None]
+        for error in errors:
+            if isinstance(error, InvalidArgument | DomainRefused):  # wrong for all, and will be next time
+                return error
+        return errors[0] if len(errors) == len(self._shards) else None
+
+    def _say_serving(self, http_address: str | None) -> None:
+        host, port = self._listener.getsockname()[:2]
+        log(
+            _log, logging.INFO, "the node serves", version=__version__, address=f"tcp://{host}:{port}", http=http_address,
+            data=str(self._options.settings.data), cluster=str(self._folder.layout.cluster), shards=len(self._shards),
+            serving=sum(shard.address is not None for shard in self._shards), pid=os.getpid(),
+        )  # fmt: skip
+
+    # ---- the map
+
+    async def _keep_map(self) -> None:
+        """Writes to the registry who serves, and tells everybody; until cancelled."""
+        while True:
+            await self._changed.wait()
+            self._changed = trio.Event()
+            if self._stopping.is_set():
+                continue
+            try:
+                await self._write_leaders()
+            except EventStoreError as error:
+                log(_log, logging.ERROR, "the map cannot be changed, and is tried again", error=error.message)
+                await trio.sleep(_RETRY_S)
+                self._changed.set()
+                continue
+            self._known = self._map()
+            self._entry.maps.publish(self._known)
+            for shard in self._shards:
+                shard.tell_map()
+            self._told.set()
+            self._told = trio.Event()
+
+    async def _write_leaders(self) -> None:
+        registry, layout = self._folder.registry, self._folder.layout
+        state = registry.read()
+        lasting: dict[str, Tree | None] = {}
+        leased: dict[str, Tree | None] = {}
+        for planned, shard in zip(layout.shards, self._shards, strict=True):
+            number = planned.identity.shard
+            leader: Tree | None = None if shard.address is None else {"address": shard.address, "epoch": 1, "pid": shard.pid}
+            if state.value(key := f"{LEADER_KEYS}{number}") != leader:
+                leased[key] = leader
+            created = replace(planned, created=True).value()
+            if shard.address is not None and state.value(key := f"{SHARD_KEYS}{number}") != created:
+                lasting[key] = created
+        if lasting:
+            await registry.transact({}, lasting)
+        if leased:
+            await registry.transact({}, leased, leased=True)
+
+
+class _OnThreads:
+    """The reports for the threads that answer HTTP."""
+
+    def __init__(self, reports: NodeReports, token: trio.lowlevel.TrioToken) -> None:
+        self._reports, self._token = reports, token
+
+    def metrics(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        text = self._ask(self._reports.metrics)
+        if text is None:
+            start_response("503 Service Unavailable", [("Content-Type", "text/plain")])
+            return [b"stopping\n"]
+        start_response("200 OK", [("Content-Type", "text/plain; version=0.0.4; charset=utf-8")])
+        return [text]
+
+    def health(self) -> Stats:
+        found: Any = self._ask(self._reports.health)
+        return {"healthy": False} if found is None else found
+
+    def _ask(self, report: Callable[[], Any]) -> Any:
+        """Returns the report; None if the node has stopped meanwhile."""
+        try:
+            return trio.from_thread.run(report, trio_token=self._token)
+        except (trio.RunFinishedError, trio.Cancelled):
+            return None

@@ -1,0 +1,13 @@
+"""The names of files that belong to an event file, for programs that need no more of them: the index, and temporary ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+INDEX: Final = "index"
+
+
+def temporary(path: Path, token: str) -> Path:
+    """Returns a temporary name. `token` is unique to the process: an earlier one that is still alive writes to other names."""
+    return path.with_name(f"{path.name}.{token}.tmp" if token else f"{path.name}.tmp")

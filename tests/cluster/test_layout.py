@@ -1,0 +1,194 @@
+"""The folder of a node: what is refused, by the names of both sides, and that nothing is written then."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import uuid
+from pathlib import Path
+
+import pytest
+import trio
+
+from eventstore.errors import Corrupt, EventStoreError, FolderRefused, InvalidArgument
+from eventstore.settings.store import StoreSettings
+from eventstore.store.data_folder import ShardIdentity
+from eventstore.store.opening import open_folder
+from eventstore_cluster.layout import Layout, plan
+from eventstore_cluster.node_folder import open_node_folder
+
+SETTINGS = StoreSettings(preallocate_bytes=1024 * 1024)
+
+
+def make_store(path: Path, shard: ShardIdentity | None = None) -> uuid.UUID:
+    opened = open_folder(path, SETTINGS, shard=shard)
+    opened.close()
+    return opened.uuid
+
+
+def make_node(data: Path, shards: int) -> Layout:
+    """Makes the folder of a node that has served once."""
+    opened = open_node_folder(data, shards)
+    with opened.registry as registry:
+        for planned in opened.layout.shards:
+            make_store(planned.folder, planned.identity)
+        entries = opened.layout.changes()
+        for key, value in entries.items():
+            if key.startswith("shard/") and value is not None:
+                value["created"] = True
+        trio.run(registry.transact, {}, entries)
+    return plan(data, None)
+
+
+def content(data: Path) -> dict[str, bytes]:
+    """Returns every file but the locks, in which a process may leave its number."""
+    files = (path for path in data.rglob("*") if path.is_file() and path.name not in ("lock", "registry.lock", "lock.mdb"))
+    return {str(path.relative_to(data)): path.read_bytes() for path in files}
+
+
+def refused(data: Path, shards: int | None = None) -> EventStoreError:
+    """Returns why the folder is refused; nothing in it has changed then."""
+    before = content(data)
+    with pytest.raises((FolderRefused, Corrupt)) as raised:
+        open_node_folder(data, shards)
+    assert content(data) == before
+    error = raised.value
+    assert isinstance(error, EventStoreError)
+    return error
+
+
+def test_a_new_folder_has_the_shards_that_were_asked_for_and_they_own_every_slot(tmp_path: Path) -> None:
+    made = make_node(tmp_path / "data", 3)
+    assert [shard.identity.slots for shard in made.shards] == [((0, 1364),), ((1365, 2729),), ((2730, 4095),)]
+    assert [shard.folder.name for shard in made.shards] == ["shard-0", "shard-1", "shard-2"]
+    with open_node_folder(tmp_path / "data", None).registry as registry:
+        assert registry.read().value("cluster") == {"uuid": made.cluster.hex, "layout": 1}
+
+
+def test_planning_a_new_folder_writes_nothing(tmp_path: Path) -> None:
+    plan(tmp_path / "data", 4)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("shards", [0, -1, 4097])
+def test_a_number_of_shards_out_of_range_is_refused_and_makes_no_folder(tmp_path: Path, shards: int) -> None:
+    with pytest.raises(InvalidArgument, match="1 to 4096"):
+        open_node_folder(tmp_path / "data", shards)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_number_of_shards_is_refused_by_both_numbers(tmp_path: Path) -> None:
+    make_node(tmp_path / "data", 2)
+    assert "has 2 shards, --shards asks for 4" in refused(tmp_path / "data", 4).message
+
+
+def test_a_store_cannot_become_several_shards(tmp_path: Path) -> None:
+    make_store(tmp_path / "data")
+    assert "has 1 shard, --shards asks for 4" in refused(tmp_path / "data", 4).message
+
+
+def test_the_folder_of_a_single_store_is_its_own_shard(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    store = make_store(data)
+    made = make_node(data, 1)
+    assert [(shard.folder, shard.identity.store) for shard in made.shards] == [(data, store)]
+    assert make_store(data) == store  # as `serve` opens it
+    assert plan(data, 1) == made
+
+
+def test_two_shards_with_each_others_folders_are_refused_by_what_they_are_and_should_be(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    made = make_node(data, 2)
+    (data / "shard-0").rename(data / "other")
+    (data / "shard-1").rename(data / "shard-0")
+    (data / "other").rename(data / "shard-1")
+    said = refused(data).message
+    assert all(str(shard.identity.store) in said for shard in made.shards)
+
+
+def test_a_shard_that_has_served_and_is_missing_is_refused(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    made = make_node(data, 2)
+    shutil.rmtree(data / "shard-1")
+    assert str(made.shards[1].identity.store) in refused(data).message
+    assert not (data / "shard-1").exists()
+
+
+def test_a_shard_of_another_cluster_is_refused_by_both_clusters(tmp_path: Path) -> None:
+    data, made, other = tmp_path / "data", make_node(tmp_path / "data", 2), make_node(tmp_path / "other", 2)
+    shutil.rmtree(data / "shard-0")
+    (tmp_path / "other" / "shard-0").rename(data / "shard-0")
+    said = refused(data).message
+    assert str(made.cluster) in said
+    assert str(other.cluster) in said
+    shutil.rmtree(data / "cluster")
+    said = refused(data).message
+    assert str(made.cluster) in said
+    assert str(other.cluster) in said
+
+
+def test_a_lost_registry_is_made_anew_from_the_shards_with_a_newer_map(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    made = make_node(data, 3)
+    shutil.rmtree(data / "cluster")
+    assert plan(data, 3) == made
+    with open_node_folder(data, None).registry as registry:
+        assert registry.read().entries == {}
+        assert registry.read().revision > 1_700_000_000
+
+
+def test_without_a_registry_a_missing_shard_is_noticed_by_its_slots(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    make_node(data, 3)
+    shutil.rmtree(data / "cluster")
+    shutil.rmtree(data / "shard-1")
+    assert "no shard owns slot 1365" in refused(data).message
+
+
+def test_a_damaged_registry_is_refused_with_the_next_step(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    make_node(data, 2)
+    document = data / "cluster" / "registry.json"
+    whole = json.loads(document.read_text())
+    for damaged in (
+        "{", "[]", "{}", json.dumps({**whole, "revision": 0}), json.dumps({**whole, "keys": {"cluster": 1}}),
+        json.dumps({**whole, "keys": {}}),
+    ):  # fmt: skip
+        document.write_text(damaged)
+        assert "registry.json" in str(refused(data).fields)
+    document.write_text(json.dumps({**whole, "format": 2}))
+    assert "format 2" in refused(data).message
+
+
+@pytest.mark.parametrize("slots", [[[0, 2046]], [[0, 2050]], [], "0-1"])
+def test_a_registry_whose_slots_have_two_owners_or_none_is_refused(tmp_path: Path, slots: object) -> None:
+    data = tmp_path / "data"
+    make_node(data, 2)
+    document = data / "cluster" / "registry.json"
+    whole = json.loads(document.read_text())
+    whole["keys"]["shard/0"]["value"]["slots"] = slots
+    document.write_text(json.dumps(whole))
+    assert isinstance(refused(data), Corrupt)
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "letters.txt").write_text("dear")
+    assert "letters.txt" in refused(data, 2).message
+    assert "not a folder" in refused(data / "letters.txt", 2).message
+
+
+def test_a_folder_that_another_node_has_is_refused(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    make_node(data, 2)
+    with open_node_folder(data, None).registry:
+        assert "in use by process" in refused(data).message
+
+
+def test_a_store_that_is_open_is_refused_before_anything_is_put_beside_it(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    opened = open_folder(data, SETTINGS)
+    assert "in use by process" in refused(data, 1).message
+    assert not (data / "cluster").exists()
+    opened.close()
