@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
@@ -26,6 +27,7 @@ from eventstore.records.message import RawMessage
 from eventstore.server.outbox.outbox_resume import (
     Checkpoint,
     Ends,
+    Found,
     Published,
     Stored,
     TopicState,
@@ -135,6 +137,7 @@ class Outbox:
         self._waiting = trio.CancelScope()
         self._identity = ""
         self._ends: dict[int, int] = {}
+        self._writing = trio.Lock()
         self._latest: _Sent | None = None
         self._maturing: _Sent | None = None  # saved once its message is durable
 
@@ -181,11 +184,24 @@ class Outbox:
         if checkpoint is not None and (checkpoint.store, checkpoint.topic) != (self._source.store, self._target.topic):
             checkpoint = None
         ends = Ends(self._source, self._target, self._source.store, self._target.topic, state)
-        self.place = await place_to_resume(ends, checkpoint, past_lost=self._past_lost)
+        found = await place_to_resume(ends, checkpoint)
+        self.place = found.place if found.error is None else await self._past(found.error, found)
         if self.refused:
             self.refused, self.failure = False, None
         self._identity, self._ends = state.identity, {number: end for number, (_, end) in state.queues.items()}
         _log.info("publishing to topic %s resumes after sequence %d", self._target.topic, self.place)
+
+    async def _past(self, error: Diverged, found: Found) -> int:
+        """Returns where to resume behind lost events, if that is wanted: before the last event that the store has, so that the
+        topic shows it. Raises the error otherwise.
+        """
+        if self._past_lost:
+            _log.warning("publishing goes on past events that the store does not have: %s", error)
+            return max(0, found.place - 1)
+        if self._file is not None and found.lost is not None:
+            with suppress(OSError):  # it is needed only once retention has deleted the messages
+                await self._write(self._file, found.lost)
+        raise error
 
     async def publish(self) -> bool:
         """Sends the next batch; waits if there is none. Returns False if the topic is another one, and `resume` must be called.
@@ -227,9 +243,13 @@ class Outbox:
                     self._source.store, self._target.topic, self._identity, origin_of_event(event), queue, offset, ends,
                     event_identity(event),
                 )  # fmt: skip
-                await trio.to_thread.run_sync(self._file.save, checkpoint)
+                await self._write(self._file, checkpoint)
                 self._maturing = None
         return self._maturing is None and self._latest is None
+
+    async def _write(self, file: CheckpointFile, checkpoint: Checkpoint) -> None:
+        async with self._writing:
+            await trio.to_thread.run_sync(file.save, checkpoint)
 
     async def _watch_topic(self) -> None:
         """Resumes soon after the topic was created again, instead of at the next event."""

@@ -20,7 +20,6 @@ If in doubt, the smaller sequence is used: events are then published twice, and 
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, field
 from typing import Final, Protocol, cast
 
@@ -33,7 +32,6 @@ from eventstore.records.message import Message
 
 _WINDOW_MIN: Final = 16
 _WINDOW_MAX: Final = 1_024
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +113,19 @@ class Ends:
     state: TopicState
 
 
-async def place_to_resume(ends: Ends, checkpoint: Checkpoint | None, *, past_lost: bool = False) -> int:
-    """Returns the sequence up to which all events were published, 0 if none were. `checkpoint`: of this store and topic.
-
-    `past_lost`: events that the store does not have are passed over, and the last one that it has is published again, so that
-    the topic shows it.
-
-    Raises:
-        Diverged: the topic or the checkpoint ends with events that the store does not have.
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The sequence up to which all events were published, 0 if none were. `error`: the topic, or the checkpoint, ends with
+    events that the store does not have. `lost`: a checkpoint at the last of them, if the topic shows them.
     """
+
+    place: int
+    error: Diverged | None
+    lost: Checkpoint | None
+
+
+async def place_to_resume(ends: Ends, checkpoint: Checkpoint | None) -> Found:
+    """Finds where publishing resumes. `checkpoint`: of this store and topic."""
     checkpoint = checkpoint if checkpoint is not None and await _is_in_topic(ends, checkpoint) else None
     tail = _Tail(ends, {} if checkpoint is None else checkpoint.ends)
     error: Diverged | None = None
@@ -135,17 +137,11 @@ async def place_to_resume(ends: Ends, checkpoint: Checkpoint | None, *, past_los
         else:
             tail.place = checkpoint.origin.sequence
     await tail.read()
-    if error is not None and tail.position < 0:
-        tail = _Tail(ends, {})
-        await tail.read()
-    else:
-        error = tail.lost()
-    if error is None:
-        return tail.place
-    if not past_lost:
-        raise error
-    _log.warning("publishing goes on past events that the store does not have: %s", error)
-    return max(0, tail.place - 1)
+    if error is None or tail.position >= 0:  # what was published behind the checkpoint counts
+        return Found(tail.place, *tail.lost())
+    tail = _Tail(ends, {})
+    await tail.read()
+    return Found(tail.place, error, None)
 
 
 async def _is_in_topic(ends: Ends, checkpoint: Checkpoint) -> bool:
@@ -189,7 +185,7 @@ class _Tail:
         self.position = -1
         self._ends = ends
         self._floors = floors
-        self._missing: list[tuple[int, Origin]] = []
+        self._missing: list[tuple[Message, Origin]] = []
 
     async def read(self) -> None:
         for queue, (begin, end) in self._ends.state.queues.items():
@@ -209,18 +205,24 @@ class _Tail:
                 if found is not None and origin_of_event(found) == origin:
                     self.place, self.position = origin.sequence, message.position
                     return
-                self._missing.append((message.position, origin))
+                self._missing.append((message, origin))
             high, window = start, min(4 * window, _WINDOW_MAX)
 
-    def lost(self) -> Diverged | None:
-        """Returns the error if the topic ends with events that the store does not have."""
-        lost = sorted(origin.sequence for position, origin in self._missing if position > self.position)
+    def lost(self) -> tuple[Diverged, Checkpoint] | tuple[None, None]:
+        """Returns the error if the topic ends with events that the store does not have, and a checkpoint at the last one."""
+        lost = [(message, origin) for message, origin in self._missing if message.position > self.position]
         if not lost:
-            return None
-        topic = self._ends.topic
-        return Diverged(
-            f"topic {topic!r} ends with events that the store does not have, sequences {lost[0]} to {lost[-1]}: the store was "
-            f"restored from an older copy, or lost events that were not durable yet; {_next_step(topic)}",
-            what=f"topic {topic!r}",
-            sequence=lost[0],
+            return None, None
+        ends, sequences = self._ends, [origin.sequence for _, origin in lost]
+        error = Diverged(
+            f"topic {ends.topic!r} ends with events that the store does not have, sequences {min(sequences)} to "
+            f"{max(sequences)}: the store was restored from an older copy, or lost events that were not durable yet; "
+            f"{_next_step(ends.topic)}",
+            what=f"topic {ends.topic!r}",
+            sequence=min(sequences),
+        )
+        message, origin = max(lost, key=lambda each: each[0].position)
+        queue_ends = {number: end for number, (_, end) in ends.state.queues.items()}
+        return error, Checkpoint(
+            ends.store, ends.topic, ends.state.identity, origin, message.queue, message.queue_offset, queue_ends
         )
