@@ -89,6 +89,8 @@ def plan(data: Path, shards: int | None, files: Files | None = None) -> Layout:
     registry = read_registry(data / CLUSTER, files)
     names = files.names(data) if files.exists(data) else []
     found = layout_of(data, registry) if registry is not None else _found(files, data, names)
+    if found is not None and shards is not None and _is_unused(files, found):
+        found = found if shards == len(found.shards) else None  # an earlier start failed: it does not bind the next one
     if found is None:
         _refuse_foreign(data, names)
         return _new(data, shards or 1)
@@ -210,6 +212,10 @@ def _document(files: Files, folder: Path) -> Document | None:
         return read_identity(files, folder / STORE, FORMAT)[1]
     except (FileNotFoundError, NotADirectoryError):
         return None
+
+
+def _is_unused(files: Files, layout: Layout) -> bool:
+    return not any(each.created or _document(files, each.folder) is not None for each in layout.shards)
 
 
 def _check(files: Files, shard: PlannedShard) -> None:

@@ -15,18 +15,23 @@ from eventstore.errors import FolderRefused
 from eventstore.store.data_folder import CLUSTER
 from eventstore_cluster.layout import LOCK, Layout, plan
 from eventstore_cluster.registry.file_registry import FileRegistry
+from eventstore_cluster.registry.registry import Changes
 
 
 @dataclass(slots=True)
 class NodeFolder:
-    """`is_new`: the registry is empty yet."""
+    """A registry that is locked, and the shards that there are, or are to be."""
 
     registry: FileRegistry
     layout: Layout
 
-    @property
-    def is_new(self) -> bool:
-        return not self.registry.read().entries
+    def changes(self) -> Changes:
+        """Returns what the registry has to hold and does not; nothing if it does."""
+        entries, wanted = self.registry.read().entries, self.layout.changes()
+        if entries.keys() == wanted.keys():
+            return {}
+        gone: Changes = dict.fromkeys(entries)
+        return {**gone, **wanted}
 
 
 def open_node_folder(data: Path, shards: int | None) -> NodeFolder:

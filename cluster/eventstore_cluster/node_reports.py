@@ -17,7 +17,7 @@ from eventstore_cluster.shard_runner import ShardRunner
 
 _OWN: Final = (
     ("eventstore_shard_serving", "gauge", "1: the shard serves", lambda shard: int(shard.address is not None)),
-    ("eventstore_shard_starts", "counter", "processes that the shard has had", lambda shard: shard.starts),
+    ("eventstore_shard_starts_total", "counter", "processes that the shard has had", lambda shard: shard.starts),
 )
 
 
@@ -68,17 +68,13 @@ class NodeReports:
     async def metrics(self) -> bytes:
         """Returns the text of /metrics: all shards in each family."""
         texts = await self._ask_all("metrics")
-        families: dict[str, tuple[list[str], list[str]]] = {}
+        lines = []
         for name, kind, help_text, value in _OWN:
-            exported = f"{name}_total" if kind == "counter" else name
-            heads = [f"# HELP {exported} {help_text}", f"# TYPE {exported} {kind}"]
-            samples = [f'{exported}{{shard="{shard.identity.shard}"}} {value(shard)}' for shard in self._shards]
-            families[name] = (heads, samples)
-        for shard, text in zip(self._shards, texts, strict=True):
-            if isinstance(text, str):
-                _merge(families, text.splitlines(), shard.identity.shard)
-        lines = [line for heads, samples in families.values() for line in (*heads, *samples)]
-        return ("\n".join(lines) + "\n").encode()
+            lines += [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"]
+            lines += [f'{name}{{shard="{shard.identity.shard}"}} {value(shard)}' for shard in self._shards]
+        found = zip(self._shards, texts, strict=True)
+        shards = merged([(shard.identity.shard, text) for shard, text in found if isinstance(text, str)])
+        return ("\n".join(lines) + "\n" + shards).encode()
 
     async def _ask_all(self, what: str) -> list[Member]:
         """Asks all shards at once: one that does not answer holds up no other."""
@@ -93,19 +89,22 @@ class NodeReports:
         return found
 
 
-def _merge(families: dict[str, tuple[list[str], list[str]]], lines: Iterable[str], shard: int) -> None:
-    """Adds the lines of one shard to the families of all; the first shard that has a family gives its description."""
-    heads: list[str] = []
-    samples: list[str] = []
-    for line in lines:
-        if line.startswith("# HELP "):
-            known = families.setdefault(line.split(" ", 3)[2], ([], []))
-            heads, samples = ([], known[1]) if known[0] else known
-            heads.append(line)
-        elif line.startswith("#"):
-            heads.append(line)
-        elif line:
-            samples.append(labelled(line, shard))
+def merged(texts: Iterable[tuple[int, str]]) -> str:
+    """Returns the texts of shards as one; the first shard that has a family gives its description."""
+    families: dict[str, tuple[list[str], list[str]]] = {}
+    for shard, text in texts:
+        heads: list[str] = []
+        samples: list[str] = []
+        for line in text.splitlines():
+            if line.startswith("# HELP "):
+                known = families.setdefault(line.split(" ", 3)[2], ([], []))
+                heads, samples = ([], known[1]) if known[0] else known
+                heads.append(line)
+            elif line.startswith("# TYPE "):
+                heads.append(line)
+            elif line and not line.startswith("#"):
+                samples.append(labelled(line, shard))
+    return "".join(f"{line}\n" for heads, samples in families.values() for line in (*heads, *samples))
 
 
 def labelled(sample: str, shard: int) -> str:

@@ -72,19 +72,22 @@ class ShardRunner:
                 how = await self._live()
             except OSError as error:  # no memory or descriptors for another process
                 how = f"cannot be started ({error.strerror or error})"
+            served = self._served_since is not None
             lasted = self._served_since is not None and trio.current_time() - self._served_since >= STABLE_S
             self._ended(how)
             if self._stopping.is_set():
                 return
             delay = FIRST_DELAY_S if lasted else delay
-            assert self.error is not None
-            log(
-                _log, logging.ERROR, "a shard has ended and is started again",
-                shard=self.identity.shard, error=self.error.message, in_s=delay,
-            )  # fmt: skip
+            if self.starts > 1 or served:  # otherwise the node decides first whether it starts at all
+                self.log_end()
             with trio.move_on_after(delay):
                 await self._stopping.wait()
             delay = min(2 * delay, DELAY_S_MAX)
+
+    def log_end(self) -> None:
+        """Logs why the shard does not serve."""
+        error = None if self.error is None else self.error.message
+        log(_log, logging.ERROR, "a shard has ended and is started again", shard=self.identity.shard, error=error)
 
     def stop(self) -> None:
         """Has the shard stop in order; `run` ends when it has."""
@@ -98,7 +101,7 @@ class ShardRunner:
 
     async def ask(self, what: str) -> Member:
         """Returns the shard's `health` or `metrics`; None if it does not serve, or does not answer within `ANSWER_S`."""
-        if self.address is None or len(self._asked) >= _ASKS_MAX:
+        if self.address is None or len(self._to_say) >= _ASKS_MAX:  # it has not read for long
             return None
         self._last_number += 1
         number, asked = self._last_number, _Asked()
@@ -134,9 +137,8 @@ class ShardRunner:
                 nursery.start_soon(self._say, channel)
                 while (message := await channel.receive()) is not None:
                     self._hear(message)
-                code = await process.wait()
                 nursery.cancel_scope.cancel()
-        return _how(code)
+        return _how(await process.wait())  # the channel is closed: it ends, if it has not yet
 
     async def _say(self, channel: Channel) -> None:
         await channel.send(self._start().message())

@@ -72,8 +72,8 @@ async def supervise(options: NodeOptions) -> None:
         folder = open_node_folder(settings.data, options.shards)
         with folder.registry:
             addresses = shard_addresses(settings.listen, len(folder.layout.shards))
-            if folder.is_new:
-                await folder.registry.transact({}, folder.layout.changes())
+            if changes := folder.changes():
+                await folder.registry.transact({}, changes)
             await _Node(options, folder, addresses, listener).run()
     log(_log, logging.INFO, "stopped")
 
@@ -134,13 +134,17 @@ class _Node:
                     nursery.start_soon(shard.run)
                 failed = await self._first_failure()
                 if failed is None and not self._stopping.is_set():
-                    with http_server(settings.http, reports.metrics, reports.health) as http_address:
-                        listen(self._listener, settings.listen)
-                        await beside.start(self._entry.run)
-                        self._say_serving(http_address)
-                        await self._stopping.wait()
-                        log(_log, logging.INFO, "stopping", shards=len(self._shards))
-                        self._entry.say_goodbye()
+                    try:
+                        with http_server(settings.http, reports.metrics, reports.health) as http_address:
+                            listen(self._listener, settings.listen)
+                            await beside.start(self._entry.run)
+                            self._say_serving(http_address)
+                            await self._stopping.wait()
+                            log(_log, logging.INFO, "stopping", shards=len(self._shards))
+                            self._entry.say_goodbye()
+                    except EventStoreError as error:  # somebody else listens there by now
+                        failed = error
+                self._stopping.set()
                 for shard in self._shards:
                     shard.stop()
             beside.cancel_scope.cancel()
@@ -161,11 +165,18 @@ class _Node:
             while [shard.leader for shard in self._known.shards] != [shard.address for shard in self._shards]:
                 await self._told.wait()
             nursery.cancel_scope.cancel()
+        if self._stopping.is_set():
+            return None
         errors = [shard.error for shard in self._shards if shard.error is not None]
         for error in errors:
             if isinstance(error, InvalidArgument | DomainRefused):  # wrong for all, and will be next time
                 return error
-        return errors[0] if len(errors) == len(self._shards) else None
+        if len(errors) == len(self._shards):
+            return errors[0]
+        for shard in self._shards:
+            if shard.error is not None:
+                shard.log_end()
+        return None
 
     def _say_serving(self, http_address: str | None) -> None:
         host, port = self._listener.getsockname()[:2]

@@ -22,11 +22,18 @@ class NodeProcess(LoggedProcess):
     """`eventstore node` on free ports of the loopback interface."""
 
     def __init__(
-        self, data: Path, shards: int | None = None, *, listen: str = "127.0.0.1:0", wait: bool = True, **settings: Any
+        self,
+        data: Path,
+        shards: int | None = None,
+        *,
+        before: Sequence[str] = (),
+        listen: str = "127.0.0.1:0",
+        wait: bool = True,
+        **settings: Any,
     ) -> None:
         self.data = data
         given = {"preallocate_bytes": 1024 * 1024, "log_format": "json", "http": "127.0.0.1:0", **settings}
-        command = [*EVENTSTORE, "node", "--data", str(data), "--listen", listen]
+        command = [*before, *EVENTSTORE, "node", "--data", str(data), "--listen", listen]
         command += [f"--set={name}={value}" for name, value in given.items()]
         if shards is not None:
             command += ["--shards", str(shards)]
@@ -63,7 +70,10 @@ class NodeProcess(LoggedProcess):
 
     def kill(self) -> None:
         """Ends the node and, whatever they do, its shards."""
-        children = self.shard_pids() if self.process.poll() is None else []
+        children: list[int] = []
+        if self.process.poll() is None:
+            with contextlib.suppress(OSError):  # it ends at this moment
+                children = self.shard_pids()
         super().kill()
         for pid in children:
             with contextlib.suppress(ProcessLookupError):

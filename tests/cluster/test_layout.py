@@ -192,3 +192,19 @@ def test_a_store_that_is_open_is_refused_before_anything_is_put_beside_it(tmp_pa
     assert "in use by process" in refused(data, 1).message
     assert not (data / "cluster").exists()
     opened.close()
+
+
+def test_a_start_that_failed_before_a_shard_was_made_does_not_bind_the_next_one(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    opened = open_node_folder(data, 4)
+    with opened.registry as registry:
+        trio.run(registry.transact, {}, opened.changes())
+    assert len(plan(data, None).shards) == 4
+    assert plan(data, 4) == opened.layout
+    opened = open_node_folder(data, 2)
+    with opened.registry as registry:
+        trio.run(registry.transact, {}, opened.changes())
+        assert opened.changes() == {}
+    assert plan(data, None) == opened.layout
+    make_store(opened.layout.shards[0].folder, opened.layout.shards[0].identity)
+    assert "has 2 shards, --shards asks for 4" in refused(data, 4).message

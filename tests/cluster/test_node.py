@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from eventstore import ANY, NewEvent, RawCommand, blocking
-from eventstore.errors import Elsewhere
+from eventstore.errors import ConnectionLost, Elsewhere, EventStoreError, InvalidArgument, Poisoned
 from eventstore.records.slots import slot_of
-from tests.cli.processes import output, refused
+from eventstore_cluster.status import cluster_status
+from eventstore_cluster.supervisor import shard_addresses
+from tests.cli.processes import output, refused, run
 from tests.cluster.node_process import NodeProcess, wait_until_ended
+from tests.server.tracing import injecting, needs_strace
+from tests.server_process import ServerProcess
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.heavy
@@ -25,7 +31,7 @@ EVENT = NewEvent("Happened", b"1")
 
 def ids_of(shard: int, count: int = 1) -> list[str]:
     """Returns ids whose slots belong to this one of two shards."""
-    found = [f"a-{number}" for number in range(40 * count)]
+    found = [f"a-{number}" for number in range(4 * count + 40)]
     return [each for each in found if (slot_of(each) >= 2048) == bool(shard)][:count]
 
 
@@ -114,3 +120,155 @@ def test_a_node_is_small_and_does_not_load_what_its_shards_need(tmp_path: Path) 
         node.health()
         node.metrics()
         assert node.memory_peak_bytes() < 40 * 1024 * 1024
+
+
+def test_the_folder_of_serve_is_taken_over_and_given_back_with_every_event(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    versions = []
+    for kind in (ServerProcess, NodeProcess, ServerProcess, NodeProcess):
+        with kind(data) as process:
+            address = process.shard_address(0) if isinstance(process, NodeProcess) else process.address
+            with blocking.connect(address) as store:
+                versions.append(store.append("a", [EVENT], ANY).version)
+                assert [event.version for event in store.read("a")] == versions
+            assert process.terminate() == 0
+    assert versions == [1, 2, 3, 4]
+
+
+def test_serve_and_a_node_do_not_share_a_folder(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with ServerProcess(data) as server:
+        assert f"in use by process {server.pid}" in refused("node", "--data", data, "--listen", "127.0.0.1:0")
+        assert not (data / "cluster").exists()
+        server.terminate()
+    with NodeProcess(data) as node:
+        pid = node.rows()[0].pid
+        assert f"in use by process {pid}" in refused("serve", "--data", data, "--listen", "127.0.0.1:0")
+        assert node.terminate() == 0
+
+
+def test_a_stop_under_load_answers_what_was_acknowledged_and_loses_none_of_it(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    acknowledged: list[str] = []
+    with NodeProcess(data, 2) as node:
+        address = node.shard_address(0)
+
+        def load() -> None:
+            with blocking.connect(address, reconnect_timeout=0) as store, contextlib.suppress(EventStoreError):
+                for each in ids_of(0, 100_000):
+                    store.append(each, [EVENT], 0)
+                    acknowledged.append(each)
+
+        loading = threading.Thread(target=load)
+        loading.start()
+        wait_until(lambda: len(acknowledged) > 50, "events are stored")
+        assert node.terminate() == 0
+        loading.join()
+        assert len(acknowledged) < 100_000
+    with NodeProcess(data) as node, blocking.connect(node.shard_address(0)) as store:
+        stored = {event.aggregate_id for event in store.read_all()}
+        assert stored.issuperset(acknowledged)
+        assert len(stored) <= len(acknowledged) + 1
+
+
+def test_a_setting_that_is_wrong_for_all_ends_the_start_with_the_error_of_a_shard(tmp_path: Path) -> None:
+    said = refused("node", "--data", tmp_path / "data", "--listen", "127.0.0.1:0", "--domain", "nowhere:app", code=2)
+    assert "nowhere" in said
+    with NodeProcess(tmp_path / "data", 3) as node:  # nothing has been stored: the number of shards may still be another one
+        assert len(node.rows()) == 3
+
+
+def test_a_shard_that_cannot_be_opened_leaves_the_others_serving_and_health_names_it(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with NodeProcess(data, 2) as node:
+        append_to(node, 1, ids_of(1)[0])
+        assert node.terminate() == 0
+    events = data / "shard-1" / "events"
+    events.rename(tmp_path / "away")
+    with NodeProcess(data) as node:
+        assert [row.error is None for row in node.rows()] == [True, False]
+        health = node.health()
+        assert (health["healthy"], health["degraded"]) == (True, True)
+        assert health["attention"].startswith("shard 1 does not serve: ")
+        assert str(data / "shard-1") in health["attention"]
+        assert 'eventstore_shard_serving{shard="1"} 0' in node.metrics()
+        assert "shard 1: " in refused_status(node)
+        (tmp_path / "away").rename(events)
+        wait_until(lambda: node.health()["degraded"] is False, "the shard is tried again")
+        assert [row.events for row in node.rows()] == [0, 1]
+        assert node.terminate() == 0
+
+
+def refused_status(node: NodeProcess) -> str:
+    """Returns the error of `cluster status`, which shows the other shards all the same."""
+    shown = run("cluster", "status", "--interval", 0, store=node.address)
+    assert shown.returncode == 1
+    assert "0–2047" in shown.stdout
+    return shown.stderr
+
+
+def test_a_shard_that_hangs_is_named_by_health_and_holds_up_no_other(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data", 2) as node:
+        address, pid = node.shard_address(1), node.rows()[0].pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        health = node.health()
+        assert (health["healthy"], health["attention"]) == (True, "shard 0: it does not answer")
+        assert 'eventstore_events_total{shard="1"}' in node.metrics()
+        with blocking.connect(address) as store:
+            store.append(ids_of(1)[0], [EVENT], 0)
+        os.kill(pid, signal.SIGCONT)
+        assert node.health()["attention"] is None
+        assert node.terminate() == 0
+
+
+@needs_strace
+def test_a_shard_whose_disk_fails_is_poisoned_alone_and_started_again(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    failing = injecting("fdatasync:error=EIO:when=3", path=str(data / "shard-0" / "events" / "0000000001.events"))
+    with NodeProcess(data, 2, before=failing) as node:
+        first, second, pid = node.shard_address(0), node.shard_address(1), node.rows()[0].pid
+        assert pid is not None
+        stored: list[str] = []
+        with blocking.connect(first, reconnect_timeout=0) as store, contextlib.suppress(Poisoned, ConnectionLost):
+            for each in ids_of(0, 100):
+                store.append(each, [EVENT], 0)
+                stored.append(each)
+        assert len(stored) < 100
+        with blocking.connect(second) as store:
+            store.append(ids_of(1)[0], [EVENT], 0)
+        node.wait_for_pid(0, other_than=pid)
+        said = node.said("a shard has ended and is started again")
+        assert [line["shard"] for line in said] == [0]
+        assert "sync" in said[0]["error"]
+        with blocking.connect(node.shard_address(0)) as store:
+            assert {event.aggregate_id for event in store.read_all()}.issuperset(stored)
+
+
+def test_a_node_that_listens_everywhere_is_found_where_it_was_asked(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data", 2, listen="0.0.0.0:0") as node:
+        found = cluster_status(f"tcp://127.0.0.1:{node.port}", 0).shards
+        assert [row.error for row in found] == [None, None]
+        assert all(row.leader is not None and row.leader.startswith("127.0.0.1:") for row in found)
+
+
+def test_a_map_is_waited_for_at_the_address_of_a_node_until_a_shard_changes(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data", 2) as node:
+        with blocking.connect(node.address) as store:
+            before = store.cluster_map()
+        pid = node.rows()[0].pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        node.wait_for_pid(0, other_than=pid)
+        for address in (node.address, node.shard_address(0), node.shard_address(1)):
+            with blocking.connect(address) as store:
+                wait_until(lambda store=store: store.cluster_map().version > before.version, "the map is newer")
+                assert store.cluster_map().shards[0].uuid == before.shards[0].uuid
+
+
+def test_shards_listen_above_their_node_or_on_free_ports() -> None:
+    assert shard_addresses("127.0.0.1:7701", 2) == ["127.0.0.1:7711", "127.0.0.1:7712"]
+    assert shard_addresses("127.0.0.1:0", 2) == ["127.0.0.1:0", "127.0.0.1:0"]
+    assert shard_addresses("0.0.0.0:65524", 2) == ["0.0.0.0:65534", "0.0.0.0:65535"]
+    with pytest.raises(InvalidArgument, match="65536"):
+        shard_addresses("0.0.0.0:65525", 2)
