@@ -13,7 +13,6 @@ import logging
 from collections.abc import Callable, Collection, Container
 from heapq import heappop, heappush
 from itertools import count
-from math import inf
 from time import perf_counter
 from typing import Final
 
@@ -42,6 +41,7 @@ class FairTurns:
         self._clock = clock
         self._resting: list[tuple[float, int, Connection]] = []
         self._waits = trio.CancelScope()
+        self._begun = trio.Event()
         self._order = count()
         self._log_due = 0.0
         self.slowed = 0
@@ -69,7 +69,8 @@ class FairTurns:
         connection.taken_s = _LEFT_S
         connection.resting = True
         heappush(self._resting, (now + rest, next(self._order), connection))
-        self._waits.deadline = min(self._waits.deadline, now + rest)  # what a thread took is charged while the gate waits
+        self._waits.deadline = min(self._waits.deadline, now + rest)
+        self._begun.set()
         self.slowed += 1
         if now >= self._log_due:
             self._log_due = now + _LOG_S
@@ -78,7 +79,7 @@ class FairTurns:
                 connection.title, others,
             )  # fmt: skip
 
-    def others_wait(self, besides: Container[Connection]) -> bool:
+    def others_wait(self, besides: Container[Connection] = ()) -> bool:
         """Whether a connection that is none of these waits for an answer."""
         return any(each.owed > 0 and each not in besides for each in self._connections)
 
@@ -93,16 +94,20 @@ class FairTurns:
         if ends:
             await trio.sleep_until(ends[0])
 
-    async def wait_readable(self, descriptor: int) -> list[Connection]:
-        """Returns when the descriptor is readable or a rest is over, with the connections that have rested."""
-        self._waits = trio.CancelScope(deadline=self._resting[0][0] if self._resting else inf)
-        with self._waits:
-            await trio.lowlevel.wait_readable(descriptor)
-        now, rested = trio.current_time(), []
-        while self._resting and self._resting[0][0] <= now:
-            connection = heappop(self._resting)[2]
-            connection.resting = False
-            connection.taken_at = self._clock()
-            if not connection.closed:
-                rested.append(connection)
-        return rested
+    async def end_rests(self, resume: Callable[[Connection], None]) -> None:
+        """Calls `resume` with each connection whose rest is over, until cancelled. Sleeps while none rests."""
+        while True:
+            if self._resting:
+                self._waits = trio.CancelScope(deadline=self._resting[0][0])
+                with self._waits:
+                    await trio.sleep_forever()
+            else:
+                await self._begun.wait()
+            self._begun = trio.Event()
+            now = trio.current_time()
+            while self._resting and self._resting[0][0] <= now:
+                connection = heappop(self._resting)[2]
+                connection.resting = False
+                connection.taken_at = self._clock()
+                if not connection.closed:
+                    resume(connection)

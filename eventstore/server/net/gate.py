@@ -68,28 +68,31 @@ class Gate:
     async def run(self, handle: Callable[[Connection, bytes], None], end_turn: Callable[[], None], backlog: Backlog) -> None:
         """Serves until cancelled.
 
-        `handle` gets each payload; `end_turn` is called after the last one of a turn. Nothing is received while `backlog` is
-        full.
+        `handle` gets each payload; `end_turn` is called after each turn. While `backlog` is full, nothing is received.
         """
         self._handle, self._end_turn = handle, end_turn
         self.acceptor.open()
-        descriptor = self._selector.fileno()
         try:
-            while True:
-                for rested in await self.turns.wait_readable(descriptor):
-                    self._watch(rested, trio.current_time())
-                if backlog.full:
-                    await self._stall(backlog)
-                ready = self._selector.select(0)
-                eager = CAN_BUSY_POLL and is_eager(ready)
-                if self.turn(ready) == 1 and eager:
-                    while poll_busily(self._selector, self.turn, self._owes, backlog):
-                        await trio.lowlevel.checkpoint()  # other tasks run
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.turns.end_rests, lambda rested: self._watch(rested, trio.current_time()))
+                await self._serve(backlog)
         finally:
             for connection in list(self.connections):
                 self.drop(connection, after_answers=True)
             self._selector.close()
             self.acceptor.close()
+
+    async def _serve(self, backlog: Backlog) -> None:
+        descriptor = self._selector.fileno()
+        while True:
+            await trio.lowlevel.wait_readable(descriptor)
+            if backlog.full:
+                await self._stall(backlog)
+            ready = self._selector.select(0)
+            eager = CAN_BUSY_POLL and is_eager(ready)
+            if self.turn(ready) == 1 and eager:
+                while poll_busily(self._selector, self.turn, self.turns.others_wait, backlog):
+                    await trio.lowlevel.checkpoint()  # other tasks run
 
     async def _stall(self, backlog: Backlog) -> None:
         """Waits for the disk, and restarts the clients' timeouts: the server did not serve them meanwhile."""
@@ -100,9 +103,6 @@ class Gate:
             self._stalled = False
         for connection in self.connections:
             connection.restart_all_timeouts(trio.current_time())
-
-    def _owes(self) -> bool:
-        return any(connection.owed for connection in self.connections)
 
     def turn(self, events: Ready) -> int:
         """Serves all ready sockets; returns how many there were.

@@ -36,38 +36,50 @@ def pair() -> Iterator[list[Connection]]:
             each.close()
 
 
+async def first_rested(turns: FairTurns) -> Connection:
+    """Returns the connection whose rest ends first."""
+    rested: list[Connection] = []
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+
+            def resume(connection: Connection) -> None:
+                rested.append(connection)
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(turns.end_rests, resume)
+    return rested[0]
+
+
 async def test_a_connection_that_took_too_long_rests_while_others_are_served_and_then_goes_on(pair: list[Connection]) -> None:
     greedy, other = pair
-    readable, writable = socket.socketpair()
     turns, other.owed = FairTurns(pair, Clock()), 1
     turns.charge(greedy, 0.005)
     assert not greedy.resting
     turns.charge(greedy, 0.020)
     assert greedy.resting
     assert turns.slowed == 1
-    assert await turns.wait_readable(readable.fileno()) == [greedy]
+    assert await first_rested(turns) is greedy
     assert not greedy.resting
-    readable.close()
-    writable.close()
 
 
-async def test_a_rest_that_begins_while_nobody_sends_anything_ends_too(pair: list[Connection]) -> None:
-    greedy, other = pair
-    readable, writable = socket.socketpair()
-    turns, other.owed = FairTurns(pair, Clock()), 1
+async def test_a_rest_that_begins_later_ends_too_and_before_a_longer_one(pair: list[Connection]) -> None:
+    greedy, greedier = pair
+    turns, greedy.owed, greedier.owed = FairTurns(pair, Clock()), 1, 1
     rested: list[Connection] = []
-
-    async def wait() -> None:
-        rested.extend(await turns.wait_readable(readable.fileno()))
-
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(wait)
+
+            def resume(connection: Connection) -> None:
+                rested.append(connection)
+                if len(rested) == 2:
+                    nursery.cancel_scope.cancel()
+
+            nursery.start_soon(turns.end_rests, resume)
             await trio.testing.wait_all_tasks_blocked()
-            turns.charge(greedy, 0.020)  # as a page that a thread has made for it
-    assert rested == [greedy]
-    readable.close()
-    writable.close()
+            turns.charge(greedier, 0.200)  # as a page that a thread has made for it
+            await trio.testing.wait_all_tasks_blocked()
+            turns.charge(greedy, 0.011)
+    assert rested == [greedy, greedier]
 
 
 async def test_a_connection_that_is_alone_or_rarely_busy_never_rests(pair: list[Connection]) -> None:
