@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from eventstore.records import commit
 from eventstore.records.commit import CommitView
 from eventstore.store.memory.tail import Tail, TailFile, command_key
-from eventstore.store.memory.version_cache import VersionCache, entry_of, may_hold, version_of
+from eventstore.store.memory.version_cache import ABSENT, VersionCache, entry_of, may_hold, version_of
 from eventstore.store.read.aggregate_lookups import CANDIDATES_MAX, find_in_sorted
 from eventstore.store.read.sorted_places import SortedPlaces
 from eventstore.store.sorted.directory import Directory
@@ -50,8 +50,10 @@ class Uniqueness:
         """Returns the aggregate's value in the version cache, loading it if it is missing."""
         value = self._version_cache.get(aggregate_id)
         if value is None:
-            self._version_cache.misses += 1
-            value = self._places.value(find_entry(self._directory, self._files, aggregate_id.encode()))
+            value = ABSENT
+            if len(self._files.ranges):
+                self._version_cache.misses += 1
+                value = self._places.value(find_entry(self._directory, self._files, aggregate_id.encode()))
             self._version_cache.put(aggregate_id, value)
         return value
 
