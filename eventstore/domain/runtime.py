@@ -30,7 +30,6 @@ Change: TypeAlias = "tuple[str, int, str, None, tuple[bytes, int, bytes]]"
 count, which tells the store that they were packed here and need no further check, and with the command's fingerprint."""
 
 _NO_EVENTS: Final[list[Event]] = []
-_decided: Final = tuple.__new__  # takes half the time of a NamedTuple's __new__
 _FIELDS_MAX: Final = 32
 """Fields of a domain error: a client accepts a bounded number of values."""
 
@@ -45,13 +44,16 @@ class Decided(NamedTuple):
     metadata: bytes | None
 
 
+new_decided: Final[Callable[[tuple[object, ...]], Decided]] = partial(tuple.__new__, Decided)
+"""Returns `Decided` with these fields, in half the time of its own constructor."""
+
+
 def decide(
     domain: Domain, type: str, payload: bytes, aggregate_id: str, command_id: str, metadata: bytes | None = None
 ) -> Decided:
     """Decodes a command that was sent. `metadata` was checked. Raises as `Domain.decode`."""
     handler, command = domain.decode(type, payload, aggregate_id)
-    fingerprint = handler.command.fingerprints.of(payload, command)
-    return _decided(Decided, (handler, command, command_id, fingerprint, metadata))
+    return new_decided((handler, command, command_id, handler.command.fingerprints.of(payload, command), metadata))
 
 
 def same_command(one: Decided, other: Decided) -> bool:

@@ -51,11 +51,12 @@ class PayloadCodec(Generic[T]):
         self.name = name
         self._what = f"{what} {name!r}"
         codec = _class_codec(cls)
-        self._encode, self._decode = codec.encode, codec.decode
+        self._encode, self._decode = codec.encode, cast("Callable[[object], T]", codec.decode)
         self.is_canonical: Callable[[bytes], object] = (
             (lambda data: None) if codec.canonical is None else re.compile(codec.canonical.encode()).fullmatch
         )
-        """Whether these bytes, which `decode` has accepted, are what `encode` would return. False may also mean: not known."""
+        """Whether these bytes, which `decode` has accepted and which hold no backslash, are what `encode` would return. False
+        may also mean: not known."""
 
     def encode(self, value: T) -> bytes:
         """Returns the JSON of `value`: fields in order, no white space, UTF-8.
@@ -80,7 +81,7 @@ class PayloadCodec(Generic[T]):
             text = data.decode()
             parsed, end = _scan(text, 0)
             if end == len(text):
-                return cast(T, self._decode(parsed))
+                return self._decode(parsed)
         except (FieldMismatch, ValueError, RecursionError, StopIteration):
             pass
         return self.build(self.parse(data))  # accepts white space around it, or reports the error
@@ -98,7 +99,7 @@ class PayloadCodec(Generic[T]):
     def build(self, parsed: dict[str, object]) -> T:
         """Returns the instance with these fields."""
         try:
-            return cast(T, self._decode(parsed))
+            return self._decode(parsed)
         except FieldMismatch as mismatch:
             raise self._invalid(mismatch) from None
         except (ValueError, RecursionError) as error:

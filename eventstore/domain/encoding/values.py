@@ -35,8 +35,8 @@ quote: Final[Callable[[str], str]] = json.encoder.encode_basestring  # in C; doe
 
 class Codec(NamedTuple):
     """Encoder and decoder of one type. `textual`: its JSON is always text, so it may be a key of a dict. `json_type`: set if
-    the parsed JSON is the value exactly when it has this type. `canonical`: a regular expression; JSON that decodes and matches
-    is what `encode` returns for the value. None: that takes encoding it."""
+    the parsed JSON is the value exactly when it has this type. `canonical`: a regular expression; JSON that decodes, holds
+    no backslash and matches is what `encode` returns for the value. None: that takes encoding it."""
 
     encode: Encode
     decode: Decode
@@ -217,7 +217,7 @@ def enum_codec(cls: type[enum.Enum]) -> Codec | None:
 
 
 VALUES: Final[dict[object, Codec]] = {
-    str: Codec(_encode_text, _decode_text, textual=True, json_type=str, canonical=r'"[^"\\\x00-\x1f]*"'),
+    str: Codec(_encode_text, _decode_text, textual=True, json_type=str, canonical='"[^"]*"'),
     int: Codec(_encode_int, _decode_int, json_type=int, canonical="(?:0|-?[1-9][0-9]*)"),
     bool: Codec(_encode_bool, _decode_bool, json_type=bool, canonical="(?:true|false)"),
     float: Codec(_encode_float, _decode_float),

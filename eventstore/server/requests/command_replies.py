@@ -148,7 +148,7 @@ class CommandReplies:
                 assert isinstance(entry, SentCommand)
                 try:
                     if entry.status < CONFLICT:
-                        self.put(entry.request, entry.place, cast("Values", entry.result))  # three ints
+                        self.put(entry.request, entry.place, entry.result)  # type: ignore[arg-type] # three ints
                     else:
                         self._answer_uncommitted(entry)
                 except Exception:  # the others are answered; this client retries
