@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from eventstore import ANY, NewEvent, RawCommand, blocking
+from eventstore.chunks.files import OsFiles
 from eventstore.errors import ConnectionLost, Elsewhere, EventStoreError, InvalidArgument, Poisoned
 from eventstore.records.slots import slot_of
 from eventstore_cluster.status import cluster_status
@@ -102,6 +103,34 @@ def test_a_shard_that_dies_is_started_again_while_the_other_serves(tmp_path: Pat
         assert [line["shard"] for line in said] == [0]
         assert "SIGKILL" in said[0]["error"]
         assert node.terminate() == 0
+
+
+def test_a_new_shard_waits_for_the_process_that_still_has_its_folder(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with NodeProcess(data, 2) as node:
+        assert node.terminate() == 0
+    lock = OsFiles().lock(data / "shard-0" / "lock")  # as a shard whose node was killed, until it has closed its store
+    with NodeProcess(data, wait=False) as successor:
+        wait_until(lambda: successor.said("waiting for the folder"), "the new shard waits")
+        said = successor.said("waiting for the folder")[0]
+        assert (said["shard"], str(os.getpid()) in said["error"]) == (0, True)
+        lock.release()
+        successor.wait_until_serving()
+        assert [row.error for row in successor.rows()] == [None, None]
+        assert successor.terminate() == 0
+
+
+def test_a_node_that_is_stopped_while_it_starts_leaves_no_process(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data", 3, wait=False) as node:
+        wait_until(
+            lambda: (tmp_path / "data" / "cluster" / "registry.json").exists() and node.shard_pids(), "it starts a shard"
+        )
+        pids = node.shard_pids()
+        assert node.terminate() == 0
+        wait_until_ended(pids)
+        assert not node.said("the node serves") or len(node.said("stopped")) == 4
+    with NodeProcess(tmp_path / "data") as node:
+        assert len(node.rows()) == 3
 
 
 def test_a_second_node_on_the_folder_is_refused_by_the_process_that_has_it(tmp_path: Path) -> None:
