@@ -10,9 +10,10 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from functools import partial
 from itertools import islice
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
-from eventstore.domain.aggregate import Aggregate, applies_by_name, new
+from eventstore.domain.aggregate import Aggregate, new
+from eventstore.domain.candidates import CandidateClasses
 from eventstore.domain.domain import Domain
 from eventstore.domain.encoding.codec import class_path
 from eventstore.domain.handler import Handled, Handler, text_of
@@ -78,7 +79,7 @@ class DomainRuntime:
 
     def __init__(self, domain: Domain, read_events: ReadEvents) -> None:
         self._read_events = read_events
-        self._class_of_event = _classes_by_event(domain)
+        self._candidates = CandidateClasses(domain)
 
     def handle(self, decided: Decided, resident: ResidentAggregate) -> Change | Coroutine[object, object, Change | None] | None:
         """Runs a command and returns its change. Raises the error for its sender."""
@@ -108,22 +109,25 @@ class DomainRuntime:
         return _change(handled, resident, aggregate, version, decided)
 
     async def restore(self, aggregate_id: str) -> ResidentAggregate:
-        """Returns the aggregate as it is in the store.
+        """Returns the aggregate as it is in the store; events are read no further than a class of the domain knows them.
 
         Raises:
             Unrestorable: its events cannot be read or applied.
             EventStoreError: the store cannot be reached.
         """
-        resident = ResidentAggregate(None, [])
+        resident, classes = ResidentAggregate(None, []), self._candidates.all
 
-        def take(page: list[Event]) -> None:
+        def take(page: list[Event]) -> bool:
+            nonlocal classes
             if resident.aggregate is None and not resident.events:
-                kind = self._class_of_event.get(page[0].type)
+                kind = self._candidates.only(page[0].type)
                 resident.aggregate = None if kind is None else new(kind, aggregate_id)
-            if resident.aggregate is None:
-                resident.events += page
-            else:
+            if resident.aggregate is not None:
                 replay(resident.aggregate, page)
+                return True
+            classes, kept = self._candidates.narrow(classes, page)
+            resident.events += kept
+            return bool(classes)
 
         await self._read(aggregate_id, 1, take)
         return resident
@@ -133,14 +137,21 @@ class DomainRuntime:
         aggregate = resident.aggregate
         if aggregate is None or not aggregate._aggregate_version:
             return await self.restore(aggregate_id)
-        await self._read(aggregate_id, aggregate._aggregate_version + 1, partial(replay, aggregate))
+
+        def take(page: list[Event]) -> bool:
+            replay(aggregate, page)
+            return True
+
+        await self._read(aggregate_id, aggregate._aggregate_version + 1, take)
         return resident
 
-    async def _read(self, aggregate_id: str, from_version: int, take: Callable[[list[Event]], None]) -> None:
+    async def _read(self, aggregate_id: str, from_version: int, take: Callable[[list[Event]], bool]) -> None:
+        """Passes the pages to `take`, until it returns False."""
         try:
             async with aclosing(self._read_events(aggregate_id, from_version)) as pages:
                 async for page in pages:
-                    take(page)
+                    if not take(page):
+                        return
         except Corrupt as error:
             raise Unrestorable(error) from error
         except EventStoreError as error:
@@ -200,13 +211,3 @@ def _sendable(error: EventStoreError, handler: Handler) -> EventStoreError:
     name = type(error).__name__
     why = "only a server may raise it" if isinstance(error, ShuttingDown) else f"its code is {shown(error.code)}, not a number"
     return HandlerFailed(f"{handler.name} raised {name}: {error.message}; {why}", handler=handler.name, error=name)
-
-
-def _classes_by_event(domain: Domain) -> dict[str, type[Aggregate]]:
-    """Returns the class of aggregates that applies each event type, if it is the only one."""
-    classes: dict[str, Any] = {}
-    for handler in domain.handlers.values():
-        for name in applies_by_name(handler.aggregate):
-            if classes.setdefault(name, handler.aggregate) is not handler.aggregate:
-                classes[name] = None
-    return {name: kind for name, kind in classes.items() if kind is not None}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from typing import Final
 
 import anyio
@@ -46,11 +47,12 @@ def remote_access(store: NetworkStore, nursery: trio.Nursery, on_lost: Callable[
     async def read_events(aggregate_id: str, from_version: int) -> AsyncGenerator[list[Event], None]:
         page: list[Event] = []
         try:
-            async for event in store.read(aggregate_id, from_version):
-                page.append(event)
-                if len(page) == _PAGE_EVENTS:
-                    yield page
-                    page = []
+            async with aclosing(store.read(aggregate_id, from_version)) as events:
+                async for event in events:
+                    page.append(event)
+                    if len(page) == _PAGE_EVENTS:
+                        yield page
+                        page = []
         except EventStoreError as error:
             check_lost(error)
             raise

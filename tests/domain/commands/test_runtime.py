@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
@@ -18,6 +19,37 @@ from eventstore.errors import ShuttingDown
 from eventstore.model import Event
 from eventstore_mailbox import Unrestorable
 from tests.server.commands.tallies import Add, Added, Break, Raise, RenameBell, Renamed, Ring, Rung, Wait, app, gates
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """No class of the domains here applies it."""
+
+
+@dataclass(frozen=True)
+class Note:
+    diary: str
+
+
+@dataclass(frozen=True)
+class Noted:
+    pass
+
+
+class Diary(d.Aggregate):
+    ignores_unknown = True
+
+    @d.applies(Noted)
+    def _(self, event: Noted) -> None:
+        pass
+
+
+def note(command: Note, diary: Diary) -> None:
+    diary.apply(Noted())
+
+
+lenient = d.Domain()
+lenient.handles(Note)(note)
 
 
 def running(*pages: list[Event] | Exception, domain: d.Domain = app) -> DomainRuntime:
@@ -141,6 +173,74 @@ async def test_an_aggregate_that_cannot_be_restored_fails_the_command(pages: lis
     with pytest.raises(Unrestorable) as caught:
         await running(*pages).restore("a")
     assert type(caught.value.error) is error
+
+
+class History:
+    """An aggregate of many large events, in pages of ten; `read` counts the events read."""
+
+    def __init__(self, *kinds: str) -> None:
+        self._kinds = kinds
+        self.read = 0
+
+    async def pages(self, aggregate_id: str, from_version: int) -> AsyncGenerator[list[Event], None]:
+        for first in range(0, len(self._kinds), 10):
+            await trio.lowlevel.checkpoint()
+            page = [
+                Event((aggregate_id, version, kind, b'"' + b"x" * 10_000 + b'"', None, "c", 0, version, 0))
+                for version, kind in enumerate(self._kinds[first : first + 10], first + 1)
+            ]
+            self.read += len(page)
+            yield page
+
+
+def bytes_kept(resident: ResidentAggregate) -> int:
+    return sum(len(event.data) for event in resident.events)
+
+
+async def test_of_a_history_that_no_class_knows_one_page_is_read_and_nothing_kept() -> None:
+    history = History(*["Foreign"] * 100)
+    domain = DomainRuntime(app, history.pages)
+    resident = await domain.restore("a")
+    assert (history.read, len(resident.events), bytes_kept(resident)) == (10, 1, 0)
+    for command, name in [(Add("a"), "Tally"), (Ring("a"), "Bell")]:
+        with pytest.raises(es.UnknownEvent, match=f"'a', version 1: .*{name} has no method for events of type 'Foreign'"):
+            handle(domain, command, resident)
+        assert domain.unmodified(resident)
+
+
+async def test_a_history_that_two_classes_share_is_read_as_far_as_one_of_them_knows_it() -> None:
+    shared = stored(Renamed("x"), Renamed("y"), aggregate_id="b")
+    pages = [
+        shared,
+        [*stored(Foreign(), Renamed("z"), aggregate_id="b", version=3)],
+        [*stored(Rung(0), aggregate_id="b", version=5)],
+    ]
+    read: list[Event] = []
+
+    async def counted(aggregate_id: str, from_version: int) -> AsyncGenerator[list[Event], None]:
+        for page in pages:
+            await trio.lowlevel.checkpoint()
+            read.extend(page)
+            yield page
+
+    domain = DomainRuntime(app, counted)
+    resident = await domain.restore("b")
+    assert len(read) == 4
+    assert len(resident.events) == 3
+    with pytest.raises(es.UnknownEvent, match=r"'b', version 3: .*Bell has no method for events of type 'Foreign'"):
+        handle(domain, RenameBell("b", "z"), resident)
+
+
+async def test_a_class_that_ignores_unknown_events_is_restored_without_their_data() -> None:
+    history = History(*["Foreign"] * 100)
+    domain = DomainRuntime(lenient, history.pages)
+    resident = await domain.restore("a")
+    assert history.read == 100
+    assert bytes_kept(resident) == 0
+    raw = d.encode_command(Note("a"))
+    change = domain.handle(decide(lenient, raw.type, raw.payload, "a", "c-1"), resident)
+    assert isinstance(change, tuple)
+    assert change[1] == 100
 
 
 @pytest.mark.parametrize("make", [es.ConnectionLost, es.Overloaded, ShuttingDown])
