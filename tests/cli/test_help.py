@@ -34,7 +34,7 @@ GROUPS = {
     "queue": ("add", "remove"),
     "group": ("list", "show", "reset", "delete"),
     "message": ("get", "tail", "send"),
-    "cluster": ("status",),
+    "cluster": ("status", "top"),
     "deadletter": ("list", "replay", "purge"),
 }
 HEAVY = ("trio", "numpy", "lmdb", "rich", "structlog", "pydantic_settings", "anyio", "msgpack")

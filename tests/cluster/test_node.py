@@ -51,6 +51,9 @@ def test_a_node_serves_its_shards_and_tells_where_they_are(tmp_path: Path) -> No
         of_a_shard = json.loads(output("cluster", "status", "--json", "--interval", 0, store=node.shard_address(1)))
         assert [row["leader"] for row in of_a_shard["shards"]] == [row["leader"] for row in found["shards"]]
         assert "0–2047" in output("cluster", "status", store=node.address)
+        assert "2048–4095" in output("cluster", "top", "--interval", 0.1, store=node.address)
+        looked = json.loads(output("cluster", "top", "--json", "--once", "--interval", 0.1, store=node.address))
+        assert [row["pid"] for row in looked["shards"]] == [row["pid"] for row in found["shards"]]
         assert node.terminate() == 0
         assert len(node.said("stopped")) == 3
 
@@ -301,3 +304,13 @@ def test_shards_listen_above_their_node_or_on_free_ports() -> None:
     assert shard_addresses("0.0.0.0:65524", 2) == ["0.0.0.0:65534", "0.0.0.0:65535"]
     with pytest.raises(InvalidArgument, match="65536"):
         shard_addresses("0.0.0.0:65525", 2)
+
+
+def test_a_server_that_is_no_cluster_is_shown_as_the_one_shard_that_it_is(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data") as server:
+        found = cluster_status(server.address, 0)
+        assert found.cluster is None
+        assert [(row.shard, row.slots, row.pid, row.error) for row in found.shards] == [(0, "0-4095", server.pid, None)]
+        assert f"tcp://{found.shards[0].leader}" == server.address
+        server.terminate()
+    assert "127.0.0.1" in refused("cluster", "status", store=server.address)

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from eventstore.model import Event
 
 _REDRAW_SECONDS: Final = 0.1
@@ -52,8 +54,19 @@ def print_json(value: object) -> None:
 
 def print_table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Prints a table with numbers aligned right. Cut to the width of a terminal only."""
-    from rich import box
     from rich.console import Console
+
+    table = make_table(title, columns, rows)
+    console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False)
+    with console.capture() as captured:
+        console.print(table)
+    for line in captured.get().rstrip().splitlines():
+        print(line.rstrip())
+
+
+def make_table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    """Returns what `print_table` prints, for rich to draw."""
+    from rich import box
     from rich.table import Table
     from rich.text import Text
 
@@ -64,11 +77,7 @@ def print_table(title: str | None, columns: Sequence[str], rows: Iterable[Sequen
         table.add_column(name, justify="right" if numbers else "left", overflow="fold")
     for row in cells:
         table.add_row(*(Text(escaped(shown(value))) for value in row))
-    console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False)
-    with console.capture() as captured:
-        console.print(table)
-    for line in captured.get().rstrip().splitlines():
-        print(line.rstrip())
+    return table
 
 
 def shown(value: object) -> str:

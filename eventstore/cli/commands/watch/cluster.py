@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from eventstore.cli.terminal.output import print_json, print_table
+from eventstore.cli.terminal.output import make_table, print_json, print_table
 from eventstore.cli.terminal.program import Command, command_group
 from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, StoreAddress
 
 if TYPE_CHECKING:
-    from eventstore_cluster.status import ShardRow
+    from rich.table import Table
+
+    from eventstore_cluster.status import ClusterStatus, ShardRow
 
 cluster = command_group("cluster", "The shards of a cluster.")
 _COLUMNS = ("shard", "slots", "leader", "epoch", "events", "events/s", "resident", "sorted", "lag of reactions")
@@ -39,11 +41,54 @@ def status(
         print_json(found.tree())
     else:
         print_table(None, _COLUMNS, map(_cells, found.shards))
-    if any(shard.error is not None for shard in found.shards):
+    if lost := _lost(found):
         from eventstore.errors import ConnectionLost
 
-        lost = [f"shard {shard.shard}: {shard.error}" for shard in found.shards if shard.error is not None]
-        raise ConnectionLost("; ".join(lost) + "; the log of its node says why")
+        raise ConnectionLost(f"{lost}; the log of its node says why")
+
+
+@cluster.command("top", cls=Command)
+def top(
+    interval: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="The time between two looks.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Look once and exit.")] = False,
+    as_json: AsJson = False,
+    store: StoreAddress = DEFAULT_STORE,
+) -> None:
+    """Watch the shards of a cluster: what `cluster status` shows, again and again.
+
+    Looks once if the output is not a terminal. With --json it prints a line for each look.
+
+    \b
+    Example:
+      eventstore cluster top --interval 2
+    """
+    import json
+    import sys
+
+    from eventstore_cluster.status import cluster_status
+
+    if as_json:
+        while True:
+            print(json.dumps(cluster_status(store, interval).tree()), flush=True)
+            if once:
+                return
+    if once or not sys.stdout.isatty():
+        print_table(None, _COLUMNS, map(_cells, cluster_status(store, interval).shards))
+        return
+    from rich.live import Live
+
+    with Live(_drawn(cluster_status(store, 0)), screen=True, auto_refresh=False) as live:
+        while True:
+            live.update(_drawn(cluster_status(store, interval)), refresh=True)
+
+
+def _drawn(found: ClusterStatus) -> Table:
+    return make_table(_lost(found), _COLUMNS, map(_cells, found.shards))
+
+
+def _lost(found: ClusterStatus) -> str | None:
+    """Returns which shards cannot be reached, and why; None if all can."""
+    return "; ".join(f"shard {each.shard}: {each.error}" for each in found.shards if each.error is not None) or None
 
 
 def _cells(row: ShardRow) -> tuple[object, ...]:
