@@ -47,7 +47,8 @@ _ERRORS = """\
 ## Errors
 
 The codes are those of the [protocol](PROTOCOL.md); a code is never used again for another error. If an error is *retriable*,
-the same call may succeed later. What to do about each: [OPERATIONS](OPERATIONS.md#when-something-goes-wrong).
+the same call may succeed later. What an operator does about the serious ones:
+[OPERATIONS](OPERATIONS.md#when-something-goes-wrong).
 """
 
 

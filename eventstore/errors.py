@@ -36,7 +36,7 @@ class InvalidArgument(EventStoreError):
 
 
 class VersionConflict(EventStoreError):
-    """The aggregate is at another version than the append was based on."""
+    """The aggregate is at another version than the append was based on: read it again and repeat the decision."""
 
     code = 3
 
@@ -50,7 +50,7 @@ class VersionConflict(EventStoreError):
 
 
 class CommandIdReused(EventStoreError):
-    """The command id was already used on this aggregate, for other content."""
+    """The command id was already used on this aggregate for other content: a bug of the application that chose it."""
 
     code = 4
 
@@ -66,7 +66,7 @@ class CommandIdReused(EventStoreError):
 
 
 class Overloaded(EventStoreError):
-    """A bound was reached (waiting appends, connections); try again later."""
+    """A bound was reached; try again later. If that does not help, raise the limit that the message names."""
 
     code = 5
     retriable = True
@@ -80,13 +80,15 @@ class StorageFull(EventStoreError):
 
 
 class Poisoned(EventStoreError):
-    """A write or sync failed and left the file in an unknown state: this process accepts no more appends."""
+    """A write or sync failed and left the file in an unknown state: this process accepts no more appends. Check the disk, then
+    restart."""
 
     code = 7
 
 
 class Corrupt(EventStoreError):
-    """Bytes on disk are not the bytes that were written; names the file and the byte offset. Nothing is cut because of it."""
+    """Bytes on disk are not the bytes that were written; names the file and the byte offset. Nothing is cut because of it. Run
+    `eventstore verify`, then restore the file."""
 
     code = 8
 
@@ -95,7 +97,8 @@ class Corrupt(EventStoreError):
 
 
 class FolderRefused(EventStoreError):
-    """The data folder cannot be opened: in use, not a folder, a file missing or foreign, a newer format."""
+    """The data folder cannot be opened: in use, not a folder, a file missing or foreign, a newer format. Repair what is
+    named."""
 
     code = 9
 
@@ -104,19 +107,19 @@ class FolderRefused(EventStoreError):
 
 
 class ProtocolError(EventStoreError):
-    """The other side sent bytes that the protocol does not allow."""
+    """The other side sent bytes that the protocol does not allow: it is another program, or a proxy interferes."""
 
     code = 10
 
 
 class UnsupportedVersion(EventStoreError):
-    """The two sides have no protocol version in common."""
+    """The two sides have no protocol version in common: update the older one."""
 
     code = 11
 
 
 class UnknownOperation(EventStoreError):
-    """The server does not know this operation."""
+    """The server does not know this operation: it is older than the client. Update it."""
 
     code = 12
 
@@ -142,25 +145,26 @@ class Closed(EventStoreError):
 
 
 class ReadFailed(EventStoreError):
-    """The operating system could not read a file. This does not mean that it holds nothing."""
+    """The operating system could not read a file: see the kernel's log. This does not mean that it holds nothing."""
 
     code = 16
 
 
 class UnknownCommand(EventStoreError):
-    """No handler is registered for this type of command."""
+    """No handler is registered for this type of command: deploy the code that has one."""
 
     code = 17
 
 
 class UnknownEvent(EventStoreError):
-    """The domain's code does not know the type of an event, or the version of its schema."""
+    """The domain's code does not know the type of an event, or the version of its schema: deploy the code that stored it."""
 
     code = 18
 
 
 class PayloadInvalid(EventStoreError):
-    """A command or an event does not fit its class, or data read as JSON is not JSON; `type` and `field` say where."""
+    """A command or an event does not fit its class (perhaps one that changed without an upcast), or data read as JSON is not
+    JSON; `type` and `field` say where."""
 
     code = 19
 
@@ -176,7 +180,8 @@ class Rejected(EventStoreError):
 
 
 class HandlerFailed(EventStoreError):
-    """The domain's code raised an unexpected error, a bug there. `handler` and `error` name it; nothing changed."""
+    """The domain's code raised an unexpected error, a bug there. `handler` and `error` name it, the log has more; nothing
+    changed."""
 
     code = 21
 
@@ -188,13 +193,14 @@ class DomainRefused(EventStoreError):
 
 
 class ProjectionFailed(EventStoreError):
-    """A projection or a reaction raised an error; names it and the event. Its stored state is unchanged."""
+    """A projection or a reaction raised an error; names it and the event. Its stored state is unchanged: fix the code and start
+    it again."""
 
     code = 23
 
 
 class Fenced(EventStoreError):
-    """Another process runs the same projection or reaction on the same target; this one stops, and stored nothing."""
+    """Another process runs the same projection or reaction on the same target; this one stops, and stored nothing. Run one."""
 
     code = 24
 
@@ -218,21 +224,24 @@ class UnknownGroup(EventStoreError):
 
 
 class Rebalanced(EventStoreError):
-    """The member is no longer in its consumer group, or not in this generation; join again. Nothing was stored."""
+    """The member is no longer in its consumer group, or not in this generation. Nothing was stored; consumers join again. If
+    it happens often, handlers delay their heartbeats."""
 
     code = 28
 
 
 class Unconsumed(EventStoreError):
-    """A consumer group has not consumed all messages that were to be removed; nothing was removed."""
+    """A consumer group has not consumed all messages that were to be removed; nothing was removed. Let the named groups do so,
+    or remove them."""
 
     code = 29
 
 
 class Diverged(EventStoreError):
     """A checkpoint stands at an event that the store does not have: the store is an older copy, or lost what was not durable.
+    Build what was derived from it again: it is never continued.
 
-    What was derived up to that checkpoint is never continued. `what` and `sequence` name it.
+    `what` and `sequence` name it.
     """
 
     code = 30

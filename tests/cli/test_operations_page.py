@@ -1,4 +1,4 @@
-"""docs/REFERENCE.md and docs/OPERATIONS.md against the program: they list all settings, metrics and errors."""
+"""docs/REFERENCE.md against the program: it lists all settings, metrics and errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from tests.cli.processes import Server, output, refused
 
 Serve = Callable[..., Server]
 DOCS = Path(__file__).parents[2] / "docs"
-OPERATIONS = (DOCS / "OPERATIONS.md").read_text()
 REFERENCE = (DOCS / "REFERENCE.md").read_text()
 
 
@@ -103,7 +102,6 @@ def test_every_error_is_explained_with_its_code() -> None:
     written = {name: int(row[1]) for name, row in _table(REFERENCE, "Errors").items()}
     kinds = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, errors.EventStoreError)]
     assert written == {error.__name__: error.code for error in kinds}
-    assert set(_table(OPERATIONS, "When something goes wrong")) == written.keys() - {"EventStoreError"}
 
 
 def test_a_copy_of_the_completed_files_is_a_store_once_the_loss_is_declared(serve: Serve, folder: Path) -> None:

@@ -243,8 +243,7 @@ class MemberState:
         reports = []
         for reason, each in groupby(found, key=itemgetter(0)):
             places = [(window, offset) for _, window, offset in each]
-            for at in range(0, len(places), FAILED_PER_FRAME_MAX):
-                reports.append((reason, places[at : at + FAILED_PER_FRAME_MAX]))
+            reports += [(reason, places[at : at + FAILED_PER_FRAME_MAX]) for at in range(0, len(places), FAILED_PER_FRAME_MAX)]
         return reports
 
     def failure_report(self, reason: str, places: Sequence[tuple[Window, int]]) -> FailMessages | FailInPlace:
