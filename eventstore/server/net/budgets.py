@@ -148,18 +148,19 @@ class OutboundBudget:
     ) -> T | None:
         """Returns a page that fits into the budget, or None if the connection is closed.
 
-        `make` must read the page inside `async with reserve():`, and is called again if the page grew past `size` and does not
-        fit. `measure` returns a page's size in bytes.
+        `make` must read the page inside `async with reserve():`, and is called again if the page grew far past `size` and does
+        not fit. `measure` returns a page's size in bytes.
         """
         while True:
+            reserved = size + _SPARE_BYTES
             try:
-                page = await make(partial(Reservation, self, connection, size))
+                page = await make(partial(Reservation, self, connection, reserved))
             except _ConnectionClosed:
                 return None
-            made = measure(page)
-            if self.fits(connection, made, size):
+            size = measure(page)
+            if self.fits(connection, size, reserved):
                 return page
-            size = made
+            del page  # else it would be in memory, uncounted, until there is room to make it again
 
     async def reserve(self, connection: Connection, size: int) -> bool:
         """Waits until a page of about `size` bytes may be made; returns False if the connection is closed.
@@ -190,7 +191,7 @@ class OutboundBudget:
 
     def fits(self, connection: Connection, size: int, reserved: int) -> bool:
         """Whether a page of `size` bytes may be sent after its reservation of `reserved` bytes was released."""
-        return size <= reserved + _SPARE_BYTES or (self.has_room(connection) and not self.full)
+        return size <= reserved or (self.has_room(connection) and not self.full)
 
     def count(self, connection: Connection) -> None:
         """Adjusts the total to the connection's unsent bytes."""

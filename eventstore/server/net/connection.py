@@ -56,6 +56,7 @@ class Connection:
     - `resting`: nothing is taken from it for a moment, because it was served for too long.
     - `taken_s`: what it took of the server's time up to `taken_at`, and `due_s` what its requests of this turn will take.
     - `owed`: requests that were taken and not answered yet; only the gate changes it.
+    - `unsent_bytes`: of frames whose last byte was not sent yet, as held in memory. `sent_of_first`: what was sent of the first.
     - `reserved_bytes`: of pages that are being made. `counted_bytes`: the part of `unsent_bytes` the outbound budget counted.
     - `greeted`: HELLO was received; before that, frames must be small. `in_parts`: it takes answers in parts.
     - `request_bytes`: of the request that is being handled. `waiting_bytes`: of its commands that are not answered.
@@ -87,6 +88,7 @@ class Connection:
         "reserved_bytes",
         "resting",
         "room",
+        "sent_of_first",
         "socket",
         "taken_at",
         "taken_s",
@@ -118,7 +120,7 @@ class Connection:
         self.frame_since: float | None = None
         self.blocked_since: float | None = None
         self.unsent: deque[bytes | memoryview] = deque()
-        self.unsent_bytes = self.reserved_bytes = self.counted_bytes = 0
+        self.unsent_bytes = self.sent_of_first = self.reserved_bytes = self.counted_bytes = 0
         self.writable = True
         self.room = trio.lowlevel.ParkingLot()
         self.bound: dict[int, ConnectionBound] = {}
@@ -228,15 +230,30 @@ class Connection:
                 sent = 0
             except OSError:
                 return False
-            self.unsent_bytes -= sent
             if sent < len(data):
-                self.unsent.appendleft(memoryview(data)[sent:])
+                self._keep_rest(data, sent)
                 self.writable = False
                 if sent or self.blocked_since is None:
                     self.blocked_since = now
+            else:
+                self.unsent_bytes -= sent
+                self._forget_sent()
         if not self.unsent:
             self.blocked_since = None
         return True
+
+    def _keep_rest(self, data: bytes | memoryview, sent: int) -> None:
+        """Keeps what is left of a frame. It is copied whenever half was sent: a view would keep all of it in memory."""
+        rest: bytes | memoryview = memoryview(data)[sent:]
+        self.sent_of_first += sent
+        if self.sent_of_first >= len(rest):
+            rest = bytes(rest)
+            self._forget_sent()
+        self.unsent.appendleft(rest)
+
+    def _forget_sent(self) -> None:
+        self.unsent_bytes -= self.sent_of_first
+        self.sent_of_first = 0
 
     def _next_piece(self) -> bytes | memoryview:
         """Takes the next bytes to send: frames joined as long as that is cheap."""
@@ -249,6 +266,7 @@ class Connection:
             piece = unsent.popleft()
             pieces.append(piece)
             size += len(piece)
+        self._forget_sent()
         return b"".join(pieces)
 
     def close(self) -> None:
@@ -257,7 +275,7 @@ class Connection:
             self.socket.close()
             self.pending.clear()
             self.unsent.clear()
-            self.unsent_bytes = 0
+            self.unsent_bytes = self.sent_of_first = 0
             self.room.unpark_all()
             for request in list(self.bound.values()):
                 request.cancel()

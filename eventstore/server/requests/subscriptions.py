@@ -109,17 +109,23 @@ class Subscriptions:
             page = ScanPage(b"", subscription.after, True) if at_once else await self._page(subscription)
             if page is None:
                 return
-            at_end = page.at_end and page.next >= stored
-            if page.records or (at_end and not caught_up):
-                frame = encode_scan_page(subscription.request_id, page.next, at_end, page.records)
-                subscription.credit -= len(frame) - LENGTH_BYTES
-                self._send(subscription, frame)
-                caught_up = caught_up or at_end
-            subscription.after = max(subscription.after, page.next)
+            caught_up = self._send_page(subscription, page, caught_up, stored)
+            del page  # thousands of subscriptions wait below
             if caught_up:
                 subscription.after = await self._news.wait(subscription.wanted, subscription.after)
             else:  # whatever was there when it began: it need not pass the filter
                 await self._wait_until_durable(subscription.after + 1)
+
+    def _send_page(self, subscription: Subscription, page: ScanPage, caught_up: bool, stored: int) -> bool:
+        """Sends a page if it says anything new; returns whether the subscriber has caught up with `stored`."""
+        at_end = page.at_end and page.next >= stored
+        if page.records or (at_end and not caught_up):
+            frame = encode_scan_page(subscription.request_id, page.next, at_end, page.records)
+            subscription.credit -= len(frame) - LENGTH_BYTES
+            self._send(subscription, frame)
+            caught_up = caught_up or at_end
+        subscription.after = max(subscription.after, page.next)
+        return caught_up
 
     async def _wait_until_durable(self, sequence: int) -> None:
         while self._committer.engine.durable_sequence < sequence:
