@@ -56,7 +56,7 @@ class Connection:
     - `resting`: nothing is taken from it for a moment, because it was served for too long.
     - `taken_s`: what it took of the server's time up to `taken_at`, and `due_s` what its requests of this turn will take.
     - `owed`: requests that were taken and not answered yet; only the gate changes it.
-    - `unsent_bytes`: of frames whose last byte was not sent yet, as held in memory. `sent_of_first`: what was sent of the first.
+    - `unsent_bytes`: of frames whose last byte was not sent yet, as memory holds them. `sent_of_first`: sent of the first one.
     - `reserved_bytes`: of pages that are being made. `counted_bytes`: the part of `unsent_bytes` the outbound budget counted.
     - `greeted`: HELLO was received; before that, frames must be small. `in_parts`: it takes answers in parts.
     - `request_bytes`: of the request that is being handled. `waiting_bytes`: of its commands that are not answered.
