@@ -42,13 +42,14 @@ class _Asked:
 
 
 class ShardRunner:
-    """`start`: returns the first message to a new process. `changed`: called when the shard begins or ceases to serve.
+    """`start`: returns the first message to a new process, which is to listen at the address it is given, if any: that of the
+    last process, so that clients find the new one there. `changed`: called when the shard begins or ceases to serve.
 
     `address`: HOST:PORT while it serves. `error`: why it does not. `starts`: how many processes it has had. `settled`: the
     first one serves, or has failed.
     """
 
-    def __init__(self, identity: ShardIdentity, start: Callable[[], ShardStart], changed: Callable[[], None]) -> None:
+    def __init__(self, identity: ShardIdentity, start: Callable[[str | None], ShardStart], changed: Callable[[], None]) -> None:
         self.identity = identity
         self._start, self._changed = start, changed
         self.address: str | None = None
@@ -58,6 +59,7 @@ class ShardRunner:
         self.settled = trio.Event()
         self._stopping = trio.Event()
         self._served_since: float | None = None
+        self._last_address: str | None = None
         self._to_say: deque[Tree] = deque()
         self._map_due = False
         self._news = trio.Event()
@@ -141,11 +143,11 @@ class ShardRunner:
         return _how(await process.wait())  # the channel is closed: it ends, if it has not yet
 
     async def _say(self, channel: Channel) -> None:
-        await channel.send(self._start().message())
+        await channel.send(self._start(self._last_address).message())
         while not self._stopping.is_set():
             if self._map_due:
                 self._map_due = False
-                await channel.send({"map": self._start().known.encode().decode()})
+                await channel.send({"map": self._start(None).known.encode().decode()})
             elif self._to_say:
                 await channel.send(self._to_say.popleft())
             else:
@@ -168,6 +170,7 @@ class ShardRunner:
                     asked.over.set()
 
     def _ended(self, how: str) -> None:
+        self._last_address = self.address  # None if it did not come so far: somebody else may listen there
         self.address = self.pid = self._served_since = None
         if self.error is None:
             self.error = EventStoreError(f"shard {self.identity.shard} {how}; its last lines in the log say why")

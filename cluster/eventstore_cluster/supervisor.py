@@ -115,9 +115,9 @@ class _Node:
     def _map(self) -> ClusterMap:
         return map_of(self._folder.registry.read(), self._folder.layout)
 
-    def _start_of(self, shard: PlannedShard, address: str) -> Callable[[], ShardStart]:
-        values = {**self._options.values, "data": str(shard.folder), "listen": address, "http": None}
-        return lambda: ShardStart(values, shard.identity, self._known)
+    def _start_of(self, shard: PlannedShard, address: str) -> Callable[[str | None], ShardStart]:
+        values = {**self._options.values, "data": str(shard.folder), "http": None}
+        return lambda last: ShardStart({**values, "listen": last or address}, shard.identity, self._known)
 
     def _note_change(self) -> None:
         self._changed.set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -21,7 +22,9 @@ from eventstore.records.slots import slot_of
 from eventstore_cluster.status import cluster_status
 from eventstore_cluster.supervisor import shard_addresses
 from tests.cli.processes import output, refused, run
-from tests.cluster.node_process import NodeProcess, wait_until_ended
+from tests.cluster.node_process import NodeProcess, has_ended, wait_until_ended
+from tests.server.ledger import Ledger
+from tests.server.test_kill import verify
 from tests.server.tracing import injecting, needs_strace
 from tests.server_process import ServerProcess
 from tests.waiting import wait_until
@@ -106,6 +109,28 @@ def test_a_shard_that_dies_is_started_again_while_the_other_serves(tmp_path: Pat
         assert [line["shard"] for line in said] == [0]
         assert "SIGKILL" in said[0]["error"]
         assert node.terminate() == 0
+
+
+def test_what_a_shard_acknowledged_before_it_was_killed_is_there_when_it_serves_again(tmp_path: Path) -> None:
+    chance, ledger = random.Random("shard"), Ledger("shard")
+    with NodeProcess(tmp_path / "data", 1, file_size_bytes=48 * 1024, preallocate_bytes=16 * 1024) as node:
+        address = node.shard_address(0)
+        for _ in range(3):
+            pid, last = node.rows()[0].pid, chance.randint(1, 200)
+            assert pid is not None
+
+            def kill(acknowledged: int, pid: int = pid, last: int = last) -> None:
+                if acknowledged >= last and not has_ended(pid):
+                    os.kill(pid, signal.SIGKILL)
+
+            ledger.run(address, commits=10_000, at=kill)
+            node.wait_for_pid(0, other_than=pid)
+            address = node.shard_address(0)  # the same, unless somebody has taken its port meanwhile
+            ledger.check(address)
+            ledger.settle(address)
+            ledger.check(address)
+        assert node.terminate() == 0
+    verify(tmp_path / "data")
 
 
 def test_a_new_shard_waits_for_the_process_that_still_has_its_folder(tmp_path: Path) -> None:
