@@ -1,7 +1,7 @@
 """Tells whether an event is still the one that a checkpoint stands at.
 
 A sequence alone does not: a store that was restored from an older copy, or lost its unsynced end, gives the same sequences to
-other events. So a checkpoint keeps the identity of its event, and whoever goes on from it looks the event up first. Where it
+other events. So a checkpoint keeps the identity of its event, and a reader that continues there looks it up first. Where it
 is missing or another one, what was derived holds events that the store does not have: it is refused for good, since nothing
 can tell which ones.
 """

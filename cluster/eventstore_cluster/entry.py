@@ -1,4 +1,4 @@
-"""The address of a node: whoever connects there learns the map of the cluster, and is sent elsewhere for everything else."""
+"""The address of a node: a client that connects there gets the map of the cluster, and Elsewhere for everything else."""
 
 from __future__ import annotations
 

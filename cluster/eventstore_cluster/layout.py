@@ -1,4 +1,4 @@
-"""The shards of a node and their folders: found, checked against what the folders say of themselves, or planned anew.
+"""The shards of a node and their folders: found, checked against what the folders say of themselves, or newly planned.
 
     cluster/         the registry
     shard-0/ …       the stores; the folder of a single store is its own shard 0, in place

@@ -1,6 +1,6 @@
 """The process of a shard: a server, told by its node over a channel what to serve, which stops when the channel ends.
 
-So nothing is left behind when the node is killed. The channel is standard input, and only until it is taken over: nothing that
+So no process survives a killed node. The channel is standard input, and only until it is taken over: nothing that
 the server starts inherits it.
 """
 
@@ -133,7 +133,7 @@ def _plain(value: object) -> str | int | bool:
 
 
 def _take_channel() -> socket.socket:
-    """Returns the channel, and leaves an empty standard input behind."""
+    """Returns the channel, and puts an empty standard input in its place."""
     taken = socket.socket(fileno=os.dup(0))
     empty = os.open(os.devnull, os.O_RDONLY)
     os.dup2(empty, 0)

@@ -76,7 +76,7 @@ def cluster_status(store: str, interval_s: float) -> ClusterStatus:
 def address_of(known: ClusterMap, shard: Shard, asked: Address) -> Address | None:
     """Returns where a shard listens; None if no process serves it. `asked`: where the map came from.
 
-    A shard that listens on all addresses of its machine has the host that was asked. A store that is no cluster is there.
+    A shard that listens on all addresses of its machine has the host that was asked. A single store is there.
     """
     if shard.leader is None:
         return asked if known.cluster is None else None

@@ -1,4 +1,4 @@
-"""Supervises the shards of a node: starts their processes, tells everybody who serves what, and stops them in order.
+"""Supervises the shards of a node: starts their processes, publishes which process serves what, and stops them in order.
 
 It does nothing on the way of data: clients talk to the shards.
 """
@@ -142,7 +142,7 @@ class _Node:
                             await self._stopping.wait()
                             log(_log, logging.INFO, "stopping", shards=len(self._shards))
                             self._entry.say_goodbye()
-                    except EventStoreError as error:  # somebody else listens there by now
+                    except EventStoreError as error:  # another process listens there by now
                         failed = error
                 self._stopping.set()
                 for shard in self._shards:
@@ -189,7 +189,7 @@ class _Node:
     # ---- the map
 
     async def _keep_map(self) -> None:
-        """Writes to the registry who serves, and tells everybody; until cancelled."""
+        """Writes to the registry who serves, and publishes the map; until cancelled."""
         while True:
             await self._changed.wait()
             self._changed = trio.Event()

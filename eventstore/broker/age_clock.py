@@ -2,7 +2,7 @@
 
 It advances at most twice as fast as the monotonic clock, and never goes back. So a wall clock that is ahead for a moment, even
 by years, ages no chunk by more than that moment; and time in which no broker ran is caught up with in as much time again. It is
-kept with the offsets, so that a restart is no jump either.
+kept with the offsets, so that a restart is not a jump either.
 """
 
 from __future__ import annotations

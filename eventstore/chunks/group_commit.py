@@ -81,7 +81,7 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
         self._syncing = self._delivering = False
         self._sync_turn = trio.Lock()
         self._synced = -1  # the barrier up to which everything is known to be synced
-        self._own_thread = trio.CapacityLimiter(1)  # a sync must not queue behind readers
+        self._own_thread = trio.CapacityLimiter(1)  # a sync must not wait for readers
         self._jobs: queue.SimpleQueue[Segment | None] = queue.SimpleQueue()
         self._stopped = trio.Event()
         self._last_source: object = None

@@ -202,7 +202,7 @@ class OpenedChunks:
     def _renewed_key(self, number: int, end: int, key: bytes) -> bytes:
         """Returns the key for the records that follow, kept durably; `key` itself if the disk is full.
 
-        With a new key nobody can know a witness of the future from the time after this folder was copied.
+        With a new key, a copy of this folder reveals no witness that is written after the copy.
         """
         new = witness.new_key()
         try:

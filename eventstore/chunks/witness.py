@@ -1,8 +1,8 @@
 """Proves that a chunk was durable up to some byte, by a number that the data in it cannot forge.
 
 A record says how far its file had been synced before the record was written, and its `witness` is a keyed hash of that claim.
-The key is drawn anew at each start, kept in `chunks.json`, and never sent to anybody. A client reads the witnesses of records
-that are visible; their claims are true, whoever repeats them. A claim about bytes that are not durable yet was never made, so
+A new key is drawn at each start, kept in `chunks.json`, and never sent to a client. A client reads the witnesses of records
+that are visible; their claims are true, also when repeated. A claim about bytes that are not durable yet was never made, so
 data can only guess its witness: one of 65,536. Guesses that fail are counted, and a claim is believed only while there are more
 proofs than failed guesses.
 

@@ -92,7 +92,7 @@ class Aggregate(metaclass=EventMethods):
         Raises:
             UnknownEvent: this class has no `@applies` method for it.
             PayloadInvalid: the value of a field does not match its type. The state is as before.
-            InvalidArgument: the metadata is no JSON object, or too large. The state is as before.
+            InvalidArgument: the metadata is not a JSON object, or too large. The state is as before.
         """
         change = (self._applies_by_class or _applies_of(type(self))).get(type(event))
         if change is None:

@@ -85,7 +85,7 @@ class Domain:
 
         `start`: where a new reaction begins: "beginning", "end", or the sequence of its first event. An event whose command is
         refused, or that fails `attempts` times (1 to 1,000), is parked with `on_failure="park"`: later events of its aggregate
-        wait behind it, all others go on. With "stop" the reaction waits there, and is tried again every 5 seconds.
+        wait for it, all others continue. With "stop" the reaction waits there, and is tried again every 5 seconds.
 
         Raises:
             DomainRefused: another reaction has this name, or the function is not async or takes other parameters.

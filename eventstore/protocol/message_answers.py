@@ -48,7 +48,7 @@ class QueuePage(NamedTuple):
 class Messages:
     """`count` whole message records; `pages`: in an answer to PULL, one for each requested queue, in the same order.
 
-    `next`: in an answer to FIND_KEY the position before which to go on; 0: nothing is left.
+    `next`: in an answer to FIND_KEY the position before which to continue; 0: nothing is left.
     """
 
     records: bytes | memoryview

@@ -68,7 +68,7 @@ class RetryParked(Request):
 
 @request(65)
 class SkipParked(Request):
-    """Takes the first parked event of an aggregate off, and has those behind it handled."""
+    """Takes the first parked event of an aggregate off, and has those after it handled."""
 
     reaction: Name
     aggregate_id: Name

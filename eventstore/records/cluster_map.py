@@ -44,8 +44,8 @@ class Shard:
 class ClusterMap:
     """All shards, in the order of their numbers.
 
-    `cluster`: its uuid, None for a store that is no cluster. `version` grows with every change, `layout` only when slots change
-    hands. `owners`: the number of the shard that owns each slot.
+    `cluster`: its uuid; None for a single store outside any cluster. `version` grows with every change, `layout` only when
+    slots move. `owners`: the number of the shard that owns each slot.
 
     Raises:
         InvalidArgument: a slot has two owners or none, two shards have a number, a store or an address in common, or a value
@@ -97,7 +97,7 @@ class ClusterMap:
 
 
 def single_map(store: bytes) -> ClusterMap:
-    """Returns the map of a store that is no cluster: one shard owns all slots, at the address the client has."""
+    """Returns the map of a single store: one shard owns all slots, at the address the client has."""
     return ClusterMap(None, 1, 1, (Shard(0, store, ALL_SLOTS),))
 
 

@@ -47,7 +47,7 @@ Found = Callable[["Stored | EventStoreError | None"], None]
 
 @dataclass(frozen=True, slots=True)
 class StoreAccess:
-    """The store under a set of mailboxes: in this process, or behind a client. `shared`: others write to it as well."""
+    """The store under a set of mailboxes: in this process, or remote. `shared`: others write to it as well."""
 
     persist: Callable[[ServerBatch], None]
     flush: Callable[[], None]

@@ -1,4 +1,4 @@
-"""Access of a worker's mailboxes to a store behind a client."""
+"""Access of a worker's mailboxes to a remote store."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ InFlight = BatchSlice[anyio.Event, RawCommit, Committed]
 
 
 def remote_access(store: NetworkStore, nursery: trio.Nursery, on_lost: Callable[[EventStoreError], None]) -> StoreAccess:
-    """Access to a store behind a client: the changes of a batch become one frame, in order of arrival.
+    """Access to a remote store: the changes of a batch become one frame, in order of arrival.
 
     `on_lost` is called when no later attempt to reach the store can succeed.
     """

@@ -1,4 +1,4 @@
-"""Runs a worker: a domain's command mailboxes in a separate process, on a store behind a client.
+"""Runs a worker: a domain's command mailboxes in a separate process, on a remote store.
 
 It listens as a server does, but takes only commands (SEND). Several workers may handle the same aggregates by accident: their
 changes then meet at the store as version conflicts, and the mailboxes handle the commands again.

@@ -51,7 +51,7 @@ class Committer(GroupCommit[AppendOutcome, list[ChunkHeader]]):
             self.on_completed(written)
 
     def _after_sync(self) -> None:
-        if self.engine.durable_sequence > self._synced_before:  # an idle store wakes nobody
+        if self.engine.durable_sequence > self._synced_before:  # an idle store wakes no reader
             self._synced_before = self.engine.durable_sequence
             self.advanced.unpark_all()
 

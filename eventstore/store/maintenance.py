@@ -283,7 +283,7 @@ class Maintenance:
             await self._extend_cache(file.number)
         except Exception as error:  # the next look-ups find out what is wrong
             engine.version_cache.clear()
-            _log.warning("the version cache begins anew, it could not be brought up to event file %d: %s", file.number, error)
+            _log.warning("the version cache was emptied, it could not be brought up to event file %d: %s", file.number, error)
         engine.release(file)
         self.sorted_files += 1
         _log.info("event file %d is sorted", file.number)

@@ -129,7 +129,7 @@ def _rebuild_directory(folder: ChunkFolder, path: Path, headers: list[ChunkHeade
     try:
         for header in itertools.takewhile(lambda header: header.sorted, headers):
             directory.add_file(_index(folder, header))
-    except (EventStoreError, OSError) as error:  # it may lag behind, but must not skip a file: stop here
+    except (EventStoreError, OSError) as error:  # it may lag, but must not skip a file: stop here
         result.failures.append(str(error))
     try:
         return directory.count()

@@ -38,7 +38,7 @@ async def test_a_body_is_read_as_json_and_refused_with_its_place_if_it_is_none(w
         with pytest.raises(es.PayloadInvalid, match=r"topic 'orders', queue 0, offset [12] has a body") as refused:
             message.json()
         assert {"topic": "orders", "queue": 0, "offset": message.queue_offset}.items() <= refused.value.fields.items()
-    with pytest.raises(es.PayloadInvalid, match="topic 'orders', queue 0, offset 0 is no published event"):
+    with pytest.raises(es.PayloadInvalid, match="topic 'orders', queue 0, offset 0 is not a published event"):
         first.event()
 
 
@@ -95,7 +95,7 @@ async def test_properties_that_only_look_like_those_of_an_event_are_refused(worl
     first, *others = await received(world, "orders", 3)
     assert first.event().type == "Paid"
     for message in others:
-        with pytest.raises(es.PayloadInvalid, match="is no published event"):
+        with pytest.raises(es.PayloadInvalid, match="is not a published event"):
             message.event()
 
 

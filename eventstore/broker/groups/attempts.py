@@ -28,7 +28,7 @@ class Attempts:
         """Takes `count` as the number of attempts at this message, unless more are known. Returns the number.
 
         Raises:
-            Overloaded: so many messages of the queue have failed that none is added until the group's offset has moved on.
+            Overloaded: too many messages of the queue have failed: none is added until the group's offset has moved on.
         """
         counted = self._document.attempts.setdefault(group, {}).setdefault((topic, queue), {})
         known = counted.get(offset, 0)
@@ -64,7 +64,7 @@ class Attempts:
             self._document.changed = True
 
     def forget(self, group: str, topic: str | None = None, queue: int | None = None) -> None:
-        """Drops the counts of the group, in this topic and queue: the messages begin anew, or are never delivered again."""
+        """Drops the counts of the group, in this topic and queue: the messages start over, or are never delivered again."""
         queues = self._document.attempts.get(group, {})
         for key in [key for key in queues if topic in (None, key[0]) and queue in (None, key[1])]:
             del queues[key]

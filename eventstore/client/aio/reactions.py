@@ -32,7 +32,7 @@ class NetworkReactions:
         return await self._call(request, read_row(Handled), resend=False)
 
     async def skip(self, reaction: str, aggregate_id: str, *, who: str, why: str) -> Handled:
-        """Takes the first parked event of an aggregate off, and has those behind it handled. Raises InvalidArgument."""
+        """Takes the first parked event of an aggregate off, and has those after it handled. Raises InvalidArgument."""
         return await self._call(requests.SkipParked(reaction, aggregate_id, who, why), read_row(Handled), resend=False)
 
     async def replay(self, reaction: str, sequence: int, *, who: str, why: str) -> int:

@@ -33,7 +33,7 @@ class BlockingReactions:
         return self._call(request, read_row(Handled), resend=False)
 
     def skip(self, reaction: str, aggregate_id: str, *, who: str, why: str) -> Handled:
-        """Takes the first parked event of an aggregate off, and has those behind it handled. Raises InvalidArgument."""
+        """Takes the first parked event of an aggregate off, and has those after it handled. Raises InvalidArgument."""
         return self._call(requests.SkipParked(reaction, aggregate_id, who, why), read_row(Handled), resend=False)
 
     def replay(self, reaction: str, sequence: int, *, who: str, why: str) -> int:

@@ -91,7 +91,7 @@ class MemberState:
         return self._close_replaced(before)
 
     def expelled(self) -> None:
-        """Ends the membership. Messages stay held until the member has joined again, and their attempts are counted anew."""
+        """Ends the membership. Messages stay held until the member has joined again, and their attempts are counted from 0."""
         self.generation = None
         for window in self.windows:
             window.attempts.clear()

@@ -32,7 +32,7 @@ def published_event(message: Message) -> Event:
     """
     properties = message.properties
     if names.STORE not in properties or names.SEQUENCE not in properties:
-        raise _invalid(message, names.STORE, "is no published event: it has not the properties of one")
+        raise _invalid(message, names.STORE, "is not a published event: it lacks the properties of one")
     if names.METADATA_BYTES in properties:
         raise _invalid(
             message, "metadata",
@@ -57,9 +57,9 @@ def published_event(message: Message) -> Event:
             format_,
         )
     except KeyError as error:
-        raise _invalid(message, str(error.args[0]), f"is no published event: it has no property {error}") from None
+        raise _invalid(message, str(error.args[0]), f"is not a published event: it has no property {error}") from None
     except (ValueError, InvalidArgument) as error:
-        raise _invalid(message, "properties", f"is no published event: {error!s:.200}") from None
+        raise _invalid(message, "properties", f"is not a published event: {error!s:.200}") from None
     return tuple.__new__(Event, values)
 
 

@@ -21,7 +21,7 @@ class ReactionInfo(NamedTuple):
 
 
 class ParkedEvent(NamedTuple):
-    """An event that a reaction could not handle, or that waits behind one (`attempts` is 0). `when`: µs since 1970."""
+    """An event that a reaction could not handle, or that waits for an earlier one (`attempts` is 0). `when`: µs since 1970."""
 
     aggregate_id: str
     version: int

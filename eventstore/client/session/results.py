@@ -109,7 +109,7 @@ def read_messages(call: Call[Any]) -> list[Message]:
 
 
 def read_found(call: Call[Any]) -> tuple[list[Message], int]:
-    """Reads an answer to FIND_KEY: the messages, and the position before which to go on; 0: nothing is left."""
+    """Reads an answer to FIND_KEY: the messages, and the position before which to continue; 0: nothing is left."""
     return read_messages(call), call.messages().next or 0
 
 

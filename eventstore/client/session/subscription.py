@@ -24,7 +24,7 @@ from eventstore.records.event_filter import EventFilter
 from eventstore.records.event_page import decode_page
 
 SubscriptionItem: TypeAlias = Event | CaughtUp
-_NEXT_STEP: Final = "what was made of its events may hold some that are gone: build that anew, from the first event"
+_NEXT_STEP: Final = "what was derived from its events may hold some that are gone: rebuild it from the first event"
 
 
 class Subscription:

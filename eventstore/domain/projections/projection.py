@@ -70,7 +70,7 @@ class Projection(Generic[S], metaclass=EventMethods):
 
     on_failure: ClassVar[Literal["stop", "park"]] = "stop"
     """What an event that raises does: it stops the projection, or parks its key, whose row then stays as it was until
-    `eventstore project --retry-parked`; other keys go on. An event whose `key` raises always stops it.
+    `eventstore project --retry-parked`; other keys continue. An event whose `key` raises always stops it.
     """
 
     def __init__(self) -> None:

@@ -24,7 +24,7 @@ from eventstore.model import Event
 EVENTS_MAX = 1_000
 _EVENTS_MAX_MAX = 100_000
 _NEXT_STEP = (
-    "build the table anew: eventstore-spark rebuild --replace, or drop it and its row in eventstore_checkpoints and start the "
+    "rebuild the table: eventstore-spark rebuild --replace, or drop it and its row in eventstore_checkpoints and start the "
     "projector"
 )
 
@@ -66,7 +66,7 @@ async def project(
         Diverged: the store does not have the event that the checkpoint stands at: it was restored from an older copy.
         ProjectionFailed: the projection raised; names it, and aggregate, version and sequence of the event. The target is as
             it was after the previous batch.
-        Fenced: another projector moved the checkpoint, or the table was built anew.
+        Fenced: another projector moved the checkpoint, or the table was rebuilt.
         DomainRefused: the target's table has other columns, is of another version of the projection, or is missing although it
             has a checkpoint; or it has no checkpoint and `begins` is false; or keys are parked, and it declares
             `on_failure = "stop"`.

@@ -1,6 +1,6 @@
 """Feeds all reactions of a domain from one subscription, so that another reaction costs no other scan of the log.
 
-The latest events stay in memory. A reaction that is behind them (a new one, one that is replayed, one that was stuck) reads
+The latest events stay in memory. A reaction that is not there yet (a new one, one that is replayed, one that was stuck) reads
 pages of its own events until it has reached them. None waits for another.
 """
 

@@ -1,4 +1,4 @@
-"""Parked events: those that a reaction failed on, and the later events of the same aggregate, which wait behind them.
+"""Parked events: those that a reaction failed on, and the later events of the same aggregate, which wait for them.
 
 They are records in the store, on a reserved id that carries the aggregate's: `$parked{acc-1}`. So they survive what the events
 survive, and stay with their aggregate. `$Parked` adds an event, `$Unparked` takes it off and says how, by whom and why.
@@ -110,7 +110,7 @@ class ParkedEvents:
             if event.version not in parked:
                 if event.version < min(parked):
                     return False
-                await self._park(lane, event, f"waits behind version {min(parked)}", 0)
+                await self._park(lane, event, f"waits for version {min(parked)}", 0)
             return True
 
     async def park(self, lane: Lane, event: Event, why: str, attempts: int) -> None:

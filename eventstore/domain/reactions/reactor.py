@@ -71,7 +71,7 @@ class Reactor:
         self._error: Exception | None = None
 
     async def run(self, *, until_caught_up: bool = False, raises: bool = False) -> None:
-        """Reacts until cancelled or caught up. A reaction that cannot go on is tried again every 5 s; with `raises` its error
+        """Reacts until cancelled or caught up. One that cannot continue is tried again every 5 s; with `raises` its error
         is raised.
         """
         if not self.runs:

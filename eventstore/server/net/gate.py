@@ -246,7 +246,7 @@ class Gate:
         connection.watch(self._selector, wanted)
 
     def hold(self, connection: Connection, why: int, held: bool = True) -> None:
-        """Stops reading from the connection for this reason, or resumes if there is no other, at the next `flush`."""
+        """Adds or removes a reason not to read from the connection. Takes effect at the next `flush`."""
         connection.held = connection.held | why if held else connection.held & ~why
         self._touched.add(connection)
 

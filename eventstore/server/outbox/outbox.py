@@ -148,7 +148,7 @@ class Outbox:
 
         Raises:
             Diverged: the store does not have what was published, and `end_refused` is set; in an exception group. Else nothing
-                is published until an operator has made the topic anew, or published past them.
+                is published until an operator has created the topic again, or published past them.
         """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._save_regularly)
@@ -192,11 +192,11 @@ class Outbox:
         _log.info("publishing to topic %s resumes after sequence %d", self._target.topic, self.place)
 
     async def _past(self, error: Diverged, found: Found) -> int:
-        """Returns where to resume behind lost events, if that is wanted: before the last event that the store has, so that the
+        """Returns where to resume after lost events, if that is wanted: before the last event that the store has, so that the
         topic shows it. Raises the error otherwise.
         """
         if self._past_lost:
-            _log.warning("publishing goes on past events that the store does not have: %s", error)
+            _log.warning("publishing continues past events that the store does not have: %s", error)
             return max(0, found.place - 1)
         if self._file is not None and found.lost is not None:
             with suppress(OSError):  # it is needed only once retention has deleted the messages

@@ -13,7 +13,7 @@ Three things can make that wrong, and each is checked:
 - *The store* was restored from an older copy; the same sequences are then other events. A message counts only if the store
   still has exactly its event. Where the topic, or a checkpoint in it, ends with events that the store does not have, publishing
   is refused for good (Diverged): nothing tells what their consumers made of them. Once a present event is published after them
-  (`past_lost`, an operator's decision), they are behind, and publishing goes on from there.
+  (`past_lost`, an operator's decision), they are passed, and publishing continues after them.
 
 If in doubt, the smaller sequence is used: events are then published twice, and none is left out.
 """
@@ -137,7 +137,7 @@ async def place_to_resume(ends: Ends, checkpoint: Checkpoint | None) -> Found:
         else:
             tail.place = checkpoint.origin.sequence
     await tail.read()
-    if error is None or tail.position >= 0:  # what was published behind the checkpoint counts
+    if error is None or tail.position >= 0:  # what was published after the checkpoint counts
         return Found(tail.place, *tail.lost())
     tail = _Tail(ends, {})
     await tail.read()
@@ -171,7 +171,7 @@ async def _check(ends: Ends, checkpoint: Checkpoint) -> None:
 def _next_step(topic: str) -> str:
     return (
         "consumers may have acted on these events: delete the topic (and the checkpoint of `eventstore publish`), and all "
-        f"events are published anew; or go on behind them with `eventstore publish --topic {topic} --past-lost`"
+        f"events are published again; or continue after them with `eventstore publish --topic {topic} --past-lost`"
     )
 
 

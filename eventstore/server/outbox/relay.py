@@ -51,7 +51,7 @@ async def relay(
     """Publishes until a signal, or until all events present at the start are published. Returns how many were published.
 
     `source`, `target`: addresses. `checkpoint`: a file with the place to resume at if retention has deleted the whole topic.
-    `past_lost`: goes on behind events that the topic holds and the store does not. `wait_s`: how long to wait for a server that
+    `past_lost`: continues after events that the topic has and the store has not. `wait_s`: how long to wait for a server that
     is not up yet. `on_progress` is called regularly with the sequence up to which all events are published, the last sequence
     at the start, and the number of events published by this call.
 

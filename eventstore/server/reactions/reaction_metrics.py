@@ -20,12 +20,12 @@ REACTION_METRICS: Final[tuple[Metric[ReactionRunner], ...]] = (
         "it is not 0: `eventstore reactions list` gives the reason",
     ),
     gauge(
-        "reactions_parked", "events that reactions failed on, and those that wait behind them",
+        "reactions_parked", "events that reactions failed on, and those that wait for them",
         lambda runner: sum(each.parked for each in runner.progress()),
         "it is not 0: `eventstore reactions show NAME`",
     ),
     gauge(
-        "reactions_lag_events", "events that the last of the reactions is behind",
+        "reactions_lag_events", "events that the slowest reaction has still to handle",
         lambda runner: max((each.lag_events for each in runner.progress()), default=0),
         "it grows: a reaction is slow, or waits",
     ),
@@ -39,7 +39,7 @@ REACTION_METRICS: Final[tuple[Metric[ReactionRunner], ...]] = (
 REACTION_LABELLED: Final = (
     LabelledMetric("reaction_waiting", "gauge", "1: the reaction is stopped or refused", ("reaction",)),
     LabelledMetric("reaction_parked", "gauge", "events that the reaction has parked", ("reaction",)),
-    LabelledMetric("reaction_lag_events", "gauge", "events that the reaction is behind", ("reaction",)),
+    LabelledMetric("reaction_lag_events", "gauge", "events that the reaction has still to handle", ("reaction",)),
     LabelledMetric("reaction_lag_microseconds", "gauge", "age of the oldest event in its hands", ("reaction",)),
 )
 

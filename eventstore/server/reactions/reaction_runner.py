@@ -122,7 +122,7 @@ class ReactionRunner:
         return sum([await run.retry(each, self._event, who, why) for each in dict.fromkeys(of_one)])
 
     async def skip(self, name: str, aggregate_id: str, who: str, why: str) -> int:
-        """Takes the first parked event of an aggregate off, then handles those behind it; returns how many are off.
+        """Takes the first parked event of an aggregate off, then handles those after it; returns how many are off.
 
         Raises:
             InvalidArgument: there is no such reaction.

@@ -116,7 +116,7 @@ DISPATCH_METRICS: Final[tuple[Metric[Dispatch], ...]] = (
     counter(
         "connections_gave_way", "idle connections closed for new ones at `connections_max`",
         lambda dispatch: dispatch.gate.acceptor.gave_way,
-        "it grows: somebody opens connections and leaves them",
+        "it grows: a client opens connections and leaves them",
     ),
     counter(
         "connections_slowed", "times a connection rested because it took more than its share of the server's time",

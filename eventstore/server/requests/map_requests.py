@@ -48,7 +48,7 @@ class MapRequests:
         self.waiting.add(waiting)
 
     def publish(self, newer: ClusterMap) -> None:
-        """Takes a newer map, and answers those who wait for one; an older one is ignored."""
+        """Takes a newer map, and answers the requests that wait for one; an older one is ignored."""
         if newer.version <= self.current.version:
             return
         self.current, self._encoded = newer, newer.encode()

@@ -1,7 +1,7 @@
 """Wakes subscriptions that have caught up: the events of a batch are read once for all of them, not once for each.
 
 A subscription waits here with its filter. One task reads what became durable, looks up which of those who wait may want it, and
-wakes only these. The others are passed by: when they are woken one day they go on from there.
+wakes only these. The others continue from there when they are woken later.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class NewEvents:
         self._begun = trio.Event()
 
     async def wait(self, wanted: EventFilter, after: int) -> int:
-        """Waits until an event after `after` that `wanted` may let pass is durable. Returns the sequence to go on after."""
+        """Waits until an event after `after` that `wanted` may let pass is durable. Returns the sequence to continue after."""
         engine = self._committer.engine
         while engine.durable_sequence <= after:
             if wanted.types is None and wanted.aggregate_prefix is None and wanted.aggregate_id is None:

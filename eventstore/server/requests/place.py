@@ -1,4 +1,4 @@
-"""The place of a server in a cluster: the shard it is, and the map it begins with. Nearly every server has none."""
+"""The place of a server in a cluster: its shard, and the map it begins with. Most servers have none."""
 
 from __future__ import annotations
 

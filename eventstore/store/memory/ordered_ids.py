@@ -1,7 +1,7 @@
 """The aggregate ids of an unsorted file in their order, for those who list them. Appends neither know nor wait for it.
 
 The file keeps its ids in a dict, which is in the order of the first commits. Here they are kept as sorted runs of some thousand
-ids, made when somebody asks and extended by the ids that are new since: a page is merged from the runs. Nothing takes longer
+ids, made on the first request and extended by the ids that are new since: a page is merged from the runs. Nothing takes longer
 than sorting a run, except the first copy of the dict's references (about 10 ms for a million), because a thread that holds
 the GIL for long stops the event loop.
 """
@@ -21,7 +21,7 @@ _RUN_IDS: Final = 4_096
 
 
 class OrderedIds:
-    """The ids of one file. Costs 8 bytes each once somebody has asked. Safe on any thread."""
+    """The ids of one file. Costs 8 bytes each after the first request. Safe on any thread."""
 
     def __init__(self, file: TailFile) -> None:
         self.file = file

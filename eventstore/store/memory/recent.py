@@ -20,7 +20,7 @@ from eventstore.store.memory.tail import TailFile
 
 _ID_LENGTH_AT: Final = HEADER["id_length"].offset
 _ID_AT: Final = HEADER_BYTES + 2
-_GAP_BYTES_MAX: Final = 4 * 1024  # a read goes on over what is not wanted, rather than beginning again
+_GAP_BYTES_MAX: Final = 4 * 1024  # a read covers what is not wanted, rather than beginning again
 _READ_BYTES_MAX: Final = 256 * 1024
 
 

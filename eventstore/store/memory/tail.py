@@ -123,7 +123,7 @@ class TailFile:
 
     @property
     def undone(self) -> int:
-        """How many commits were undone so far: whoever has copied something from here and finds another number copies again."""
+        """How many commits were undone so far. A reader that copied from here and finds another number copies again."""
         return self._undone
 
     def version(self, aggregate_id: str) -> int | None:

@@ -24,7 +24,7 @@ from eventstore.store.sorted.event_files import EventFiles
 
 CANDIDATES_MAX: Final = 4
 """Commits with the hash of a command id that an append reads on the event loop. Two ids of one aggregate have the same hash by
-chance once in 2^64 pairs, so more were made by somebody, in an index without a key (see `sorted.command_hash`)."""
+chance once in 2^64 pairs, so more were made on purpose, in an index without a key (see `sorted.command_hash`)."""
 
 
 class AggregateLookups:

@@ -1,7 +1,7 @@
 """The directory: aggregate id → its version and its rows in the sorted files, in an LMDB environment off the Python heap.
 
 Derived data. Each sorted file is added in one transaction, after its switch, and a second table lists the files that are
-covered. So the directory may lag behind the log but never be ahead of it. If anything about it is in doubt, it is wiped and
+covered. So the directory may lag the log but never be ahead of it. If anything about it is in doubt, it is wiped and
 rebuilt from the indexes. It is never opened with `writemap`: a full disk would raise SIGBUS.
 
 A lookup must never wrongly answer "there is no such aggregate": the aggregate would start again at version 1. LMDB has no

@@ -75,7 +75,7 @@ def _open_in_step(path: Path, files: EventFiles, report: Report, proven: bool) -
         covered = directory.covered()
         sorted_files = [header for header in files.headers if header.sorted]
         expected = {header.number: (header.checksum, header.end) for header in sorted_files[: len(covered)]}
-        if covered != expected:  # it may lag behind, but never be ahead
+        if covered != expected:  # it may lag, but never be ahead
             raise Corrupt(str(path), 0, "it covered other files")
         for header in sorted_files[len(covered) :]:
             _add(directory, files, header, report)

@@ -55,7 +55,7 @@ def read_versions(cursor: lmdb.Cursor, low: bytes, count: int, name: str) -> lis
 
 
 def _key_before(cursor: lmdb.Cursor, inside: bool, name: str) -> bytes | None:
-    """Returns the key before the cursor's, or the last one if the cursor is behind it. A cursor inside stays where it is."""
+    """Returns the key before the cursor's, or the last one if the cursor is after it. A cursor inside stays where it is."""
     if not (cursor.prev() if inside else cursor.last()):
         if inside:
             cursor.first()

@@ -42,7 +42,7 @@ class PlainEntry(Entry[object, object]):
 
 
 class WaitingBytes:
-    """The bytes of plain appends that wait in lanes, behind commands whose handlers take time."""
+    """The bytes of plain appends that wait in lanes for commands whose handlers take time."""
 
     def __init__(self, bytes_max: int, size: Callable[[object], int] | None) -> None:
         self._bytes_max = bytes_max

@@ -1,6 +1,6 @@
 """Duplicates of commands that are still in flight: they are not handled, and get the answer of the first.
 
-Another command under the same id is no duplicate. It is handled in its turn like any other: if the first was stored, the store
+Another command under the same id is not a duplicate. It is handled in its turn: if the first was stored, the store
 refuses it, and if the first was not, it takes effect.
 """
 

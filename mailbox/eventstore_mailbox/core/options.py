@@ -37,7 +37,7 @@ class Options:
     waiting_bytes_max: Annotated[
         int,
         Bound(
-            "Bytes of commands that wait for their handlers, and as many of plain appends behind them; more are refused with "
+            "Bytes of commands that wait for their handlers, and as many of plain appends after them; more are refused with "
             "Overloaded.",
             18 * 1024 * 1024, 2**40,
         ),

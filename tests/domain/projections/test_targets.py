@@ -274,7 +274,7 @@ def test_a_table_that_was_built_anew_fences_a_projector_at_the_same_sequence(pla
         place.change("DELETE FROM counting")
         new.open(projection)
         advance(projection, new, [happened(1, "New")], 0, Checkpoint(1))
-        with pytest.raises(es.Fenced, match="or its table was built anew"):
+        with pytest.raises(es.Fenced, match="or its table was rebuilt"):
             advance(projection, old, [happened(2)], 1, Checkpoint(2))
         assert place.query(ROWS) == [("a", 1, "New")]
         advance(projection, new, [happened(2, "New")], 1, Checkpoint(2))

@@ -63,7 +63,7 @@ async def test_what_fails_is_parked_with_what_follows_in_its_aggregate_and_all_o
         records = [each async for each in store.read("$parked{a}")]
     assert [(each.type, each.json()["version"]) for each in records] == [("$Parked", 1), ("$Parked", 2), ("$Parked", 3)]
     assert type(error).__name__ in records[0].json()["why"]
-    assert records[1].json()["why"] == "waits behind version 1"
+    assert records[1].json()["why"] == "waits for version 1"
     assert checkpoint.load().reactions["note"].sequence == 9  # two records of what is parked are between
 
 

@@ -92,7 +92,7 @@ def test_a_live_projector_at_the_same_sequence_is_fenced(
     live = PostgresTarget(server)
     assert live.open(Sums()) == (2, "ab")
     rebuilt(server, Next(), [("a", 10, "10")], Checkpoint(2, "ab"))
-    with pytest.raises(Fenced, match="or its table was built anew"):
+    with pytest.raises(Fenced, match="or its table was rebuilt"):
         live.write([("a", 2, "2")], [], 2, Checkpoint(3, "cd"))
     live.close()
     assert rows(database) == [("a", 10, "10")]

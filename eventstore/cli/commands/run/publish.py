@@ -32,7 +32,7 @@ def publish(
     ] = False,
     past_lost: Annotated[
         bool,
-        typer.Option("--past-lost", help="Go on behind events in the topic that the store does not have: it was restored."),
+        typer.Option("--past-lost", help="Continue after events in the topic that the store does not have: it was restored."),
     ] = False,
     wait: Wait = WAIT_SECONDS,
     progress: Annotated[

@@ -26,7 +26,7 @@ def status(
     as_json: AsJson = False,
     store: StoreAddress = DEFAULT_STORE,
 ) -> None:
-    """Show each shard of a cluster: slots, leader, events, memory, sorted files, and how far its reactions are behind.
+    """Show each shard of a cluster: slots, leader, events, memory, sorted files, and the lag of its reactions.
 
     --store is the address of a node or of any shard. The exit code is 1 if a shard cannot be reached.
 

@@ -45,7 +45,7 @@ def list_(as_json: AsJson = False, store: StoreAddress = DEFAULT_STORE) -> None:
 
 @reactions.command("show", cls=Command)
 def show(name: Name, as_json: AsJson = False, store: StoreAddress = DEFAULT_STORE) -> None:
-    """Show the events that a reaction has parked. Those with 0 attempts wait behind an earlier one of their aggregate.
+    """Show the events that a reaction has parked. Those with 0 attempts wait for an earlier one of their aggregate.
 
     \b
     Example:
@@ -92,7 +92,7 @@ def skip(
     because: Because,
     store: StoreAddress = DEFAULT_STORE,
 ) -> None:
-    """Give up the first parked event of an aggregate, and have those behind it handled.
+    """Give up the first parked event of an aggregate, and have those after it handled.
 
     \b
     Example:

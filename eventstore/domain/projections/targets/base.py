@@ -2,7 +2,7 @@
 
 A target stores rows, states and checkpoint in one transaction, so each event counts exactly once, even if the projector is
 killed. The transaction first moves the checkpoint from the value that the projector read: if it has another value by now, or
-the table another generation, another projector is running or the table was built anew, and this one is fenced before it
+the table another generation, another projector is running or the table was rebuilt, and this one is fenced before it
 changes anything.
 """
 
@@ -90,7 +90,7 @@ def parked_of(rows: Iterable[tuple[Any, ...]], keys: Sequence[str] | None) -> di
 
 def fenced(name: str, before: int) -> Fenced:
     return Fenced(
-        f"the checkpoint of projection {name!r} is no longer {before}, or its table was built anew: another projector is "
+        f"the checkpoint of projection {name!r} is no longer {before}, or its table was rebuilt: another projector is "
         "running; stop one of them",
         name=name,
         checkpoint=before,
@@ -142,7 +142,7 @@ def check_table(name: str, checkpoint: int, *, existed: bool) -> None:
 
 
 def new_generation() -> int:
-    """Returns a number that no other generation of the table has: random, because a counter begins anew with its row."""
+    """Returns a number that no other generation of the table has: random, because a counter restarts with its row."""
     return secrets.randbits(_GENERATION_BITS) + 1
 
 

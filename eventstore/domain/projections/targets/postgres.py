@@ -89,7 +89,7 @@ class PostgresTarget:
                 return checkpoint
 
     def _prepare_parking(self, connection: Connection[tuple[Any, ...]], *, creates: bool) -> None:
-        """Keys that were parked in a table that was built anew since are forgotten."""
+        """Keys that were parked in a table that was rebuilt since are forgotten."""
         if creates:
             connection.execute(
                 f"CREATE TABLE IF NOT EXISTS {PARKED} (projection text, key text, sequence bigint NOT NULL, "

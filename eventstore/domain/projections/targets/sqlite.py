@@ -93,7 +93,7 @@ class SQLiteTarget:
         return checkpoint
 
     def _prepare_parking(self, connection: sqlite3.Connection, *, creates: bool) -> None:
-        """Keys that were parked in a table that was built anew since are forgotten."""
+        """Keys that were parked in a table that was rebuilt since are forgotten."""
         if creates:
             columns = "projection TEXT, key TEXT, sequence INTEGER NOT NULL, error TEXT NOT NULL, generation INTEGER NOT NULL"
             connection.execute(f"CREATE TABLE IF NOT EXISTS {PARKED} ({columns}, PRIMARY KEY (projection, key))")

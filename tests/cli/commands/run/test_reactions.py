@@ -34,7 +34,7 @@ def test_an_operator_looks_at_reactions_retries_skips_and_replays(parked: str) -
     assert "a bug in a reaction" in output("reactions", "list", store=parked)
     shown = json.loads(output("reactions", "show", "echo", "--json", store=parked))
     assert [(each["aggregate_id"], each["version"]) for each in shown] == [("a", 1), ("a", 2)]
-    assert "waits behind version 1" in output("reactions", "show", "echo", store=parked)
+    assert "waits for version 1" in output("reactions", "show", "echo", store=parked)
     failed = run("reactions", "retry", "echo", "--aggregate", "a", store=parked)
     assert (failed.returncode, failed.stdout) == (1, "0 events done; 2 events of echo still parked\n")
     echoes.failing.clear()
