@@ -18,6 +18,11 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
 
 
+def encodable(text: str) -> str:
+    """Returns the text with halves of characters (lone surrogates) as escapes: no encoding holds them."""
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
+
+
 def counted(number: int, one: str, many: str | None = None) -> str:
     """Returns `1 file` or `2 files`. `many` is the plural, unless it is `one` with an s."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"

@@ -7,12 +7,15 @@ from there. So a row is always the fold of all events of its key up to some sequ
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+import anyio.to_thread
 
 from eventstore.domain.event_batches import Followable
 from eventstore.domain.projections.projection import Projection, keys_of, projection_failure
 from eventstore.domain.projections.targets.base import Checkpoint, Parked, StoredRow, Target
 from eventstore.errors import DomainRefused, ProjectionFailed
+from eventstore.fields import encodable
 from eventstore.model import Event
 
 PARKED_MAX: Final = 1_000
@@ -22,33 +25,61 @@ _ERROR_CHARACTERS_MAX: Final = 1_000
 _EVENTS_AT_ONCE: Final = 1_000
 
 
-class Folded(NamedTuple):
-    """What a fold event by event left: new row of each key, None if it has none; and the keys that failed."""
+class Folded:
+    """What a fold event by event left: new row of each key, None if it has none; and the keys that failed.
 
-    rows: dict[str, StoredRow | None]
-    parked: dict[str, Parked]
+    `first`: the failure of the first event that failed.
+    """
+
+    def __init__(self) -> None:
+        self.rows: dict[str, StoredRow | None] = {}
+        self.parked: dict[str, Parked] = {}
+        self.first: ProjectionFailed | None = None
 
 
 def fold_one_by_one(
-    projection: Projection[Any], texts: dict[str, str], events: Sequence[Event], keys: Sequence[str], folded: Folded
-) -> None:
-    """Folds each event by itself, up to the first of each key that fails. `texts`: the states as JSON, which are updated."""
+    projection: Projection[Any], target: Target, texts: dict[str, str], events: Sequence[Event], keys: Sequence[str],
+    folded: Folded,
+) -> None:  # fmt: skip
+    """Folds each event by itself, up to the first of each key that fails, or makes a row that the target cannot hold.
+
+    `texts`: the states as JSON, which are updated.
+    """
     for key, event in zip(keys, events, strict=True):
         if key in folded.parked:
             continue
-        try:
-            text = texts.get(key)
-            state = projection.apply(projection.initial() if text is None else projection.decode_state(text), event)
-            row = None if state is None else (key, *projection.checked_row(key, state), projection.encode_state(state))
-        except Exception as error:
-            failure = projection_failure(projection, event, error).message
-            folded.parked[key] = Parked(key, event.sequence, failure[:_ERROR_CHARACTERS_MAX])
+        row, error = _folded_row(projection, texts.get(key), key, event)
+        refusal = None if row is None else target.refusal(row)  # what it raises is about the target, not about this event
+        if refusal is not None:
+            error = ValueError(f"the table cannot hold its row: {refusal}")
+        if error is not None:
+            failure = projection_failure(projection, event, error)
+            folded.first = folded.first or failure
+            folded.parked[key] = Parked(key, event.sequence, _shortened(failure.message))
             continue
         folded.rows[key] = row
         if row is None:
             texts.pop(key, None)
         else:
             texts[key] = str(row[-1])
+
+
+def _folded_row(
+    projection: Projection[Any], text: str | None, key: str, event: Event
+) -> tuple[StoredRow | None, Exception | None]:
+    """Returns the key's row after the event, or what the projection raised."""
+    try:
+        state = projection.apply(projection.initial() if text is None else projection.decode_state(text), event)
+        if state is None:
+            return None, None
+        return (key, *projection.checked_row(key, state), projection.encode_state(state)), None
+    except Exception as error:
+        return None, error
+
+
+def _shortened(text: str) -> str:
+    """Returns the text as any database can hold it: it may quote what none can."""
+    return encodable(text[:_ERROR_CHARACTERS_MAX]).replace("\0", "\\x00")
 
 
 def check_room(target: Target, parked: dict[str, Parked], failed: ProjectionFailed) -> None:
@@ -68,19 +99,20 @@ def check_policy(projection: Projection[Any], parked: dict[str, Parked]) -> None
 
 
 async def read_parked(
-    store: Followable, projection: Projection[Any], texts: dict[str, str], parked: dict[str, Parked], upto: Checkpoint
-) -> Folded:
+    store: Followable, projection: Projection[Any], target: Target, texts: dict[str, str], parked: dict[str, Parked],
+    upto: Checkpoint,
+) -> Folded:  # fmt: skip
     """Folds the events that parked keys have skipped, up to the checkpoint. Keys that fail again are in `parked` of the
     result, at the event that failed now.
     """
-    folded, events = Folded({}, {}), list[Event]()
+    folded, events = Folded(), list[Event]()
     first = min(each.sequence for each in parked.values())
 
     def fold_events() -> None:
         keys = keys_of(projection, events)
         chosen = [(key, event) for key, event in zip(keys, events, strict=True)
                   if key in parked and event.sequence >= parked[key].sequence]  # fmt: skip
-        fold_one_by_one(projection, texts, [event for _, event in chosen], [key for key, _ in chosen], folded)
+        fold_one_by_one(projection, target, texts, [event for _, event in chosen], [key for key, _ in chosen], folded)
         events.clear()
 
     async for event in store.read_all(first - 1, projection.wanted_types, projection.aggregate_prefix):
@@ -88,6 +120,6 @@ async def read_parked(
             break
         events.append(event)
         if len(events) >= _EVENTS_AT_ONCE:
-            fold_events()
-    fold_events()
+            await anyio.to_thread.run_sync(fold_events)
+    await anyio.to_thread.run_sync(fold_events)
     return folded

@@ -106,11 +106,11 @@ async def _take_up(store: Followable, projection: Projection[Any], target: Targe
     parked = await anyio.to_thread.run_sync(target.parked, None)
     if parked and retry:
         texts = await anyio.to_thread.run_sync(target.read, list(parked))
-        rows, again = await read_parked(store, projection, texts, parked, checkpoint)
+        folded = await read_parked(store, projection, target, texts, parked, checkpoint)
+        again = folded.parked
         write = partial(
-            target.write,
-            [row for row in rows.values() if row is not None], [key for key, row in rows.items() if row is None],
-            checkpoint.sequence, checkpoint, list(again.values()), [key for key in parked if key not in again],
+            target.write, *_written(folded), checkpoint.sequence, checkpoint, list(again.values()),
+            [key for key in parked if key not in again],
         )  # fmt: skip
         await anyio.to_thread.run_sync(write)
         parked = again
@@ -162,7 +162,6 @@ def _advance(
         keys = [key for key in keys if key not in skipped]
     last = dict(zip(keys, events, strict=True))  # the event that errors about a key name
     texts = target.read(list(last)) if last else {}
-    parked: dict[str, Parked] = {}
     try:
         states = _states(projection, texts, last)
         fold(projection, states, events, keys)
@@ -170,13 +169,31 @@ def _advance(
     except ProjectionFailed as error:
         if projection.on_failure != "park":
             raise
-        folded = Folded({}, parked)
-        fold_one_by_one(projection, texts, events, keys, folded)
-        check_room(target, parked, error)
-        rows = [row for row in folded.rows.values() if row is not None]
-        deletions = [key for key, row in folded.rows.items() if row is None]
-    target.write(rows, deletions, before, after, list(parked.values()))
-    return len(rows) + len(deletions), tuple(parked.values())
+        failed = error
+    else:
+        try:
+            target.write(rows, deletions, before, after)
+        except ProjectionFailed as error:
+            if not any(map(target.refusal, rows)):
+                raise
+            failed = error
+        else:
+            return len(rows) + len(deletions), ()
+    folded = Folded()
+    fold_one_by_one(projection, target, texts, events, keys, folded)
+    if projection.on_failure != "park":
+        raise folded.first or failed from failed
+    check_room(target, folded.parked, failed)
+    rows, deletions = _written(folded)
+    parked = tuple(folded.parked.values())
+    target.write(rows, deletions, before, after, parked)
+    return len(rows) + len(deletions), parked
+
+
+def _written(folded: Folded) -> tuple[list[StoredRow], list[str]]:
+    """Returns the rows to write and the keys to delete."""
+    rows = [row for row in folded.rows.values() if row is not None]
+    return rows, [key for key, row in folded.rows.items() if row is None]
 
 
 def _states(projection: Projection[Any], texts: dict[str, str], last: dict[str, Event]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from eventstore.domain.reactions.parked import Lane, ParkedEvents
 from eventstore.domain.reactions.reaction import Reaction, SendCommand
 from eventstore.errors import Closed, EventStoreError, Poisoned, ProjectionFailed
 from eventstore.event_identity import event_identity
+from eventstore.fields import encodable
 from eventstore.model import Event
 
 _CONCURRENT_MAX: Final = 64
@@ -170,4 +171,4 @@ class ReactionRun:
 
 
 def _why(error: Exception) -> str:
-    return error.message if isinstance(error, EventStoreError) else text_of(error) + line_of(error)
+    return encodable(error.message if isinstance(error, EventStoreError) else text_of(error) + line_of(error))

@@ -14,6 +14,7 @@ from bank import Opened
 from eventstore.domain.reactions.checkpoint import FileCheckpoint, Mark, Marks
 from eventstore.domain.reactions.reaction import OnFailure, Start
 from eventstore.domain.reactions.reactor import Reactor
+from eventstore.model import DATA_IS_JSON
 from eventstore.store.embedded import EmbeddedStore
 from tests.domain.runner import new_events
 
@@ -47,7 +48,9 @@ async def opened(store: EmbeddedStore, *aggregate_ids: str) -> None:
         await store.append(aggregate_id, new_events(Opened("Ada")), es.ANY)
 
 
-@pytest.mark.parametrize("error", [d.Rejected("no"), ValueError("a bug"), es.PayloadInvalid("it does not fit")])
+@pytest.mark.parametrize(
+    "error", [d.Rejected("no"), ValueError("a bug"), ValueError("\ud800 \0"), es.PayloadInvalid("it does not fit")]
+)
 async def test_what_fails_is_parked_with_what_follows_in_its_aggregate_and_all_others_go_on(
     tmp_path: Path, autojump_clock: trio.testing.MockClock, error: Exception
 ) -> None:
@@ -84,6 +87,21 @@ async def test_an_event_that_does_not_fit_its_class_is_parked(tmp_path: Path) ->
         await react(store, noting(seen, {}), FileCheckpoint(tmp_path / "reactions.json"))
         assert [each.json()["reaction"] async for each in store.read("$parked{by-hand}")] == ["note"]
     assert seen == [("a", 1)]
+
+
+@pytest.mark.parametrize("format_", [0, DATA_IS_JSON], ids=["bytes", "said to be JSON"])
+@pytest.mark.parametrize("data", [b"\xff", b"1" + b"0" * 30, b'{"owner":"\\u0000"}', b'{"owner":"\\ud800"}', b"[" * 5_000])
+async def test_no_data_of_a_known_type_stop_the_reactions(tmp_path: Path, data: bytes, format_: int) -> None:
+    seen: list[tuple[str, int]] = []
+    async with es.open_store(tmp_path / "store") as store:
+        for aggregate_id in ("by-hand", "by\0hand"):
+            await store.append(aggregate_id, [tuple.__new__(es.NewEvent, (format_, "Opened", data, None))], 0)
+        await opened(store, "a")
+        checkpoint = FileCheckpoint(tmp_path / "reactions.json")
+        await react(store, noting(seen, {}), checkpoint)
+        await opened(store, "a", "b")
+        await react(store, noting(seen, {}), checkpoint)
+    assert sorted(each for each in seen if "hand" not in each[0]) == [("a", 1), ("a", 2), ("b", 1)]
 
 
 async def test_each_reaction_has_its_own_checkpoint_and_a_stopped_one_holds_up_no_other(tmp_path: Path) -> None:

@@ -77,7 +77,11 @@ class Target(Protocol):
 
         Raises:
             Fenced: the checkpoint is not at `before`, or the table has another generation than when it was opened.
+            ProjectionFailed: the database fails, or cannot hold one of the rows: see `refusal`.
         """
+
+    def refusal(self, row: StoredRow) -> str | None:
+        """Returns why the table cannot hold this row; None if it can. Stores nothing."""
 
     def close(self) -> None: ...
 

@@ -43,6 +43,8 @@ _KINDS: Final = {
 _ADDED_COLUMNS: Final = {"identity": "text", "generation": "bigint NOT NULL DEFAULT 0", "version": "integer"}
 """Columns of the checkpoints that tables of earlier versions lack."""
 
+_UNSTORABLE: Final = (UnicodeEncodeError, OverflowError)  # half a character; a time out of range
+_NUL: Final = "\0"  # the one character of keys that no text of PostgreSQL can hold
 _CONNECT_SECONDS_MAX: Final = 10
 _CREATE_LOCK: Final = 7_701_001  # advisory lock for creating tables: CREATE TABLE IF NOT EXISTS alone may race
 
@@ -103,7 +105,7 @@ class PostgresTarget:
     def read(self, keys: Sequence[str]) -> dict[str, str]:
         """See `Target.read`."""
         with self._translated_errors():
-            return dict(self._open().execute(self._select, (list(keys),)).fetchall())
+            return dict(self._open().execute(self._select, (_possible(keys),)).fetchall())
 
     def parked(self, keys: Sequence[str] | None) -> dict[str, Parked]:
         """See `Target.parked`."""
@@ -111,7 +113,8 @@ class PostgresTarget:
             return {}
         with self._translated_errors():
             query = f"SELECT key, sequence, error FROM {PARKED} WHERE projection = %s ORDER BY sequence"  # a bounded number
-            return parked_of(self._open().execute(query, (self._name,)), keys)
+            found = self._open().execute(query, (self._name,))
+            return parked_of(((_unescaped(key), *rest) for key, *rest in found), keys)
 
     def write(
         self, rows: Sequence[StoredRow], deletions: Sequence[str], before: int, after: Checkpoint,
@@ -126,18 +129,27 @@ class PostgresTarget:
             if rows:
                 connection.execute(self._upsert, [list(column) for column in zip(*rows, strict=True)])
             if deletions:
-                connection.execute(self._delete, (list(deletions),))
+                connection.execute(self._delete, (_possible(deletions),))
             if parked or retried:
                 self._park(connection, parked, retried)
 
+    def refusal(self, row: StoredRow) -> str | None:
+        """See `Target.refusal`."""
+        with self._translated_errors():
+            try:
+                self._open().execute(self._probe, row)
+            except (psycopg.DataError, *_UNSTORABLE) as error:
+                return " ".join(str(error).split())[:300]
+        return None
+
     def _park(self, connection: Connection[tuple[Any, ...]], parked: Sequence[Parked], retried: Sequence[str]) -> None:
         generation = new_generation() if retried else self._generation
-        gone = [*retried, *(each.key for each in parked)]
+        gone = [*map(_escaped, retried), *(_escaped(each.key) for each in parked)]
         connection.execute(f"DELETE FROM {PARKED} WHERE projection = %s AND key = ANY(%s::text[])", (self._name, gone))
         connection.execute(f"UPDATE {PARKED} SET generation = %s WHERE projection = %s", (generation, self._name))
         connection.execute(f"UPDATE {CHECKPOINTS} SET generation = %s WHERE projection = %s", (generation, self._name))
         add = f"INSERT INTO {PARKED} (projection, key, sequence, error, generation) VALUES (%s, %s, %s, %s, %s)"
-        connection.cursor().executemany(add, [(self._name, *each, generation) for each in parked])
+        connection.cursor().executemany(add, [(self._name, _escaped(key), *rest, generation) for key, *rest in parked])
         self._generation = generation
 
     def close(self) -> None:
@@ -155,6 +167,7 @@ class PostgresTarget:
         names = [sql.Identifier(name) for name in columns]
         self._select = sql.SQL("SELECT {}, {}::text FROM {} WHERE {} = ANY(%s::text[])").format(key, state, table, key)
         self._delete = sql.SQL("DELETE FROM {} WHERE {} = ANY(%s::text[])").format(table, key)
+        self._probe = sql.SQL("SELECT {}").format(sql.SQL(", ").join(sql.SQL(f"%s::{kind}") for kind in columns.values()))
         self._move = sql.SQL(
             "UPDATE {} SET sequence = %s, identity = %s WHERE projection = %s AND sequence = %s AND generation = %s"
         ).format(sql.Identifier(CHECKPOINTS))
@@ -182,11 +195,25 @@ class PostgresTarget:
     def _translated_errors(self) -> Iterator[None]:
         try:
             yield
-        except psycopg.Error as error:
+        except (psycopg.Error, *_UNSTORABLE) as error:
             text = " ".join(str(error).split())[:300]
             raise ProjectionFailed(
                 f"projection {self._name!r} cannot use PostgreSQL: {text}", projection=self._name, target="postgresql"
             ) from error
+
+
+def _possible(keys: Sequence[str]) -> list[str]:
+    """Returns the keys that a row of the table can have."""
+    return [key for key in keys if _NUL not in key]
+
+
+def _escaped(key: str) -> str:
+    """Returns a key as the parked ones are stored."""
+    return key.replace("\u2400", "\u24001").replace(_NUL, "\u24000")
+
+
+def _unescaped(key: str) -> str:
+    return key.replace("\u24000", _NUL).replace("\u24001", "\u2400")
 
 
 def table_columns(projection: Projection[Any]) -> dict[str, str]:

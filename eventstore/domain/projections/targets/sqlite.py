@@ -44,6 +44,7 @@ _NEXT_STEPS: Final = {
     sqlite3.SQLITE_FULL: "; free some space and start again",
     sqlite3.SQLITE_BUSY: "; another program has locked it: stop that program, or name another file",
 }
+_UNSTORABLE: Final = (UnicodeEncodeError, OverflowError)  # half a character; a number or time out of range
 _KEYS_PER_QUERY: Final = 500  # older releases allow at most 999 parameters
 _LOCKED_SECONDS_MAX: Final = 30.0
 _LOCKED_PAUSE_SECONDS: Final = 0.01
@@ -163,6 +164,15 @@ class SQLiteTarget:
             if parked or retried:
                 self._park(connection, parked, retried)
 
+    def refusal(self, row: StoredRow) -> str | None:
+        """See `Target.refusal`."""
+        with self._translated_errors():
+            try:
+                self._open().execute(f"SELECT {', '.join('?' * len(row))}", tuple(map(_stored, row)))
+            except (*_UNSTORABLE, sqlite3.DataError) as error:
+                return f"{type(error).__name__}: {error}"
+        return None
+
     def _park(self, connection: sqlite3.Connection, parked: Sequence[Parked], retried: Sequence[str]) -> None:
         generation = new_generation() if retried else self._generation
         gone = f"DELETE FROM {PARKED} WHERE projection = ? AND key = ?"
@@ -198,14 +208,14 @@ class SQLiteTarget:
     def _translated_errors(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, *_UNSTORABLE) as error:
             raise ProjectionFailed(
                 f"projection {self._name!r} cannot use {self._path}: {error}{self._next_step(error)}",
                 projection=self._name,
                 target=self._path,
             ) from error
 
-    def _next_step(self, error: sqlite3.Error) -> str:
+    def _next_step(self, error: Exception) -> str:
         folder = Path(self._path).absolute().parent
         if not folder.is_dir():
             return f"; folder {folder} does not exist: create it"
