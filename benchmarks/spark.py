@@ -40,8 +40,8 @@ from eventstore.records.commit import HEADER_BYTES
 from eventstore.records.event_page import decode_page
 from pyspark_eventstore.folds.distribution import Place
 from pyspark_eventstore.jobs.rebuild import rebuild_once
-from pyspark_eventstore.session import start_session
 from pyspark_eventstore.source.table import table_schema
+from pyspark_eventstore.spark_session import start_session
 
 COLUMNS = ("aggregate_id", "version", "sequence", "timestamp", "type", "data", "command_id")
 EVENTS, EVENTS_QUICK = 4_000_000, 60_000

@@ -13,9 +13,9 @@ from pathlib import Path
 from eventstore.chunks.files import OsFiles
 from eventstore.errors import FolderRefused
 from eventstore.store.data_folder import CLUSTER
-from eventstore_cluster.layout import LOCK, Layout, plan
 from eventstore_cluster.registry.file_registry import FileRegistry
 from eventstore_cluster.registry.registry import Changes
+from eventstore_cluster.shard_folders import LOCK, Layout, plan
 
 
 @dataclass(slots=True)

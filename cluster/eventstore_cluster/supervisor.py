@@ -30,10 +30,10 @@ from eventstore.server.bootstrap import (
 from eventstore.server.http import http_server
 from eventstore.settings.server import ServerSettings
 from eventstore_cluster.entry import Entry
-from eventstore_cluster.layout import LEADER_KEYS, SHARD_KEYS, PlannedShard, map_of
 from eventstore_cluster.log_lines import log
 from eventstore_cluster.node_folder import NodeFolder, open_node_folder
 from eventstore_cluster.node_reports import NodeReports
+from eventstore_cluster.shard_folders import LEADER_KEYS, SHARD_KEYS, PlannedShard, map_of
 from eventstore_cluster.shard_runner import ShardRunner
 from eventstore_cluster.shard_start import ShardStart
 

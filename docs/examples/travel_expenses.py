@@ -9,7 +9,7 @@ import sys
 from html import escape
 from pathlib import Path
 
-from pyspark_eventstore.session import start_session
+from pyspark_eventstore.spark_session import start_session
 
 PAGE = Path(__file__).parents[1] / "SPARK.md"
 TITLE = "Days from submission to payment, median, by quarter of submission"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 import trio
 
-from eventstore.broker.groups.registry import Groups
+from eventstore.broker.groups.group_registry import Groups
 from eventstore.broker.log.engine import Engine
 from eventstore.broker.topics import Topic, Topics
 from eventstore.errors import InvalidArgument, Unconsumed

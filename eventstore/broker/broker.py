@@ -19,7 +19,7 @@ from eventstore.broker.administration import Administration
 from eventstore.broker.failed_messages import FailedMessages
 from eventstore.broker.group_coordinator import GroupCoordinator
 from eventstore.broker.groups.failed_offsets import FailedOffsets
-from eventstore.broker.groups.registry import Groups
+from eventstore.broker.groups.group_registry import Groups
 from eventstore.broker.housekeeping import Housekeeping
 from eventstore.broker.log.committer import Committer
 from eventstore.broker.log.engine import WriteResult

@@ -13,7 +13,7 @@ import trio
 
 from eventstore.broker.administration import Administration
 from eventstore.broker.groups.failed_offsets import FailedOffsets, GroupQueue
-from eventstore.broker.groups.registry import Groups
+from eventstore.broker.groups.group_registry import Groups
 from eventstore.broker.log.sender import SendOutcome
 from eventstore.broker.message_lookups import MessageLookups
 from eventstore.broker.retry_policy import DEAD_QUEUES, failed, failures_of, replayed

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from eventstore.broker.administration import Administration
 from eventstore.broker.groups.failed_offsets import FailedOffsets
 from eventstore.broker.groups.group import Assignment
+from eventstore.broker.groups.group_registry import Groups
 from eventstore.broker.groups.offsets import Bounds, CommittedOffset
-from eventstore.broker.groups.registry import Groups
 from eventstore.broker.housekeeping import Housekeeping
 from eventstore.broker.message_lookups import MessageLookups
 from eventstore.broker.retry_policy import RetryPolicy

@@ -10,8 +10,8 @@ from typing import Final
 import trio
 
 from eventstore.broker.age_clock import AgeClock
+from eventstore.broker.groups.group_registry import Groups
 from eventstore.broker.groups.offsets_document import OffsetsDocument
-from eventstore.broker.groups.registry import Groups
 from eventstore.broker.opening import OpenBroker
 from eventstore.broker.retention import HeldBack, held_back, oldest_created, outdated
 from eventstore.broker.statistics import Statistics

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from eventstore.broker.groups.registry import Groups
+from eventstore.broker.groups.group_registry import Groups
 from eventstore.broker.topics import Topics
 from eventstore.chunks.header import FOOTER_BYTES, ChunkHeader
 from eventstore.records.state_record import QueueKey

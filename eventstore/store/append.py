@@ -26,7 +26,7 @@ from eventstore.model import ANY, EXISTS, ID_BYTES_MAX, TIME_MAX, TIME_MIN, VERS
 from eventstore.records.commit import AFTER_CRC, FIXED_BYTES, HEADER_BYTES, ID_PREFIX, NO_FINGERPRINT, check_id
 from eventstore.records.raw_commit import AfterCommand, AppendCondition, split_fingerprint
 from eventstore.store.event_checks import EventsCheck, is_plain_event
-from eventstore.store.memory.tail import NO_COMMIT, Tail, TailFile
+from eventstore.store.memory.unsorted_tail import NO_COMMIT, Tail, TailFile
 from eventstore.store.memory.version_cache import VersionCache, may_hold, version_of
 from eventstore.store.sorted.event_files import EventFiles
 from eventstore.store.uniqueness import Uniqueness

@@ -30,7 +30,7 @@ from eventstore.records.event_filter import EventFilter
 from eventstore.store.append import Appender, AppendOutcome, NewCommit
 from eventstore.store.memory.cache_extension import extend, sorted_parts
 from eventstore.store.memory.recent import RecentAggregates
-from eventstore.store.memory.tail import Tail, TailFile, command_key
+from eventstore.store.memory.unsorted_tail import Tail, TailFile, command_key
 from eventstore.store.memory.version_cache import VersionCache, version_of
 from eventstore.store.read.aggregate_list import AggregateLister
 from eventstore.store.read.aggregate_lookups import AggregateLookups

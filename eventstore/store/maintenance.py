@@ -26,7 +26,7 @@ import trio
 from eventstore.errors import Corrupt
 from eventstore.store.engine import Engine
 from eventstore.store.memory.cache_extension import extend, sorted_parts
-from eventstore.store.memory.tail import TailFile
+from eventstore.store.memory.unsorted_tail import TailFile
 from eventstore.store.sorted.directory_recovery import mark_proven
 from eventstore.store.sorted.sorting import sort_file, switch
 from eventstore.store.sorting_process import DAMAGED

@@ -41,8 +41,8 @@ from eventstore.store.data_folder import (
 from eventstore.store.engine import Engine
 from eventstore.store.memory.preload import PreloadFile
 from eventstore.store.memory.recent import RecentAggregates
-from eventstore.store.memory.tail import Tail
 from eventstore.store.memory.tail_recovery import TailRecovery
+from eventstore.store.memory.unsorted_tail import Tail
 from eventstore.store.memory.version_cache import VersionCache
 from eventstore.store.sorted.directory_recovery import close_directory, open_directory
 from eventstore.store.sorted.event_files import EventFiles

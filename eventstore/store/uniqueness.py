@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 
 from eventstore.records import commit
 from eventstore.records.commit import CommitView
-from eventstore.store.memory.tail import Tail, TailFile, command_key
+from eventstore.store.memory.unsorted_tail import Tail, TailFile, command_key
 from eventstore.store.memory.version_cache import ABSENT, VersionCache, entry_of, may_hold, version_of
 from eventstore.store.read.aggregate_lookups import CANDIDATES_MAX, find_in_sorted
 from eventstore.store.read.sorted_places import SortedPlaces

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from eventstore.broker.groups.group_registry import Groups
 from eventstore.broker.groups.offsets_document import OffsetsDocument
-from eventstore.broker.groups.registry import Groups
 from eventstore.errors import EventStoreError
 from eventstore.records.message import RawMessage
 from tests.broker.stepped import Stepped, raw

@@ -14,7 +14,7 @@ import pytest
 from eventstore import NewEvent, blocking
 from eventstore.broker import pulls, topics
 from eventstore.broker.groups import group
-from eventstore.broker.groups import registry as groups
+from eventstore.broker.groups import group_registry as groups
 from eventstore.broker.log import queue_reader as pulling
 from eventstore.client.aio.store import NetworkStore
 from eventstore.client.blocking.store import BlockingStore

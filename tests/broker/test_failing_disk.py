@@ -90,8 +90,11 @@ async def test_async_a_flush_follows_after_the_interval(autojump_clock: trio.tes
     async with open_broker(DATA, ASYNC, files=disk) as broker:
         await broker.administration.create_topic("orders", 1)
         await broker.send_many("orders", [raw(b"written")])
-        await until(lambda: b"written" in bytes(disk._names.durable["/data/messages"]["0000000001.messages"].durable()), 1)
+        front = broker.engine.front
+        assert front.durable < front.end
+        await until(lambda: front.durable == front.end, 1)  # on the disk it may be earlier: zeros ahead are synced as well
         assert trio.current_time() >= 60
+        assert b"written" in bytes(disk._names.durable["/data/messages"]["0000000001.messages"].durable())
 
 
 async def test_an_index_that_cannot_be_written_loses_nothing_and_is_written_later() -> None:

@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from eventstore.broker.groups.registry import Groups
+from eventstore.broker.groups.group_registry import Groups
 from eventstore.broker.retention import held_back
 from eventstore.errors import Rebalanced, StorageFull
 from eventstore.records.message import RawMessage

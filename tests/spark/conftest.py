@@ -21,7 +21,7 @@ collect_ignore_glob = ["test_*.py"] if MISSING else []
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    from pyspark_eventstore.session import why_no_java
+    from pyspark_eventstore.spark_session import why_no_java
 
     reason = why_no_java()
     if reason is not None:
@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    from pyspark_eventstore.session import start_session
+    from pyspark_eventstore.spark_session import start_session
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     session = start_session("tests", "local[2]", spark_settings(tmp_path_factory.mktemp("spark")))

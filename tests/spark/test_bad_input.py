@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from eventstore.errors import FolderRefused
-from pyspark_eventstore.session import check_java
+from pyspark_eventstore.spark_session import check_java
 from tests.spark.loading import load
 from tests.spark.made import three_states
 from tests.waiting import DEADLINE_SECONDS

@@ -11,9 +11,9 @@ from xml.etree import ElementTree
 import pytest
 
 from eventstore.model import NewEvent
-from pyspark_eventstore.session import why_no_java
 from pyspark_eventstore.source.source_options import parse_options
 from pyspark_eventstore.source.table import COLUMNS
+from pyspark_eventstore.spark_session import why_no_java
 from tests.processes import run_to_end
 from tests.spark.made import MadeStore
 from tests.spark.settings import settings_folder

@@ -125,7 +125,7 @@ def test_a_cluster_of_two_workers_gets_the_package_by_py_files(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Workers are processes of their own, start elsewhere, and know our code only by the archive that was shipped."""
-    from pyspark_eventstore.session import why_no_java
+    from pyspark_eventstore.spark_session import why_no_java
 
     if (reason := why_no_java()) is not None:
         pytest.skip(reason)

@@ -18,7 +18,7 @@ from eventstore.records.raw_commit import AppendCondition
 from eventstore.settings.store import StoreSettings
 from eventstore.store.append import AppendOutcome, NewCommit
 from eventstore.store.engine import Engine
-from eventstore.store.memory.tail import TailFile
+from eventstore.store.memory.unsorted_tail import TailFile
 from eventstore.store.opening import OpenStore, open_folder
 from eventstore.store.sorted.sorting import sort_file, switch
 from tests.simulated_disk import SimulatedDisk

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from eventstore.broker.groups.group_registry import Groups
 from eventstore.broker.groups.offsets import Bounds
-from eventstore.broker.groups.registry import Groups
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from heapq import merge
 from itertools import takewhile
 from typing import Final
 
-from eventstore.store.memory.tail import TailFile
+from eventstore.store.memory.unsorted_tail import TailFile
 
 _RUN_IDS: Final = 4_096
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from eventstore.model import ID_BYTES_MAX
 from eventstore.records.commit import HEADER, HEADER_BYTES
-from eventstore.store.memory.tail import TailFile
+from eventstore.store.memory.unsorted_tail import TailFile
 
 _ID_LENGTH_AT: Final = HEADER["id_length"].offset
 _ID_AT: Final = HEADER_BYTES + 2

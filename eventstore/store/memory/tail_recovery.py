@@ -11,7 +11,7 @@ from eventstore.chunks.record import Walk
 from eventstore.chunks.slab import gather
 from eventstore.errors import Corrupt
 from eventstore.records.commit import HEADER, HEADER_BYTES
-from eventstore.store.memory.tail import NO_COMMIT, Tail, TailFile
+from eventstore.store.memory.unsorted_tail import NO_COMMIT, Tail, TailFile
 
 _HEADER = HEADER.dtype("length", "count", "first_version", "id_length", "command_length")
 

@@ -13,7 +13,7 @@ from itertools import groupby, islice
 
 from eventstore.aggregate_info import AggregateInfo, IdRange
 from eventstore.store.memory.ordered_ids import OrderedIds
-from eventstore.store.memory.tail import Tail, TailFile
+from eventstore.store.memory.unsorted_tail import Tail, TailFile
 from eventstore.store.read.aggregate_lookups import version_in_files
 from eventstore.store.sorted.directory import Directory
 from eventstore.store.sorted.directory_lookup import versions_from

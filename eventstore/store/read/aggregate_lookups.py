@@ -15,7 +15,7 @@ from eventstore.chunks.files import NotCached
 from eventstore.errors import InvalidArgument
 from eventstore.records import commit
 from eventstore.records.commit import CommitView
-from eventstore.store.memory.tail import Tail, TailFile, command_key
+from eventstore.store.memory.unsorted_tail import Tail, TailFile, command_key
 from eventstore.store.memory.version_cache import may_hold
 from eventstore.store.read.checked_reads import check_records, read_checked, read_records
 from eventstore.store.read.sorted_places import SortedPlaces

@@ -19,7 +19,7 @@ from crc32c import crc32c
 from eventstore.chunks.files import File, NotCached
 from eventstore.errors import Corrupt
 from eventstore.model import VERSION_MAX
-from eventstore.store.memory.tail import Tail, TailFile
+from eventstore.store.memory.unsorted_tail import Tail, TailFile
 from eventstore.store.read.checked_reads import check_records, read_checked, read_records
 from eventstore.store.read.sorted_places import SortedPlaces
 from eventstore.store.sorted.directory_entry import RowRange

@@ -23,7 +23,7 @@ from eventstore.chunks.header import ChunkHeader
 from eventstore.errors import Corrupt
 from eventstore.records.event_filter import EventFilter
 from eventstore.records.event_page import decode_page
-from eventstore.store.memory.tail import Tail, TailFile
+from eventstore.store.memory.unsorted_tail import Tail, TailFile
 from eventstore.store.read.checked_reads import check_records, read_records
 from eventstore.store.read.replay import read_runs
 from eventstore.store.sorted.event_files import EventFiles

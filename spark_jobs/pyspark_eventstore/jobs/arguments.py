@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from pyspark_eventstore.session import start_session
+from pyspark_eventstore.spark_session import start_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventstore.broker.groups.assignment import assign_queues
+from eventstore.broker.groups.group_registry import Groups
 from eventstore.broker.groups.offsets_document import OffsetsDocument
-from eventstore.broker.groups.registry import Groups
 from eventstore.broker.opening import OFFSETS
 from eventstore.errors import Corrupt, FolderRefused, InvalidArgument, Rebalanced, UnknownGroup, UnknownTopic
 from tests.broker.stepped import DATA, Stepped, raw

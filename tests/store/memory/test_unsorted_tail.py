@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from eventstore.store.memory.tail import Tail, TailFile, command_key
+from eventstore.store.memory.unsorted_tail import Tail, TailFile, command_key
 
 Added = tuple[str, int, int, int]  # aggregate, key, length, events
 
@@ -92,8 +92,8 @@ def test_adding_many_at_once_is_the_same_as_adding_one_by_one(added: list[list[A
 @pytest.fixture(params=[1, 64])
 def kept_from(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs the test once more with chains of a single commit kept as well."""
-    monkeypatch.setattr("eventstore.store.memory.tail._KEPT_COMMITS_MIN", request.param)
-    monkeypatch.setattr("eventstore.store.memory.tail._KEPT_CHAINS_MAX", 2)
+    monkeypatch.setattr("eventstore.store.memory.unsorted_tail._KEPT_COMMITS_MIN", request.param)
+    monkeypatch.setattr("eventstore.store.memory.unsorted_tail._KEPT_CHAINS_MAX", 2)
 
 
 @pytest.mark.usefixtures("kept_from")
@@ -214,7 +214,7 @@ class Interrupted(array):  # type: ignore[type-arg] # not subscriptable while it
 
 
 def test_a_chain_that_was_evicted_and_begun_again_during_a_walk_has_no_gap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eventstore.store.memory.tail._KEPT_CHAINS_MAX", 1)
+    monkeypatch.setattr("eventstore.store.memory.unsorted_tail._KEPT_CHAINS_MAX", 1)
     file = two_hot_aggregates(500)
     file.previous = previous = Interrupted("I", file.previous)
     assert ordinals(file, "a", 600) == list(range(0, 600, 2))

@@ -14,8 +14,8 @@ from eventstore.errors import Corrupt, EventStoreError, FolderRefused, InvalidAr
 from eventstore.settings.store import StoreSettings
 from eventstore.store.data_folder import ShardIdentity
 from eventstore.store.opening import open_folder
-from eventstore_cluster.layout import Layout, plan
 from eventstore_cluster.node_folder import open_node_folder
+from eventstore_cluster.shard_folders import Layout, plan
 
 SETTINGS = StoreSettings(preallocate_bytes=1024 * 1024)
 
