@@ -1,4 +1,4 @@
-"""docs/REFERENCE.md against the program: it lists all settings, metrics and errors."""
+"""docs/REFERENCE.md against the program: it lists all settings, metrics and errors; and the bounds in docs/OPERATIONS.md."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from eventstore import errors
+from eventstore.protocol.limits import FRAME_BYTES_MAX, HELLO_BYTES_MAX, KIB, MIB, PAGE_BYTES_MAX
+from eventstore.server.net import fair_turns
+from eventstore.server.net.connection import BOUND_MAX
 from eventstore.settings.declaration import DeclaredSetting, declared_settings
 from eventstore.settings.server import ServerSettings
 from eventstore.settings.sources import load_with_origins
@@ -18,6 +21,7 @@ from tests.cli.processes import Server, output, refused
 Serve = Callable[..., Server]
 DOCS = Path(__file__).parents[2] / "docs"
 REFERENCE = (DOCS / "REFERENCE.md").read_text()
+OPERATIONS = (DOCS / "OPERATIONS.md").read_text()
 
 
 def _rows(page: str, heading: str) -> list[list[str]]:
@@ -48,6 +52,26 @@ def test_the_table_of_settings_is_complete_and_its_defaults_are_right(monkeypatc
             assert _number(default) == value, name
         else:
             assert default == ("off" if value is None else str(value)), name
+
+
+def test_the_table_of_bounds_has_every_setting_that_is_one_and_its_default() -> None:
+    written: dict[str, str] = {}
+    for cells in _rows(OPERATIONS, "Settings"):
+        written |= dict(bound.strip("`").split("`, ") for bound in cells[0].split("; ") if bound.startswith("`"))
+    settings = declared_settings(ServerSettings)
+    assert {name: _number(default) for name, default in written.items()} == {name: settings[name].default for name in written}
+    bounds = {name for name, each in settings.items() if each.setting.group == "Limits" or name.endswith("_bytes_max")}
+    assert bounds - written.keys() == {"broker_retained_bytes_max", "mailbox_batch_bytes_max"}  # of the disk, and of a batch
+
+
+def test_the_bounds_that_are_no_settings_are_those_of_the_code() -> None:
+    written = [cells[0] for cells in _rows(OPERATIONS, "Settings") if not cells[0].startswith("`")]
+    assert written[1:] == [
+        f"frame, {FRAME_BYTES_MAX // MIB} MiB; before HELLO, {HELLO_BYTES_MAX // KIB} KiB",
+        f"page, {PAGE_BYTES_MAX // MIB} MiB",
+        f"waiting, {BOUND_MAX}",
+        f"turn, {fair_turns._SLICE_S * 1000:g} ms",
+    ]
 
 
 def _number(text: str) -> float:
