@@ -1,0 +1,92 @@
+"""Sends made-up requests to a server and holds it to its promises: every request gets an answer, and others are served.
+
+A payload may be anything; only the frame around it is whole, so the connection has to stay usable. What has no answer by the
+protocol is not waited for: CREDIT, and a subscription or a pull that was ended.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+import uuid
+from collections import Counter
+from dataclasses import dataclass, field
+
+import eventstore as es
+from eventstore.flat import encode
+from eventstore.protocol.answers import Failure
+from eventstore.protocol.declaration import DECLARATIONS, Request, code_of
+from eventstore.protocol.requests import Credit, Map, Ping, Subscribe
+from tests.fuzz.request_maker import RequestMaker, Values
+from tests.server.raw import RawClient
+
+REQUESTS_A_ROUND = 50
+_SILENT = (Credit, Subscribe, Map)  # a MAP with a mistake may wait for another version
+
+
+@dataclass(slots=True)
+class Report:
+    """What happened. `answers`: how many of each kind or error. `unanswered`: requests that got no answer."""
+
+    rounds: int = 0
+    requests: int = 0
+    answers: Counter[str] = field(default_factory=Counter)
+    unanswered: list[str] = field(default_factory=list)
+    latencies_s: list[float] = field(default_factory=list)
+
+    @property
+    def p99_s(self) -> float:
+        """The 99th percentile of the healthy client's appends."""
+        return sorted(self.latencies_s)[int(len(self.latencies_s) * 0.99)] if self.latencies_s else 0.0
+
+
+def fuzz(port: int, seed: int, rounds: int) -> Report:
+    """Runs rounds: each sends requests on a connection, waits for their answers, and has another client append once."""
+    report = Report()
+    with es.blocking.connect(f"tcp://127.0.0.1:{port}") as healthy:
+        for number in range(rounds):
+            client = RawClient(port)
+            try:
+                _round(client, RequestMaker(f"{seed}/{number}"), report)
+            finally:
+                client.close()
+            began = time.perf_counter()
+            healthy.append(f"healthy-{uuid.uuid4().hex}", [es.NewEvent("Healthy", b"x")], 0)
+            report.latencies_s.append(time.perf_counter() - began)
+            report.rounds += 1
+    return report
+
+
+def _round(client: RawClient, maker: RequestMaker, report: Report) -> None:
+    waited: dict[int, str] = {}
+    for request_id in range(1, REQUESTS_A_ROUND + 1):
+        kind, values = maker.request()
+        payload = _payload(request_id, kind, values)
+        garbled = maker.chance(0.05)
+        if garbled:
+            payload = maker.garbled(payload)
+        if kind is Subscribe:
+            maker.subscriptions.append(request_id)
+        if kind not in _SILENT:
+            waited[request_id] = f"{DECLARATIONS[kind].name} {values!r:.300}{' garbled' if garbled else ''}"
+        client.send_payload(payload)
+        report.requests += 1
+    last = REQUESTS_A_ROUND + 1
+    waited[last] = "PING"
+    client.send_payload(_payload(last, Ping, []))
+    _await_answers(client, waited, report)
+
+
+def _payload(request_id: int, kind: type[Request], values: Values) -> bytes:
+    return b"\xcf" + struct.pack(">Q", request_id) + encode([code_of(kind), *values])
+
+
+def _await_answers(client: RawClient, waited: dict[int, str], report: Report) -> None:
+    while waited:
+        try:
+            request_id, answer = client.answer()
+        except TimeoutError:
+            report.unanswered += waited.values()
+            return
+        report.answers[type(answer.error).__name__ if isinstance(answer, Failure) else type(answer).__name__] += 1
+        waited.pop(request_id, None)
