@@ -174,7 +174,7 @@ def _advance(
         try:
             target.write(rows, deletions, before, after)
         except ProjectionFailed as error:
-            if not any(map(target.refusal, rows)):
+            if not _refuses_one(target, rows):
                 raise
             failed = error
         else:
@@ -188,6 +188,13 @@ def _advance(
     parked = tuple(folded.parked.values())
     target.write(rows, deletions, before, after, parked)
     return len(rows) + len(deletions), parked
+
+
+def _refuses_one(target: Target, rows: Sequence[StoredRow]) -> bool:
+    try:
+        return any(map(target.refusal, rows))
+    except ProjectionFailed:  # the target fails, and its first error says why
+        return False
 
 
 def _written(folded: Folded) -> tuple[list[StoredRow], list[str]]:

@@ -160,3 +160,22 @@ async def test_an_error_that_says_what_no_text_may_hold_is_parked_all_the_same(p
         await put(store, ("a", "x"))
         await run(store, Raising(), place)
     assert parked(place) == [("a", 1)]
+
+
+async def test_a_database_that_fails_is_named_and_nothing_is_parked(place: Place, tmp_path: Any) -> None:
+    if type(place.target()).__name__ == "SQLiteTarget":
+        return
+
+    class Disconnected(Moves):
+        def row(self, key: str, state: Any) -> dict[str, object]:
+            others = (
+                "SELECT pid FROM pg_stat_activity WHERE usename = 'tests' AND query LIKE '%moves%' AND pid <> pg_backend_pid()"
+            )
+            place.query(f"SELECT pg_terminate_backend(pid, 30000) FROM ({others}) AS others")
+            return GOOD
+
+    async with es.open_store(tmp_path / "store") as store:
+        await put(store, ("a", "x"))
+        with pytest.raises(es.ProjectionFailed, match=r"cannot use PostgreSQL: (?!the connection is closed)"):
+            await run(store, Disconnected(), place)
+    assert parked(place) == []
