@@ -10,17 +10,20 @@ from __future__ import annotations
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, cast
 
 import trio
 
 from eventstore.chunks.files import OsFile
+from eventstore.chunks.group_commit import Deliver
 from eventstore.server.bootstrap import run_to_end, stop_on_signals
 from eventstore.server.mailbox_wiring import ServerMailboxes
 from eventstore.server.serve import Server, serve
 from eventstore.settings.server import ServerSettings
 from eventstore.settings.sources import load_settings
+from eventstore.store.append import AppendOutcome, NewCommit
 from eventstore.store.committer import Committer
 
 STRAIGHT: Final = signal.SIGUSR1
@@ -34,8 +37,12 @@ class _Straight:
     """What the append batcher uses of mailboxes, done by the store itself."""
 
     def __init__(self, committer: Committer) -> None:
-        self.append = committer.submit
+        self._submit = committer.submit
         self.kick = committer.kick
+
+    def append(self, commits: Sequence[NewCommit], deliver: Deliver[AppendOutcome], source: object, _: object) -> Sequence[int]:
+        self._submit(commits, deliver, source)
+        return ()
 
 
 _own_sync: Final = OsFile.sync

@@ -16,8 +16,9 @@ from typing import Any, Final, Protocol, TypeAlias
 
 import trio
 
+import eventstore_mailbox as mailbox
 from eventstore.domain.runtime import Change, Decided, DomainRuntime, ReadEvents, ResidentAggregate, same_command
-from eventstore.errors import EventStoreError, ShuttingDown
+from eventstore.errors import EventStoreError, Overloaded, ShuttingDown
 from eventstore.model import VERSION_MAX, Committed, Event
 from eventstore.records.commit import CommitView
 from eventstore.records.event_page import decode_page
@@ -168,7 +169,8 @@ def make_mailboxes(
 
 
 def _refused(error: Exception) -> AppendOutcome:
-    return REFUSED, ShuttingDown(str(error)), 0
+    refusal = Overloaded if isinstance(error, mailbox.Overloaded) else ShuttingDown
+    return REFUSED, refusal(str(error)), 0
 
 
 def _size_bytes(change: Change) -> int:

@@ -10,6 +10,7 @@ import anyio
 import trio
 
 from eventstore.client.aio.raw_appends import RawAppends
+from eventstore.client.aio.settled import settled
 from eventstore.client.aio.store import NetworkStore
 from eventstore.client.session.batch import BatchSlice
 from eventstore.errors import ConnectionLost, EventStoreError, UnsupportedVersion, VersionConflict
@@ -80,7 +81,7 @@ def _bare(commits: Sequence[NewCommit]) -> list[RawCommit]:
 
 
 async def _deliver(batch: ServerBatch, in_flight: InFlight, check_lost: Callable[[EventStoreError], None]) -> None:
-    await in_flight.batch.done.wait()
+    await settled(in_flight)
     outcomes = in_flight.outcomes()
     lost = next((outcome for outcome in outcomes if isinstance(outcome, ConnectionLost | UnsupportedVersion)), None)
     if lost is not None:

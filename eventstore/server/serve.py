@@ -185,7 +185,7 @@ async def _listening(
         await nursery.start(mailboxes.run)
         maps = MapRequests(gate, place.known)
         slots = place.slots(maps)
-        appends = appends_of(slots, gate, mailboxes, order)
+        appends = appends_of(slots, gate, mailboxes, replies, order)
         commands = commands_of(slots, gate, domain, mailboxes, replies, waiting, order)
         scans = PacedScans(gate.turns)
         reads = ReadRequests(gate, store.engine, nursery, scans)

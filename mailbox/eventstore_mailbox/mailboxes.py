@@ -7,7 +7,7 @@ from typing import Generic, cast
 
 import trio
 
-from eventstore_mailbox.core.append_call import Deliver
+from eventstore_mailbox.core.append_call import Deliver, DeliverSome
 from eventstore_mailbox.core.options import Options
 from eventstore_mailbox.core.ports import A, AnyPorts, C, O, Ports, X
 from eventstore_mailbox.core.state import AnyEntry, Entry
@@ -40,14 +40,21 @@ class Mailboxes(Generic[C, A, X, O]):
         """
         return cast("list[Entry[C, O]]", self._machine.submit(cast("Sequence[AnyEntry]", entries)))
 
-    def append(self, changes: Sequence[X], deliver: Callable[[list[O]], None], source: object = None) -> None:
+    def append(
+        self, changes: Sequence[X], deliver: Callable[[list[O]], None], source: object = None,
+        deliver_some: Callable[[Sequence[int], list[O]], None] | None = None,
+    ) -> Sequence[int]:  # fmt: skip
         """Accepts plain appends: changes with the sender's own expected version. `deliver` gets one outcome each, in order,
         together.
+
+        If some are of aggregates with commands in their mailbox, `deliver_some` gets all outcomes instead, each with its place
+        and as soon as it is there; returns the places of those that wait for the commands. Those that a mailbox has no room
+        for have the outcome `Ports.refusal(Overloaded)`.
 
         Raises:
             Stopping, Overloaded: none was accepted.
         """
-        self._machine.append(changes, cast("Deliver", deliver), source)
+        return self._machine.append(changes, cast("Deliver", deliver), source, cast("DeliverSome | None", deliver_some))
 
     @trio.lowlevel.enable_ki_protection
     def kick(self) -> None:

@@ -21,7 +21,7 @@ class RawAppends:
 
     def put(self, commits: Sequence[RawCommit]) -> BatchSlice[anyio.Event, RawCommit, Committed]:
         """Queues commits for one frame, so that one may be based on another (see `AfterCommand`). Call `flush` after the last
-        of a round. Their `outcomes` are there once `batch.done` is set.
+        of a round. Their `outcomes` are there after `settled`.
         """
         self._connection.check()
         queue = self._connection.session.appends

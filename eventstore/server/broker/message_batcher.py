@@ -21,7 +21,7 @@ from eventstore.records.topic_names import check_name
 from eventstore.server.net.connection import HELD_BY_MESSAGES, Connection
 from eventstore.server.net.deferred_replies import explain_failure
 from eventstore.server.net.gate import Gate
-from eventstore.server.requests.append_batcher import BatchReplies
+from eventstore.server.requests.batch_replies import BatchReplies
 
 _log = logging.getLogger(__name__)
 

@@ -34,7 +34,7 @@ from eventstore.protocol.limits import FRAME_BYTES_MAX
 from eventstore.server.mailbox_wiring import ServerEntry, StoreAccess, Stored
 from eventstore.server.net.connection import Connection
 from eventstore.server.net.gate import Gate
-from eventstore.server.requests.append_batcher import error_text_bytes_max
+from eventstore.server.requests.batch_replies import error_text_bytes_max
 from eventstore.server.requests.waiting_commands import WaitingCommands
 from eventstore_mailbox import CONFLICT, DUPLICATE, FAILED, REFUSED, UNCHANGED, MailboxError
 
@@ -42,14 +42,14 @@ Values: TypeAlias = "tuple[Scalar, Scalar, Scalar]"
 PATIENCE_S: Final = 0.01
 """How long a SEND waits to be answered as a whole: longer than a sync, shorter than what a client would notice."""
 _OUTCOME_BYTES: Final = 32  # of an outcome without its error
-_ERROR_FIELDS_KEPT: Final = 3  # with the message and their names they fit into any answer (see `append_batcher`)
+_ERROR_FIELDS_KEPT: Final = 3  # with the message and their names they fit into any answer (see `batch_replies`)
 _log = logging.getLogger(__name__)
 _UNCHANGED: Final[Values] = (int(OutcomeKind.UNCHANGED), 0, 0)
 
 
 class PendingSend:
-    """A SEND that is not answered yet. `values`: its outcomes. `unsent`: those to send next, by place, once it is answered in
-    parts. `size`: see `WaitingCommands`."""
+    """A SEND that is not answered yet, or an APPEND of which some commits wait for commands. `values`: its outcomes. `unsent`:
+    those to send next, by place, once it is answered in parts. `size`: see `WaitingCommands`."""
 
     __slots__ = ("connection", "error_bytes_max", "missing", "request_id", "size", "text_bytes_max", "unsent", "values")
 
@@ -157,9 +157,10 @@ class CommandReplies:
                     self._gate.drop(entry.request.connection)
         finally:
             self._answering = False
-            self._flush()
+            self.flush()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Sends what `put` has answered."""
         if self._ready:
             self._send_parts()
         self._gate.flush()
@@ -177,7 +178,7 @@ class CommandReplies:
         else:
             self.put(request, entry.place, request.encode(_refusal(entry) if found is None else _first_outcome(entry, found)))
         if not self._answering:
-            self._flush()
+            self.flush()
 
     def refuse(self, entries: Sequence[ServerEntry], error: EventStoreError) -> None:
         """Answers commands that the mailboxes did not take."""

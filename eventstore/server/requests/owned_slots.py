@@ -33,11 +33,10 @@ from eventstore.server.net.connection import Connection
 from eventstore.server.net.gate import Gate
 from eventstore.server.requests.append_batcher import (
     AppendBatcher,
-    BatchReplies,
     append_values,
     due_s,
-    error_text_bytes_max,
 )
+from eventstore.server.requests.batch_replies import BatchReplies, error_text_bytes_max
 from eventstore.server.requests.command_batcher import CommandBatcher
 from eventstore.server.requests.command_replies import CommandReplies
 from eventstore.server.requests.dispatch import Route
@@ -96,8 +95,10 @@ class OwnedSlots:
 class ShardAppends(AppendBatcher):
     """Takes the appends of a shard; a commit of another shard is refused alone, in its place."""
 
-    def __init__(self, slots: OwnedSlots, gate: Gate, mailboxes: ServerMailboxes, order: ArrivalOrder) -> None:
-        super().__init__(gate, mailboxes, order)
+    def __init__(
+        self, slots: OwnedSlots, gate: Gate, mailboxes: ServerMailboxes, late: CommandReplies, order: ArrivalOrder
+    ) -> None:
+        super().__init__(gate, mailboxes, late, order)
         self._slots = slots
 
     def append(self, connection: Connection, request_id: int, request: Append) -> None:
@@ -150,9 +151,13 @@ class ShardCommands(CommandBatcher):
         return super()._decided(row)
 
 
-def appends_of(slots: OwnedSlots | None, gate: Gate, mailboxes: ServerMailboxes, order: ArrivalOrder) -> AppendBatcher:
+def appends_of(
+    slots: OwnedSlots | None, gate: Gate, mailboxes: ServerMailboxes, late: CommandReplies, order: ArrivalOrder
+) -> AppendBatcher:
     """Returns what takes the appends of a server: of every aggregate, or of a shard's slots."""
-    return AppendBatcher(gate, mailboxes, order) if slots is None else ShardAppends(slots, gate, mailboxes, order)
+    if slots is None:
+        return AppendBatcher(gate, mailboxes, late, order)
+    return ShardAppends(slots, gate, mailboxes, late, order)
 
 
 def commands_of(

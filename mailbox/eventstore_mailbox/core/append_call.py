@@ -9,22 +9,30 @@ from eventstore_mailbox.core.state import PLAIN, Entry
 from eventstore_mailbox.errors import Overloaded
 
 Deliver: TypeAlias = Callable[[list[object]], None]
+DeliverSome: TypeAlias = Callable[[Sequence[int], list[object]], None]
+"""Called with places of a call, and their outcomes."""
 
 
 class AppendCall:
-    """Collects the outcomes of one call of plain appends; delivers them in order after the last one."""
+    """Collects the outcomes of one call of plain appends; delivers them in order after the last one, or, with `deliver_some`,
+    those that are there."""
 
-    __slots__ = ("_deliver", "_missing", "_outcomes", "source")
+    __slots__ = ("_deliver", "_deliver_some", "_missing", "_outcomes", "source")
 
-    def __init__(self, count: int, deliver: Deliver, source: object) -> None:
+    def __init__(self, count: int, deliver: Deliver, source: object, deliver_some: DeliverSome | None = None) -> None:
         self._outcomes: list[object] = [None] * count
         self._missing = count
         self._deliver = deliver
+        self._deliver_some = deliver_some
         self.source = source
 
-    def put(self, place: int, outcome: object) -> None:
-        self._outcomes[place] = outcome
-        self._missing -= 1
+    def put(self, places: Sequence[int], outcomes: list[object]) -> None:
+        if self._deliver_some is not None:
+            self._deliver_some(places, outcomes)
+            return
+        for place, outcome in zip(places, outcomes, strict=True):
+            self._outcomes[place] = outcome
+        self._missing -= len(places)
         if not self._missing:
             self._deliver(self._outcomes)
 

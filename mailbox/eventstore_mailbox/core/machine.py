@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Sequence
 from functools import partial
 
-from eventstore_mailbox.core.append_call import Deliver, WaitingBytes
+from eventstore_mailbox.core.append_call import Deliver, DeliverSome, WaitingBytes
 from eventstore_mailbox.core.backoff import Backoff
 from eventstore_mailbox.core.command_processor import CommandProcessor
 from eventstore_mailbox.core.fair_share import FairShare
@@ -59,9 +59,7 @@ class Machine:
         self.outcomes = OutcomeProcessor(ports, options, self.lanes, self.duplicates, self.processor, self.waiting, driver)
         self.processor.complete = self.outcomes.complete
         self.fast_path = FastPath(ports, options, driver, self._unblocked)
-        self._appends = PlainAppends(
-            ports, options, self.lanes, self.processor, self.fast_path, self.fair_share, self.waiting, self.mailbox_of
-        )
+        self._appends = PlainAppends(ports, options, self.lanes, self.processor, self.fast_path, self.fair_share, self.waiting)
         self.persist_failures = 0
         self._driver = driver
         self._delivered: deque[tuple[CommandMailbox, Draft, Sequence[object], list[int]]] = deque()
@@ -113,15 +111,20 @@ class Machine:
                 schedule(mailbox)
         return refused
 
-    def append(self, changes: Sequence[object], deliver: Deliver, source: object) -> None:
-        """Accepts plain appends, in order. `deliver` gets their outcomes together.
+    def append(
+        self, changes: Sequence[object], deliver: Deliver, source: object, deliver_some: DeliverSome | None = None
+    ) -> Sequence[int]:
+        """Accepts plain appends, in order. `deliver` gets their outcomes together. If some are of aggregates with commands in
+        their mailbox, `deliver_some` gets all outcomes instead, each as it is there; returns the places of those that wait.
+
+        What a mailbox has no room for is refused alone, see `Ports.refusal`.
 
         Raises:
             Stopping, Overloaded: none was accepted.
         """
         if self.stopping:
             raise Stopping
-        self._appends.append(changes, deliver, source)
+        return self._appends.append(changes, deliver, source, deliver_some)
 
     def stop(self) -> None:
         """Accepts no more commands; those already accepted are finished."""

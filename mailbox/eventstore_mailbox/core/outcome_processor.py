@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from eventstore_mailbox.core.append_call import PlainEntry, WaitingBytes
+from eventstore_mailbox.core.append_call import AppendCall, PlainEntry, WaitingBytes
 from eventstore_mailbox.core.command_processor import CommandProcessor
 from eventstore_mailbox.core.in_flight_duplicates import InFlightDuplicates
 from eventstore_mailbox.core.options import Options
@@ -184,25 +184,29 @@ class OutcomeProcessor:
         answers, self.answers = self.answers, []
         commands = [entry for entry in answers if entry.command is not PLAIN]
         if len(commands) < len(answers):
-            for entry in answers:
-                if isinstance(entry, PlainEntry):
-                    self._deliver_plain(entry)
+            self._deliver_plain([entry for entry in answers if isinstance(entry, PlainEntry)])
         if commands:
             try:
                 self._ports.answer(commands)
             except Exception as error:
                 self._ports.on_error("answer", error)
 
-    def _deliver_plain(self, entry: PlainEntry) -> None:
-        self._waiting.remove(entry.change)
-        try:
+    def _deliver_plain(self, entries: Sequence[PlainEntry]) -> None:
+        calls: dict[AppendCall, tuple[list[int], list[object]]] = {}
+        for entry in entries:
+            self._waiting.remove(entry.change)
             outcome = entry.result
             if entry.status >= FAILED:
                 assert isinstance(outcome, Exception)
                 outcome = self._ports.refusal(outcome)
-            entry.call.put(entry.place, outcome)
-        except Exception as error:  # one receiver's fault does not keep the others from their answers
-            self._ports.on_error("answer", error)
+            places, outcomes = calls.setdefault(entry.call, ([], []))
+            places.append(entry.place)
+            outcomes.append(outcome)
+        for call, (places, outcomes) in calls.items():
+            try:
+                call.put(places, outcomes)
+            except Exception as error:  # one receiver's fault does not keep the others from their answers
+                self._ports.on_error("answer", error)
 
     def _leave(self, lane: Lane, entry: AnyEntry) -> None:
         mailbox = lane.mailbox

@@ -2,29 +2,28 @@
 
 One call has many. Those of an aggregate with commands in its mailbox follow these, as entries of its lane. All others take
 the fast path; if their aggregate is in memory, it is dropped, because it does not know of the change. The sender gets the
-outcomes of its call together and in order either way.
+outcomes of its call together and in order, or each as it is there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
-from eventstore_mailbox.core.append_call import AppendCall, Deliver, PlainEntry, WaitingBytes
+from eventstore_mailbox.core.append_call import AppendCall, Deliver, DeliverSome, PlainEntry, WaitingBytes
 from eventstore_mailbox.core.command_processor import CommandProcessor
 from eventstore_mailbox.core.fair_share import FairShare
 from eventstore_mailbox.core.fast_path import FastPath
 from eventstore_mailbox.core.options import Options
 from eventstore_mailbox.core.ports import AnyPorts, aggregate_id_of, command_id_of
 from eventstore_mailbox.core.resident_lanes import ResidentLanes
-from eventstore_mailbox.core.state import CommandMailbox
 from eventstore_mailbox.errors import Overloaded
 
 
 class PlainAppends:
     def __init__(
         self, ports: AnyPorts, options: Options, lanes: ResidentLanes, processor: CommandProcessor, fast_path: FastPath,
-        fair_share: FairShare, waiting: WaitingBytes, mailbox_of: Callable[[str], CommandMailbox],
+        fair_share: FairShare, waiting: WaitingBytes,
     ) -> None:  # fmt: skip
         self._ports = ports
         self._options = options
@@ -33,20 +32,22 @@ class PlainAppends:
         self._fast_path = fast_path
         self._fair_share = fair_share
         self._waiting = waiting
-        self._mailbox_of = mailbox_of
 
-    def append(self, changes: Sequence[object], deliver: Deliver, source: object) -> None:
+    def append(
+        self, changes: Sequence[object], deliver: Deliver, source: object, deliver_some: DeliverSome | None
+    ) -> Sequence[int]:
         """As `Machine.append`."""
         fast_path, by_id = self._fast_path, self._lanes.by_id
         if fast_path.full:
             raise Overloaded("the fast path of plain appends", fast_path.depth, self._options.fast_path_max)
         ids = set(map(aggregate_id_of, changes))
         if not by_id.keys().isdisjoint(ids) and (busy := self._busy(ids)):
-            self._append_to_lanes(changes, busy, deliver, source)
-        elif self._fits_one_batch(changes):
+            return self._append_to_lanes(changes, busy, AppendCall(len(changes), deliver, source, deliver_some))
+        if self._fits_one_batch(changes):
             fast_path.send(list(changes), ids, deliver, source)
         else:
             self._send_in_parts(changes, range(len(changes)), AppendCall(len(changes), deliver, source))
+        return ()
 
     def _busy(self, ids: set[str]) -> set[str]:
         """Returns the aggregates with commands in their mailbox; drops those that are only in memory."""
@@ -60,25 +61,40 @@ class PlainAppends:
                     busy.add(aggregate_id)
         return busy
 
-    def _append_to_lanes(self, changes: Sequence[object], busy: set[str], deliver: Deliver, source: object) -> None:
-        """Sends changes of `busy` aggregates through the mailboxes, the others on the fast path."""
-        for mailbox in set(map(self._mailbox_of, busy)):
-            if mailbox.depth >= self._options.capacity:
-                raise Overloaded(f"mailbox {mailbox.index}", mailbox.depth, self._options.capacity)
-        for lane in map(self._lanes.by_id.__getitem__, busy):
-            if lane.mailbox.depth >= self._fair_share.crowded and (refusal := self._fair_share.refusal(lane, None)) is not None:
-                raise refusal
-        self._waiting.add([change for change in changes if aggregate_id_of(change) in busy])
-        call, now = AppendCall(len(changes), deliver, source), self._ports.clock()
-        places: list[int] = []
+    def _append_to_lanes(self, changes: Sequence[object], busy: set[str], call: AppendCall) -> Sequence[int]:
+        """Sends changes of `busy` aggregates through the mailboxes, the others on the fast path. Returns the places of
+        those that went to mailboxes."""
+        places: dict[str, list[int]] = {aggregate_id: [] for aggregate_id in busy}
+        others: list[int] = []
         for place, change in enumerate(changes):
-            aggregate_id = aggregate_id_of(change)
-            if aggregate_id in busy:
+            places.get(aggregate_id_of(change), others).append(place)
+        waiting, now = list[int](), self._ports.clock()
+        for aggregate_id, own in places.items():
+            refusal = self._refusal(aggregate_id, [changes[place] for place in own])
+            if refusal is not None:
+                call.put(own, [self._ports.refusal(refusal) for _ in own])
+                continue
+            waiting += own
+            for place in own:
+                change = changes[place]
                 self._link(PlainEntry(aggregate_id, command_id_of(change), change, call, place), now)
-            else:
-                places.append(place)
-        if places:
-            self._send_in_parts([changes[place] for place in places], places, call)
+        if others:
+            self._send_in_parts([changes[place] for place in others], others, call)
+        return waiting
+
+    def _refusal(self, aggregate_id: str, changes: Sequence[object]) -> Overloaded | None:
+        """Returns why these changes have no room in the mailbox of their aggregate; counts their bytes if they have."""
+        lane = self._lanes.by_id[aggregate_id]
+        mailbox = lane.mailbox
+        if mailbox.depth >= self._options.capacity:
+            return Overloaded(f"mailbox {mailbox.index}", mailbox.depth, self._options.capacity)
+        if mailbox.depth >= self._fair_share.crowded and (refusal := self._fair_share.refusal(lane, None)) is not None:
+            return refusal
+        try:
+            self._waiting.add(changes)
+        except Overloaded as error:
+            return error
+        return None
 
     def _link(self, entry: PlainEntry, now: float) -> None:
         """Appends an entry to its lane. Precondition: the lane has commands."""
@@ -98,16 +114,11 @@ class PlainAppends:
 
     def _send_in_parts(self, changes: Sequence[object], places: Sequence[int], call: AppendCall) -> None:
         """Sends some changes of a call on the fast path, in as many batches as they need."""
-
-        def put(places: Sequence[int], outcomes: list[object]) -> None:
-            for place, outcome in zip(places, outcomes, strict=True):
-                call.put(place, outcome)
-
         first = 0
         while first < len(changes):
             end = first + self._fitting(changes, first)
             part = list(changes[first:end])
-            self._fast_path.send(part, set(map(aggregate_id_of, part)), partial(put, places[first:end]), call.source)
+            self._fast_path.send(part, set(map(aggregate_id_of, part)), partial(call.put, places[first:end]), call.source)
             first = end
 
     def _fits_one_batch(self, changes: Sequence[object]) -> bool:

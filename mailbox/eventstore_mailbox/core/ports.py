@@ -90,7 +90,7 @@ class Ports(Generic[C, A, X, O]):
                   Batches take effect in the order of the calls; if one fails, the later ones in flight must fail too
     answer        receives settled entries, many at once. Must not raise because of one of them
     clock         returns seconds, monotonic
-    refusal       returns an outcome with status REFUSED for a plain append that is abandoned
+    refusal       returns an outcome with status REFUSED for a plain append that is abandoned, or has no room in its mailbox
     flush         is called after the last `persist` of a round
     unmodified    returns whether an aggregate is as it was before the handler that raised. If not, it is restored
     same          returns whether two commands under the same id are the same, so that one that is in flight answers the other

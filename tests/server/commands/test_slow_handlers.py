@@ -7,8 +7,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 import trio
+import trio.testing
 
 import eventstore as es
+from eventstore import flat
 from eventstore.protocol.answers import Ok, SomeOutcomes
 from eventstore.protocol.requests import Hello, Ping, Send
 from tests.server.commands.domain_hosts import DomainHost
@@ -16,7 +18,7 @@ from tests.server.commands.tallies import Add, AddBelow, Wait
 from tests.server.commands.test_commands import amounts
 from tests.server.commands.test_mixed import release, row, waiting
 from tests.server.conftest import Begin
-from tests.server.raw import RawClient, outcomes_of
+from tests.server.raw import RawClient, append_frame, outcomes_of
 from tests.waiting import DEADLINE_SECONDS, eventually, wait_until
 
 Step = Callable[[es.NetworkStore], Awaitable[None]]
@@ -137,6 +139,76 @@ def test_an_aggregate_that_waits_does_not_fill_the_mailbox_of_others(host: Begin
         repeated = outcomes_of(repeating.answer()[1])
         assert [outcome[0] for outcome in repeated] == [1] * 16 + [3] * 84
         assert isinstance(store.send(Add("a")), es.Committed)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_plain_appends_to_other_aggregates_are_answered_while_one_waits_for_a_handler(host: Begin, together: bool) -> None:
+    running = host()
+    if running.kind == "work":
+        pytest.skip("a worker takes no appends")
+
+    async def main(store: es.NetworkStore) -> None:
+        done: list[str] = []
+
+        async def append(name: str) -> None:
+            await store.append(name, [es.NewEvent("Noted")], es.ANY)
+            done.append(name)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store.send, Wait("busy"))
+            await is_waiting(running, "busy")
+            for name in ("busy", "a", "b", "c"):  # of one round: they travel in one frame
+                nursery.start_soon(append, name)
+                if not together:
+                    await trio.testing.wait_all_tasks_blocked()
+            await eventually_done(done, {"a", "b", "c"})
+            for number in range(20):
+                await append(f"d-{number}")
+            outcomes = await store.append_many([es.Commit(name, [es.NewEvent("Noted")], es.ANY) for name in "ef"])
+            assert all(isinstance(each, es.Committed) for each in outcomes)
+            assert "busy" not in done
+            await trio.to_thread.run_sync(release, running, "busy")
+        assert done[-1] == "busy"
+
+    with_client(running, main)
+
+
+def test_an_append_that_waits_does_not_hold_up_those_of_other_connections(host: Begin) -> None:
+    """Not in the same turn of the server either, nor a client that takes no answers in parts."""
+    running = host()
+    if running.kind == "work":
+        pytest.skip("a worker takes no appends")
+    event = flat.encode(es.NewEvent("Noted"))
+    with RawClient(running.port) as client:
+        client.send_request(Send([row(Wait("busy"), "c-1")]))
+        wait_until(lambda: waiting(running, "busy"), "the handler waits")
+        frames = [append_frame(90 + place, (name, None, f"c-{name}", None, event)) for place, name in enumerate(("busy", "a"))]
+        client.send(b"".join(frames))
+        assert client.answer()[0] == 91
+        release(running, "busy")
+        assert [client.answer()[0] for _ in range(2)][1] == 90
+
+
+def test_of_a_frame_of_appends_those_to_a_full_aggregate_are_refused_alone(host: Begin) -> None:
+    running = host(mailboxes=1, mailbox_capacity=64)
+    if running.kind == "work":
+        pytest.skip("a worker takes no appends")
+    with RawClient(running.port) as client, running.connect() as store:
+        client.send_request(Send([row(Wait("busy"), "c")]))
+        wait_until(lambda: waiting(running, "busy"), "the handler waits")
+        client.send_request(Send([row(Add("busy"), f"c-{number}") for number in range(40)]))
+        wait_until(lambda: running.stats()["mailbox_depth"] == 32, "half of the mailbox is full")
+        commits = [es.Commit(name, [es.NewEvent("Noted")], es.ANY) for name in ("a", "busy", "b")]
+        outcomes = store.append_many(commits)
+        assert [type(each) for each in outcomes] == [es.Committed, es.Overloaded, es.Committed]
+        release(running, "busy")
+
+
+async def eventually_done(done: list[str], names: set[str]) -> None:
+    async def all_done() -> bool:
+        return names <= set(done)
+
+    await eventually(all_done, f"{names} are answered")
 
 
 def parts(client: RawClient, request_id: int, until: list[int]) -> list[int]:

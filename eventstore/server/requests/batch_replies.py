@@ -1,0 +1,71 @@
+"""Answers the requests of a batch: each with its part of the outcomes, in one frame."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from eventstore.errors import EventStoreError
+from eventstore.flat import Scalar
+from eventstore.protocol import encode_error, encode_outcomes
+from eventstore.protocol.limits import COMMITS_PER_FRAME_MAX, ERROR_TEXT_BYTES_MAX, FRAME_BYTES_MAX
+from eventstore.server.net.connection import Connection
+from eventstore.server.net.gate import Gate
+
+_MANY_OUTCOMES: Final = 1024
+_ERROR_TEXTS_MAX: Final = 8  # message and fields of the error with the most of them, and their names
+_SHORT_TEXT_BYTES_MAX: Final = FRAME_BYTES_MAX // COMMITS_PER_FRAME_MAX // _ERROR_TEXTS_MAX
+_log = logging.getLogger(__name__)
+
+assert _MANY_OUTCOMES * _ERROR_TEXTS_MAX * ERROR_TEXT_BYTES_MAX <= FRAME_BYTES_MAX
+
+
+class BatchReplies:
+    """The requests of a batch in order: connection, request id, and how many outcomes of the batch are its answer.
+
+    `values` encodes outcomes as flat values; its second argument bounds the bytes of each text of an error.
+    """
+
+    __slots__ = ("_gate", "_values", "requests")
+
+    def __init__(self, gate: Gate, values: Callable[[Sequence[Any], int], list[Scalar]]) -> None:
+        self._gate = gate
+        self._values = values
+        self.requests: list[tuple[Connection, int, int]] = []
+
+    @property
+    def source(self) -> object:
+        """The batch's connection if it has a single one, else the batch itself."""
+        first = self.requests[0][0]
+        return first if all(connection is first for connection, _, _ in self.requests) else self
+
+    def deliver(self, outcomes: Sequence[Any]) -> None:
+        """Answers each request with its part of the outcomes, in one frame."""
+        gate, first = self._gate, 0
+        for connection, request_id, count in self.requests:
+            part = outcomes[first : first + count]
+            first += count
+            if not connection.closed:
+                try:
+                    gate.answer(connection, encode_outcomes(request_id, self._values(part, error_text_bytes_max(count))))
+                except Exception:  # the other requests of the batch are answered
+                    _log.exception("an answer failed; its connection is closed")
+                    gate.drop(connection)
+        gate.flush()
+
+    def refuse(self, error: EventStoreError) -> None:
+        """Answers all requests with `error`: nothing of the batch was stored."""
+        for connection, request_id, _ in self.requests:
+            self._gate.answer(connection, encode_error(request_id, error))
+        self._gate.flush()
+
+    def give_up(self) -> None:
+        """Closes the connections of all requests; clients that retry learn the outcomes."""
+        for connection, _, _ in self.requests:
+            self._gate.drop(connection)
+
+
+def error_text_bytes_max(outcomes: int) -> int:
+    """Returns the bound on each text of an error in a frame of this many outcomes, so that any number of errors fits."""
+    return ERROR_TEXT_BYTES_MAX if outcomes < _MANY_OUTCOMES else _SHORT_TEXT_BYTES_MAX
