@@ -46,7 +46,7 @@ _Types: TypeAlias = Annotated[tuple[str, ...], Rows(_type, limits.TYPES_MAX, low
 class Hello(Request):
     """The first frame of a connection. The codec adds and checks the magic that comes before these values.
 
-    `in_parts`: a SEND may be answered in parts. Older clients do not send it.
+    `in_parts`: a SEND or APPEND may be answered in parts. Older clients do not send it.
     """
 
     version: Annotated[int, integer(INT64_MIN, UINT64_MAX)]

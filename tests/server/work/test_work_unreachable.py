@@ -13,11 +13,12 @@ import eventstore as es
 import eventstore.domain as d
 from eventstore.domain.runtime import DomainRuntime, decide
 from eventstore.model import Unchanged
+from eventstore.records.slots import slot_of
 from eventstore.server.mailbox_wiring import ServerEntry, ServerMailboxes, StoreAccess, Stored, make_mailboxes
 from eventstore.server.remote_access import remote_access
 from eventstore.server.requests.command_replies import outcome_of
-from eventstore_mailbox import Options
-from tests.server.commands.tallies import Add, AddBelow, Raise, app
+from eventstore_mailbox import COMMITTED, Options
+from tests.server.commands.tallies import Add, AddBelow, Raise, Wait, app, gates
 from tests.server.commands.test_commands import amounts
 from tests.server.conftest import Serve
 from tests.server.work.worker_thread import WorkerThread
@@ -33,10 +34,12 @@ class Domain:
         self.access = access
 
     async def send(self, command: object, command_id: str) -> es.Committed | Unchanged | es.EventStoreError:
-        raw = d.encode_command(command)
-        decided = decide(app, raw.type, raw.payload, raw.aggregate_id, command_id)
-        entry = ServerEntry(raw.aggregate_id, command_id, decided)
-        return await outcome_of(await self.mailboxes.execute(entry), self.access)
+        return await outcome_of(await self.mailboxes.execute(entry_of(command, command_id)), self.access)
+
+
+def entry_of(command: object, command_id: str) -> ServerEntry:
+    raw = d.encode_command(command)
+    return ServerEntry(raw.aggregate_id, command_id, decide(app, raw.type, raw.payload, raw.aggregate_id, command_id))
 
 
 @asynccontextmanager
@@ -51,6 +54,30 @@ async def embedded(server: ServerThread) -> AsyncIterator[Domain]:
             yield Domain(mailboxes, access)
             assert mailboxes.depth == 0
             nursery.cancel_scope.cancel()
+
+
+async def test_outcomes_that_come_in_parts_are_delivered_batch_by_batch(serve: Serve) -> None:
+    """The store runs the domain as well, and a command of its own holds up one of the worker's appends."""
+    server = serve(domain="tests.server.commands.tallies:app")
+    other = next(name for name in ("a", "b", "c", "d") if slot_of(name) % 2 != slot_of("busy") % 2)  # of another mailbox
+    async with embedded(server) as domain, es.connect(server.address) as store, trio.open_nursery() as nursery:
+
+        async def is_waiting() -> bool:
+            return await trio.to_thread.run_sync(lambda: server.ask(lambda _: "busy" in gates))
+
+        async def is_answered() -> bool:
+            return answered.status == COMMITTED
+
+        nursery.start_soon(store.send, Wait("busy"))
+        await eventually(is_waiting, "the handler waits")
+        held_up, answered = (entry_of(Add(name), f"c-{name}") for name in ("busy", other))
+        assert not domain.mailboxes.submit([held_up, answered])
+        domain.mailboxes.kick()  # both travel in one frame
+        await eventually(is_answered, "the other is answered")
+        assert held_up.status != COMMITTED
+        await trio.to_thread.run_sync(lambda: server.ask(lambda _: gates.pop("busy").set()))
+        await domain.mailboxes.stop(DEADLINE_SECONDS)
+        assert held_up.status == COMMITTED
 
 
 async def test_commands_wait_for_an_unreachable_store_and_are_finished_when_it_is_back(serve: Serve) -> None:
