@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from eventstore import errors
 from eventstore.metrics import LabelledMetric, Metric
 from eventstore.server.broker.broker_metrics import GROUP_BACKLOG, QUEUE_METRICS
 from eventstore.server.metric_subjects import METRICS_BY_SUBJECT
+from eventstore.server.projection_watch import PROJECTION_METRICS
 from eventstore.server.prometheus import exported_name
 from eventstore.server.reactions.reaction_metrics import REACTION_LABELLED
 from eventstore.settings.declaration import DeclaredSetting, settings_by_group
@@ -42,6 +43,11 @@ _LABELLED_METRICS = """\
 Of each reaction; of each queue and group, once there are topics. Above 1,000 queues they are added up per topic
 (`queue="all"`), above 1,000 topics the rest of them as `topic=":others"`.
 """
+_PROJECTION_METRICS = """\
+### Projections
+
+Of a projector, on the address that `eventstore project --http` names.
+"""
 _LABELLED = (*REACTION_LABELLED, *QUEUE_METRICS, GROUP_BACKLOG)
 _ERRORS = """\
 ## Errors
@@ -54,7 +60,7 @@ the same call may succeed later. What an operator does about the serious ones:
 
 def reference_page() -> str:
     """The page as it must be."""
-    return "\n".join([_HEAD, *_settings(), *_metrics(), _ERRORS, *_errors(), ""])
+    return "\n".join([_HEAD, *_settings(), *_metrics(), *_projection_metrics(), _ERRORS, *_errors(), ""])
 
 
 def _settings() -> Iterator[str]:
@@ -68,14 +74,23 @@ def _metrics() -> Iterator[str]:
     yield _METRICS
     for subject, declared in METRICS_BY_SUBJECT.items():
         yield f"### {subject}\n"
-        yield from _table(
-            ("metric", "kind", "what", "look at it when"),
-            ((_exported(each), each.kind, each.help, each.watch) for each in declared if each.kind != "text"),
-        )
+        yield from _metric_table(declared)
     yield _LABELLED_METRICS
     yield from _table(
         ("metric", "kind", "labels", "what"),
         ((_exported(each), each.kind, ", ".join(each.labels), each.help) for each in _LABELLED),
+    )
+
+
+def _projection_metrics() -> Iterator[str]:
+    yield _PROJECTION_METRICS
+    yield from _metric_table(PROJECTION_METRICS)
+
+
+def _metric_table(declared: Iterable[Metric[Any]]) -> Iterator[str]:
+    yield from _table(
+        ("metric", "kind", "what", "look at it when"),
+        ((_exported(each), each.kind, each.help, each.watch) for each in declared if each.kind != "text"),
     )
 
 

@@ -13,6 +13,8 @@ from eventstore import errors
 from eventstore.protocol.limits import FRAME_BYTES_MAX, HELLO_BYTES_MAX, KIB, MIB, PAGE_BYTES_MAX
 from eventstore.server.net import fair_turns
 from eventstore.server.net.connection import BOUND_MAX
+from eventstore.server.projection_watch import PROJECTION_METRICS
+from eventstore.server.prometheus import exported_name
 from eventstore.settings.declaration import DeclaredSetting, declared_settings
 from eventstore.settings.server import ServerSettings
 from eventstore.settings.sources import load_with_origins
@@ -119,7 +121,13 @@ def test_every_metric_is_explained(serve: Serve) -> None:
     server = serve("--http", "127.0.0.1:0")
     with urllib.request.urlopen(f"http://{server.opened['http']}/metrics", timeout=10) as answer:
         served = {line.split()[2] for line in answer.read().decode().splitlines() if line.startswith("# TYPE ")}
-    assert {row[0].strip("`") for row in _rows(REFERENCE, "Metrics") if row[0].startswith("`eventstore_")} == served
+    of_projectors = {
+        f"{exported_name(metric.name)}{'_total' if metric.kind == 'counter' else ''}"
+        for metric in PROJECTION_METRICS
+        if metric.kind != "text"
+    }
+    written = {row[0].strip("`") for row in _rows(REFERENCE, "Metrics") if row[0].startswith("`eventstore_")}
+    assert written == served | of_projectors
 
 
 def test_every_error_is_explained_with_its_code() -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,7 +16,10 @@ from eventstore.cli.terminal.shared_options import DEFAULT_STORE, WAIT_SECONDS, 
 
 if TYPE_CHECKING:
     from eventstore.client.aio.store import NetworkStore
+    from eventstore.domain.projections.projection import Projection
+    from eventstore.domain.projections.projector import Progress
     from eventstore.errors import EventStoreError
+    from eventstore.server.projection_watch import ProjectionWatch
 
 
 def project(
@@ -36,6 +40,9 @@ def project(
         bool,
         typer.Option("--retry-parked", help="First fold what parked keys have skipped; those that fail again stay."),
     ] = False,
+    http: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Serve /metrics and /health of this projector here.")
+    ] = None,
     wait: Wait = WAIT_SECONDS,
     progress: Annotated[
         bool | None, typer.Option("--progress/--no-progress", help="Show a progress bar. [on a terminal]")
@@ -57,19 +64,50 @@ def project(
     from eventstore.domain.projections.targets.open import target_at
 
     loaded, target = load_projection(projection), target_at(to)
-    with ProjectionProgress(loaded.name, progress, follows=not until_caught_up) as shown:
+    with ProjectionProgress(loaded.name, progress, follows=not until_caught_up) as shown, _watched(loaded, http) as watch:
+
+        def on_progress(written: Progress) -> None:
+            if watch is not None:
+                watch.take(written)
+            shown.advance(written)
+
         run = partial(
             project_events, projection=loaded, target=target,
-            until_caught_up=until_caught_up, begins=not from_checkpoint, retry_parked=retry_parked, on_progress=shown.advance,
+            until_caught_up=until_caught_up, begins=not from_checkpoint, retry_parked=retry_parked, on_progress=on_progress,
         )  # fmt: skip
-        stopped_by = trio.run(_project, store, wait, run, shown)
+        stopped_by = trio.run(_project, store, wait, run, shown, watch)
     shown.conclude()
     if stopped_by == signal.SIGINT or (until_caught_up and stopped_by is not None):
         raise KeyboardInterrupt
 
 
+@contextmanager
+def _watched(projection: Projection[Any], http: str | None) -> Iterator[ProjectionWatch | None]:
+    """Serves /metrics and /health of the projector, if wanted; yields what they are read from."""
+    if http is None:
+        yield None
+        return
+    from prometheus_client import make_wsgi_app
+
+    from eventstore.metrics import Source
+    from eventstore.server.http import http_server
+    from eventstore.server.projection_watch import PROJECTION_METRICS, ProjectionWatch
+    from eventstore.server.reports import Reports
+
+    watch = ProjectionWatch(projection)
+    reports = Reports(lambda: True, None, [watch])
+    reports.add([Source(PROJECTION_METRICS, lambda: watch)], [])
+    with http_server(http, make_wsgi_app(reports.registry), reports.health) as address:
+        print_note(f"{projection.name}: /metrics and /health at http://{address}")
+        yield watch
+
+
 async def _project(
-    address: str, wait_s: float, run: Callable[[NetworkStore], Awaitable[int]], shown: ProjectionProgress
+    address: str,
+    wait_s: float,
+    run: Callable[[NetworkStore], Awaitable[int]],
+    shown: ProjectionProgress,
+    watch: ProjectionWatch | None,
 ) -> int | None:
     """Runs the projection. Returns the signal that ended it, if one did."""
     import trio
@@ -94,6 +132,8 @@ async def _project(
         connecting = wait_for_server(address, name="eventstore project", wait_s=wait_s, on_waiting=_say_waiting)
         async with connecting as store:
             shown.begin(await last_sequence(store))
+            if watch is not None:
+                nursery.start_soon(watch.look_regularly, store)
             await run(store)
         nursery.cancel_scope.cancel()
     return stopped_by

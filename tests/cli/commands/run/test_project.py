@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -9,6 +10,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -95,6 +97,23 @@ def test_a_table_is_brought_up_to_date_and_continued(serve: Serve, tmp_path: Pat
     assert output(*project, "--from-checkpoint", store=server.store).startswith("balances: 3 events (")
     assert balances(path) == dict.fromkeys(ACCOUNTS, 11)
     assert output(*project, store=server.store).startswith("balances: 0 events (")
+
+
+def test_it_serves_its_figures_and_its_health(serve: Serve, tmp_path: Path) -> None:
+    server = serve()
+    deposit(server)
+    with projectors(server, tmp_path, "--to", f"sqlite:{tmp_path / 'rows.db'}", "--http", "127.0.0.1:0") as [projector]:
+        projector.wait_until_caught_up()
+        found = re.search(r"balances: /metrics and /health at (http://\S+)\n", projector.said)
+        assert found is not None, projector.said
+        with urllib.request.urlopen(f"{found[1]}/health", timeout=DEADLINE_SECONDS) as answer:
+            health = json.load(answer)
+        with urllib.request.urlopen(f"{found[1]}/metrics", timeout=DEADLINE_SECONDS) as answer:
+            metrics = answer.read().decode()
+    assert {"healthy": True, "degraded": False, "projection": "balances", "projection_sequence": 6}.items() <= health.items()
+    assert (health["projection_lag_events"], health["projection_events"], health["projection_rows"]) == (0, 6, 3)
+    assert "eventstore_projection_sequence 6.0" in metrics
+    assert "eventstore_projection_lag_seconds 0.0" in metrics
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])

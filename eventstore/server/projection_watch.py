@@ -1,0 +1,89 @@
+"""What a projector says about itself, for the /metrics and /health of `eventstore project --http`."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+import trio
+
+from eventstore.domain.event_batches import Followable, last_sequence
+from eventstore.domain.projections.projection import Projection
+from eventstore.domain.projections.projector import Progress
+from eventstore.metrics import Metric, counter, gauge, text
+
+_LOOK_SECONDS: Final = 5.0
+
+
+class ProjectionWatch:
+    """Counts what the projector has written, and looks regularly at what it has not.
+
+    `sequence`: its checkpoint. `last_sequence`: the store's. `oldest_us`: the time of the oldest event that it has not folded,
+    None if there is none; events that its filter leaves out do not count.
+    """
+
+    def __init__(self, projection: Projection[Any]) -> None:
+        self.projection = projection
+        self.sequence = self.last_sequence = self.events = self.rows = self.parked_keys = 0
+        self.oldest_us: int | None = None
+
+    def take(self, progress: Progress) -> None:
+        """Counts a written batch."""
+        self.sequence, self.parked_keys = progress.checkpoint, progress.parked_keys
+        self.events += progress.events
+        self.rows += progress.rows
+        if progress.caught_up:
+            self.oldest_us = None
+
+    async def look_regularly(self, store: Followable) -> None:
+        """Looks at the store every few seconds, until cancelled."""
+        while True:
+            await self.look(store)
+            await trio.sleep(_LOOK_SECONDS)
+
+    async def look(self, store: Followable) -> None:
+        """Finds out where the store ends, and the oldest event that is not folded."""
+        self.last_sequence, oldest = await last_sequence(store), None
+        if self.last_sequence > self.sequence:
+            wanted = self.projection
+            async for event in store.read_all(self.sequence, wanted.wanted_types, wanted.aggregate_prefix, limit=1):
+                oldest = event.timestamp
+        self.oldest_us = oldest
+
+    @property
+    def lag_events(self) -> int:
+        return 0 if self.oldest_us is None else self.last_sequence - self.sequence
+
+    @property
+    def lag_microseconds(self) -> int:
+        return 0 if self.oldest_us is None else max(0, int(time.time() * 1_000_000) - self.oldest_us)
+
+    @property
+    def attention(self) -> str | None:
+        """What an operator has to do, if anything."""
+        if not self.parked_keys:
+            return None
+        return f"{self.parked_keys} keys are parked; eventstore_parked lists them, --retry-parked folds what they skipped"
+
+
+PROJECTION_METRICS: Final[tuple[Metric[ProjectionWatch], ...]] = (
+    text("projection", "name of the projection", lambda watch: watch.projection.name),
+    gauge("projection_sequence", "sequence up to which the table is complete", lambda watch: watch.sequence),
+    gauge(
+        "projection_lag_events", "events of the log after that, of any type; 0 if none of them is for this table",
+        lambda watch: watch.lag_events,
+        "it grows: folding or the database is slow, or stuck",
+    ),
+    gauge(
+        "projection_lag_microseconds", "age of the oldest event that the table lacks; 0: none",
+        lambda watch: watch.lag_microseconds,
+        "it grows",
+    ),
+    gauge(
+        "projection_parked_keys", "keys that are parked",
+        lambda watch: watch.parked_keys,
+        "it is not 0: mend the projection, then `--retry-parked`",
+    ),
+    counter("projection_events", "events folded since the start", lambda watch: watch.events),
+    counter("projection_rows", "rows written or deleted since the start", lambda watch: watch.rows),
+)  # fmt: skip
