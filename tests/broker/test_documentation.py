@@ -13,7 +13,7 @@ import pytest
 
 from eventstore import NewEvent, blocking
 from eventstore.broker import pulls, topics
-from eventstore.broker.groups import group
+from eventstore.broker.groups import group, offsets
 from eventstore.broker.groups import group_registry as groups
 from eventstore.broker.log import queue_reader as pulling
 from eventstore.client.aio.store import NetworkStore
@@ -79,7 +79,10 @@ def test_the_limits_are_those_of_the_code() -> None:
         rows["queues of a topic"]
         == f"{topics.QUEUES_MAX}; topics {topics.TOPICS_MAX:,}; queues of all topics {topics.QUEUES_TOTAL_MAX:,}"
     )
-    assert rows["members of a group"] == f"{group.MEMBERS_MAX:,}; groups {groups.GROUPS_MAX:,}"
+    assert rows["members of a group"] == (
+        f"{group.MEMBERS_MAX:,}; groups {groups.GROUPS_MAX:,}; queues that groups read, counted for each group, "
+        f"{offsets.OFFSETS_MAX:,}"
+    )
     assert rows["one pull"] == (
         f"{pulls.MESSAGES_MAX:,} messages, {pulls.PULL_BYTES_MAX >> 20} MiB, {pulls.WANTS_MAX:,} queues, "
         f"waits up to {pulls.WAIT_SECONDS_MAX:.0f} s"

@@ -79,7 +79,8 @@ class Groups:
 
         Raises:
             UnknownTopic
-            InvalidArgument: a limit; or other members read the same topic with other tags, which would lose messages.
+            InvalidArgument: a limit, also that of the offsets of all groups; or other members read the same topic with other
+                tags, which would lose messages.
         """
         check_name("group", group)
         check_text("member", member)
@@ -96,6 +97,7 @@ class Groups:
                     field="topics", value=topic,
                 )  # fmt: skip
         found.check_join(member, topics)
+        self.offsets.check_room(group, [*topics, retry_topic(group)])
         self._put(found)
         before = found.members.get(member)
         sent = found.expired.pop(member, self._generations) if before is None else before.sent_generation

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eventstore.broker.groups import offsets
 from eventstore.broker.groups.assignment import assign_queues
 from eventstore.broker.groups.group_registry import Groups
 from eventstore.broker.groups.offsets_document import OffsetsDocument
@@ -256,3 +257,26 @@ def test_failures_in_place_are_counted_until_the_offset_passes_them_or_their_mes
     assert [attempts.of("billing", "orders", 0, offset) for offset in (4, 7, 10)] == [2, 2, 0]
     groups.reset("billing", [("orders", 0, 5)])
     assert document.attempts == {}
+
+
+def test_the_offsets_of_all_groups_are_bounded_and_a_join_beyond_that_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offsets, "OFFSETS_MAX", 10)
+    house = House()
+    groups = house.groups
+    for name in ("a", "b"):
+        groups.join(name, "m", {"orders": None})  # four queues each
+    with pytest.raises(InvalidArgument, match="all groups together have 8 offsets") as refused:
+        groups.join("c", "m", {"orders": None})
+    assert (refused.value.limit, refused.value.value) == (10, 12)
+    assert groups.by_name.keys() == house.broker.opened.offsets_document.groups.keys() == {"a", "b"}
+    groups.join("b", "n", {"orders": None})  # a member more takes no more offsets
+    groups.reset("b", [("orders", 1, 0)])
+    assert groups.offsets.count == 8
+    groups.leave("a", "m")
+    groups.unsubscribe("a", "orders")
+    assert groups.offsets.count == 4
+    groups.join("c", "m", {"orders": None})
+    for member in ("m", "n"):
+        groups.leave("b", member)
+    groups.delete("b")
+    assert groups.offsets.count == house.made().offsets.count == 4
