@@ -59,6 +59,7 @@ class Connection:
     - `unsent_bytes`: of frames whose last byte was not sent yet, as memory holds them. `sent_of_first`: sent of the first one.
     - `reserved_bytes`: of pages that are being made. `counted_bytes`: the part of `unsent_bytes` the outbound budget counted.
     - `greeted`: HELLO was received; before that, frames must be small. `in_parts`: it takes answers in parts.
+    - `doing`: the kind of its last request; a text if that could not be decoded.
     - `request_bytes`: of the request that is being handled. `waiting_bytes`: of its commands that are not answered.
     - `held`: why nothing is read until there is room; TCP then holds back the sender.
     - `writable`: the socket took everything the last time, or has room again.
@@ -72,6 +73,7 @@ class Connection:
         "bound",
         "closed",
         "counted_bytes",
+        "doing",
         "due_s",
         "frame_since",
         "greeted",
@@ -108,6 +110,7 @@ class Connection:
         self.reader = FrameReader(HELLO_BYTES_MAX)
         self._receive_bytes = _FIRST_RECEIVE_BYTES
         self.name = ""
+        self.doing: type | str = "no request"
         self.greeted = self.in_parts = False
         self.closed = False
         self.watched = 0

@@ -45,6 +45,7 @@ class FairTurns:
         self._order = count()
         self._log_due = 0.0
         self.slowed = 0
+        self.last_slowed: str | None = None
 
     def slice_ends(self, started: float) -> float:
         """Returns when the slice of a connection ends that is served from `started` on."""
@@ -72,11 +73,13 @@ class FairTurns:
         self._waits.deadline = min(self._waits.deadline, now + rest)
         self._begun.set()
         self.slowed += 1
+        doing = connection.doing
+        self.last_slowed = f"{connection.title}, {doing if isinstance(doing, str) else doing.__name__}"
         if now >= self._log_due:
             self._log_due = now + _LOG_S
             _log.warning(
-                "%s takes more than its share of the server's time; it is served more slowly, for %d others",
-                connection.title, others,
+                "a client takes more than its share of the server's time (%s); it is served more slowly, for %d others",
+                self.last_slowed, others,
             )  # fmt: skip
 
     def others_wait(self, besides: Container[Connection] = ()) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 from eventstore import __version__
 from eventstore.errors import EventStoreError, ProtocolError, UnknownOperation
-from eventstore.metrics import Metric, Stats, counter, gauge
+from eventstore.metrics import Metric, Stats, counter, gauge, text
 from eventstore.protocol import (
     BadRequest,
     RequestDecoder,
@@ -67,14 +67,16 @@ class Dispatch:
             request_id, request = self._decode(payload)
         except BadRequest as bad:
             self.bad_requests += 1
+            connection.doing = "malformed"
             self.gate.send(connection, encode_error(bad.request_id, bad.error))
             return
+        kind = connection.doing = request.__class__
         try:
-            route = self._routes.get(request.__class__)
-            if not connection.greeted and request.__class__ is not Hello:
+            route = self._routes.get(kind)
+            if not connection.greeted and kind is not Hello:
                 raise ProtocolError("the first request of a connection is HELLO")
             if route is None:
-                name = type(request).__name__
+                name = kind.__name__
                 raise UnknownOperation(
                     f"{name} is not served here: a worker accepts only commands; ask its store. "
                     "With broker = false, a server has no messages",
@@ -121,7 +123,11 @@ DISPATCH_METRICS: Final[tuple[Metric[Dispatch], ...]] = (
     counter(
         "connections_slowed", "times a connection rested because it took more than its share of the server's time",
         lambda dispatch: dispatch.gate.turns.slowed,
-        "it grows: the log names one of them a minute",
+        "it grows: the log names one of them a minute, `eventstore stats` the last",
+    ),
+    text(
+        "connection_slowed_last", "the last connection that rested: client, address, kind of its last request",
+        lambda dispatch: dispatch.gate.turns.last_slowed,
     ),
     counter("requests", "requests received", lambda dispatch: dispatch.requests),
     counter(

@@ -10,6 +10,7 @@ import trio
 import trio.testing
 
 from eventstore.protocol import encode_ok
+from eventstore.protocol.broker_requests import Pull
 from eventstore.protocol.frames import LENGTH
 from eventstore.server.net.connection import Connection
 from eventstore.server.net.fair_turns import FairTurns
@@ -52,12 +53,13 @@ async def first_rested(turns: FairTurns) -> Connection:
 
 async def test_a_connection_that_took_too_long_rests_while_others_are_served_and_then_goes_on(pair: list[Connection]) -> None:
     greedy, other = pair
+    greedy.name, greedy.doing = "reports", Pull
     turns, other.owed = FairTurns(pair, Clock()), 1
     turns.charge(greedy, 0.005)
     assert not greedy.resting
     turns.charge(greedy, 0.020)
     assert greedy.resting
-    assert turns.slowed == 1
+    assert (turns.slowed, turns.last_slowed) == (1, f"reports, {greedy.host}:{greedy.port}, Pull")
     assert await first_rested(turns) is greedy
     assert not greedy.resting
 
