@@ -7,7 +7,7 @@ begins a new generation as well. Belongs to one thread.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Final
 
 from eventstore.broker.groups.group import SUBSCRIPTIONS_MAX, Assignment, Group, Member
@@ -53,9 +53,13 @@ class Groups:
         """Gives the group its own retry policy, or with None the server's again. Creates a new group.
 
         Raises:
-            InvalidArgument: the name is not allowed, or there are too many groups.
+            InvalidArgument: the name is not allowed, there are too many groups, or the group reads the topic of
+                its dead letters.
         """
-        self._put(self.by_name.get(check_name("group", group)) or Group(group))
+        found = self.by_name.get(check_name("group", group)) or Group(group)
+        if policy is not None:
+            _check_dead_letters(group, policy, {topic for member in found.members.values() for topic in member.topics})
+        self._put(found)
         document = self.offsets.document
         document.groups.setdefault(group, {})
         if policy is None:
@@ -97,6 +101,7 @@ class Groups:
                     field="topics", value=topic,
                 )  # fmt: skip
         found.check_join(member, topics)
+        _check_dead_letters(group, self.policy(group), topics)
         self.offsets.check_room(group, [*topics, retry_topic(group)])
         self._put(found)
         before = found.members.get(member)
@@ -247,3 +252,18 @@ class Groups:
             )
         del self.by_name[group]
         self.offsets.forget(group)
+
+
+def _check_dead_letters(group: str, policy: RetryPolicy, topics: Container[str]) -> None:
+    """Refuses a loop: a group that gets its own dead letters as new messages.
+
+    Raises:
+        InvalidArgument
+    """
+    if policy.dead_letters is not None and policy.dead_letters in topics:
+        raise InvalidArgument(
+            f"{policy.dead_letters!r} takes the dead letters of group {group!r}, which reads it: they would be delivered "
+            "for ever; let another group read them, or choose another topic",
+            field="dead_letters",
+            value=policy.dead_letters,
+        )

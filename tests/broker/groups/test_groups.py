@@ -13,6 +13,7 @@ from eventstore.broker.groups.assignment import assign_queues
 from eventstore.broker.groups.group_registry import Groups
 from eventstore.broker.groups.offsets_document import OffsetsDocument
 from eventstore.broker.opening import OFFSETS
+from eventstore.broker.retry_policy import RetryPolicy
 from eventstore.errors import Corrupt, FolderRefused, InvalidArgument, Rebalanced, UnknownGroup, UnknownTopic
 from tests.broker.stepped import DATA, Stepped, raw
 from tests.simulated_disk import SimulatedDisk
@@ -280,3 +281,19 @@ def test_the_offsets_of_all_groups_are_bounded_and_a_join_beyond_that_changes_no
         groups.leave("b", member)
     groups.delete("b")
     assert groups.offsets.count == house.made().offsets.count == 4
+
+
+def test_a_group_does_not_read_the_topic_of_its_dead_letters() -> None:
+    house = House()
+    house.broker.topic("failed", 1)
+    groups, policy = house.groups, RetryPolicy((1.0,), dead_letters="failed")
+    groups.join("billing", "m", {"orders": None, "failed": None})
+    with pytest.raises(InvalidArgument, match="'failed' takes the dead letters of group 'billing', which reads it"):
+        groups.set_policy("billing", policy)
+    assert groups.policy("billing").dead_letters is None
+    groups.leave("billing", "m")
+    groups.set_policy("billing", policy)
+    with pytest.raises(InvalidArgument, match="let another group read them"):
+        groups.join("billing", "m", {"failed": None})
+    groups.join("billing", "m", {"orders": None})
+    groups.join("repair", "m", {"failed": None})
