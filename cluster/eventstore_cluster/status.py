@@ -9,13 +9,13 @@ from typing import Final
 
 from eventstore.client.address import Address, parse_address
 from eventstore.client.blocking.store import BlockingStore, connect
+from eventstore.client.routing.table import leader_address
 from eventstore.errors import ConnectionLost, EventStoreError
 from eventstore.flat import Scalar
 from eventstore.records.cluster_map import ClusterMap, Shard, slots_text
 
 _NAME: Final = "eventstore cluster status"
 _CONNECT_S: Final = 5.0
-_ANYWHERE: Final = ("0.0.0.0", "::")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +80,7 @@ def address_of(known: ClusterMap, shard: Shard, asked: Address) -> Address | Non
     """
     if shard.leader is None:
         return asked if known.cluster is None else None
-    host, port = parse_address(f"tcp://{shard.leader}")
-    return Address(asked.host if host in _ANYWHERE else host, port)
+    return leader_address(shard.leader, asked)
 
 
 @dataclass(slots=True)

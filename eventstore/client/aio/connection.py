@@ -48,7 +48,7 @@ class Connection:
         self.session: Session[anyio.Event] = Session(options.name, anyio.Event, in_parts=True)
         self._backoff = Backoff(options.reconnect_timeout)
         self._link: Link | None = None
-        self._user_tasks: TaskGroup | None = None
+        self.user_tasks: TaskGroup | None = None
         self._tasks: TaskGroup | None = None
         self._scope: anyio.CancelScope | None = None  # made when it is opened: `connect` needs no event loop
         self._closing = False
@@ -70,9 +70,9 @@ class Connection:
             ConnectionLost: the server cannot be reached.
             EventStoreError: the server refuses this client.
         """
-        self._user_tasks = await anyio.create_task_group().__aenter__()
+        self.user_tasks = await anyio.create_task_group().__aenter__()
         try:
-            await self._open(self._user_tasks)
+            await self._open(self.user_tasks)
         except BaseException as error:
             await self.__aexit__(type(error), error, error.__traceback__)
             raise
@@ -82,7 +82,7 @@ class Connection:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
         self.close()
-        tasks, self._user_tasks = self._user_tasks, None
+        tasks, self.user_tasks = self.user_tasks, None
         if tasks is None:
             return None
         if isinstance(error, Exception):  # kept out of the task group, which would wrap it into an ExceptionGroup
@@ -203,14 +203,15 @@ class Connection:
 
     # ---- tasks
 
-    async def _run(self, link: Link, scope: anyio.CancelScope) -> None:
+    async def _run(self, link: Link | None, scope: anyio.CancelScope) -> None:
         with scope:
             try:
                 async with anyio.create_task_group() as self._tasks:
                     self._tasks.start_soon(self._keep_connected, link)
                     self._tasks.start_soon(self._watch)
             finally:
-                link.close()
+                if link is not None:
+                    link.close()
                 if self.session.fatal is None:
                     self._fail_all(self._closed)  # callers that still wait would wait forever
 

@@ -65,7 +65,7 @@ class Connection:
         """This connection; in a signal handler within a call, another one: the session is then between any two steps."""
         if not self.turn.is_mine:
             return self
-        self._check()
+        self.check()
         if self._of_handlers is None:
             self._of_handlers = Connection(self.address, self.options).__enter__()
         return self._of_handlers.current
@@ -112,7 +112,7 @@ class Connection:
     @exclusive
     def add(self, request: PendingRequest) -> None:
         """Sends a request without waiting for its answer."""
-        self._check()
+        self.check()
         self._session.add(request)
         self._send()
 
@@ -191,19 +191,19 @@ class Connection:
         self._session.grant(subscription, credit)
         self._send()
 
-    def _check(self) -> None:
+    def check(self) -> None:
         if self._unusable is not None:
             raise copy_error(self._unusable)
 
     def _wait_for_room(self, queue: BatchQueue[Flag, R, Q]) -> None:
-        self._check()
+        self.check()
         while not queue.has_room:
             self._step()
 
     @exclusive
     def _finish(self, done: Flag) -> None:
         while not done.is_set():
-            self._check()
+            self.check()
             self._step()
 
     # ---- one step
@@ -255,7 +255,7 @@ class Connection:
         """Connects, or waits and tries again until the timeout. Raises ConnectionLost."""
         self._backoff.lost(time.monotonic())
         while self._link.socket is None:
-            self._check()
+            self.check()
             time.sleep(self._backoff.delay_s())
             try:
                 self._connect()

@@ -5,30 +5,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from operator import itemgetter
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, cast
 
 from eventstore.aggregate_info import AGGREGATES_PER_PAGE_MAX, AggregateInfo
 from eventstore.client.address import parse_address
 from eventstore.client.blocking.broker import BlockingBroker
 from eventstore.client.blocking.connection import Connection
-from eventstore.client.blocking.consumer import BlockingConsumer
+from eventstore.client.blocking.consumer import Consumers
 from eventstore.client.blocking.reactions import BlockingReactions
+from eventstore.client.blocking.routing.router import Router, is_entry, open_router
 from eventstore.client.blocking.streams import EventStream, SubscriptionStream, open_read, open_subscription
 from eventstore.client.blocking.topic import BlockingTopic
-from eventstore.client.consumer.member_options import (
-    COMMIT_INTERVAL_S,
-    HOLD_BYTES,
-    HOLD_MESSAGES,
-    PULL_BYTES,
-    PULL_MESSAGES,
-    PULL_WAIT_S,
-    Mode,
-    Order,
-    Topics,
-    member_options,
-)
 from eventstore.client.options import Options
+from eventstore.client.session.batches import BatchQueue
 from eventstore.client.session.command_rows import encode_command, encode_commands
 from eventstore.client.session.reaction_info import Recorded
 from eventstore.client.session.results import read_cluster, read_command, read_row, read_rows, read_stats, read_version
@@ -40,7 +31,6 @@ from eventstore.position import After, start_of
 from eventstore.protocol.reaction_requests import RecordParking
 from eventstore.protocol.requests import FindCommand, ListAggregates, Map, Stats, Version
 from eventstore.records.cluster_map import ClusterMap
-from eventstore.records.consumer_groups import Retries
 from eventstore.records.cursors import AggregateCursor, LogCursor
 from eventstore.records.event_filter import event_filter
 from eventstore.records.raw_commit import CommitResult, encode_commit, encode_commits
@@ -68,7 +58,7 @@ def connect(
     return BlockingStore(address, Options(connect_timeout, reconnect_timeout, silence_timeout, name))
 
 
-class BlockingStore:
+class BlockingStore(Consumers):
     """A store in another process. Tasks may share one, and their appends travel together; threads may share a blocking one,
     and their calls take turns.
 
@@ -79,18 +69,29 @@ class BlockingStore:
 
     def __init__(self, address: str, options: Options) -> None:
         self._connection = Connection(parse_address(address), options)
+        self._router: Router | None = None
 
     def __enter__(self) -> Self:
         self._connection.__enter__()
+        if is_entry(self._connection):
+            try:
+                self._router = open_router(self._connection)
+            except BaseException as error:
+                self.__exit__(type(error), error, error.__traceback__)
+                raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
+        if self._router is not None:
+            self._router.close()
         return self._connection.__exit__(kind, error, trace)
 
     def close(self) -> None:
         """Ends the connection. Callers that wait for an answer get Closed."""
+        if self._router is not None:
+            self._router.close()
         self._connection.close()
 
     @property
@@ -105,6 +106,9 @@ class BlockingStore:
         if welcome is None:
             raise ConnectionLost("the store is not connected")
         return welcome.store
+
+    def _only(self, wanted: str) -> Connection:
+        return self._connection if self._router is None else self._router.only(wanted)
 
     # ---- writing
 
@@ -125,10 +129,14 @@ class BlockingStore:
             ConnectionLost: the server did not come back in time; append again with the same command id to find out.
         """
         commit = encode_commit(aggregate_id, events, expected_version, command_id, timestamp)
+        if self._router is not None:
+            return cast(Committed, self._router.put(_appends, aggregate_id, commit))
         return self._connection.put(self._connection.session.appends, commit)
 
     def append_many(self, commits: Iterable[Commit]) -> list[CommitResult]:
         """Appends each commit, whole or not at all, in this order. Returns Committed or an error for each."""
+        if self._router is not None:
+            return self._router.put_many(_appends, commits, encode_commits, itemgetter(0))
         return self._connection.put_many(self._connection.session.appends, commits, encode_commits)
 
     def send(
@@ -145,13 +153,18 @@ class BlockingStore:
             InvalidArgument: a limit is broken; nothing was sent.
             ConnectionLost: the server did not come back in time; send again with the same command id to find out.
         """
-        return self._connection.put(self._connection.session.sends, encode_command(command, command_id, metadata))
+        row = encode_command(command, command_id, metadata)
+        if self._router is not None:
+            return cast("Committed | Unchanged", self._router.put(_sends, row[1], row))
+        return self._connection.put(self._connection.session.sends, row)
 
     def send_many(self, commands: Iterable[object]) -> list[Committed | Unchanged | EventStoreError]:
         """Sends commands, or tuples of a command, its id and (if any) its metadata. Returns the outcome of each.
 
         Commands to one aggregate are handled in this order.
         """
+        if self._router is not None:
+            return self._router.put_many(_sends, commands, encode_commands, itemgetter(1))
         return self._connection.put_many(self._connection.session.sends, commands, encode_commands)
 
     # ---- reading
@@ -165,7 +178,8 @@ class BlockingStore:
         limit: int | None = None,
     ) -> EventStream:
         """Returns the aggregate's events in order of version, both ends inclusive; none if it does not exist."""
-        return open_read(self._connection, AggregateCursor(aggregate_id, from_version, to_version, backwards, limit))
+        connection = self._connection if self._router is None else self._router.of(aggregate_id)
+        return open_read(connection, AggregateCursor(aggregate_id, from_version, to_version, backwards, limit))
 
     def read_all(
         self,
@@ -183,7 +197,7 @@ class BlockingStore:
         `aggregate_id`: of this aggregate alone. Times are microseconds since 1970 or aware datetimes, both ends inclusive.
         """
         cursor = LogCursor(after, limit, types, aggregate_prefix, from_time, to_time, aggregate_id)
-        return open_read(self._connection, cursor)
+        return open_read(self._only("`read_all`"), cursor)
 
     def subscribe(
         self,
@@ -200,15 +214,21 @@ class BlockingStore:
         With `after=END` CaughtUp is the first item, and what is appended from then on follows.
         """
         wanted = event_filter(types, aggregate_prefix, from_time, to_time, aggregate_id)
-        return open_subscription(self._connection, Subscription(start_of(after), wanted))
+        return open_subscription(self._only("`subscribe`"), Subscription(start_of(after), wanted))
 
     def version(self, aggregate_id: str) -> int:
         """Returns the version of the aggregate's last event; 0 if it does not exist."""
-        return self._connection.call(Version(aggregate_id), read_version)
+        request = Version(aggregate_id)
+        if self._router is not None:
+            return self._router.call(aggregate_id, request, read_version)
+        return self._connection.call(request, read_version)
 
     def find_command(self, aggregate_id: str, command_id: str) -> Committed | None:
         """Returns what a command was committed as; None if it was never appended."""
-        return self._connection.call(FindCommand(aggregate_id, command_id), read_command)
+        request = FindCommand(aggregate_id, command_id)
+        if self._router is not None:
+            return self._router.call(aggregate_id, request, read_command)
+        return self._connection.call(request, read_command)
 
     def aggregates(
         self, prefix: str | None = None, after: str | None = None, limit: int = AGGREGATES_PER_PAGE_MAX
@@ -216,7 +236,7 @@ class BlockingStore:
         """Returns a page of the ids that begin with `prefix` and come after the id `after`, with their versions, in the order
         of their bytes in UTF-8. `limit`: 1 to 1,000; a page with fewer is the last one.
         """
-        return self._connection.call(ListAggregates(prefix, after, limit), read_rows(AggregateInfo))
+        return self._only("`aggregates`").call(ListAggregates(prefix, after, limit), read_rows(AggregateInfo))
 
     def stats(self) -> dict[str, Scalar]:
         """Returns the server's figures, by name."""
@@ -231,11 +251,11 @@ class BlockingStore:
     @property
     def reactions(self) -> BlockingReactions:
         """The reactions of the server's or worker's domain, to look at and administer."""
-        return BlockingReactions(self._connection)
+        return BlockingReactions(self._only("`reactions`"))
 
     def append_reserved(self, aggregate_id: str, event: NewEvent) -> Committed:
         """Appends a record of what a worker's reactions have parked. Raises InvalidArgument for anything else."""
-        recorded = self._connection.call(RecordParking(aggregate_id, event[1], event[2]), read_row(Recorded))
+        recorded = self._only("`append_reserved`").call(RecordParking(aggregate_id, event[1], event[2]), read_row(Recorded))
         return Committed(aggregate_id, recorded.version, recorded.sequence, duplicate=False)
 
     # ---- messages
@@ -243,47 +263,16 @@ class BlockingStore:
     @property
     def broker(self) -> BlockingBroker:
         """The broker's topics, groups and messages, to look at and administer."""
-        return BlockingBroker(self._connection)
+        return BlockingBroker(self._only("a broker"))
 
     def topic(self, name: str, *, resend: bool = True) -> BlockingTopic:
         """Returns a topic to send messages to. `resend`: see `BlockingTopic`. Raises InvalidArgument."""
-        return BlockingTopic(self._connection, name, resend=resend)
+        return BlockingTopic(self._only("a broker"), name, resend=resend)
 
-    def consumer(
-        self,
-        group: str,
-        topics: Topics,
-        *,
-        mode: Mode = "parallel",
-        order: Order | None = None,
-        member: str | None = None,
-        from_end: bool = False,
-        retries: Retries | None = None,
-        commit_interval: float = COMMIT_INTERVAL_S,
-        hold_messages: int = HOLD_MESSAGES,
-        hold_bytes: int = HOLD_BYTES,
-        pull_messages: int = PULL_MESSAGES,
-        pull_bytes: int = PULL_BYTES,
-        pull_wait: float = PULL_WAIT_S,
-    ) -> BlockingConsumer:
-        """Returns a member of a consumer group, for use in `with`; the members share the queues of the topics.
 
-        `topics`: a name, names, or tags by name ({"orders": "paid | cancelled"}; None or "*" is every message), the same for
-        all members. `mode`: "parallel", messages in their order, any number unfinished at once; "sequential", one unfinished
-        message of a queue at a time, also while it is retried. `order`: with "key", one unfinished message of a key at a time,
-        while others of its queue continue. `member`: its name, unique in the group; generated by default. `from_end`: whether a
-        topic that is new to the group begins at its end; else at its start. `retries`: the group's retry policy from now on, as
-        `broker.set_retries` sets it; by default it is left as it is. `commit_interval` (0.01 to 5 seconds): how much is
-        delivered again at most after a crash. `hold_messages`, `hold_bytes`: the most to hold in this process, finished or not;
-        one page more at worst. `pull_messages`, `pull_bytes`: the largest page to request. `pull_wait` (0.1 to 60 seconds): how
-        long a request waits at the server for messages.
+def _appends(connection: Connection) -> BatchQueue[Any, Any, Any]:
+    return connection.session.appends
 
-        Raises:
-            InvalidArgument: a limit is broken; entering it raises more.
-        """
-        options = member_options(
-            group, topics, member, mode=mode, order=order, retries=retries, from_end=from_end,
-            commit_interval_s=commit_interval, hold_messages=hold_messages, hold_bytes=hold_bytes,
-            pull_messages=pull_messages, pull_bytes=pull_bytes, pull_wait_s=pull_wait,
-        )  # fmt: skip
-        return BlockingConsumer(self._connection, options)
+
+def _sends(connection: Connection) -> BatchQueue[Any, Any, Any]:
+    return connection.session.sends

@@ -1,0 +1,1 @@
+"""The async client of a cluster of several shards."""

@@ -1,0 +1,148 @@
+"""Sends what is about an aggregate to the shard that owns it, over a connection to each shard.
+
+A shard that does not own the slot answers Elsewhere, having stored nothing: the client asks for the map, and sends again what
+was refused, until the reconnect timeout is over. Command ids make that safe.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from eventstore.client.aio.connection import Connection
+from eventstore.client.aio.routing.shard_connection import ShardConnection
+from eventstore.client.aio.routing.together import pause, together
+from eventstore.client.backoff import Backoff
+from eventstore.client.routing.table import Table, merge, split
+from eventstore.client.session.batches import BatchQueue, valid_rows, with_refused
+from eventstore.client.session.calls import Call
+from eventstore.client.session.results import read_cluster
+from eventstore.errors import ConnectionLost, Elsewhere, EventStoreError, copy_error
+from eventstore.protocol.declaration import Request
+from eventstore.protocol.requests import Map
+
+T = TypeVar("T")
+Queue = Callable[[Connection], BatchQueue[Any, Any, Any]]
+
+
+def is_entry(connection: Connection) -> bool:
+    """Whether the address is that of a node, which has the map of a cluster and no shard."""
+    welcome = connection.welcome
+    return welcome is not None and welcome.cluster is not None and welcome.shard is None
+
+
+async def open_router(entry: Connection) -> Router:
+    """Returns the router of the cluster that `entry` has the map of."""
+    return Router(entry, Table(await entry.call(Map(), read_cluster), entry.address))
+
+
+class Router:
+    """The connections to shards, each opened at its first use."""
+
+    def __init__(self, entry: Connection, table: Table) -> None:
+        self._entry = entry
+        self._table = table
+        self._shards: dict[int, ShardConnection] = {}
+
+    def close(self) -> None:
+        """Ends the connections to the shards."""
+        for each in self._shards.values():
+            each.close()
+
+    def of(self, aggregate_id: str) -> Connection:
+        """Returns the connection to the shard of an aggregate.
+
+        Raises:
+            ConnectionLost: no process serves it.
+        """
+        return self._shard(self._table.shard_of(aggregate_id))
+
+    def only(self, wanted: str) -> Connection:
+        """Returns the connection to the only shard. `wanted`: what needs it. Raises InvalidArgument if there are several."""
+        return self._shard(self._table.only_shard(wanted))
+
+    def _shard(self, number: int) -> Connection:
+        self._entry.check()
+        known, address = self._shards.get(number), self._table.address_of(number)
+        if known is not None and address in (None, known.address):
+            return known
+        if address is None:
+            raise ConnectionLost(f"no process serves shard {number} now; try again", shard=number)
+        if known is not None:
+            known.close()
+        opened = self._shards[number] = ShardConnection(address, self._entry, self._table.known.cluster)
+        return opened
+
+    async def call(self, aggregate_id: str, request: Request, read: Callable[[Call[Any]], T]) -> T:
+        """As `Connection.call`, at the shard of the aggregate."""
+        backoff = Backoff(self._entry.options.reconnect_timeout)
+        while True:
+            try:
+                return await self.of(aggregate_id).call(request, read)
+            except Elsewhere as error:
+                await self._look_again(backoff, error)
+
+    async def put(self, queue: Queue, aggregate_id: str, row: Any) -> Any:
+        """As `Connection.put`, at the shard of the aggregate. `queue`: of a connection's session."""
+        backoff = Backoff(self._entry.options.reconnect_timeout)
+        while True:
+            shard = self.of(aggregate_id)
+            try:
+                return await shard.put(queue(shard), row)
+            except Elsewhere as error:
+                await self._look_again(backoff, error)
+
+    async def put_many(
+        self,
+        queue: Queue,
+        given: Iterable[Any],
+        encode: Callable[[Sequence[Any]], Sequence[Any]],
+        id_of: Callable[[Any], str],
+    ) -> list[Any]:
+        """As `Connection.put_many`: each shard gets its rows, and a shard that stays away makes errors of its own alone."""
+        self._entry.check()
+        encoded = encode(list(given))
+        rows = valid_rows(encoded)
+        outcomes: list[Any] = [None] * len(rows)
+        backoff, missing = Backoff(self._entry.options.reconnect_timeout), list(range(len(rows)))
+        while missing:
+            await self._put_rows(queue, rows, missing, outcomes, id_of)
+            missing = [place for place in missing if isinstance(outcomes[place], Elsewhere)]
+            if missing:
+                try:
+                    await self._look_again(backoff, outcomes[missing[-1]])
+                except EventStoreError:
+                    break  # the outcomes say it
+        return with_refused(encoded, iter(outcomes))
+
+    async def _put_rows(
+        self, queue: Queue, rows: Sequence[Any], places: list[int], outcomes: list[Any], id_of: Callable[[Any], str]
+    ) -> None:
+        by_shard = split([self._table.shard_of(id_of(rows[place])) for place in places])
+        of_shard = {number: [rows[places[each]] for each in where] for number, where in by_shard.items()}
+        put = [partial(self._put_to, queue, number, some) for number, some in of_shard.items()]
+        found: list[Any] = [None] * len(places)
+        merge(found, by_shard, dict(zip(of_shard, await together(put), strict=True)))
+        for place, outcome in zip(places, found, strict=True):
+            outcomes[place] = outcome
+
+    async def _put_to(self, queue: Queue, number: int, rows: Sequence[Any]) -> list[Any]:
+        try:
+            shard = self._shard(number)
+            return await shard.put_many(queue(shard), rows, _as_they_are)
+        except EventStoreError as error:
+            return [copy_error(error) for _ in rows]
+
+    async def _look_again(self, backoff: Backoff, refused: Elsewhere) -> None:
+        """Waits a little, and asks for the map. Raises the refusal once the reconnect timeout is over."""
+        backoff.lost(time.monotonic())
+        if backoff.expired(time.monotonic()):
+            raise refused
+        await pause(backoff.delay_s())
+        self._table.learn(await self._entry.call(Map(), read_cluster))
+
+
+def _as_they_are(rows: Sequence[Any]) -> Sequence[Any]:
+    return rows

@@ -1,0 +1,1 @@
+"""The blocking client of a cluster of several shards."""

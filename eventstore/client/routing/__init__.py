@@ -1,0 +1,1 @@
+"""How requests of a client are divided among the shards of a cluster, sans-io."""

@@ -1,0 +1,101 @@
+"""Which shard a request of a client goes to, by the map of the cluster; batches are split by it, and outcomes put back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeVar
+from uuid import UUID
+
+from eventstore.client.address import Address, parse_address
+from eventstore.errors import ConnectionLost, InvalidArgument
+from eventstore.fields import shown
+from eventstore.records.cluster_map import ClusterMap
+from eventstore.records.slots import LOCAL, slot_of
+
+T = TypeVar("T")
+_ANYWHERE: Final = ("0.0.0.0", "::")
+
+
+class Table:
+    """The newest map that a client knows. `asked`: where the map comes from."""
+
+    def __init__(self, known: ClusterMap, asked: Address) -> None:
+        self.known = known
+        self._asked = asked
+
+    def learn(self, newer: ClusterMap) -> None:
+        """Takes a map, unless it is older than the one that is known.
+
+        Raises:
+            ConnectionLost: it is the map of another cluster.
+        """
+        check_cluster(self.known.cluster, newer.cluster)
+        if newer.version > self.known.version:
+            self.known = newer
+
+    def shard_of(self, aggregate_id: str) -> int:
+        """Returns the number of the shard that owns the aggregate.
+
+        Raises:
+            InvalidArgument: a reserved id that is about no aggregate: each shard has its own.
+        """
+        slot = slot_of(aggregate_id)
+        if slot == LOCAL:
+            raise InvalidArgument(
+                f"each shard has its own {shown(aggregate_id)}; connect to the address of a shard",
+                field="aggregate_id", value=aggregate_id,
+            )  # fmt: skip
+        return self.known.owners[slot]
+
+    def address_of(self, number: int) -> Address | None:
+        """Returns where a shard listens; None if no process serves it."""
+        leader = self.known.shard(number).leader
+        return None if leader is None else leader_address(leader, self._asked)
+
+    def only_shard(self, wanted: str) -> int:
+        """Returns the number of the only shard. `wanted`: what needs it, for the error.
+
+        Raises:
+            InvalidArgument: there are several.
+        """
+        if len(self.known.shards) > 1:
+            raise InvalidArgument(
+                f"{wanted} is of one shard, and this cluster has {len(self.known.shards)}; connect to the address of a shard "
+                "(`eventstore cluster status` shows them)",
+                field="address", value=str(self._asked),
+            )  # fmt: skip
+        return self.known.shards[0].shard
+
+
+def leader_address(leader: str, asked: Address) -> Address:
+    """Returns the address HOST:PORT of a map. A shard that listens on all addresses has the host that was asked."""
+    host, port = parse_address(f"tcp://{leader}")
+    return Address(asked.host if host in _ANYWHERE else host, port)
+
+
+def check_cluster(expected: bytes | None, found: bytes | None) -> None:
+    """Raises ConnectionLost if a connection belongs to another cluster; it names both."""
+    if found != expected:
+        known, now = _name(expected), _name(found)
+        raise ConnectionLost(
+            f"another cluster answers at this address: {now}, it was {known}; open another client", expected=known, actual=now
+        )
+
+
+def _name(cluster: bytes | None) -> str:
+    return "none" if cluster is None else str(UUID(bytes=cluster))
+
+
+def split(shards: Sequence[int]) -> dict[int, list[int]]:
+    """Returns for each shard the places of its rows in a batch, in order. `shards`: the shard of each row."""
+    places: dict[int, list[int]] = {}
+    for place, shard in enumerate(shards):
+        places.setdefault(shard, []).append(place)
+    return places
+
+
+def merge(into: list[T], places: Mapping[int, Sequence[int]], outcomes: Mapping[int, Sequence[T]]) -> None:
+    """Puts the outcomes of each shard where `split` found its rows."""
+    for shard, where in places.items():
+        for place, outcome in zip(where, outcomes[shard], strict=True):
+            into[place] = outcome

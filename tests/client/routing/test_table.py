@@ -1,0 +1,64 @@
+"""The table of a routing client: the shard of each request, and batches that are split and put together again."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from eventstore.client.address import Address
+from eventstore.client.routing.table import Table, check_cluster, merge, split
+from eventstore.errors import ConnectionLost, InvalidArgument
+from eventstore.records.cluster_map import ClusterMap, Shard, even_slots
+from eventstore.records.slots import slot_of
+
+ASKED = Address("10.0.0.1", 7701)
+CLUSTER = bytes(range(16))
+
+
+def a_map(version: int, leaders: list[str | None], cluster: bytes = CLUSTER) -> ClusterMap:
+    slots = even_slots(len(leaders))
+    shards = [Shard(each, bytes([each] * 16), slots[each], leader) for each, leader in enumerate(leaders)]
+    return ClusterMap(cluster, version, 1, tuple(shards))
+
+
+@given(some.lists(some.integers(0, 6)))
+def test_what_was_split_is_put_back_in_its_places(shards: list[int]) -> None:
+    places = split(shards)
+    assert all(where == sorted(where) for where in places.values())
+    into: list[tuple[int, int] | None] = [None] * len(shards)
+    merge(into, places, {shard: [(shard, place) for place in where] for shard, where in places.items()})
+    assert into == [(shard, place) for place, shard in enumerate(shards)]
+
+
+@given(some.text(min_size=1).filter(lambda text: not text.startswith("$")))
+def test_an_aggregate_is_at_the_shard_that_owns_its_slot(aggregate_id: str) -> None:
+    table = Table(a_map(1, ["a:1", "a:2", "a:3"]), ASKED)
+    (low, high), *_ = table.known.shard(table.shard_of(aggregate_id)).slots
+    assert low <= slot_of(aggregate_id) <= high
+
+
+def test_a_reserved_id_that_is_about_no_aggregate_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="connect to the address of a shard"):
+        Table(a_map(1, ["a:1", "a:2"]), ASKED).shard_of("$local")
+
+
+def test_an_older_map_changes_nothing_and_one_of_another_cluster_is_refused() -> None:
+    table = Table(a_map(2, ["a:1", "a:2"]), ASKED)
+    table.learn(a_map(1, ["b:1", "b:2"]))
+    assert table.address_of(0) == Address("a", 1)
+    table.learn(a_map(3, [None, "0.0.0.0:5"]))
+    assert (table.address_of(0), table.address_of(1)) == (None, Address("10.0.0.1", 5))
+    other = bytes(16)
+    with pytest.raises(ConnectionLost) as refused:
+        table.learn(a_map(4, ["c:1"], cluster=other))
+    assert refused.value.fields["expected"] == "00010203-0405-0607-0809-0a0b0c0d0e0f"
+    assert refused.value.fields["actual"] == "00000000-0000-0000-0000-000000000000"
+    with pytest.raises(ConnectionLost, match="none"):
+        check_cluster(CLUSTER, None)
+
+
+def test_what_is_of_one_shard_is_refused_where_there_are_several() -> None:
+    assert Table(a_map(1, ["a:1"]), ASKED).only_shard("`read_all`") == 0
+    with pytest.raises(InvalidArgument, match="`read_all` is of one shard, and this cluster has 2"):
+        Table(a_map(1, ["a:1", "a:2"]), ASKED).only_shard("`read_all`")

@@ -1,0 +1,168 @@
+"""Clients that are connected to a node of three shards: each request reaches the shard that owns its aggregate."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+import eventstore as es
+from eventstore import ANY, Commit, Committed, NewEvent, RawCommand, blocking
+from eventstore.errors import EventStoreError, InvalidArgument, UnknownCommand, VersionConflict
+from eventstore.records.slots import slot_of
+from tests.cluster.node_process import NodeProcess, has_ended
+
+pytestmark = pytest.mark.heavy
+EVENT = NewEvent("Happened", b"1")
+IDS = [f"a-{number}" for number in range(60)]
+
+
+def commits(expected_version: int) -> list[Commit]:
+    return [Commit(each, [EVENT], expected_version, f"{each}/{expected_version}") for each in IDS]
+
+
+def check_shards(node: NodeProcess, events: int) -> None:
+    """Each shard has the events of its own aggregates, and nothing else."""
+    found: list[str] = []
+    owners = blocking_owners(node)
+    for shard in range(3):
+        with blocking.connect(node.shard_address(shard)) as store:
+            held = [event.aggregate_id for event in store.read_all()]
+        assert held
+        assert {owners[slot_of(each)] for each in held} == {shard}
+        found += held
+    assert len(found) == events
+
+
+def blocking_owners(node: NodeProcess) -> tuple[int, ...]:
+    with blocking.connect(node.address) as store:
+        return store.cluster_map().owners
+
+
+def test_a_blocking_client_reaches_the_shard_of_each_aggregate(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data", 3) as node:
+        with blocking.connect(node.address) as store:
+            for each in IDS:
+                assert store.append(each, [EVENT], 0, "first").aggregate_id == each
+            outcomes = store.append_many([*commits(1), Commit("a-0", [EVENT], 7), *commits(2)])
+            assert isinstance(outcomes.pop(len(IDS)), VersionConflict)
+            assert [(each.aggregate_id, each.version) for each in outcomes if isinstance(each, Committed)] == [
+                (each, version) for version in (2, 3) for each in IDS
+            ]
+            for each in IDS:
+                assert [event.version for event in store.read(each)] == [1, 2, 3]
+                assert store.version(each) == 3
+                found = store.find_command(each, "first")
+                assert found is not None
+                assert found.version == 1
+            with pytest.raises(UnknownCommand):
+                store.send(RawCommand("X", "a-1", b"{}"))
+            sent = store.send_many([RawCommand("X", each, b"{}") for each in IDS])
+            assert {type(each) for each in sent} == {UnknownCommand}
+            check_refused(store)
+        check_shards(node, 3 * len(IDS))
+        assert node.terminate() == 0
+
+
+def check_refused(store: Any) -> None:
+    asked: list[Callable[[], Any]] = [
+        store.read_all, store.subscribe, lambda: store.broker, lambda: store.topic("t"), lambda: store.consumer("g", "t"),
+        lambda: store.reactions,
+    ]  # fmt: skip
+    for ask in asked:
+        with pytest.raises(InvalidArgument, match="this cluster has 3; connect to the address of a shard"):
+            ask()
+
+
+def test_an_async_client_reaches_the_shard_of_each_aggregate(tmp_path: Path) -> None:
+    async def main(node: NodeProcess) -> None:
+        async with es.connect(node.address) as store:
+            async with trio.open_nursery() as nursery:
+                for each in IDS:
+                    nursery.start_soon(store.append, each, [EVENT], 0, "first")
+            outcomes = await store.append_many([*commits(1), Commit("a-0", [EVENT], 7), *commits(2)])
+            assert isinstance(outcomes.pop(len(IDS)), VersionConflict)
+            assert [(each.aggregate_id, each.version) for each in outcomes if isinstance(each, Committed)] == [
+                (each, version) for version in (2, 3) for each in IDS
+            ]
+            for each in IDS:
+                assert [event.version async for event in store.read(each)] == [1, 2, 3]
+                assert await store.version(each) == 3
+                found = await store.find_command(each, "first")
+                assert found is not None
+            with pytest.raises(UnknownCommand):
+                await store.send(RawCommand("X", "a-1", b"{}"))
+            check_refused(store)
+            with pytest.raises(InvalidArgument):
+                await store.aggregates()
+            assert (await store.stats())["shards_serving"] == 3
+
+    with NodeProcess(tmp_path / "data", 3) as node:
+        trio.run(main, node)
+        check_shards(node, 3 * len(IDS))
+        assert node.terminate() == 0
+
+
+def test_a_cluster_of_one_shard_answers_everything_at_the_address_of_its_node(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data", 1) as node:
+        with blocking.connect(node.address) as store:
+            store.append("a", [EVENT], ANY)
+            assert [event.aggregate_id for event in store.read_all()] == ["a"]
+            assert [each.aggregate_id for each in store.aggregates()] == ["a"]
+            store.broker.create_topic("t", queues=1)
+            assert store.broker.topics()
+        assert node.terminate() == 0
+
+
+def test_a_shard_that_is_killed_under_load_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+    chance = random.Random("routing")
+    acknowledged: dict[str, int] = {}
+
+    async def load(store: es.NetworkStore, aggregate_id: str, kill: Callable[[], None]) -> None:
+        for version in range(40):
+            done = await store.append(aggregate_id, [EVENT], version, f"{aggregate_id}/{version}")
+            acknowledged[aggregate_id] = done.version
+            kill()
+
+    async def main(node: NodeProcess) -> None:
+        at = sorted(chance.sample(range(50, 700), 2), reverse=True)
+        pids = [row.pid for row in node.rows()]
+
+        def kill() -> None:
+            if at and sum(acknowledged.values()) >= at[-1]:
+                at.pop()
+                pid = pids.pop()
+                assert pid is not None
+                if not has_ended(pid):
+                    os.kill(pid, signal.SIGKILL)
+
+        async with es.connect(node.address) as store, trio.open_nursery() as nursery:
+            for each in IDS[:24]:
+                nursery.start_soon(load, store, each, kill)
+
+    with NodeProcess(tmp_path / "data", 3) as node:
+        trio.run(main, node)
+        assert acknowledged == dict.fromkeys(IDS[:24], 40)
+        with blocking.connect(node.address) as store:
+            for each in IDS[:24]:
+                assert [event.version for event in store.read(each)] == list(range(1, 41))
+        check_shards(node, 24 * 40)
+        assert node.terminate() == 0
+
+
+def test_a_shard_that_stays_away_makes_errors_of_its_own_commits_alone(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data", 3) as node:
+        owners, pid = blocking_owners(node), node.rows()[1].pid
+        assert pid is not None
+        with blocking.connect(node.address, reconnect_timeout=0, silence_timeout=1, connect_timeout=1) as store:
+            os.kill(pid, signal.SIGSTOP)
+            outcomes = store.append_many(commits(0))
+            os.kill(pid, signal.SIGCONT)
+        for each, outcome in zip(IDS, outcomes, strict=True):
+            assert isinstance(outcome, EventStoreError if owners[slot_of(each)] == 1 else Committed)
