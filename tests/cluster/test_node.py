@@ -17,7 +17,17 @@ import pytest
 
 from eventstore import ANY, NewEvent, RawCommand, blocking
 from eventstore.chunks.files import OsFiles
+from eventstore.client.address import parse_address
+from eventstore.client.blocking.broker import BlockingBroker
+from eventstore.client.blocking.connection import Connection
+from eventstore.client.blocking.streams import open_read
+from eventstore.client.options import Options
+from eventstore.client.session.command_rows import encode_command
+from eventstore.client.session.results import read_stats, read_version
 from eventstore.errors import ConnectionLost, Elsewhere, EventStoreError, InvalidArgument, Poisoned
+from eventstore.protocol.requests import Stats, Version
+from eventstore.records.cursors import AggregateCursor, LogCursor
+from eventstore.records.raw_commit import encode_commit
 from eventstore.records.slots import slot_of
 from eventstore_cluster.status import cluster_status
 from eventstore_cluster.supervisor import shard_addresses
@@ -64,16 +74,19 @@ def test_a_node_serves_its_shards_and_tells_where_they_are(tmp_path: Path) -> No
 def test_the_address_of_a_node_stores_nothing_and_a_shard_only_what_it_owns(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data", 2) as node:
         own = ids_of(1)[0]
-        with blocking.connect(node.address) as store:
+        with Connection(parse_address(node.address), Options()) as entry:  # as a client that does not route
+            commit, command = encode_commit(own, [EVENT], ANY, None, None), encode_command(RawCommand("X", own, b"{}"), None)
             asked: list[Any] = [
-                lambda: store.append(own, [EVENT], ANY), lambda: list(store.read(own)), lambda: list(store.read_all()),
-                lambda: store.version(own), lambda: store.send(RawCommand("X", own, b"{}")), store.broker.topics,
+                lambda: entry.put(entry.session.appends, commit), lambda: entry.put(entry.session.sends, command),
+                lambda: list(open_read(entry, AggregateCursor(own, 1, None, False, None))),
+                lambda: list(open_read(entry, LogCursor(0, None, None, None, None, None))),
+                lambda: entry.call(Version(own), read_version), BlockingBroker(entry).topics,
             ]  # fmt: skip
             for ask in asked:
                 with pytest.raises(Elsewhere) as refused_there:
                     ask()
                 assert refused_there.value.fields["slot"] is None
-            assert store.stats()["shards_serving"] == 2
+            assert entry.call(Stats(), read_stats)["shards_serving"] == 2
         with pytest.raises(Elsewhere):
             append_to(node, 0, own)
         append_to(node, 1, own)

@@ -6,6 +6,8 @@ import os
 import random
 import signal
 from collections.abc import Callable
+from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,18 @@ import trio
 
 import eventstore as es
 from eventstore import ANY, Commit, Committed, NewEvent, RawCommand, blocking
-from eventstore.errors import EventStoreError, InvalidArgument, UnknownCommand, VersionConflict
+from eventstore.client.address import parse_address
+from eventstore.client.aio.connection import Connection
+from eventstore.client.aio.routing.router import Router
+from eventstore.client.blocking.connection import Connection as BlockingConnection
+from eventstore.client.blocking.routing.router import Router as BlockingRouter
+from eventstore.client.options import Options
+from eventstore.client.routing.table import Table
+from eventstore.client.session.results import read_version
+from eventstore.errors import Elsewhere, EventStoreError, InvalidArgument, UnknownCommand, VersionConflict
+from eventstore.protocol.requests import Version
+from eventstore.records.cluster_map import ClusterMap
+from eventstore.records.raw_commit import encode_commits
 from eventstore.records.slots import slot_of
 from tests.cluster.node_process import NodeProcess, has_ended
 
@@ -63,6 +76,9 @@ def test_a_blocking_client_reaches_the_shard_of_each_aggregate(tmp_path: Path) -
                 assert found.version == 1
             with pytest.raises(UnknownCommand):
                 store.send(RawCommand("X", "a-1", b"{}"))
+            (local, other) = store.append_many([Commit("$local", [EVENT], ANY), Commit("a-0", [EVENT], 9)])
+            assert isinstance(local, InvalidArgument)
+            assert isinstance(other, VersionConflict)
             sent = store.send_many([RawCommand("X", each, b"{}") for each in IDS])
             assert {type(each) for each in sent} == {UnknownCommand}
             check_refused(store)
@@ -166,3 +182,54 @@ def test_a_shard_that_stays_away_makes_errors_of_its_own_commits_alone(tmp_path:
             os.kill(pid, signal.SIGCONT)
         for each, outcome in zip(IDS, outcomes, strict=True):
             assert isinstance(outcome, EventStoreError if owners[slot_of(each)] == 1 else Committed)
+
+
+def with_a_stale_map(node: NodeProcess) -> Table:
+    """A map in which each shard has the slots of the next one."""
+    with blocking.connect(node.address) as store:
+        known = store.cluster_map()
+    slots = [each.slots for each in known.shards]
+    shards = tuple(replace(each, slots=slots[(place + 1) % 3]) for place, each in enumerate(known.shards))
+    return Table(ClusterMap(known.cluster, known.version - 1, known.layout, shards), parse_address(node.address))
+
+
+def test_what_a_stale_map_sends_to_another_shard_is_stored_once_and_where_it_belongs(tmp_path: Path) -> None:
+    async def main(node: NodeProcess) -> None:
+        async with Connection(parse_address(node.address), Options()) as entry:
+            router = Router(entry, with_a_stale_map(node))
+            rows = [*commits(0), *commits(1)]
+            outcomes = await router.put_many(appends_of, rows, encode_commits, itemgetter(0))
+            assert [(each.aggregate_id, each.version) for each in outcomes] == [
+                (each, version) for version in (1, 2) for each in IDS
+            ]
+            assert not any(each.duplicate for each in outcomes)
+            router.close()
+            stale = Router(entry, with_a_stale_map(node))
+            assert await stale.call("a-1", Version("a-1"), read_version) == 2
+            stale.close()
+            stale = Router(entry, with_a_stale_map(node))
+            (row,) = encode_commits([Commit("a-1", [EVENT], 2, "third")])
+            assert (await stale.put(appends_of, "a-1", row)).version == 3
+            stale.close()
+
+    with NodeProcess(tmp_path / "data", 3) as node:
+        trio.run(main, node)
+        check_shards(node, 2 * len(IDS) + 1)
+        assert node.terminate() == 0
+
+
+def test_a_map_that_stays_wrong_ends_with_elsewhere_after_the_reconnect_timeout(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data", 3) as node:
+        wrong = with_a_stale_map(node)
+        wrong.known = replace(wrong.known, version=wrong.known.version + 1000)  # newer than any that follows
+        with BlockingConnection(parse_address(node.address), Options(reconnect_timeout=0)) as entry:
+            router = BlockingRouter(entry, wrong)
+            with pytest.raises(Elsewhere):
+                router.call("a-1", Version("a-1"), read_version)
+            outcomes = router.put_many(appends_of, commits(0), encode_commits, itemgetter(0))
+            assert {type(each) for each in outcomes} == {Elsewhere}
+            router.close()
+
+
+def appends_of(connection: Any) -> Any:
+    return connection.session.appends

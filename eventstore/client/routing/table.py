@@ -39,13 +39,19 @@ class Table:
         Raises:
             InvalidArgument: a reserved id that is about no aggregate: each shard has its own.
         """
-        slot = slot_of(aggregate_id)
-        if slot == LOCAL:
-            raise InvalidArgument(
-                f"each shard has its own {shown(aggregate_id)}; connect to the address of a shard",
-                field="aggregate_id", value=aggregate_id,
-            )  # fmt: skip
-        return self.known.owners[slot]
+        refused = self.refusal(aggregate_id)
+        if refused is not None:
+            raise refused
+        return self.known.owners[slot_of(aggregate_id)]
+
+    def refusal(self, aggregate_id: str) -> InvalidArgument | None:
+        """Returns the error of `shard_of`; None if the aggregate has a shard."""
+        if aggregate_id[:1] != "$" or slot_of(aggregate_id) != LOCAL:
+            return None
+        return InvalidArgument(
+            f"each shard has its own {shown(aggregate_id)}; connect to the address of a shard",
+            field="aggregate_id", value=aggregate_id,
+        )  # fmt: skip
 
     def address_of(self, number: int) -> Address | None:
         """Returns where a shard listens; None if no process serves it."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -84,16 +85,22 @@ class Router:
                 return self.of(aggregate_id).call(request, read)
             except Elsewhere as error:
                 self._look_again(backoff, error)
+            except ConnectionLost:
+                self._look_for_a_new_address()
+                raise
 
     def put(self, queue: Queue, aggregate_id: str, row: Any) -> Any:
         """As `Connection.put`, at the shard of the aggregate. `queue`: of a connection's session."""
         backoff = Backoff(self._entry.options.reconnect_timeout)
         while True:
-            shard = self.of(aggregate_id)
             try:
+                shard = self.of(aggregate_id)
                 return shard.put(queue(shard), row)
             except Elsewhere as error:
                 self._look_again(backoff, error)
+            except ConnectionLost:
+                self._look_for_a_new_address()
+                raise
 
     def put_many(
         self,
@@ -104,7 +111,10 @@ class Router:
     ) -> list[Any]:
         """As `Connection.put_many`: each shard gets its rows, and a shard that stays away makes errors of its own alone."""
         self._entry.check()
-        encoded = encode(list(given))
+        encoded = [
+            each if isinstance(each, EventStoreError) else self._table.refusal(id_of(each)) or each
+            for each in encode(list(given))
+        ]
         rows = valid_rows(encoded)
         outcomes: list[Any] = [None] * len(rows)
         backoff, missing = Backoff(self._entry.options.reconnect_timeout), list(range(len(rows)))
@@ -116,6 +126,8 @@ class Router:
                     self._look_again(backoff, outcomes[missing[-1]])
                 except EventStoreError:
                     break  # the outcomes say it
+        if any(isinstance(each, ConnectionLost) for each in outcomes):
+            self._look_for_a_new_address()
         return with_refused(encoded, iter(outcomes))
 
     def _put_rows(
@@ -135,6 +147,11 @@ class Router:
             return shard.put_many(queue(shard), rows, _as_they_are)
         except EventStoreError as error:
             return [copy_error(error) for _ in rows]
+
+    def _look_for_a_new_address(self) -> None:
+        """So that the next call finds a shard that was started again at another address."""
+        with suppress(EventStoreError):
+            self._table.learn(self._entry.call(Map(), read_cluster))
 
     def _look_again(self, backoff: Backoff, refused: Elsewhere) -> None:
         """Waits a little, and asks for the map. Raises the refusal once the reconnect timeout is over."""
