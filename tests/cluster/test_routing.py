@@ -30,6 +30,7 @@ from eventstore.records.cluster_map import ClusterMap
 from eventstore.records.raw_commit import encode_commits
 from eventstore.records.slots import slot_of
 from tests.cluster.node_process import NodeProcess, has_ended
+from tests.server_process import ServerProcess
 
 pytestmark = pytest.mark.heavy
 EVENT = NewEvent("Happened", b"1")
@@ -233,3 +234,17 @@ def test_a_map_that_stays_wrong_ends_with_elsewhere_after_the_reconnect_timeout(
 
 def appends_of(connection: Any) -> Any:
     return connection.session.appends
+
+
+def test_a_client_of_one_server_makes_the_requests_that_it_made_before(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data") as server:
+        with BlockingConnection(parse_address(server.address), Options()) as plain:
+            greeted = plain.session.answered
+        with blocking.connect(server.address) as store:
+            session = store._connection.session
+            assert session.answered == greeted
+            store.append("a", [EVENT], 0)
+            store.version("a")
+            store.append_many([Commit(each, [EVENT], 0) for each in IDS])
+            assert session.answered == greeted + 3
+        assert server.terminate() == 0
