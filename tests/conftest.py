@@ -24,7 +24,7 @@ HEAVY = (
     "server/net/test_many_connections", "server/net/test_slow_clients", "server/outbox/",
     "server/requests/test_read_requests", "server/test_clients", "server/test_injected_faults",
     "server/test_interrupted", "server/test_kill", "server/test_stopping", "spark/", "store/faults/test_crashes",
-    "store/faults/test_interrupted", "store/faults/test_torn_tail", "store/memory/test_tail",
+    "store/faults/test_interrupted", "store/faults/test_torn_tail", "store/memory/test_tail", "store/memory/test_unsorted_tail",
     "store/sorted/test_directory", "store/sorted/test_sorting", "store/test_model",
 )  # fmt: skip
 """Modules of `heavy` tests, by the beginning of their path: processes that are killed, Spark, crashes at every operation.

@@ -46,6 +46,7 @@ async def checked(files: dict[str, str], folder: Path, cache: Path) -> list[str]
     return (await run(command, folder)).stdout.decode().splitlines()
 
 
+@pytest.mark.heavy
 async def test_the_programs_pass_a_strict_type_checker(tmp_path: Path, cache: Path) -> None:
     shown = [source for source, _ in (*programs(README), *programs(PAGE))]
     files = {f"program_{number}.py": source for number, source in enumerate(shown)}

@@ -102,6 +102,7 @@ def test_a_handler_that_raises_fails_its_command_and_leaves_no_trace(host: Begin
     assert amounts(running.events("a")) == [8, 2]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("how", ["text that is none", "code that is none", "too many fields"])
 def test_an_error_too_large_to_send_blocks_neither_its_sender_nor_others(host: Begin, how: str) -> None:
     running = host()

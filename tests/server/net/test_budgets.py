@@ -83,6 +83,7 @@ def test_at_most_one_page_is_made_over_the_limit_of_unsent_bytes(
         assert watch.most_of_one < LIMIT + page_bytes + 200_000
 
 
+@pytest.mark.heavy
 def test_connections_that_read_nothing_are_closed_to_make_room_for_others(serve: Serve) -> None:
     server = serve(outgoing_bytes_max=18 * MIB)
     fill(server.port, "a", 160, 100_000)

@@ -138,6 +138,7 @@ class Watch(trio.abc.Instrument):
         self.most = max(self.most, sum(held(each) + each.reserved_bytes for each in connections))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("request_", [ReadAll(bytes_max=1), Read("a", bytes_max=1)], ids=["of the log", "of an aggregate"])
 def test_readers_that_trickle_hold_no_more_than_the_bound_and_a_page(serve: Serve, request_: Request) -> None:
     server = serve(outgoing_bytes_max=18 * MIB, unsent_bytes_max=16 * MIB)
