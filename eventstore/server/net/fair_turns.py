@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Collection, Container
 from heapq import heappop, heappush
 from itertools import count
+from math import inf
 from time import perf_counter
 from typing import Final
 
@@ -41,7 +42,6 @@ class FairTurns:
         self._clock = clock
         self._resting: list[tuple[float, int, Connection]] = []
         self._waits = trio.CancelScope()
-        self._begun = trio.Event()
         self._order = count()
         self._log_due = 0.0
         self.slowed = 0
@@ -71,7 +71,6 @@ class FairTurns:
         connection.resting = True
         heappush(self._resting, (now + rest, next(self._order), connection))
         self._waits.deadline = min(self._waits.deadline, now + rest)
-        self._begun.set()
         self.slowed += 1
         doing = connection.doing
         self.last_slowed = f"{connection.title}, {doing if isinstance(doing, str) else doing.__name__}"
@@ -100,13 +99,9 @@ class FairTurns:
     async def end_rests(self, resume: Callable[[Connection], None]) -> None:
         """Calls `resume` with each connection whose rest is over, until cancelled. Sleeps while none rests."""
         while True:
-            if self._resting:
-                self._waits = trio.CancelScope(deadline=self._resting[0][0])
-                with self._waits:
-                    await trio.sleep_forever()
-            else:
-                await self._begun.wait()
-            self._begun = trio.Event()
+            self._waits = trio.CancelScope(deadline=self._resting[0][0] if self._resting else inf)
+            with self._waits:
+                await trio.sleep_forever()
             now = trio.current_time()
             while self._resting and self._resting[0][0] <= now:
                 connection = heappop(self._resting)[2]
