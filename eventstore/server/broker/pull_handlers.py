@@ -71,7 +71,7 @@ class MessagePulls:
         """
         if self._stopping:
             raise ShuttingDown("the server is stopping; connect again later")
-        if request_id in connection.bound or len(connection.bound) >= BOUND_MAX:
+        if not connection.can_bind(request_id):
             raise Overloaded(
                 f"request {request_id} waits already, or {BOUND_MAX} pulls and subscriptions of this connection do, "
                 "the limit; ask for several queues in one pull",
@@ -88,7 +88,7 @@ class MessagePulls:
             return
         self._weight += weight
         waiting = _Waiting(connection, request_id, weight)
-        connection.bound[request_id] = waiting
+        connection.bind(request_id, waiting)
         self._gate.owe(connection)
         self._waiting.add(waiting)
         if not pending.left:

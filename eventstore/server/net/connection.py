@@ -19,9 +19,7 @@ from eventstore.protocol.limits import FRAME_BYTES_MAX, HELLO_BYTES_MAX
 HELD_BY_MESSAGES: Final = 1
 HELD_BY_COMMANDS: Final = 2
 """Why a connection is not read, in `Connection.held`: the sum of the reasons."""
-BOUND_MAX: Final = 64
-"""Requests in `Connection.bound`: subscriptions, pulls and MAPs that wait."""
-
+BOUND_MAX: Final = 64  # requests in `Connection.bound`: subscriptions, pulls and MAPs that wait
 _RECEIVE_BYTES: Final = 256 * 1024
 _FIRST_RECEIVE_BYTES: Final = LENGTH_BYTES + HELLO_BYTES_MAX
 _JOINED_BYTES_MAX: Final = 256 * 1024  # copying more than that costs more than another call of the kernel
@@ -153,13 +151,17 @@ class Connection:
             self.frame_since = now
         return payloads
 
+    def can_bind(self, request_id: int) -> bool:
+        """Whether `bind` takes a request with this id."""
+        return request_id not in self.bound and len(self.bound) < BOUND_MAX
+
     def bind(self, request_id: int, request: ConnectionBound) -> None:
         """Keeps a request until it ends or the connection closes.
 
         Raises:
             InvalidArgument: one with this id is kept already, or `BOUND_MAX` are.
         """
-        if request_id in self.bound or len(self.bound) >= BOUND_MAX:
+        if not self.can_bind(request_id):
             raise InvalidArgument(
                 f"request id {request_id} waits already, or {BOUND_MAX} requests of this connection wait, the limit",
                 field="request id",
