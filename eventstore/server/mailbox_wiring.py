@@ -153,7 +153,7 @@ def make_mailboxes(
             persist=store.persist,
             answer=answer,
             clock=time.perf_counter,
-            refusal=_refused,
+            refusal=refused_append,
             flush=store.flush,
             unmodified=runtime.unmodified,
             same=same_command,
@@ -168,7 +168,8 @@ def make_mailboxes(
     )
 
 
-def _refused(error: Exception) -> AppendOutcome:
+def refused_append(error: Exception) -> AppendOutcome:
+    """Returns the outcome of an append that the mailboxes refused, or abandoned when they stopped."""
     refusal = Overloaded if isinstance(error, mailbox.Overloaded) else ShuttingDown
     return REFUSED, refusal(str(error)), 0
 

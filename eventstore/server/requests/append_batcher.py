@@ -13,13 +13,13 @@ from typing import Final, cast
 
 import eventstore_mailbox as mailbox
 from eventstore.domain.runtime import Change
-from eventstore.errors import EventStoreError, Overloaded, ShuttingDown
+from eventstore.errors import EventStoreError, ShuttingDown
 from eventstore.flat import Scalar
 from eventstore.protocol import outcome_values
 from eventstore.protocol.declaration import Request
 from eventstore.protocol.requests import Append
 from eventstore.records.raw_commit import RawCommit
-from eventstore.server.mailbox_wiring import ArrivalOrder, ServerMailboxes
+from eventstore.server.mailbox_wiring import ArrivalOrder, ServerMailboxes, refused_append
 from eventstore.server.net.connection import Connection
 from eventstore.server.net.gate import Gate
 from eventstore.server.requests.append_replies import AppendReplies
@@ -113,8 +113,7 @@ def due_s(commits: Sequence[RawCommit]) -> float:
 
 def _refuse(replies: BatchReplies, commits: list[RawCommit], error: Exception) -> None:
     if isinstance(error, MailboxError):
-        refusal = Overloaded if isinstance(error, mailbox.Overloaded) else ShuttingDown
-        replies.deliver([(REFUSED, refusal(str(error)), 0) for _ in commits])
+        replies.deliver([refused_append(error) for _ in commits])
     else:  # a bug of ours that one client triggered; only the connections of its batch are affected
         _log.error("an append failed; its connections are closed", exc_info=error)
         replies.give_up()

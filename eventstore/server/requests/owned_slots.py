@@ -7,6 +7,7 @@ Only a shard of a cluster has this; a store of its own takes every aggregate, an
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import Any, Final
 
@@ -151,25 +152,13 @@ class ShardCommands(CommandBatcher):
         return super()._decided(row)
 
 
-def appends_of(
-    slots: OwnedSlots | None, gate: Gate, mailboxes: ServerMailboxes, late: CommandReplies, order: ArrivalOrder
-) -> AppendBatcher:
-    """Returns what takes the appends of a server: of every aggregate, or of a shard's slots."""
-    if slots is None:
-        return AppendBatcher(gate, mailboxes, late, order)
-    return ShardAppends(slots, gate, mailboxes, late, order)
+def appends_of(slots: OwnedSlots | None) -> Callable[[Gate, ServerMailboxes, CommandReplies, ArrivalOrder], AppendBatcher]:
+    """Returns what makes the append batcher of a server: of every aggregate, or of a shard's slots."""
+    return AppendBatcher if slots is None else partial(ShardAppends, slots)
 
 
 def commands_of(
     slots: OwnedSlots | None,
-    gate: Gate,
-    domain: Domain,
-    mailboxes: ServerMailboxes,
-    replies: CommandReplies,
-    waiting: WaitingCommands,
-    order: ArrivalOrder,
-) -> CommandBatcher:
-    """Returns what takes the commands of a server: of every aggregate, or of a shard's slots."""
-    if slots is None:
-        return CommandBatcher(gate, domain, mailboxes, replies, waiting, order)
-    return ShardCommands(slots, gate, domain, mailboxes, replies, waiting, order)
+) -> Callable[[Gate, Domain, ServerMailboxes, CommandReplies, WaitingCommands, ArrivalOrder], CommandBatcher]:
+    """Returns what makes the command batcher of a server: of every aggregate, or of a shard's slots."""
+    return CommandBatcher if slots is None else partial(ShardCommands, slots)
