@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import NoReturn, Self
@@ -104,12 +105,12 @@ class Consumer:
         await run_handler(self._member, handler, concurrency)
 
 
-class Consumers:
+class Consumers(ABC):
     """What begins consumers: a store."""
 
+    @abstractmethod
     def _only(self, wanted: str) -> Connection:
         """Returns the connection for what one server answers alone. `wanted`: what, for the error."""
-        raise NotImplementedError
 
     def consumer(
         self,

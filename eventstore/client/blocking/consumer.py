@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import NoReturn, Self
@@ -105,12 +106,12 @@ class BlockingConsumer:
         run_handler(self._member, handler, concurrency)
 
 
-class Consumers:
+class Consumers(ABC):
     """What begins consumers: a store."""
 
+    @abstractmethod
     def _only(self, wanted: str) -> Connection:
         """Returns the connection for what one server answers alone. `wanted`: what, for the error."""
-        raise NotImplementedError
 
     def consumer(
         self,

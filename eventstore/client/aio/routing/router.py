@@ -78,23 +78,19 @@ class Router:
 
     async def call(self, aggregate_id: str, request: Request, read: Callable[[Call[Any]], T]) -> T:
         """As `Connection.call`, at the shard of the aggregate."""
-        backoff = Backoff(self._entry.options.reconnect_timeout)
-        while True:
-            try:
-                return await self.of(aggregate_id).call(request, read)
-            except Elsewhere as error:
-                await self._look_again(backoff, error)
-            except ConnectionLost:
-                await self._look_for_a_new_address()
-                raise
+        found: T = await self._at_shard(aggregate_id, lambda shard: shard.call(request, read))
+        return found
 
     async def put(self, queue: Queue, aggregate_id: str, row: Any) -> Any:
         """As `Connection.put`, at the shard of the aggregate. `queue`: of a connection's session."""
+        return await self._at_shard(aggregate_id, lambda shard: shard.put(queue(shard), row))
+
+    async def _at_shard(self, aggregate_id: str, send: Callable[[Connection], Any]) -> Any:
+        """Sends to the shard of the aggregate, again with a newer map as long as it answers Elsewhere."""
         backoff = Backoff(self._entry.options.reconnect_timeout)
         while True:
             try:
-                shard = self.of(aggregate_id)
-                return await shard.put(queue(shard), row)
+                return await send(self.of(aggregate_id))
             except Elsewhere as error:
                 await self._look_again(backoff, error)
             except ConnectionLost:
