@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from eventstore.cli.terminal.output import meter, print_line
+from eventstore.cli.terminal.output import Meter, meter, print_line
 from eventstore.cli.terminal.settings_options import ConfigFile, offers_settings
 from eventstore.cli.terminal.shared_options import DEFAULT_STORE, WAIT_SECONDS, Wait
 from eventstore.fields import counted
@@ -51,31 +53,36 @@ def publish(
     Example:
       eventstore publish --from tcp://127.0.0.1:7701 --to tcp://127.0.0.1:7801 --topic events
     """
-    from eventstore.server.bootstrap import run_to_end
     from eventstore.server.logs import configure_logs
     from eventstore.server.outbox.relay import relay
     from eventstore.settings.sources import load_settings
 
     settings = load_settings(config, **given)
-
-    sent, caught_up = 0, False
-
-    async def run() -> None:
-        nonlocal sent
-        sent = await relay(
-            source, target or source, topic, checkpoint,
-            until_caught_up=until_caught_up, past_lost=past_lost, wait_s=wait, on_progress=advance,
-        )  # fmt: skip
-
+    run = partial(
+        relay, source, target or source, topic, checkpoint, until_caught_up=until_caught_up, past_lost=past_lost, wait_s=wait
+    )
     with meter("publish", progress if until_caught_up or progress else False) as bar:
         configure_logs(settings.log_format, settings.log_level)  # in here: the bar makes room for lines on standard error
-
-        def advance(sequence: int, last: int, published: int) -> None:
-            nonlocal caught_up
-            caught_up = sequence >= last
-            bar.update(sequence, max(sequence, last), f"{counted(published, 'event')} published")
-
-        run_to_end(run)
+        sent, caught_up = _relay(run, bar)
     print_line(f"{counted(sent, 'event')} published to topic {topic}")
     if until_caught_up and not caught_up:
         raise KeyboardInterrupt
+
+
+def _relay(run: Callable[..., Awaitable[int]], bar: Meter) -> tuple[int, bool]:
+    """Runs to the end, or until a signal. Returns how many events were published, and whether these were all."""
+    from eventstore.server.bootstrap import run_to_end
+
+    sent, caught_up = 0, False
+
+    def advance(sequence: int, last: int, published: int) -> None:
+        nonlocal caught_up
+        caught_up = sequence >= last
+        bar.update(sequence, max(sequence, last), f"{counted(published, 'event')} published")
+
+    async def main() -> None:
+        nonlocal sent
+        sent = await run(on_progress=advance)
+
+    run_to_end(main)
+    return sent, caught_up
