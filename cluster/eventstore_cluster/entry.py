@@ -64,4 +64,4 @@ class Entry:
 
 
 def _nothing() -> None:
-    """There is no batch to end."""
+    """Ends no batch: the entry collects none."""

@@ -120,11 +120,16 @@ def layout_of(data: Path, registry: Snapshot) -> Layout:
             for key, entry in registry.entries.items()
             if key.startswith(SHARD_KEYS)
         ]
-        shards.sort(key=lambda each: each.identity.shard)
-        owners_of({each.identity.shard: each.identity.slots for each in shards})
-        return Layout(cluster, int(str(head.get("layout"))), tuple(shards))
+        return _whole(cluster, int(str(head.get("layout"))), shards)
     except (ValueError, InvalidArgument) as error:
         raise Corrupt(str(data / CLUSTER / "registry.json"), 0, f"not the shards of a cluster: {error}") from None
+
+
+def _whole(cluster: uuid.UUID, number: int, shards: list[PlannedShard]) -> Layout:
+    """Returns the layout of these shards. Raises InvalidArgument: a slot has two owners or none."""
+    shards.sort(key=lambda each: each.identity.shard)
+    owners_of({each.identity.shard: each.identity.slots for each in shards})
+    return Layout(cluster, number, tuple(shards))
 
 
 def map_of(registry: Snapshot, layout: Layout) -> ClusterMap:
@@ -196,9 +201,7 @@ def _rebuilt(data: Path, known: Sequence[tuple[Path, Document]]) -> Layout:
             )
             for folder, each in known
         ]
-        shards.sort(key=lambda each: each.identity.shard)
-        owners_of({each.identity.shard: each.identity.slots for each in shards})
-        return Layout(cluster, 1, tuple(shards))
+        return _whole(cluster, 1, shards)
     except (KeyError, ValueError, InvalidArgument) as error:
         raise FolderRefused(
             str(data),

@@ -22,8 +22,9 @@ from eventstore.records.cluster_map import read_cluster_map
 from eventstore.server.bootstrap import run_to_end, stop_on_signals
 from eventstore.server.logs import configure_logs
 from eventstore.server.serve import Server, serve
+from eventstore.settings.server import ServerSettings
 from eventstore_cluster.channel import Channel
-from eventstore_cluster.shard_start import ShardStart, read_start
+from eventstore_cluster.shard_start import ShardStart, plain, read_start
 
 LOCK_WAIT_S: Final = 60.0
 """How long the process of a killed node, which still closes the store, is waited for."""
@@ -33,9 +34,10 @@ _LOCK_POLL_S: Final = 0.05
 class ShardProcess:
     """What the node asks of the shard, before and while it serves."""
 
-    def __init__(self, channel: Channel, start: ShardStart) -> None:
+    def __init__(self, channel: Channel, start: ShardStart, settings: ServerSettings) -> None:
         self._channel = channel
         self._start = start
+        self._settings = settings
         self._server: Server | None = None
         self._newest = start.known
         self._stopping = trio.Event()
@@ -45,10 +47,9 @@ class ShardProcess:
         async with trio.open_nursery() as beside:
             await beside.start(stop_on_signals, self._stopping)
             beside.start_soon(self._follow)
-            settings = self._start.settings()
             await self._wait_for_folder()
             async with trio.open_nursery() as nursery:
-                self._server = await nursery.start(serve, settings, self._start.identity, self._start.known)
+                self._server = await nursery.start(serve, self._settings, self._start.identity, self._start.known)
                 self._server.maps.publish(self._newest)
                 await self._channel.send({"serving": self._server.address})
                 await self._stopping.wait()
@@ -89,7 +90,7 @@ class ShardProcess:
 
     async def _wait_for_folder(self) -> None:
         """Waits a bounded time while another process has the folder; then `serve` refuses it by name."""
-        lock = self._start.settings().data / LOCK
+        lock = self._settings.data / LOCK
         files = OsFiles()
         with trio.move_on_after(LOCK_WAIT_S):
             waits = False
@@ -113,10 +114,10 @@ async def _main(taken: socket.socket) -> None:
             start = read_start(message)
             settings = start.settings()
             configure_logs(settings.log_format, settings.log_level, start.identity.shard)
-            await ShardProcess(channel, start).run()
+            await ShardProcess(channel, start, settings).run()
         except* EventStoreError as group:
             error = _first(group)
-            await channel.send({"failed": [each if each is None else _plain(each) for each in to_wire(error)]})
+            await channel.send({"failed": [plain(each) for each in to_wire(error)]})
             raise error from None
 
 
@@ -126,10 +127,6 @@ def _first(group: BaseExceptionGroup[EventStoreError]) -> EventStoreError:
         error = error.exceptions[0]
     assert isinstance(error, EventStoreError)
     return error
-
-
-def _plain(value: object) -> str | int | bool:
-    return value if isinstance(value, str | int | bool) else str(value)
 
 
 def _take_channel() -> socket.socket:

@@ -23,7 +23,7 @@ class ShardStart:
     def message(self) -> Tree:
         identity = self.identity
         return {
-            "settings": {name: _plain(value) for name, value in self.values.items()},
+            "settings": {name: plain(value) for name, value in self.values.items()},
             "cluster": identity.cluster.hex,
             "shard": identity.shard,
             "slots": slots_text(identity.slots),
@@ -48,5 +48,6 @@ def read_start(message: Tree) -> ShardStart:
     raise ValueError("not the first message to a shard")
 
 
-def _plain(value: object) -> str | int | float | bool | None:
+def plain(value: object) -> str | int | float | bool | None:
+    """Returns a value as JSON can hold it."""
     return value if value is None or isinstance(value, str | int | float | bool) else str(value)
