@@ -6,17 +6,18 @@ queue has moved, cannot overwrite the commits of its successor.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from eventstore.broker.groups.assignment import assign_queues
 from eventstore.broker.groups.offsets_document import Offsets
+from eventstore.broker.groups.subscriptions import Subscriptions
 from eventstore.broker.topics import Topics
 from eventstore.errors import InvalidArgument, Rebalanced
 from eventstore.fields import shown
 from eventstore.records.consumer_groups import AssignedQueue
-from eventstore.records.tag_filter import parse_tags
+from eventstore.records.tag_filter import TagFilter
 from eventstore.records.topic_names import retry_topic
 
 MEMBERS_MAX: Final = 1_000
@@ -59,6 +60,7 @@ class Group:
     members: dict[str, Member] = field(default_factory=dict)
     deleted_topics: dict[str, int] = field(default_factory=dict)
     expired: dict[str, int] = field(default_factory=dict)
+    subscriptions: Subscriptions = field(default_factory=Subscriptions)
 
     def member(self, member: str, generation: int) -> Member:
         """Returns the member, whose assignment is of this generation. Raises Rebalanced: it has left or expired."""
@@ -95,8 +97,8 @@ class Group:
         """Returns a member that is subscribed to the topic, if there is one."""
         return next((member for member in self.members.values() if topic in member.topics), None)
 
-    def check_join(self, member: str, topics: Mapping[str, str | None]) -> None:
-        """Checks whether a member of this name may join with these topics and tags.
+    def check_join(self, member: str, topics: Mapping[str, str | None], wishes: Mapping[str, TagFilter | None]) -> None:
+        """Checks whether a member of this name may join with these topics and tags; `wishes` are the tags, parsed.
 
         Raises:
             InvalidArgument: the group is full; or other members read the same topic with other tags, which would lose messages.
@@ -105,23 +107,40 @@ class Group:
             raise InvalidArgument(
                 f"group {self.name!r} has {MEMBERS_MAX} members, no more are allowed", field="member", limit=MEMBERS_MAX
             )
-        for other in self.members.values():
-            for topic in topics.keys() & other.topics.keys():
-                if other.id != member and parse_tags(topics[topic]) != parse_tags(other.topics[topic]):
-                    tags = other.topics[topic]
-                    wanted = "every message" if tags is None else f"the tags {tags!r}"
-                    raise InvalidArgument(
-                        f"member {other.id!r} of group {self.name!r} wants {wanted} of {topic!r}; "
-                        "all members must want the same: stop the others first, or use another group",
-                        field="tags",
-                        value=topics[topic],
-                    )
+        differs = self.subscriptions.other_wish(member, wishes)
+        if differs is not None:
+            topic, other = differs
+            tags = self.members[other].topics[topic]
+            wanted = "every message" if tags is None else f"the tags {tags!r}"
+            raise InvalidArgument(
+                f"member {other!r} of group {self.name!r} wants {wanted} of {topic!r}; "
+                "all members must want the same: stop the others first, or use another group",
+                field="tags",
+                value=topics[topic],
+            )
+
+    def put(self, member: Member, wishes: Mapping[str, TagFilter | None]) -> None:
+        """Adds a member, or takes the one of its name with other topics. Its queues follow with the next `rebalance`."""
+        before, self.members[member.id] = self.members.get(member.id), member
+        if before is not None:
+            self.subscriptions.remove(member.id, before.topics.keys() - member.topics.keys())
+        self.subscriptions.add(member.id, {**wishes, retry_topic(self.name): None})
+
+    def remove(self, member: str) -> Member | None:
+        """Removes a member, if there is one of this name; returns it."""
+        removed = self.members.pop(member, None)
+        if removed is not None:
+            del self.subscriptions.load[member]
+            self.subscriptions.remove(member, [*removed.topics, retry_topic(self.name)])
+        return removed
 
     def expire_before(self, deadline: float) -> list[str]:
         """Expires members whose last heartbeat was not after `deadline`. Returns their names."""
         silent = [member.id for member in self.members.values() if member.last_heartbeat <= deadline]
         for member in silent:
-            self.expired[member] = self.members.pop(member).sent_generation
+            removed = self.remove(member)
+            assert removed is not None
+            self.expired[member] = removed.sent_generation
         _drop_oldest(self.expired, MEMBERS_MAX)
         return silent
 
@@ -130,36 +149,40 @@ class Group:
         self.deleted_topics[topic] = self.generation
         _drop_oldest(self.deleted_topics, SUBSCRIPTIONS_MAX)
 
-    def was_recreated(self, member: Member, since: int, topics: Topics) -> bool:
-        """Returns whether a topic of the member was deleted after the generation `since` and exists again."""
-        return any(
-            since < deleted and topic in member.topics and topic in topics.by_name
+    def recreated(self, member: Member, since: int, topics: Topics) -> list[str]:
+        """Returns the topics of the member that were deleted after the generation `since` and exist again."""
+        return [
+            topic
             for topic, deleted in self.deleted_topics.items()
-        )
+            if since < deleted and topic in member.topics and topic in topics.by_name
+        ]
 
-    def rebalance(self, generation: int, offsets: Offsets, topics: Topics) -> None:
-        """Begins a generation: assigns the readable queues of the topics in `offsets` to their subscribers.
+    def rebalance(self, generation: int, offsets: Offsets, topics: Topics, changed: Iterable[str] = ()) -> None:
+        """Begins a generation: assigns the readable queues of each topic that has `changed`, or has other readers than before.
 
-        A topic that was deleted and created again is assigned only to members that were sent a generation after the deletion.
+        A topic is read if it exists and is in `offsets`. One that was deleted and created again is assigned only to members
+        that were sent a generation after the deletion.
         """
         self.generation = generation
-        load = dict.fromkeys(self.members, 0)
-        held = {member.id: member.queues for member in self.members.values()}
-        for member in self.members.values():
-            member.queues = {}
-        for topic in sorted(offsets):
-            if topic not in topics.by_name:
-                continue
-            own = topic == retry_topic(self.name)
-            deleted = self.deleted_topics.get(topic, 0)
-            readers = [
-                each.id for each in self.members.values() if own or (topic in each.topics and each.sent_generation >= deleted)
-            ]
-            queues = topics.get(topic).readable
-            assigned = assign_queues(queues, readers, {name: held[name].get(topic, ()) for name in readers}, load)
+        subscriptions = self.subscriptions
+        for topic in sorted(subscriptions.changed.union(changed) & subscriptions.by_topic.keys()):
+            held = subscriptions.take(topic)
+            exists = topic in offsets and topic in topics.by_name
+            queues = topics.get(topic).readable if exists else ()
+            assigned = assign_queues(queues, self._readers(topic), held, subscriptions.load)
+            for name in held.keys() - assigned.keys() & self.members.keys():
+                del self.members[name].queues[topic]
             for name, queues_of_member in assigned.items():
                 self.members[name].queues[topic] = queues_of_member
-                load[name] += len(queues_of_member)
+            subscriptions.give(topic, assigned)
+        subscriptions.changed.clear()
+
+    def _readers(self, topic: str) -> Collection[str]:
+        readers = self.subscriptions.by_topic[topic].readers
+        deleted = self.deleted_topics.get(topic)
+        if deleted is None or topic == retry_topic(self.name):
+            return readers
+        return {name for name in readers if self.members[name].sent_generation >= deleted}
 
     def assignment(self, member: Member, offsets: Offsets) -> Assignment:
         """Returns the member's assignment in the current generation."""

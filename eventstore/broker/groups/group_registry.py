@@ -91,28 +91,29 @@ class Groups:
         if not 1 <= len(topics) <= SUBSCRIPTIONS_MAX:
             raise InvalidArgument(f"a member subscribes to 1 to {SUBSCRIPTIONS_MAX} topics, not {len(topics)}", field="topics")
         found = self.by_name.get(group) or Group(group)
-        for topic, tags in topics.items():
+        wishes = {topic: parse_tags(tags) for topic, tags in topics.items()}
+        for topic in topics:
             if topic not in found.deleted_topics:
                 self._topics.get(topic)
-            parse_tags(tags)
             if is_own(topic):
                 raise InvalidArgument(
                     f"{topic!r} takes no subscribers: a group gets its retries anyway, dead letters when replayed",
                     field="topics", value=topic,
                 )  # fmt: skip
-        found.check_join(member, topics)
+        found.check_join(member, topics, wishes)
         _check_dead_letters(group, self.policy(group), topics)
         self.offsets.check_room(group, [*topics, retry_topic(group)])
         self._put(found)
         before = found.members.get(member)
         sent = found.expired.pop(member, self._generations) if before is None else before.sent_generation
         queues = {} if before is None else before.queues
-        found.members[member] = Member(member, dict(topics), self._clock(), sent, queues)
+        found.put(Member(member, dict(topics), self._clock(), sent, queues), wishes)
+        new = [topic for topic in (*topics, retry_topic(group)) if topic not in self.offsets.of(group)]
         for topic in topics.keys() & self._topics.by_name.keys():
             self.offsets.begin(group, topic, from_end=from_end)
         if retry_topic(group) in self._topics.by_name:
             self.offsets.begin(group, retry_topic(group))
-        self._rebalance(found)
+        self._rebalance(found, new)
         return self._assignment_of(found, found.members[member])
 
     def heartbeat(self, group: str, member: str, generation: int) -> Assignment | None:
@@ -130,7 +131,7 @@ class Groups:
     def leave(self, group: str, member: str) -> None:
         """Removes the member; its queues go to the others at once."""
         found = self.get(group)
-        if found.members.pop(member, None) is not None:
+        if found.remove(member) is not None:
             self._rebalance(found)
 
     def expire(self) -> list[tuple[str, str]]:
@@ -153,10 +154,10 @@ class Groups:
                 continue
             if topic in self._topics.by_name:
                 self.offsets.begin(group.name, topic)
-                self._rebalance(group)
+                self._rebalance(group, [topic])
             else:
                 self.offsets.forget_topic(group.name, topic)
-                self._rebalance(group)
+                self._rebalance(group, [topic])
                 group.topic_deleted(topic)
 
     def _assignment_of(self, group: Group, member: Member) -> Assignment:
@@ -167,13 +168,15 @@ class Groups:
         """
         before, member.sent_generation = member.sent_generation, group.generation
         assignment = group.assignment(member, self.offsets.of(group.name))
-        if group.was_recreated(member, before, self._topics):
-            self._rebalance(group)
+        recreated = group.recreated(member, before, self._topics)
+        if recreated:
+            self._rebalance(group, recreated)
         return assignment
 
-    def _rebalance(self, group: Group) -> None:
+    def _rebalance(self, group: Group, changed: Iterable[str] = ()) -> None:
+        """`changed`: topics whose queues changed, or which of the group's members may read them."""
         self._generations += 1
-        group.rebalance(self._generations, self.offsets.of(group.name), self._topics)
+        group.rebalance(self._generations, self.offsets.of(group.name), self._topics, changed)
 
     # -- offsets ------------------------------------------------------------------------------------------------------
 
@@ -233,7 +236,7 @@ class Groups:
                 value=shown(topic),
             )
         if self.offsets.forget_topic(group, topic):
-            self._rebalance(found)
+            self._rebalance(found, [topic])
 
     def delete(self, group: str) -> None:
         """Deletes the group and its offsets.
