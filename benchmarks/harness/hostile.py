@@ -67,7 +67,7 @@ def _unknown(address: str) -> None:
 
 def _pulls(address: str) -> None:
     """Messages with a tag that no message has."""
-    pull = Pull(64, 4096, 0, ((TOPIC, 0, 0, "nobody"),))
+    pull = Pull(64, 4096, wants=((TOPIC, 0, 0, "nobody"),))
     _Socket(address).repeat(_requests(lambda number: encode_request(number, pull)))
 
 

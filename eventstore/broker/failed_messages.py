@@ -94,7 +94,7 @@ class FailedMessages:
             record = await self._record(topic, queue, offset)
             place = topic, queue, offset
             before = reader.attempts_before.get(place, attempts.of(group, *place))
-            known = attempts.raise_to(group, *place, before + count)
+            known = attempts.killed(group, *place) or attempts.raise_to(group, *place, before + count)
             reader.attempts_before[place] = before
             failures = failures_of(decode_messages(record, 1)[0]) + known
             dead = policy.is_dead(failures)
@@ -126,7 +126,8 @@ class FailedMessages:
             if key in verdicts:
                 continue
             record = await self._record(topic, queue, offset)
-            more = max(1, self._groups.offsets.attempts.of(group, topic, queue, offset))
+            attempts = self._groups.offsets.attempts
+            more = max(1, attempts.of(group, topic, queue, offset) + attempts.killed(group, topic, queue, offset))
             verdicts[key], again_ = failed(decode_messages(record, 1)[0], reason, self._groups.policy(group), more)
             (dead if verdicts[key] else retry).append((key, again_))
             size += len(record)

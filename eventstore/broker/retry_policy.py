@@ -11,7 +11,7 @@ Where order matters more, a consumer keeps the failed message and what comes aft
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -53,13 +53,32 @@ class RetryPolicy:
         """How many queues the retry topic needs."""
         return len(self.delays_s)
 
+    @property
+    def attempts_max(self) -> int:
+        """How many attempts there are at a message."""
+        return len(self.delays_s) + 1 if self.attempts is None else self.attempts
+
     def is_dead(self, failures: int) -> bool:
         """Whether a message that failed this often gets no further attempt."""
-        return failures >= (len(self.delays_s) + 1 if self.attempts is None else self.attempts)
+        return failures >= self.attempts_max
 
     def queue_after(self, failures: int) -> int:
         """Returns the queue of the retry topic, and place of the delay, for a message that failed this often."""
         return min(max(failures, 1), len(self.delays_s)) - 1
+
+    def check_reads(self, group: str, topics: Container[str]) -> None:
+        """Refuses a loop: a group that gets its own dead letters as new messages.
+
+        Raises:
+            InvalidArgument
+        """
+        if self.dead_letters is not None and self.dead_letters in topics:
+            raise InvalidArgument(
+                f"{self.dead_letters!r} takes the dead letters of group {group!r}, which reads it: they would be delivered "
+                "for ever; let another group read them, or choose another topic",
+                field="dead_letters",
+                value=self.dead_letters,
+            )
 
     def dead_topic(self, group: str) -> str:
         """Returns the topic for the group's dead letters."""

@@ -54,11 +54,13 @@ class SendMessages(BrokerRequest):
 
 @request(14, answer=AnswerCode.MESSAGES)
 class Pull(BrokerRequest):
-    """Asks for the next messages of some queues, and waits up to `wait_ms` for one."""
+    """Asks for the next messages of some queues, and waits up to `wait_ms` for one. `group`, `member`: who will handle them."""
 
     messages_max: Annotated[int, integer(1, limits.PULL_MESSAGES_MAX)] = limits.PULL_MESSAGES_DEFAULT
     bytes_max: _PageBytes = limits.PAGE_BYTES_DEFAULT
     wait_ms: Annotated[int, integer(0, limits.PULL_WAIT_MS_MAX)] = 0
+    group: Annotated[str | None, optional(check_text)] = None
+    member: Annotated[str | None, optional(check_text)] = None
     wants: Annotated[tuple[WireWant, ...], Rows(_want, limits.PULL_QUEUES_MAX)] = ()
 
 

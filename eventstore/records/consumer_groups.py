@@ -13,12 +13,18 @@ ORIGIN: Final = (":origin-topic", ":origin-queue", ":origin-offset", ":origin-id
 
 @dataclass(frozen=True, slots=True)
 class AssignedQueue:
-    """A queue that a member reads from `offset`, filtered by `tags`."""
+    """A queue that a member reads from `offset`, filtered by `tags`.
+
+    `suspects_end`: messages before this offset may kill their consumer: each is pulled and handled alone. `killer`: the message
+    that has done so in all its attempts: it is reported as failed and not handled.
+    """
 
     topic: str
     queue: int
     offset: int
     tags: str | None
+    suspects_end: int = 0
+    killer: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

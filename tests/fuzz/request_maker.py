@@ -177,7 +177,7 @@ MAKERS: Final[dict[type[Request], _Maker]] = {
     events.Map: lambda m: [0],  # with another number it waits for a change
     broker.SendMessages: lambda m: [m.one(_TOPICS), *m.rows(m.message)],
     broker.Pull: lambda m: [
-        m.number(100), m.number(2**20), m.number(30),
+        m.number(100), m.number(2**20), m.number(30), *(m.member() if m.chance(0.5) else [None, None]),
         *m.rows(lambda: [m.one(_TOPICS), m.number(3), m.number(), m.maybe("paid | sold")]),
     ],
     broker.FindMessage: lambda m: [m.one(["9b130000000100001053", "zz", "0" * 20])],

@@ -32,7 +32,7 @@ requests: st.SearchStrategy[BrokerRequest] = st.one_of(
     st.builds(SendMessages, texts, st.lists(messages, min_size=1, max_size=20)),
     st.builds(
         asked.Pull, st.integers(1, limits.PULL_MESSAGES_MAX), page_sizes, st.integers(0, limits.PULL_WAIT_MS_MAX),
-        rows(texts, queues, offsets, tags),
+        st.none() | texts, st.none() | texts, rows(texts, queues, offsets, tags),
     ),
     st.builds(group_requests.Join, texts, texts, st.booleans(), st.dictionaries(texts, tags, min_size=1, max_size=5).map(
         lambda topics: tuple(topics.items())
@@ -83,15 +83,15 @@ def test_every_request_survives_the_wire(request_id: int, request: BrokerRequest
 @pytest.mark.parametrize(
     ("code", "values", "field", "limit", "value"),
     [
-        (code_of(asked.Pull), (0, 1, 0, "t", 0, 0, None), "messages_max", 1, 0),
-        (code_of(asked.Pull), (10_001, 1, 0, "t", 0, 0, None), "messages_max", 10_000, 10_001),
-        (code_of(asked.Pull), (1, 2**23 + 1, 0, "t", 0, 0, None), "bytes_max", 2**23, 2**23 + 1),
-        (code_of(asked.Pull), (1, 1, 60_001, "t", 0, 0, None), "wait_ms", 60_000, 60_001),
-        (code_of(asked.Pull), (1, 1, 0), "wants", 1_000, 0),
-        (code_of(asked.Pull), (1, 1, 0, *("t", 0, 0, None) * 1_001), "wants", 1_000, 1_001),
-        (code_of(asked.Pull), (1, 1, 0, "t", 65_536, 0, None), "queue", 65_535, 65_536),
-        (code_of(asked.Pull), (1, 1, 0, "t", 0, -1, None), "offset", 0, -1),
-        (code_of(asked.Pull), (1, 1, 0, "t", 0, 0, ""), "tags", 1, 0),
+        (code_of(asked.Pull), (0, 1, 0, None, None, "t", 0, 0, None), "messages_max", 1, 0),
+        (code_of(asked.Pull), (10_001, 1, 0, None, None, "t", 0, 0, None), "messages_max", 10_000, 10_001),
+        (code_of(asked.Pull), (1, 2**23 + 1, 0, None, None, "t", 0, 0, None), "bytes_max", 2**23, 2**23 + 1),
+        (code_of(asked.Pull), (1, 1, 60_001, None, None, "t", 0, 0, None), "wait_ms", 60_000, 60_001),
+        (code_of(asked.Pull), (1, 1, 0, None, None), "wants", 1_000, 0),
+        (code_of(asked.Pull), (1, 1, 0, None, None, *("t", 0, 0, None) * 1_001), "wants", 1_000, 1_001),
+        (code_of(asked.Pull), (1, 1, 0, None, None, "t", 65_536, 0, None), "queue", 65_535, 65_536),
+        (code_of(asked.Pull), (1, 1, 0, None, None, "t", 0, -1, None), "offset", 0, -1),
+        (code_of(asked.Pull), (1, 1, 0, None, None, "t", 0, 0, ""), "tags", 1, 0),
         (code_of(group_requests.Join), ("g", "m", False), "topics", 1_000, 0),
         (code_of(group_requests.Join), ("g", "x" * 256, False, "t", None), "member", 255, 256),
         (code_of(group_requests.CommitOffsets), ("g", "m", 1, *("t", 0, 0) * 16_385), "offsets", 16_384, 16_385),
@@ -114,9 +114,9 @@ def test_a_value_beyond_its_limit_is_refused_by_field_limit_and_value(
 @pytest.mark.parametrize(
     ("code", "values", "field"),
     [
-        (code_of(asked.Pull), (1, 1, 0, b"t", 0, 0, None), "topic"),
-        (code_of(asked.Pull), (1, 1, 0, "t", True, 0, None), "queue"),
-        (code_of(asked.Pull), (1, 1, 0, "t", 0, None, None), "offset"),
+        (code_of(asked.Pull), (1, 1, 0, None, None, b"t", 0, 0, None), "topic"),
+        (code_of(asked.Pull), (1, 1, 0, None, None, "t", True, 0, None), "queue"),
+        (code_of(asked.Pull), (1, 1, 0, None, None, "t", 0, None, None), "offset"),
         (code_of(group_requests.Join), ("g", "m", 1, "t", None), "from_end"),
         (code_of(group_requests.Join), ("g", "m", False, "t", None, "t", "paid"), "topics"),
         (code_of(group_requests.Heartbeat), ("g", "m", None), "generation"),
@@ -140,7 +140,7 @@ def test_a_value_of_the_wrong_kind_is_refused_by_field(code: int, values: tuple[
         (code_of(SendMessages), ("t", b"", None, None, None)),
         (code_of(SendMessages), (b"t", b"", None, None, None, None)),
         (code_of(asked.Pull), (1, 1)),
-        (code_of(asked.Pull), (1, 1, 0, "t", 0, 0)),
+        (code_of(asked.Pull), (1, 1, 0, None, None, "t", 0, 0)),
         (code_of(group_requests.Join), ("g", "m", False, "t")),
         (code_of(group_requests.CommitOffsets), ("g", "m", 1, "t", 0)),
         (code_of(group_requests.Leave), ("g",)),

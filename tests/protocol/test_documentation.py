@@ -127,13 +127,15 @@ EXAMPLES = {
     "send-messages": encode_request(14, SendMessages("orders", [(b"{}", "order-42", "paid", None, None)])),
     "sent": encode_outcomes(14, sent_values((2, 0, 4_294_971_392))),
     "sent-refused": encode_outcomes(15, sent_values(UnknownQueue("no queue", topic="orders", queue=9))),
-    "pull": encode_request(16, Pull(64, 524_288, 30_000, (("orders", 2, 0, "paid | cancelled"), ("orders", 3, 0, None)))),
+    "pull": encode_request(
+        16, Pull(64, 524_288, 30_000, "billing", "m-1", (("orders", 2, 0, "paid | cancelled"), ("orders", 3, 0, None)))
+    ),
     "message-record": MESSAGE,
     "messages": b"".join(
         encode_messages(16, [MESSAGE, b""], 1, [QueuePage(1, 0, 1, None, None, 1), QueuePage(0, 0, 0, None, None, 0)])
     ),
     "join": encode_request(17, Join("billing", "m-1", False, (("orders", "paid | cancelled"),))),
-    "join-answer": encode_ok(17, 1_048_577, "orders", 2, 0, "paid | cancelled"),
+    "join-answer": encode_ok(17, 1_048_577, "orders", 2, 0, "paid | cancelled", 0, None),
     "heartbeat": encode_request(18, Heartbeat("billing", "m-1", 1_048_577)),
     "heartbeat-answer": encode_ok(18),
     "leave": encode_request(19, Leave("billing", "m-1")),

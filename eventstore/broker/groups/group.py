@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from eventstore.broker.groups.assignment import assign_queues
+from eventstore.broker.groups.attempts import HeldPage
 from eventstore.broker.groups.offsets_document import Offsets
 from eventstore.broker.groups.subscriptions import Subscriptions
 from eventstore.broker.topics import Topics
@@ -37,6 +38,7 @@ class Member:
     """`queues`: its queues by topic. `sent_generation`: the last generation whose assignment was sent to it.
 
     `attempts_before`: how often messages that fail in place had failed before this membership, by topic, queue and offset.
+    `held`: the last page it was handed of each queue.
     """
 
     id: str
@@ -45,6 +47,7 @@ class Member:
     sent_generation: int
     queues: dict[str, list[int]] = field(default_factory=dict)
     attempts_before: dict[tuple[str, int, int], int] = field(default_factory=dict)
+    held: dict[tuple[str, int], HeldPage] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -134,13 +137,12 @@ class Group:
             self.subscriptions.remove(member, [*removed.topics, retry_topic(self.name)])
         return removed
 
-    def expire_before(self, deadline: float) -> list[str]:
-        """Expires members whose last heartbeat was not after `deadline`. Returns their names."""
-        silent = [member.id for member in self.members.values() if member.last_heartbeat <= deadline]
+    def expire_before(self, deadline: float) -> list[Member]:
+        """Expires members whose last heartbeat was not after `deadline`. Returns them."""
+        silent = [member for member in self.members.values() if member.last_heartbeat <= deadline]
         for member in silent:
-            removed = self.remove(member)
-            assert removed is not None
-            self.expired[member] = removed.sent_generation
+            self.expired[member.id] = member.sent_generation
+            self.remove(member.id)
         _drop_oldest(self.expired, MEMBERS_MAX)
         return silent
 

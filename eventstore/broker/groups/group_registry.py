@@ -6,10 +6,13 @@ begins a new generation as well. Belongs to one thread.
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
+from eventstore.broker.groups.attempts import HeldPage
 from eventstore.broker.groups.group import SUBSCRIPTIONS_MAX, Assignment, Group, Member
 from eventstore.broker.groups.offsets import Bounds, CommittedOffset, GroupOffsets
 from eventstore.broker.groups.offsets_document import GENERATIONS_PER_START, OffsetsDocument
@@ -21,6 +24,7 @@ from eventstore.records.tag_filter import parse_tags
 from eventstore.records.topic_names import check_name, is_own, retry_topic
 
 GROUPS_MAX: Final = 10_000
+_log = logging.getLogger(__name__)
 
 
 class Groups:
@@ -58,7 +62,7 @@ class Groups:
         """
         found = self.by_name.get(check_name("group", group)) or Group(group)
         if policy is not None:
-            _check_dead_letters(group, policy, {topic for member in found.members.values() for topic in member.topics})
+            policy.check_reads(group, {topic for member in found.members.values() for topic in member.topics})
         self._put(found)
         document = self.offsets.document
         document.groups.setdefault(group, {})
@@ -101,10 +105,12 @@ class Groups:
                     field="topics", value=topic,
                 )  # fmt: skip
         found.check_join(member, topics, wishes)
-        _check_dead_letters(group, self.policy(group), topics)
+        self.policy(group).check_reads(group, topics)
         self.offsets.check_room(group, [*topics, retry_topic(group)])
         self._put(found)
         before = found.members.get(member)
+        if before is not None:
+            self._died(found, before)
         sent = found.expired.pop(member, self._generations) if before is None else before.sent_generation
         queues = {} if before is None else before.queues
         found.put(Member(member, dict(topics), self._clock(), sent, queues), wishes)
@@ -139,7 +145,9 @@ class Groups:
         deadline, expired = self._clock() - self._timeout_s, []
         for group in self.by_name.values():
             silent = group.expire_before(deadline)
-            expired += [(group.name, member) for member in silent]
+            for member in silent:
+                self._died(group, member)
+                expired.append((group.name, member.id))
             if silent:
                 self._rebalance(group)
         return expired
@@ -171,7 +179,25 @@ class Groups:
         recreated = group.recreated(member, before, self._topics)
         if recreated:
             self._rebalance(group, recreated)
-        return assignment
+        attempts = self.policy(group.name).attempts_max
+        return replace(assignment, queues=self.offsets.attempts.marked(group.name, assignment.queues, attempts))
+
+    def handed_out(self, group: str, member: str, pages: Iterable[tuple[tuple[str, int], HeldPage]]) -> None:
+        """Notes the pages, by topic and queue, that a pull hands to the member: if it dies, it may be of one of them."""
+        found = self.by_name.get(group)
+        known = None if found is None else found.members.get(member)
+        if known is not None:
+            known.held.update(pages)
+
+    def _died(self, group: Group, member: Member) -> None:
+        """Counts the death of a member. Another one may have its name by now."""
+        held = {(topic, queue): page for (topic, queue), page in member.held.items() if queue in member.queues.get(topic, ())}
+        attempts = self.policy(group.name).attempts_max
+        for topic, queue, offset in self.offsets.attempts.died(group.name, held, self.offsets.of(group.name), attempts):
+            _log.warning(
+                "group %s: message %d of queue %d of %s killed its consumer in each of %d attempts; it becomes a dead letter",
+                group.name, offset, queue, topic, attempts,
+            )  # fmt: skip
 
     def _rebalance(self, group: Group, changed: Iterable[str] = ()) -> None:
         """`changed`: topics whose queues changed, or which of the group's members may read them."""
@@ -255,18 +281,3 @@ class Groups:
             )
         del self.by_name[group]
         self.offsets.forget(group)
-
-
-def _check_dead_letters(group: str, policy: RetryPolicy, topics: Container[str]) -> None:
-    """Refuses a loop: a group that gets its own dead letters as new messages.
-
-    Raises:
-        InvalidArgument
-    """
-    if policy.dead_letters is not None and policy.dead_letters in topics:
-        raise InvalidArgument(
-            f"{policy.dead_letters!r} takes the dead letters of group {group!r}, which reads it: they would be delivered "
-            "for ever; let another group read them, or choose another topic",
-            field="dead_letters",
-            value=policy.dead_letters,
-        )

@@ -1,13 +1,14 @@
 """The offsets document: the committed offsets of all consumer groups as one file, with the previous version as a copy.
 
-It also has the clock of retention (see `age_clock`), the retry policies of groups, and how often messages failed in place. It
-is written about once a second, not with every commit: after a crash, messages of the last second may be delivered again. It is
-also written at opening, with a higher number of starts, so that no generation of a group is ever used twice.
+It also has the clock of retention (see `age_clock`), the retry policies of groups, and what `attempts` counts. It is written
+about once a second, not with every commit: after a crash, messages of the last second may be delivered again. It is also
+written at opening, with a higher number of starts, so that no generation of a group is ever used twice.
 """
 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeAlias, cast
 
@@ -23,13 +24,29 @@ Offsets: TypeAlias = dict[str, dict[int, int]]
 _log = logging.getLogger(__name__)
 
 
+@dataclass(slots=True)
+class QueueAttempts:
+    """Attempts of a group at messages of one queue that did not end well.
+
+    `failed`: by offset, how often a message failed in place. `deaths`: for each member that died while it held messages of the
+    queue, the offset after them. `killer`: the message that used up its attempts by killing its consumers.
+    """
+
+    failed: dict[int, int] = field(default_factory=dict)
+    deaths: list[int] = field(default_factory=list)
+    killer: int | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.failed or self.deaths)
+
+
 class OffsetsDocument:
     """Committed offsets by group. `changed`: memory is ahead of the file."""
 
     def __init__(self, files: Files, path: Path) -> None:
         self.groups: dict[str, Offsets] = {}
         self.policies: dict[str, RetryPolicy] = {}
-        self.attempts: dict[str, dict[tuple[str, int], dict[int, int]]] = {}
+        self.attempts: dict[str, dict[tuple[str, int], QueueAttempts]] = {}
         self.age_clock: int | None = None
         self.starts = 0
         self.changed = False
@@ -82,8 +99,14 @@ class OffsetsDocument:
         }
         attempts: Tree = {
             group: [
-                [topic, queue, offset, count] for (topic, queue), counted in queues.items() for offset, count in counted.items()
+                [topic, queue, offset, count]
+                for (topic, queue), each in queues.items()
+                for offset, count in each.failed.items()
             ]
+            for group, queues in self.attempts.items()
+        }
+        deaths: Tree = {
+            group: [[topic, queue, each.killer, *each.deaths] for (topic, queue), each in queues.items() if each.deaths]
             for group, queues in self.attempts.items()
         }
         return {
@@ -91,6 +114,7 @@ class OffsetsDocument:
             "starts": self.starts,
             "policies": policies,
             "attempts": attempts,
+            "deaths": deaths,
             "age_clock": self.age_clock,
         }
 
@@ -112,10 +136,7 @@ class OffsetsDocument:
                 for group, topics in cast(Tree, tree["groups"]).items()
             }
             policies = {group: _policy(cast(Tree, each)) for group, each in cast(Tree, tree.get("policies", {})).items()}
-            attempts: dict[str, dict[tuple[str, int], dict[int, int]]] = {}
-            for group, rows in cast("dict[str, list[tuple[str, int, int, int]]]", tree.get("attempts", {})).items():
-                for topic, queue, offset, count in rows:
-                    attempts.setdefault(group, {}).setdefault((topic, queue), {})[_offset(offset)] = _offset(count)
+            attempts = _attempts(tree)
         except (KeyError, ValueError, TypeError, AttributeError, InvalidArgument) as error:
             raise Corrupt(
                 str(path), 0, f"not a document of offsets ({error!r}); the previous copy is {self._path.name}{PREVIOUS}"
@@ -129,6 +150,19 @@ class OffsetsDocument:
 def _policy(tree: Tree) -> RetryPolicy:
     delays_s = tuple(each / 1000 for each in cast("list[int]", tree["delays_ms"]))
     return RetryPolicy(delays_s, cast("int | None", tree["attempts"]), cast("str | None", tree["dead_letters"]))
+
+
+def _attempts(tree: Tree) -> dict[str, dict[tuple[str, int], QueueAttempts]]:
+    attempts: dict[str, dict[tuple[str, int], QueueAttempts]] = {}
+    for group, failed in cast("dict[str, list[tuple[str, int, int, int]]]", tree.get("attempts", {})).items():
+        for topic, queue, offset, count in failed:
+            each = attempts.setdefault(group, {}).setdefault((topic, queue), QueueAttempts())
+            each.failed[_offset(offset)] = _offset(count)
+    for group, died in cast("dict[str, list[tuple[str, int, int | None, *tuple[int, ...]]]]", tree.get("deaths", {})).items():
+        for topic, queue, killer, *deaths in died:
+            each = attempts.setdefault(group, {}).setdefault((topic, queue), QueueAttempts())
+            each.deaths, each.killer = list(map(_offset, deaths)), None if killer is None else _offset(killer)
+    return attempts
 
 
 def _offset(value: object) -> int:

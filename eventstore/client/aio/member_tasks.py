@@ -24,21 +24,14 @@ import anyio
 from eventstore.client.aio.connection import Connection
 from eventstore.client.aio.suspended import SuspendedMessages
 from eventstore.client.backoff import Backoff
+from eventstore.client.consumer.assignment import decode_assignment
 from eventstore.client.consumer.commit_window import DeliveryTracker, Window
 from eventstore.client.consumer.member_options import MemberOptions
-from eventstore.client.consumer.member_state import MemberState, PlannedPull, decode_assignment
+from eventstore.client.consumer.member_state import MemberState, PlannedPull
 from eventstore.client.session.broker_calls import set_retries_request
 from eventstore.client.session.calls import Call
 from eventstore.client.session.results import read_values
-from eventstore.errors import (
-    Closed,
-    EventStoreError,
-    InvalidArgument,
-    Rebalanced,
-    UnknownGroup,
-    UnknownQueue,
-    UnknownTopic,
-)
+from eventstore.errors import Closed, EventStoreError, InvalidArgument, Rebalanced, UnknownGroup, UnknownQueue, UnknownTopic
 from eventstore.flat import Scalar
 from eventstore.protocol.broker_requests import BrokerRequest
 
@@ -114,10 +107,13 @@ class MemberTasks:
             call, pull = self._pull
             if pull.skipped and not call.done.is_set() and self.state.has_room_again(pull):
                 self._drop_pull()
+        self._notify()
+        if self.tracker.failures or self.state.commit_due:
+            self._report_due.set()
+
+    def _notify(self) -> None:
         changed, self.changed = self.changed, anyio.Event()
         changed.set()
-        if self.tracker.failures:
-            self._report_due.set()
 
     def _assigned(self, values: Sequence[Scalar]) -> None:
         if self.state.assigned(*decode_assignment(values)):
@@ -242,12 +238,13 @@ class MemberTasks:
 
     async def _commit(self) -> None:
         """Commits the finished messages, or sends a heartbeat if there are none."""
-        silent = True
-        for request, moved in self.state.commits():
+        commits = list(self.state.commits())
+        for request, moved in commits:
             await self._call(request)
             self.state.committed(moved)
-            silent = False
-        if silent:
+        if commits:
+            self._notify()  # a message that must be handled alone may be pulled now
+        else:
             await self._heartbeat()
 
     async def _report_failure(self, reason: str, places: list[tuple[Window, int]]) -> None:

@@ -62,11 +62,12 @@ class Window:
     `next_offset`: where the next pull continues. `committed`: the offset the server has. `messages`, `size_bytes`: held, in
     whole pages; a page counts until the window has passed it. `has_more`: the last pull left messages at the server.
     `attempts`: how often unfinished messages failed in place; `suspended`: those that wait to be handed out again.
+    `suspects_end`, `killer`: as in `AssignedQueue`.
     """
 
     __slots__ = (
         "_finished", "_pages", "_tracker", "_unfinished", "_unopened", "attempts", "closed", "committed", "has_more",
-        "messages", "next_offset", "queue", "size_bytes", "suspended", "tags", "topic",
+        "killer", "messages", "next_offset", "queue", "size_bytes", "suspects_end", "suspended", "tags", "topic",
     )  # fmt: skip
 
     def __init__(self, tracker: DeliveryTracker, topic: str, queue: int, tags: str | None, offset: int) -> None:
@@ -78,6 +79,8 @@ class Window:
         self.closed = False
         self.attempts: dict[int, int] = {}
         self.suspended: set[int] = set()
+        self.suspects_end = 0
+        self.killer: int | None = None
         self.has_more = False
         self.messages = 0
         self.size_bytes = 0

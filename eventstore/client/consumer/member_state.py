@@ -9,6 +9,7 @@ A driver sends the requests it makes and hands it the answers. The rules it keep
   does not stop the others. While half of all room is free, a queue may have more than its part: a single queue with all the
   messages would otherwise stand still between its pages.
 - A failed message is finished when the server has stored the failure, not before.
+- A message that may kill its consumer is pulled once all others are finished and committed, and alone.
 """
 
 from __future__ import annotations
@@ -19,24 +20,21 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Final, NamedTuple
 
+from eventstore.client.consumer.assignment import continues
 from eventstore.client.consumer.commit_window import DeliveryTracker, Window
 from eventstore.client.consumer.delivery import PulledRange, deliveries, raw_batches
 from eventstore.client.consumer.delivery_order import DeliveryOrder, delivery_order
 from eventstore.client.consumer.member_options import MemberOptions
 from eventstore.errors import ProtocolError
-from eventstore.flat import Scalar
 from eventstore.protocol.broker_requests import Pull
 from eventstore.protocol.group_requests import CommitOffsets, FailInPlace, FailMessages, Heartbeat
-from eventstore.protocol.limits import (
-    FAILED_PER_FRAME_MAX,
-    OFFSETS_PER_FRAME_MAX,
-    PULL_QUEUES_MAX,
-)
+from eventstore.protocol.limits import FAILED_PER_FRAME_MAX, OFFSETS_PER_FRAME_MAX, PULL_QUEUES_MAX
 from eventstore.protocol.message_answers import Messages
 from eventstore.records.consumer_groups import AssignedQueue
 
 # Queues that were skipped because the member holds much of them join the next pull, so a pull without them must not wait long.
 WAIT_MS_OTHERS: Final = 1_000
+_KILLED: Final = "its consumer died in each attempt"
 # What a filter leaves out is known only when a pull is answered, so a pull with tags waits about as long as a commit interval.
 WAIT_MS_FILTERED_MIN: Final = 100
 QUEUE_MESSAGES_MIN: Final = 64
@@ -44,7 +42,6 @@ QUEUE_BYTES_MIN: Final = 64 * 1024
 # While one page is handled, the next travels.
 QUEUE_PAGES: Final = 2
 _EVERY_TAG: Final = "*"
-_ASSIGNMENT_VALUES: Final = 4
 
 
 class PlannedPull(NamedTuple):
@@ -83,9 +80,10 @@ class MemberState:
         for assigned in queues:
             place = (assigned.topic, assigned.queue)
             window = before.get(place)
-            if window is None or not _continues(window, assigned):
+            if window is None or not continues(window, assigned):
                 window = Window(self._tracker, assigned.topic, assigned.queue, assigned.tags, assigned.offset)
             window.committed = assigned.offset
+            window.suspects_end, window.killer = assigned.suspects_end, assigned.killer
             self._windows[place] = window
         self.generation = generation
         return self._close_replaced(before)
@@ -122,6 +120,9 @@ class MemberState:
         room, room_bytes = options.hold_messages - tracker.messages, options.hold_bytes - tracker.size_bytes
         if self.generation is None or not count or room <= 0 or room_bytes <= 0:
             return None
+        suspect = self._suspect()
+        if suspect is not None:
+            return None if self._is_busy() else self._planned((suspect,), 1, 1, 0)
         most, most_bytes = self._queue_limits()
         wanted: list[Window] = []
         skipped: list[Window] = []
@@ -130,10 +131,28 @@ class MemberState:
         if not wanted:
             return None
         pulled, others = tuple(wanted[:PULL_QUEUES_MAX]), wanted[PULL_QUEUES_MAX:]
-        wants = tuple((window.topic, window.queue, window.next_offset, window.tags) for window in pulled)
         wait_ms = 0 if any(window.has_more for window in others) else self._wait_ms(pulled)
-        request = Pull(min(room, options.pull_messages), min(room_bytes, options.pull_bytes), wait_ms, wants)
-        return PlannedPull(request, pulled, tuple(skipped))
+        messages, size_bytes = min(room, options.pull_messages), min(room_bytes, options.pull_bytes)
+        return self._planned(pulled, messages, size_bytes, wait_ms, tuple(skipped))
+
+    def _planned(
+        self, windows: tuple[Window, ...], messages: int, size_bytes: int, wait_ms: int, skipped: tuple[Window, ...] = ()
+    ) -> PlannedPull:
+        wants = tuple((window.topic, window.queue, window.next_offset, window.tags) for window in windows)
+        request = Pull(messages, size_bytes, wait_ms, self.options.group, self.options.member, wants)
+        return PlannedPull(request, windows, skipped)
+
+    def _suspect(self) -> Window | None:
+        """Returns a window whose next message may kill its consumer. One whose message failed in place waits with it."""
+        return next((each for each in self.windows if each.committed < each.suspects_end and not each.suspended), None)
+
+    def _is_busy(self) -> bool:
+        return any(window.position > window.committed or (window.messages and not window.suspended) for window in self.windows)
+
+    @property
+    def commit_due(self) -> bool:
+        """Whether to commit at once, since a message is to be pulled alone. Safe to call with the tracker locked."""
+        return self._tracker.messages == 0 and self._suspect() is not None
 
     def _wait_ms(self, pulled: Sequence[Window]) -> int:
         wait_ms = self._wait_ms_all if len(pulled) == len(self._windows) else min(self._wait_ms_all, WAIT_MS_OTHERS)
@@ -181,7 +200,9 @@ class MemberState:
         ranges = []
         for window, page in zip(pull.windows, pages, strict=True):
             start = window.next_offset if page.clamped is None else page.begin
-            if page.messages:
+            killer = window.killer if answer.count == page.messages == 1 else None
+            killer = killer if killer in range(start, page.next_offset) else None
+            if page.messages and killer is None:
                 ranges.append(PulledRange(window, start, page.next_offset, page.messages))
             if window.closed:
                 continue
@@ -190,6 +211,11 @@ class MemberState:
                 self._restart(window, page.next_offset)
             else:
                 window.arrived(start, page.next_offset, page.messages, page.messages * each_bytes)
+            if killer is not None:
+                window.open([killer])
+                window.fail(killer, _KILLED)
+            elif not page.messages and not window.has_more:  # the log lost them, or a filter leaves them out
+                window.suspects_end = 0
         if ranges:
             self._undecoded.append((ranges, answer))
 
@@ -272,29 +298,3 @@ class MemberState:
         """Has a suspended message handed out again."""
         window.suspended.discard(offset)
         self.ready.again(window, offset)
-
-
-def decode_assignment(values: Sequence[Scalar]) -> tuple[int, list[AssignedQueue]]:
-    """Returns generation and assigned queues, from the answer to JOIN or HEARTBEAT.
-
-    Raises:
-        ProtocolError: the answer has another form.
-    """
-    generation, rest = values[0] if values else None, values[1:]
-    assigned = []
-    for at in range(0, len(rest), _ASSIGNMENT_VALUES):
-        match rest[at : at + _ASSIGNMENT_VALUES]:
-            case (str(topic), int(queue), int(offset), str() | None as tags):
-                assigned.append(AssignedQueue(topic, queue, offset, tags))
-    if not isinstance(generation, int) or _ASSIGNMENT_VALUES * len(assigned) != len(rest):
-        raise ProtocolError(f"an assignment is a generation and rows of {_ASSIGNMENT_VALUES} values, not {values!r:.100}")
-    return generation, assigned
-
-
-def _continues(window: Window, assigned: AssignedQueue) -> bool:
-    """Whether the window still fits the server's offset: the group's offset was not moved by anyone else.
-
-    The offset of a commit whose answer was lost lies between the two as well.
-    """
-    same = not window.closed and window.tags == assigned.tags
-    return same and window.committed <= assigned.offset <= window.position

@@ -76,7 +76,7 @@ def read_retries(call: Call[Any]) -> Retries:
 
 def dead_letters_request(group: str, offset: int, limit: int) -> Pull:
     """Returns the pull that reads a group's dead letters."""
-    return Pull(limit, PAGE_BYTES_MAX, 0, ((dead_topic(check_text("group", group)), DEAD_QUEUE, offset, None),))
+    return Pull(limit, PAGE_BYTES_MAX, wants=((dead_topic(check_text("group", group)), DEAD_QUEUE, offset, None),))
 
 
 def read_dead_letters(call: Call[Any]) -> list[Message]:
@@ -90,7 +90,7 @@ def read_dead_letters(call: Call[Any]) -> list[Message]:
 def pull_request(wants: Sequence[WireWant], limit: int, size_bytes: int | None, wait_s: float) -> Pull:
     """Returns the pull of these queues."""
     wait_ms = int(min(max(wait_s, 0.0) * 1000, PULL_WAIT_MS_MAX))
-    return Pull(limit, PAGE_BYTES_DEFAULT if size_bytes is None else size_bytes, wait_ms, tuple(map(_want, wants)))
+    return Pull(limit, PAGE_BYTES_DEFAULT if size_bytes is None else size_bytes, wait_ms, wants=tuple(map(_want, wants)))
 
 
 def _want(want: WireWant) -> WireWant:

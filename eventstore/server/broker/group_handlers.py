@@ -162,5 +162,5 @@ def _assignment(assignment: Assignment) -> Sequence[Scalar]:
             limit=ASSIGNED_QUEUES_MAX,
             value=count,
         )
-    rows = ((each.topic, each.queue, each.offset, each.tags) for each in assignment.queues)
+    rows = ((each.topic, each.queue, each.offset, each.tags, each.suspects_end, each.killer) for each in assignment.queues)
     return assignment.generation, *flat.chain(rows)

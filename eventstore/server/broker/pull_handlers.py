@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import selectors
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final
@@ -16,12 +16,14 @@ from typing import Final
 import trio
 
 from eventstore.broker.broker import Broker
+from eventstore.broker.groups.attempts import HeldPage
 from eventstore.broker.log.queue_reader import QueueRead
 from eventstore.broker.pending_pull import PendingPull
 from eventstore.errors import Overloaded, ShuttingDown
 from eventstore.protocol import encode_error, encode_messages
 from eventstore.protocol.broker_requests import Pull
 from eventstore.protocol.message_answers import QueuePage
+from eventstore.records.message import HEADER
 from eventstore.server.net.budgets import Reserve
 from eventstore.server.net.connection import BOUND_MAX, Connection
 from eventstore.server.net.deferred_replies import explain_failed_read
@@ -29,6 +31,7 @@ from eventstore.server.net.gate import Gate
 
 _QUEUES_MAX: Final = 250_000  # of all waiting pulls, some hundred bytes each
 _QUEUES_A_PULL: Final = 16  # the cost of a waiting pull without its queues, in queues
+_FIRST: Final = HEADER.part("queue_offset")
 _log = logging.getLogger(__name__)
 
 
@@ -84,7 +87,7 @@ class MessagePulls:
         pending = self._broker.pulls.begin(
             request.wants, messages_max=request.messages_max, bytes_max=request.bytes_max, wait_s=request.wait_ms / 1000
         )
-        if self._answered_now(connection, request_id, pending):
+        if self._answered_now(connection, request_id, request, pending):
             return
         self._weight += weight
         waiting = _Waiting(connection, request_id, weight)
@@ -93,9 +96,9 @@ class MessagePulls:
         self._waiting.add(waiting)
         if not pending.left:
             self._settle(waiting)
-        self._nursery.start_soon(self._serve, waiting, pending, request.bytes_max)
+        self._nursery.start_soon(self._serve, waiting, pending, request)
 
-    def _answered_now(self, connection: Connection, request_id: int, pending: PendingPull) -> bool:
+    def _answered_now(self, connection: Connection, request_id: int, request: Pull, pending: PendingPull) -> bool:
         """Answers from memory if possible, and if there is room for the answer; returns whether it did."""
         outbound = self._gate.outbound
         if not outbound.has_room(connection) or outbound.full:
@@ -104,7 +107,7 @@ class MessagePulls:
             pulled = self._broker.pulls.answer_now(pending)
             if pulled is None:
                 return False
-            pieces: Sequence[bytes] = _pieces(request_id, pulled)
+            pieces: Sequence[bytes] = self._pieces(request_id, request, pulled)
         except Exception as error:
             pieces = (encode_error(request_id, _explain(error)),)
         self._gate.send_page(connection, *pieces)
@@ -121,11 +124,11 @@ class MessagePulls:
         while self._waiting:
             await self._ended.park()
 
-    async def _serve(self, waiting: _Waiting, pending: PendingPull, bytes_max: int) -> None:
+    async def _serve(self, waiting: _Waiting, pending: PendingPull, request: Pull) -> None:
         pieces: Sequence[bytes] = ()
         try:
             with waiting.scope:
-                pieces = await self._answer(waiting, pending, bytes_max)
+                pieces = await self._answer(waiting, pending, request)
         except Exception as error:
             pieces = (encode_error(waiting.request_id, _explain(error)),)
         self._settle(waiting)
@@ -140,7 +143,7 @@ class MessagePulls:
             self._gate.send(waiting.connection, piece)
         self._gate.flush()
 
-    async def _answer(self, waiting: _Waiting, pending: PendingPull, size: int) -> Sequence[bytes]:
+    async def _answer(self, waiting: _Waiting, pending: PendingPull, request: Pull) -> Sequence[bytes]:
         attempts = 0
 
         async def make(reserve: Reserve) -> list[QueueRead]:
@@ -150,8 +153,8 @@ class MessagePulls:
                 pending.restart()
             return await self._broker.pulls.finish(pending, partial(self._reserved, waiting, reserve))
 
-        pulled = await self._gate.outbound.make_page(waiting.connection, size, make, _length)
-        return () if pulled is None else _pieces(waiting.request_id, pulled)
+        pulled = await self._gate.outbound.make_page(waiting.connection, request.bytes_max, make, _length)
+        return () if pulled is None else self._pieces(waiting.request_id, request, pulled)
 
     @asynccontextmanager
     async def _reserved(self, waiting: _Waiting, reserve: Reserve) -> AsyncIterator[None]:
@@ -159,6 +162,12 @@ class MessagePulls:
             yield
         if self._settle(waiting) and not waiting.connection.watched & selectors.EVENT_READ:
             self._gate.flush()  # reading resumes, although nothing is sent
+
+    def _pieces(self, request_id: int, request: Pull, pulled: Sequence[QueueRead]) -> list[bytes]:
+        found = [page.records for page in pulled if page.count]
+        if found and request.group is not None and request.member is not None:
+            self._broker.groups.handed_out(request.group, request.member, _held(request, pulled))
+        return encode_messages(request_id, found, sum(page.count for page in pulled), map(_page_of, pulled))
 
     def _settle(self, waiting: _Waiting) -> bool:
         """Stops counting a pull that only waits: its connection may have many of those, and ask for other things meanwhile."""
@@ -175,9 +184,11 @@ def _length(pulled: Sequence[QueueRead]) -> int:
     return sum(len(page.records) for page in pulled)
 
 
-def _pieces(request_id: int, pulled: Sequence[QueueRead]) -> list[bytes]:
-    records = [page.records for page in pulled if page.count]
-    return encode_messages(request_id, records, sum(page.count for page in pulled), map(_page_of, pulled))
+def _held(request: Pull, pulled: Sequence[QueueRead]) -> Iterator[tuple[tuple[str, int], HeldPage]]:
+    """Returns the pages with messages, by topic and queue."""
+    for (topic, queue, offset, _), page in zip(request.wants, pulled, strict=True):
+        if page.count:
+            yield (topic, queue), HeldPage(offset, page.next_offset, _FIRST.unpack_from(page.records)[0], page.count)
 
 
 def _page_of(pulled: QueueRead) -> QueuePage:

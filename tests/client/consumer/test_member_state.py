@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from eventstore.chunks.record import MARK, THROUGH_CRC, TRAILER, TRAILER_MARK
+from eventstore.client.consumer.assignment import decode_assignment
 from eventstore.client.consumer.commit_window import DeliveryTracker
 from eventstore.client.consumer.delivery import Delivery, RawBatch
 from eventstore.client.consumer.member_options import PULL_MESSAGES, PULL_WAIT_S, MemberOptions, Mode, tags_by_topic
@@ -14,7 +15,6 @@ from eventstore.client.consumer.member_state import (
     WAIT_MS_OTHERS,
     MemberState,
     PlannedPull,
-    decode_assignment,
 )
 from eventstore.errors import InvalidArgument, ProtocolError
 from eventstore.flat import encode
@@ -505,7 +505,9 @@ def test_raw_batches_are_one_queue_each_and_finished_as_a_whole() -> None:
 # ---- malformed input
 
 
-@pytest.mark.parametrize("values", [(), ("g",), (1, "orders", 0, 5), (1, "orders", "0", 5, None), (1, 2, 0, 5, None)])
+@pytest.mark.parametrize(
+    "values", [(), ("g",), (1, "orders", 0, 5, None), (1, "orders", "0", 5, None, 0, None), (1, 2, 0, 5, None, 0, None)]
+)
 def test_a_malformed_assignment_is_a_protocol_error(values: tuple[str | int | None, ...]) -> None:
     with pytest.raises(ProtocolError):
         decode_assignment(values)

@@ -197,7 +197,7 @@ def test_the_error_of_a_malformed_outcome_is_an_error() -> None:
 def test_an_unwanted_pull_is_ended_at_the_server_and_its_late_answer_is_ignored() -> None:
     session = new_session()
     peer = greeted(session)
-    pull = add_call(session, Pull(1, 1000, 60_000, (("orders", 0, 0, None),)))
+    pull = add_call(session, Pull(1, 1000, 60_000, wants=(("orders", 0, 0, None),)))
     ((request_id, _),) = peer.received()
     session.unsubscribe(pull)
     ((_, ended),) = peer.received()
@@ -211,7 +211,7 @@ def test_an_unwanted_pull_is_ended_at_the_server_and_its_late_answer_is_ignored(
 def test_a_pull_is_sent_again_after_a_reconnect() -> None:
     session = new_session()
     peer = greeted(session)
-    pull = add_call(session, Pull(1, 1000, 60_000, (("orders", 0, 0, None),)))
+    pull = add_call(session, Pull(1, 1000, 60_000, wants=(("orders", 0, 0, None),)))
     sent_first = peer.received()
     session.disconnected()
     peer = greeted(session)

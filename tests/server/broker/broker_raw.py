@@ -68,7 +68,7 @@ def pulled_of(answer: object) -> tuple[list[Message], tuple[QueuePage, ...]]:
 def pull(client: RawClient, *wants: WireWant, messages_max: int = 64, bytes_max: int = 1 << 19, wait_ms: int = 0) -> tuple[
     list[Message], tuple[QueuePage, ...]
 ]:  # fmt: skip
-    return pulled_of(client.ask(Pull(messages_max, bytes_max, wait_ms, wants)))
+    return pulled_of(client.ask(Pull(messages_max, bytes_max, wait_ms, wants=wants)))
 
 
 def bodies(found: Sequence[Message]) -> list[bytes]:
@@ -82,7 +82,7 @@ def join(client: RawClient, group: str, member: str, *topics: str, tags: str | N
     values = values_of(client, Join(group, member, from_end, tuple((topic, tags) for topic in topics)))
     generation = values[0]
     assert isinstance(generation, int)
-    return generation, [values[at : at + 4] for at in range(1, len(values), 4)]
+    return generation, [values[at : at + 4] for at in range(1, len(values), 6)]
 
 
 def properties(**values: str) -> bytes:

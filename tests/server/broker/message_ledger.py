@@ -100,7 +100,7 @@ class MessageLedger:
             while True:
                 offsets = {row[1]: row[2] for row in assigned}
                 wants = tuple((TOPIC, queue, offsets[queue], None) for queue in sorted(offsets))  # type: ignore[type-var]
-                answer = client.ask(Pull(200, 1 << 18, 200, wants))  # type: ignore[arg-type] # scalars that are ints
+                answer = client.ask(Pull(200, 1 << 18, 200, wants=wants))  # type: ignore[arg-type] # scalars that are ints
                 assert isinstance(answer, Messages), answer
                 self._handle(decode_messages(bytes(answer.records), answer.count))
                 nexts = tuple((TOPIC, want[1], page.next_offset) for want, page in zip(wants, answer.pages, strict=True))
@@ -113,7 +113,7 @@ class MessageLedger:
                     assert isinstance(told.error, Rebalanced), told
                     news = values_of(client, Heartbeat(GROUP, member, generation))
                 if news:
-                    generation, assigned = int(news[0] or 0), [news[place : place + 4] for place in range(1, len(news), 4)]
+                    generation, assigned = int(news[0] or 0), [news[place : place + 4] for place in range(1, len(news), 6)]
 
     def _handle(self, found: list[Message]) -> None:
         with self._lock:

@@ -93,7 +93,7 @@ def test_a_pull_respects_its_limits_and_the_next_one_continues(client: RawClient
 def test_a_pull_from_memory_is_answered_in_the_order_of_requests(client: RawClient) -> None:
     create(client, "in-turn")
     send(client, "in-turn", [message(b"x")])
-    pulled = client.send_request(Pull(64, 1 << 19, WAIT_MS, (("in-turn", 0, 0, None),)))
+    pulled = client.send_request(Pull(64, 1 << 19, WAIT_MS, wants=(("in-turn", 0, 0, None),)))
     ping = client.send_request(Ping())
     assert [client.answer()[0], client.answer()[0]] == [pulled, ping]
 
@@ -116,7 +116,7 @@ def test_an_offset_that_a_queue_does_not_hold_is_clamped_and_reported(client: Ra
 
 def test_a_pull_waits_for_a_message(shared: ServerThread, client: RawClient) -> None:
     create(client, "awaited", 3)
-    waiting = client.send_request(Pull(64, 1 << 19, WAIT_MS, tuple(("awaited", queue, 0, "x") for queue in range(3))))
+    waiting = client.send_request(Pull(64, 1 << 19, WAIT_MS, wants=tuple(("awaited", queue, 0, "x") for queue in range(3))))
     with RawClient(shared.port) as other:
         send(other, "awaited", [message(b"not wanted", tag="y", queue=1)])
     assert isinstance(client.ask(Ping()), Ok)
@@ -135,7 +135,7 @@ def test_a_pull_whose_wait_is_over_is_answered_without_messages(client: RawClien
 
 def test_a_cancelled_pull_has_no_answer(client: RawClient) -> None:
     create(client, "called-off")
-    waiting = client.send_request(Pull(64, 1 << 19, WAIT_MS, (("called-off", 0, 0, None),)))
+    waiting = client.send_request(Pull(64, 1 << 19, WAIT_MS, wants=(("called-off", 0, 0, None),)))
     assert isinstance(client.ask(Unsubscribe(waiting)), Ok)
     send(client, "called-off", [message(b"x")])
     assert isinstance(client.ask(Ping()), Ok)
@@ -146,7 +146,7 @@ def test_waiting_pulls_of_a_connection_are_bounded_and_end_with_it(serve: Serve)
     server = serve()
     with RawClient(server.port) as client:
         create(client, "many")
-        request = Pull(64, 1 << 19, WAIT_MS, (("many", 0, 0, None),))
+        request = Pull(64, 1 << 19, WAIT_MS, wants=(("many", 0, 0, None),))
         for _ in range(64):
             client.send_request(request)
         error = refusal(client, request)
@@ -159,7 +159,7 @@ def test_waiting_pulls_of_a_connection_are_bounded_and_end_with_it(serve: Serve)
 
 def test_a_pull_with_an_unknown_queue_is_refused_even_next_to_existing_ones(client: RawClient) -> None:
     create(client, "partly")
-    request_id = client.send_request(Pull(64, 1 << 19, WAIT_MS, (("partly", 0, 0, None), ("partly", 1, 0, None))))
+    request_id = client.send_request(Pull(64, 1 << 19, WAIT_MS, wants=(("partly", 0, 0, None), ("partly", 1, 0, None))))
     answered, answer = client.answer()
     assert answered == request_id
     assert isinstance(answer, Failure)
@@ -168,7 +168,7 @@ def test_a_pull_with_an_unknown_queue_is_refused_even_next_to_existing_ones(clie
 
 def test_a_pull_that_names_a_queue_twice_is_refused(client: RawClient) -> None:
     create(client, "named-twice")
-    error = refusal(client, Pull(64, 1, WAIT_MS, (("named-twice", 0, 0, None), ("named-twice", 0, 1, "a"))))
+    error = refusal(client, Pull(64, 1, WAIT_MS, wants=(("named-twice", 0, 0, None), ("named-twice", 0, 1, "a"))))
     assert isinstance(error, InvalidArgument)
     assert error.field == "queue"
 
@@ -218,7 +218,7 @@ def test_a_waiting_pull_does_not_delay_other_requests_of_its_connection(serve: S
     server = serve(requests_max=1)
     with RawClient(server.port) as client:
         create(client, "alone")
-        waiting = [client.send_request(Pull(64, 1 << 19, WAIT_MS, (("alone", 0, 0, None),))) for _ in range(3)]
+        waiting = [client.send_request(Pull(64, 1 << 19, WAIT_MS, wants=(("alone", 0, 0, None),))) for _ in range(3)]
         assert isinstance(client.ask(Ping()), Ok)
         client.send_request(SendMessages("alone", [message(b"x")]))
         answered = {client.answer()[0] for _ in range(4)}
@@ -231,7 +231,7 @@ def test_the_waiting_pulls_of_all_connections_are_bounded_and_released_when_thos
     for number in range(4):
         create(clients[0], f"crowded-{number}", 250)
     wants = tuple((f"crowded-{number % 4}", number // 4, 0, None) for number in range(1_000))
-    request = Pull(64, 1, WAIT_MS, wants)
+    request = Pull(64, 1, WAIT_MS, wants=wants)
     refused = 0
     for client in clients:
         asked = [client.send_request(request) for _ in range(64)]

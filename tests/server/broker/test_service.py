@@ -171,7 +171,7 @@ def test_a_stop_ends_waiting_pulls_and_keeps_topics_messages_and_offsets(serve: 
         send(client, "t", [message(b"%d" % number, queue=0) for number in range(3)])
         generation, _ = join(client, "g", "m", "t")
         values_of(client, CommitOffsets("g", "m", generation, (("t", 0, 2),)))
-        waiting = client.send_request(Pull(64, 1 << 19, 60_000, (("t", 1, 0, None),)))
+        waiting = client.send_request(Pull(64, 1 << 19, 60_000, wants=(("t", 1, 0, None),)))
         assert isinstance(client.ask(Ping()), Ok)
         server.stop()
         answers = dict(client.answer() for _ in range(2))
