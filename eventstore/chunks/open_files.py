@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from random import randrange
 from typing import Generic, TypeVar
@@ -57,6 +57,11 @@ class OpenFiles(Generic[Opened]):
             if len(self._opened) > self._limit:
                 del self._opened[next(islice(self._opened, randrange(len(self._opened) // 2), None))]
             return opened
+
+    def missing(self, numbers: Iterable[int]) -> int:
+        """Returns how many of these are not open."""
+        with self._lock:
+            return sum(number not in self._opened for number in numbers)
 
     def drop(self, number: int) -> None:
         """Forgets a file that was replaced or removed: the next `get` opens it again."""

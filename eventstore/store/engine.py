@@ -31,7 +31,7 @@ from eventstore.store.append import Appender, AppendOutcome, NewCommit
 from eventstore.store.memory.cache_extension import extend, sorted_parts
 from eventstore.store.memory.recent import RecentAggregates
 from eventstore.store.memory.unsorted_tail import Tail, TailFile, command_key
-from eventstore.store.memory.version_cache import VersionCache, version_of
+from eventstore.store.memory.version_cache import VersionCache
 from eventstore.store.read.aggregate_list import AggregateLister
 from eventstore.store.read.aggregate_lookups import AggregateLookups
 from eventstore.store.read.checked_reads import read_records
@@ -198,11 +198,11 @@ class Engine:
             time.sleep(0)
 
     def version(self, aggregate_id: str) -> int:
-        """Returns the aggregate's visible version, 0 if it does not exist. Loads it into the version cache."""
+        """Returns the aggregate's visible version, 0 if it does not exist. Loads it into the version cache if quick."""
         check_id("aggregate_id", aggregate_id)
         self.version_cache.asked += 1
         version = self._lookups.version_in_tail(aggregate_id, self.visible_sequence)
-        return version if version is not None else version_of(self._unique.sorted_part(aggregate_id))
+        return version if version is not None else self._unique.version_in_sorted(aggregate_id)
 
     def look_up_version(self, aggregate_id: str, cached_only: bool = False) -> int:
         """Does the same for readers on any thread; with `cached_only` on the owner's: raises NotCached instead of waiting."""

@@ -46,6 +46,22 @@ class Uniqueness:
             version = version_of(self.sorted_part(aggregate_id))
         return version
 
+    def version_in_sorted(self, aggregate_id: str) -> int:
+        """Returns the aggregate's version in the sorted files, 0 if it is in none. Loads it into the version cache, unless it
+        is in so many files that opening their indexes would take long: an append needs them, a version does not.
+        """
+        value = self._version_cache.get(aggregate_id)
+        if value is None:
+            value = ABSENT
+            if len(self._files.ranges):
+                self._version_cache.misses += 1
+                entry = find_entry(self._directory, self._files, aggregate_id.encode())
+                if entry is not None and not self._places.is_quick(entry):
+                    return entry.version
+                value = self._places.value(entry)
+            self._version_cache.put(aggregate_id, value)
+        return version_of(value)
+
     def sorted_part(self, aggregate_id: str) -> bytes:
         """Returns the aggregate's value in the version cache, loading it if it is missing."""
         value = self._version_cache.get(aggregate_id)

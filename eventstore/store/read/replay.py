@@ -35,6 +35,9 @@ class ReplayPage:
     next: int | None
 
 
+_FILES_PER_PAGE_MAX: Final = 64
+"""Files that one page is read from: opening two for each takes some 10 ms, and other readers have their turn in between."""
+
 _WALKED_IN_PLACE_MAX: Final = 2_000
 """Commits of one aggregate in an unsorted file that may be walked on an event loop: about 0.1 ms."""
 
@@ -60,7 +63,8 @@ class AggregateReader:
         self, aggregate_id: str, from_version: int, to_version: int | None, backwards: bool, bytes_max: int,
         visible_sequence: int, cached_only: bool = False,
     ) -> ReplayPage:  # fmt: skip
-        """Returns the first page of the range, or the last one if `backwards`: commits in ascending order, about `bytes_max`.
+        """Returns the first page of the range, or the last one if `backwards`: commits in ascending order, about `bytes_max`,
+        fewer if they lie in very many files.
 
         Raises:
             NotCached: with `cached_only`, if the read would wait for the disk or walk too many commits of the tail.
@@ -68,16 +72,12 @@ class AggregateReader:
         stop = VERSION_MAX if to_version is None else to_version
         if from_version > stop:
             return ReplayPage(b"", None)
-        history = [
-            part
-            for part in self._parts(aggregate_id, visible_sequence, cached_only)
-            if part.last >= from_version and part.first <= stop
-        ]
+        history = list(self._parts(aggregate_id, from_version, stop, visible_sequence, cached_only))
         parts: list[bytes] = []
         left = bytes_max
         at = stop if backwards else from_version
-        for part in reversed(history) if backwards else history:
-            if left <= 0:
+        for files, part in enumerate(reversed(history) if backwards else history):
+            if left <= 0 or files == _FILES_PER_PAGE_MAX:
                 return _page(parts, at, backwards)
             while left > 0:
                 low, high = (from_version, at) if backwards else (at, stop)
@@ -92,13 +92,16 @@ class AggregateReader:
             finished = at > min(stop, history[-1].last)
         return _page(parts, None if finished else at, backwards)
 
-    def _parts(self, aggregate_id: str, visible_sequence: int, cached_only: bool) -> Iterator[HistoryPart]:
+    def _parts(
+        self, aggregate_id: str, from_version: int, to_version: int, visible_sequence: int, cached_only: bool
+    ) -> Iterator[HistoryPart]:
+        """Yields the parts that hold some of the versions, oldest first. Opens none of their files."""
         unsorted = self._tail.files
         in_tail = {file.number for file in unsorted}
         raw_id, first = aggregate_id.encode(), 1
         entry = self._places.entry(aggregate_id, cached_only)
         for rows in entry.row_ranges if entry is not None else ():
-            if rows.file not in in_tail:
+            if first <= to_version and first + rows.rows > from_version and rows.file not in in_tail:
                 yield self._sorted_part(raw_id, rows, first)
             first += rows.rows  # a row is one event
         for file in unsorted:
@@ -107,7 +110,9 @@ class AggregateReader:
             if found is None:
                 raise NotCached
             if found[1]:
-                yield self._tail_part(file, *found)
+                part = self._tail_part(file, *found)
+                if part.first <= to_version and part.last >= from_version:
+                    yield part
 
     def _sorted_part(self, aggregate_id: bytes, rows: RowRange, first_version: int) -> HistoryPart:
         first, last = rows.first, rows.first + rows.rows

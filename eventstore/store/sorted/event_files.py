@@ -7,7 +7,7 @@ sorted version, remains usable for readers that still hold it.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from eventstore.chunks.files import File, naming
 from eventstore.chunks.folder import ChunkFolder
@@ -123,6 +123,10 @@ class EventFiles:
             NotCached: with `opened_only`, if it is not open.
         """
         return self._indexes.get(number, opened_only)
+
+    def closed_indexes(self, numbers: Iterable[int]) -> int:
+        """Returns how many of the indexes of these files are not open."""
+        return self._indexes.missing(numbers)
 
     def _open_index(self, number: int) -> EventIndex:
         try:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from eventstore.chunks.files import File, NotCached
-from eventstore.model import NewEvent
+from eventstore.model import VERSION_MAX, NewEvent
 from eventstore.records.event_page import decode_page
+from eventstore.store.read import replay
 from tests.simulated_disk import SimulatedDisk
 from tests.store.conftest import Maker
 from tests.store.stepped import SMALL, Stepped, raw
@@ -62,11 +63,34 @@ def test_a_read_opens_only_the_files_it_reads(
 
 
 def test_an_event_loop_opens_nothing(store: Stepped) -> None:
-    store.engine.version("wide")
+    before = opened_files(store)
+    assert store.engine.version("wide") == 2 * FILES
+    assert opened_files(store) == before
+    store.append(raw("wide", "more", NewEvent("T", b"")))
     store.engine.files._indexes.clear()
     before = opened_files(store)
     with pytest.raises(NotCached):
         store.engine.replay("wide", 1, None, False, 1 << 20, cached_only=True)
     assert opened_files(store) == before
-    assert [event.version for event in store.read("wide", page_bytes=1_000)] == list(range(1, 2 * FILES + 1))
+    assert [event.version for event in store.read("wide", page_bytes=1_000)] == list(range(1, 2 * FILES + 2))
+    store.close()
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_a_page_is_read_from_a_bounded_number_of_files(
+    backwards: bool, store: Stepped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay, "_FILES_PER_PAGE_MAX", 6)
+    low, high, versions = 1, VERSION_MAX, []
+    while True:
+        before = opened_files(store)
+        page = store.engine.replay("wide", low, high, backwards, 1 << 20)
+        assert opened_files(store) - before <= 2 * 6
+        found = [event.version for event in decode_page(page.records)]
+        versions += reversed(found) if backwards else found
+        if page.next is None:
+            break
+        low, high = (low, page.next) if backwards else (page.next, high)
+    due = range(1, 2 * FILES + 1)
+    assert versions == list(reversed(due) if backwards else due)
     store.close()
