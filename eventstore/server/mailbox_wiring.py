@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -55,6 +55,8 @@ class StoreAccess:
     read_events: ReadEvents
     find_command: Callable[[str, str, Found], None]
     shared: bool
+    unloaded: Callable[[set[str]], Collection[str]] | None = None
+    load: Callable[[str], Awaitable[None]] | None = None
 
 
 class Batcher(Protocol):
@@ -92,7 +94,11 @@ def embedded_access(store: EmbeddedStore) -> StoreAccess:
     def persist(batch: ServerBatch) -> None:
         committer.submit(linked(batch), batch.deliver, batch.source)
 
+    async def load(aggregate_id: str) -> None:
+        await store.load({aggregate_id})
+
     async def read_events(aggregate_id: str, from_version: int) -> AsyncGenerator[list[Event], None]:
+        await load(aggregate_id)
         low: int | None = from_version if store.engine.version(aggregate_id) >= from_version else None
         while low is not None:
             page = await store.read_page(aggregate_id, low, VERSION_MAX, False)
@@ -113,7 +119,9 @@ def embedded_access(store: EmbeddedStore) -> StoreAccess:
         else:
             found(None if view is None else stored_command(view))
 
-    return StoreAccess(persist, committer.kick, read_events, find_command, shared=False)
+    return StoreAccess(
+        persist, committer.kick, read_events, find_command, shared=False, unloaded=store.engine.unloaded, load=load
+    )
 
 
 def stored_command(view: CommitView) -> Stored:
@@ -150,6 +158,8 @@ def make_mailboxes(
             handle=runtime.handle,
             restore=runtime.restore,
             refresh=runtime.refresh if store.shared else None,
+            unloaded=store.unloaded,
+            load=store.load,
             persist=store.persist,
             answer=answer,
             clock=time.perf_counter,

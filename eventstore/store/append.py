@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import repeat
 from operator import add as concat
+from operator import itemgetter
 from typing import TypeAlias
 
 from crc32c import crc32c
@@ -49,6 +50,7 @@ Row: TypeAlias = tuple[int, int, int, int, int, bytes, bytes, bytes, bytes]
 
 
 _WARM_COMMITS_MIN = 8
+_aggregate_id = itemgetter(0)
 
 
 class Appender:
@@ -155,7 +157,7 @@ class Appender:
         if len(commits) < _WARM_COMMITS_MIN or not len(self._files.ranges):
             return
         young = self._version_cache.young
-        missing = {row[0] for row in commits if row[0] not in young}
+        missing = set(map(_aggregate_id, commits)).difference(young)
         with contextlib.suppress(EventStoreError):  # the commits that need the damaged part will report it
             names = [name for name in missing if name.isascii() and 0 < len(name) <= ID_BYTES_MAX]
             self._version_cache.misses += self._unique.warm(names, _WARM_COMMITS_MIN)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from typing import Final, TypeVar
 
@@ -11,7 +13,7 @@ import trio
 
 from eventstore.aggregate_info import AGGREGATES_PER_PAGE_MAX, AggregateInfo, id_range
 from eventstore.chunks.files import NotCached
-from eventstore.errors import Closed, EventStoreError, InvalidArgument
+from eventstore.errors import Closed, Corrupt, EventStoreError, InvalidArgument, ReadFailed
 from eventstore.fields import check_text
 from eventstore.metrics import Source, Stats, read_stats
 from eventstore.model import ANY, VERSION_MAX, CaughtUp, Commit, Committed, Event, ExpectedVersion, NewEvent
@@ -39,6 +41,7 @@ _COMMITS_PER_TURN: Final = 256
 # delays the work on trio's own threads (switching a sorted file, the preload file, closing). Writes and syncs have their own.
 _SCANS_MAX: Final = 8
 _REPLAYS_MAX: Final = 16
+_LOADS_MAX: Final = 3  # a sort makes outdated what a thread has looked up meanwhile; then an append looks it up itself
 Read = TypeVar("Read")
 
 
@@ -80,6 +83,7 @@ class EmbeddedStore:
     async def _append(self, raw: NewCommit) -> Committed:
         await trio.lowlevel.checkpoint_if_cancelled()
         self._check_open()
+        await self.load({raw[0]})
         await self._wait_for_room()
         submission = self._submit([raw])
         await submission.wait()
@@ -107,6 +111,7 @@ class EmbeddedStore:
             if submissions:
                 await trio.lowlevel.checkpoint()
             raw = encode_commits(group)
+            await self.load({each[0] for each in raw if not isinstance(each, InvalidArgument)})
             await self._wait_for_room()
             submissions.append((raw, self._submit([each for each in raw if not isinstance(each, InvalidArgument)])))
         outcomes: list[CommitResult] = []
@@ -115,6 +120,16 @@ class EmbeddedStore:
             stored = iter(submission.outcomes)
             outcomes += [each if isinstance(each, InvalidArgument) else to_result(each, next(stored)) for each in raw]
         return outcomes
+
+    async def load(self, aggregate_ids: set[str]) -> None:
+        """Has a thread look up those aggregates that an append would open many files for, on the event loop."""
+        for _ in range(_LOADS_MAX):
+            slow = self.engine.unloaded(aggregate_ids)
+            for aggregate_id in slow:
+                with suppress(Corrupt, ReadFailed):  # the append reports it
+                    await self._on_thread(partial(self.engine.offer, aggregate_id), self._replays)
+            if not slow:
+                return
 
     def _check_open(self) -> None:
         if self._closed:

@@ -233,6 +233,20 @@ class Engine:
         """Loads these aggregates into the version cache."""
         self._unique.warm(aggregate_ids)
 
+    def unloaded(self, aggregate_ids: set[str]) -> list[str]:
+        """Returns those aggregates that should be loaded on a thread (`offer`) before an append to them: they are not in the
+        version cache, and in many files.
+        """
+        return self._unique.unloaded(aggregate_ids)
+
+    def offer(self, aggregate_id: str) -> None:
+        """Loads an aggregate for the version cache, which takes it with the next append; on any thread.
+
+        Raises:
+            Corrupt, ReadFailed
+        """
+        self._unique.offer(aggregate_id)
+
     def recent_aggregates(self) -> list[str]:
         """Returns the aggregates that changed last, the last one last. May run on any thread."""
         return self.recent.follow(self.tail.files, self.visible_sequence)

@@ -6,14 +6,18 @@ repeated command is confirmed by reading its record.
 
 All of this runs on the event loop that checks appends, even if it has to wait for the disk: a check must hold until the record
 is in the front buffer, so a batch cannot wait on a thread while others proceed. It waits once for each aggregate that is not
-cached (a large batch looks them up in one pass, in key order), and for a repeated command that is not in memory. Readers of a
-server do not wait here: see `read.aggregate_lookups`.
+cached (a large batch looks them up in one pass, in key order), and for a repeated command that is not in memory. Callers ask
+for `unloaded` aggregates before, and have a thread `offer` those in many files. Readers of a server do not wait here: see
+`read.aggregate_lookups`.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 
+from eventstore.errors import EventStoreError
+from eventstore.model import ID_BYTES_MAX
 from eventstore.records import commit
 from eventstore.records.commit import CommitView
 from eventstore.store.memory.unsorted_tail import Tail, TailFile, command_key
@@ -82,6 +86,39 @@ class Uniqueness:
         for raw, name in missing.items():
             self._version_cache.put(name, self._places.value(found.get(raw)))
         return len(missing)
+
+    def unloaded(self, aggregate_ids: set[str]) -> list[str]:
+        """Returns those that the version cache does not know and that take long to load (see `SortedPlaces.is_quick`). Loads
+        the others; leaves ids that are not allowed, and damage, to the append.
+        """
+        missing = aggregate_ids.difference(self._version_cache.young)
+        if not missing or not len(self._files.ranges):
+            return []
+        self._version_cache.take_offers()
+        unknown = [name for name in missing if self._version_cache.get(name) is None]
+        wanted = {name.encode("utf-8", "surrogatepass"): name for name in unknown}
+        wanted = {raw: name for raw, name in wanted.items() if 0 < len(raw) <= ID_BYTES_MAX}
+        self._version_cache.misses += len(wanted)
+        slow: list[str] = []
+        with contextlib.suppress(EventStoreError):  # the commits that need the damaged part will report it
+            found = find_entries(self._directory, self._files, wanted) if wanted else {}
+            for raw, name in wanted.items():
+                entry = found.get(raw)
+                if self._places.is_quick(entry):
+                    self._version_cache.put(name, self._places.value(entry))
+                else:
+                    slow.append(name)
+        return slow
+
+    def offer(self, aggregate_id: str) -> None:
+        """Looks an aggregate up and leaves it for the version cache; on any thread.
+
+        Raises:
+            Corrupt, ReadFailed
+        """
+        sorts = self._version_cache.sorts  # before the directory is read
+        value = self._places.value(find_entry(self._directory, self._files, aggregate_id.encode()))
+        self._version_cache.offer(sorts, aggregate_id, value)
 
     def find_command(self, aggregate_id: str, command_id: str) -> CommitView | None:
         """Returns the commit of this command, or None; the commit may not be durable yet.

@@ -149,6 +149,10 @@ class TrioDriver:
         self._restorers -= 1
 
     async def _from_store(self, lane: Lane) -> object:
+        if lane.to_load:
+            assert self._ports.load is not None
+            await self._ports.load(lane.aggregate_id)
+            return None
         stale, lane.stale = lane.stale, None
         if stale is None or self._ports.refresh is None:
             return await self._ports.restore(lane.aggregate_id)

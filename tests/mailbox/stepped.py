@@ -114,7 +114,10 @@ class _Driver:
 
 
 class Stepped:
-    """One set of mailboxes on a store that others may use too; if `shared`, they know that. `_check` checks each answer."""
+    """One set of mailboxes on a store that others may use too; if `shared`, they know that. `_check` checks each answer.
+
+    `unloaded`: aggregates that the store must load before a plain append.
+    """
 
     def __init__(self, store: HistoryStore, options: Options, shared: bool = False) -> None:
         self.store = store
@@ -128,11 +131,13 @@ class Stepped:
         self.rounds = self.handled = 0
         self.wrong: list[AssertionError] = []
         self.ticks = count()
+        self.unloaded: set[str] = set()
         ports: Ports[Request, History, Change, Outcome] = Ports(
             handle=self._handle, restore=self._never, refresh=self._never if shared else None,
             persist=self._persist, answer=self._answer,
             clock=lambda: next(self.ticks) / 10_000, refusal=lambda error: (REFUSED, error, 0),
             unmodified=lambda history: not history.dirty, flush=self._flush,
+            unloaded=lambda ids: ids & self.unloaded, load=self._load,
             on_error=lambda what, error: self.errors.append(what), on_slow=lambda entry, _: self.slow.append(entry.command_id),
             size=lambda change: len(change[2]),
         )  # fmt: skip
@@ -146,6 +151,9 @@ class Stepped:
 
     async def _never(self, *_: object) -> History:
         raise AssertionError("the driver restores")
+
+    async def _load(self, _: str) -> None:
+        raise AssertionError("the driver loads")
 
     def _persist(self, batch: Batch[Change, Outcome]) -> None:
         self.pending.append(batch)
@@ -212,7 +220,10 @@ class Stepped:
             batch.fail(ConnectionError("unreachable"))
 
     def restore(self, place: int = 0) -> None:
-        self.machine.restored(*self.restores.pop(place))
+        lane, history = self.restores.pop(place)
+        if lane.to_load:
+            self.unloaded.discard(lane.aggregate_id)
+        self.machine.restored(lane, history)
         self.machine.pump()
 
     def restore_fails(self, place: int = 0) -> None:

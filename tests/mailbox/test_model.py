@@ -47,6 +47,11 @@ class Mailboxes(RuleBasedStateMachine):
         self.sent: dict[str, int] = {}
         self.number = 0
 
+    @rule(number=st.integers(0, 2), name=st.sampled_from(NAMES))
+    def forget(self, number: int, name: str) -> None:
+        """The worker's store has to load the aggregate before the next plain append."""
+        self._worker(number).unloaded.add(name)
+
     def _new_id(self) -> str:
         self.number += 1
         return f"{self.number}"

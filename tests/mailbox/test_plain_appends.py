@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
+from typing import cast
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eventstore_mailbox import COMMITTED, CONFLICT, Options
-from tests.mailbox.history_store import Change, HistoryStore
+from eventstore_mailbox import COMMITTED, CONFLICT, REFUSED, Options
+from tests.mailbox.history_store import Change, HistoryStore, Outcome
 from tests.mailbox.stepped import ONE, Request, Stepped, warm
 
 
@@ -127,3 +130,48 @@ def test_the_fast_path_of_plain_appends_has_the_outcomes_of_the_mailboxes(
         assert (worker.machine.fast_path.total > 0) == (bool(calls) and fast)
         results.append(([[outcome[:2] for outcome in outcomes[0]] for outcomes in delivered], store.commits))
     assert results[0] == results[1]
+
+
+def test_appends_to_an_aggregate_that_the_store_must_load_wait_in_order_and_delay_no_others() -> None:
+    store = HistoryStore()
+    worker = Stepped(store, ONE)
+    worker.unloaded = {"wide"}
+    some: list[tuple[tuple[int, ...], list[Outcome]]] = []
+
+    def append(*changes: Change) -> list[int]:
+        places = worker.machine.append(
+            changes,
+            lambda _: None,
+            None,
+            lambda places, outcomes: some.append((tuple(places), cast("list[Outcome]", outcomes))),
+        )
+        worker.machine.pump()
+        return list(places)
+
+    assert append(("wide", 0, "1", None), ("a", 0, "2", None), ("wide", 1, "3", None)) == [0, 2]
+    assert append(("wide", 2, "4", None)) == [0]
+    command = Request("wide", "5")
+    worker.submit(command)
+    worker.deliver()
+    assert [places for places, _ in some] == [(1,)], "the others are there"
+    assert len(worker.restores) == 1
+    worker.restore_fails()
+    assert worker.pending == deque()
+    worker.finish()
+    assert store.history("wide") == ("1", "3", "4", "5")
+    assert sorted(some[1:]) == [((0,), [(COMMITTED, 3, 4)]), ((0, 2), [(COMMITTED, 1, 2), (COMMITTED, 2, 3)])]
+    assert worker.machine.depth == 0
+    worker.append([("wide", 4, "6", None)])
+    assert worker.restores == [], "it is known now"
+    worker.finish()
+
+
+def test_an_append_without_room_leaves_no_lane() -> None:
+    worker = Stepped(HistoryStore(), Options(mailboxes=1, capacity=2))
+    worker.unloaded = {"wide", "wider"}
+    worker.append([("wide", None, "1", None), ("wide", None, "2", None)])
+    refused = worker.append([("wider", None, "1", None)])
+    assert [outcome[0] for outcome in refused[0]] == [REFUSED]
+    assert list(worker.machine.lanes.by_id) == ["wide"]
+    worker.finish()
+    assert worker.machine.lanes.by_id == {}

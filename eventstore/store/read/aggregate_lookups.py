@@ -98,7 +98,7 @@ def find_in_sorted(
         InvalidArgument: `candidates_max` commits with its hash are those of other commands, and there are more.
     """
     raw_id, read = command_id.encode(), 0
-    for part in entry.row_ranges if entry is not None else ():
+    for part in reversed(entry.row_ranges) if entry is not None else ():  # a command is most likely repeated soon
         index = files.index(part.file)
         file, name = files.file(part.file), files.name(part.file)
         for row in index.rows_with_command(part.first, part.first + part.rows, raw_id):

@@ -143,7 +143,7 @@ class CommandProcessor:
         plain = entry.command is PLAIN
         if lane.fast_path_calls or (lane.in_flight and (not plain or lane.last_draft == lane.mailbox.events.front.number)):
             lane.state = DRAINING  # a plain append names its own version, so it must not depend on a change in its batch
-        elif plain:
+        elif plain and not lane.to_load:
             lane.aggregate = None  # it does not know of this change
             lane.cursor = entry.next
             assert isinstance(entry, PlainEntry)
@@ -202,16 +202,21 @@ class CommandProcessor:
             self.resume(lane)
 
     def restored(self, lane: Lane, aggregate: object) -> None:
+        """Takes the aggregate, or, if it was to be loaded by the store, nothing."""
         self.restores.finished(lane)
         lane.state = READY
-        if self._ports.refresh is not None and lane.cursor is not None:
-            lane.cursor.status = REFRESHED
-        self._lanes.admit(lane, aggregate)
+        if lane.to_load:
+            lane.to_load = False
+        else:
+            if self._ports.refresh is not None and lane.cursor is not None:
+                lane.cursor.status = REFRESHED
+            self._lanes.admit(lane, aggregate)
         self.resume(lane)
 
     def unrestorable(self, lane: Lane, error: BaseException) -> None:
         """Fails the command that needed the aggregate; the next command tries again."""
         self.restores.finished(lane)
+        lane.to_load = False
         lane.state = READY
         entry = lane.cursor
         assert entry is not None

@@ -59,7 +59,9 @@ class Machine:
         self.outcomes = OutcomeProcessor(ports, options, self.lanes, self.duplicates, self.processor, self.waiting, driver)
         self.processor.complete = self.outcomes.complete
         self.fast_path = FastPath(ports, options, driver, self._unblocked)
-        self._appends = PlainAppends(ports, options, self.lanes, self.processor, self.fast_path, self.fair_share, self.waiting)
+        self._appends = PlainAppends(
+            ports, options, self.lanes, self.processor, self.fast_path, self.fair_share, self.waiting, self.mailbox_of
+        )
         self.persist_failures = 0
         self._driver = driver
         self._delivered: deque[tuple[CommandMailbox, Draft, Sequence[object], list[int]]] = deque()

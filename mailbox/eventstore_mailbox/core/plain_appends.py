@@ -1,13 +1,14 @@
 """Plain appends: changes that come ready made, with the sender's own expected version.
 
-One call has many. Those of an aggregate with commands in its mailbox follow these, as entries of its lane. All others take
-the fast path; if their aggregate is in memory, it is dropped, because it does not know of the change. The sender gets the
-outcomes of its call together and in order, or each as it is there.
+One call has many. Those of an aggregate with commands in its mailbox follow these, as entries of its lane; those of one that
+the store must load first wait in its lane for that. All others take the fast path; if their aggregate is in memory, it is
+dropped, because it does not know of the change. The sender gets the outcomes of its call together and in order, or each as it
+is there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 from eventstore_mailbox.core.append_call import AppendCall, Deliver, DeliverSome, PlainEntry, WaitingBytes
@@ -17,13 +18,14 @@ from eventstore_mailbox.core.fast_path import FastPath
 from eventstore_mailbox.core.options import Options
 from eventstore_mailbox.core.ports import AnyPorts, aggregate_id_of, command_id_of
 from eventstore_mailbox.core.resident_lanes import ResidentLanes
+from eventstore_mailbox.core.state import CommandMailbox
 from eventstore_mailbox.errors import Overloaded
 
 
 class PlainAppends:
     def __init__(
         self, ports: AnyPorts, options: Options, lanes: ResidentLanes, processor: CommandProcessor, fast_path: FastPath,
-        fair_share: FairShare, waiting: WaitingBytes,
+        fair_share: FairShare, waiting: WaitingBytes, mailbox_of: Callable[[str], CommandMailbox],
     ) -> None:  # fmt: skip
         self._ports = ports
         self._options = options
@@ -32,6 +34,7 @@ class PlainAppends:
         self._fast_path = fast_path
         self._fair_share = fair_share
         self._waiting = waiting
+        self._mailbox_of = mailbox_of
 
     def append(
         self, changes: Sequence[object], deliver: Deliver, source: object, deliver_some: DeliverSome | None
@@ -40,8 +43,12 @@ class PlainAppends:
         fast_path, by_id = self._fast_path, self._lanes.by_id
         if fast_path.full:
             raise Overloaded("the fast path of plain appends", fast_path.depth, self._options.fast_path_max)
-        ids = set(map(aggregate_id_of, changes))
-        if not by_id.keys().isdisjoint(ids) and (busy := self._busy(ids)):
+        ids, unloaded = set(map(aggregate_id_of, changes)), self._ports.unloaded
+        busy = set[str]() if by_id.keys().isdisjoint(ids) else self._busy(ids)
+        if unloaded is not None and (to_load := unloaded(ids)):
+            busy.update(to_load)
+            self._open_lanes(to_load)
+        if busy:
             return self._append_to_lanes(changes, busy, AppendCall(len(changes), deliver, source, deliver_some))
         if self._fits_one_batch(changes):
             fast_path.send(list(changes), ids, deliver, source)
@@ -61,6 +68,15 @@ class PlainAppends:
                     busy.add(aggregate_id)
         return busy
 
+    def _open_lanes(self, aggregate_ids: Collection[str]) -> None:
+        """Opens lanes for aggregates that the store must load first; those with commands are being restored anyway."""
+        for aggregate_id in aggregate_ids:
+            if aggregate_id not in self._lanes.by_id:
+                lane = self._lanes.open(aggregate_id, self._mailbox_of(aggregate_id))
+                lane.to_load = True
+                if self._fast_path.depth:
+                    self._fast_path.block(lane)
+
     def _append_to_lanes(self, changes: Sequence[object], busy: set[str], call: AppendCall) -> Sequence[int]:
         """Sends changes of `busy` aggregates through the mailboxes, the others on the fast path. Returns the places of
         those that went to mailboxes."""
@@ -72,6 +88,7 @@ class PlainAppends:
         for aggregate_id, own in places.items():
             refusal = self._refusal(aggregate_id, [changes[place] for place in own])
             if refusal is not None:
+                self._close_if_empty(aggregate_id)
                 call.put(own, [self._ports.refusal(refusal) for _ in own])
                 continue
             waiting += own
@@ -96,15 +113,23 @@ class PlainAppends:
             return error
         return None
 
+    def _close_if_empty(self, aggregate_id: str) -> None:
+        lane = self._lanes.by_id[aggregate_id]
+        if lane.first is None:
+            self._lanes.close(lane)
+
     def _link(self, entry: PlainEntry, now: float) -> None:
-        """Appends an entry to its lane. Precondition: the lane has commands."""
+        """Appends an entry to its lane."""
         lane = self._lanes.by_id[entry.aggregate_id]
         mailbox, last = lane.mailbox, lane.last
-        assert last is not None
         entry.accepted, entry.lane = now, lane
         mailbox.depth += 1
         mailbox.max_offset += 1
-        last.next = lane.last = entry
+        lane.last = entry
+        if last is None:
+            lane.first = entry
+        else:
+            last.next = entry
         if lane.cursor is None:
             lane.cursor = entry
         mailbox.arrivals.append(entry)

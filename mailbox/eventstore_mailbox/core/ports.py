@@ -3,7 +3,7 @@ everything that takes time."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from random import random
@@ -92,6 +92,9 @@ class Ports(Generic[C, A, X, O]):
     clock         returns seconds, monotonic
     refusal       returns an outcome with status REFUSED for a plain append that is abandoned, or has no room in its mailbox
     flush         is called after the last `persist` of a round
+    unloaded      returns those aggregates of plain appends that the store must `load` before it can check a change without
+                  waiting for the disk; called on the event loop for each call. None: the store never waits
+    load          loads such an aggregate; raises as `restore`. Until it returns, plain appends to it wait in its lane
     unmodified    returns whether an aggregate is as it was before the handler that raised. If not, it is restored
     same          returns whether two commands under the same id are the same, so that one that is in flight answers the other
     size          returns the bytes of a change; None: batches are bounded by count alone
@@ -112,6 +115,8 @@ class Ports(Generic[C, A, X, O]):
     refusal: Callable[[Exception], O]
     refresh: Callable[[str, A], Awaitable[A]] | None = None
     flush: Callable[[], None] = _flush_nothing
+    unloaded: Callable[[set[str]], Collection[str]] | None = None
+    load: Callable[[str], Awaitable[None]] | None = None
     unmodified: Callable[[A], bool] = _assume_modified
     same: Callable[[C, C], bool] = lambda one, other: True
     size: Callable[[X], int] | None = None
@@ -134,7 +139,7 @@ class Driver(Protocol):
     """
 
     def restore(self, lane: Lane) -> None:
-        """Starts a restore; it ends in `restored`, `unrestorable` or `restore_failed`."""
+        """Starts a restore, or what `Lane.to_load` asks for; it ends in `restored`, `unrestorable` or `restore_failed`."""
 
     def run_handler(self, lane: Lane, entry: AnyEntry, coroutine: Coroutine[object, object, object]) -> None:
         """Starts an async handler; it ends in `handled`."""

@@ -133,12 +133,13 @@ class Lane:
     referenced       used since the clock hand last passed (see `ResidentLanes`)
     resident         on the clock
     last_draft       number of the last draft that has a handler's change of this aggregate
+    to_load          its first plain append waits until the store has loaded the aggregate
     stale            the aggregate on which the command at the cursor failed or changed nothing, until it is refreshed
     """
 
     __slots__ = (
         "aggregate", "aggregate_id", "cursor", "fast_path_calls", "first", "ids", "in_flight", "last", "last_draft",
-        "mailbox", "referenced", "resident", "stale", "state",
+        "mailbox", "referenced", "resident", "stale", "state", "to_load",
     )  # fmt: skip
 
     def __init__(self, aggregate_id: str, mailbox: CommandMailbox) -> None:
@@ -152,7 +153,7 @@ class Lane:
         self.in_flight = 0
         self.fast_path_calls = 0
         self.last_draft = NO_DRAFT
-        self.referenced = False
+        self.referenced = self.to_load = False
         self.resident = False
         self.stale: object = None
         self.ids: dict[str, AnyEntry] | None = None

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from eventstore.chunks.files import File, NotCached
-from eventstore.model import VERSION_MAX, NewEvent
+from eventstore.model import ANY, VERSION_MAX, Commit, Committed, NewEvent
 from eventstore.records.event_page import decode_page
+from eventstore.store.open_store import open_store
 from eventstore.store.read import replay
 from tests.simulated_disk import SimulatedDisk
 from tests.store.conftest import Maker
-from tests.store.stepped import SMALL, Stepped, raw
+from tests.store.stepped import DATA, SMALL, Stepped, raw
 
 FILES = 40
 
@@ -94,3 +96,28 @@ def test_a_page_is_read_from_a_bounded_number_of_files(
     due = range(1, 2 * FILES + 1)
     assert versions == list(reversed(due) if backwards else due)
     store.close()
+
+
+async def test_an_append_to_the_embedded_store_opens_nothing_on_the_event_loop(
+    store: Stepped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.close()
+    threads: list[int] = []
+    really = WatchedDisk.open
+
+    def watched(disk: WatchedDisk, path: Path, *, create: bool = False, write: bool = False) -> File:
+        threads.append(threading.get_ident())
+        return really(disk, path, create=create, write=write)
+
+    settings = replace(store.settings, preload_aggregates=0)
+    async with open_store(DATA, settings, files=store.disk, directory=store.directory) as again:
+        monkeypatch.setattr(WatchedDisk, "open", watched)
+        assert (await again.append("wide", [NewEvent("T", b"")], 2 * FILES)).version == 2 * FILES + 1
+        assert len(threads) >= FILES - 10
+        assert threading.get_ident() not in threads
+        again.engine.version_cache.clear()
+        threads.clear()
+        done = await again.append_many([Commit("wide", [NewEvent("T", b"")], ANY, "many")])
+        assert isinstance(done[0], Committed)
+        assert len(threads) >= FILES - 10
+        assert threading.get_ident() not in threads
