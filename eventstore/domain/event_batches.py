@@ -18,7 +18,10 @@ from eventstore.model import CaughtUp, Event
 
 
 class Subscription(AbstractAsyncContextManager["Subscription"], Protocol):
-    """Returned by `subscribe` of a store."""
+    """Returned by `subscribe` of a store. `resumptions`: how often it continued after a lost connection."""
+
+    @property
+    def resumptions(self) -> int: ...
 
     def __aiter__(self) -> AsyncIterator[Event | CaughtUp]: ...
 

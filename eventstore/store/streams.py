@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from types import TracebackType
-from typing import Self, TypeAlias
+from typing import Final, Self, TypeAlias
 
 import trio
 
@@ -57,6 +57,9 @@ class EventStream:
 
 class SubscriptionStream:
     """Iterates over events as they are appended; yields CaughtUp once, after all stored events."""
+
+    resumptions: Final = 0
+    """As of a client's stream: this one is never interrupted."""
 
     def __init__(self, follow_on: FollowOn) -> None:
         self._follow_on = follow_on

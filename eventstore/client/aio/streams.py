@@ -101,6 +101,11 @@ class SubscriptionStream:
         self._started = False
         self._closed = False
 
+    @property
+    def resumptions(self) -> int:
+        """How often it continued after a lost connection, perhaps on a store that was restored from a copy."""
+        return self._subscription.resumptions
+
     def __aiter__(self) -> Self:
         return self
 

@@ -4,7 +4,8 @@ Credit is counted in bytes of payload. What the server has sent and the consumer
 more than one page, also across reconnects: the credit of a new request is the window minus the pages that wait here.
 
 After a reconnect the server may have another history: it was restored from an older copy, or lost events. So a subscription
-continues with the last event it received, not after it, and ends with Diverged unless that event comes first.
+continues with the last event it received, not after it, and ends with Diverged unless that event comes first. If there was
+none, its consumer can compare the event that it stands at itself, whenever `resumptions` has grown.
 """
 
 from __future__ import annotations
@@ -48,9 +49,16 @@ class Subscription:
         self._owed_bytes = 0
         self._caught_up = False
         self._error: EventStoreError | None = None
+        self._requests = 0
+
+    @property
+    def resumptions(self) -> int:
+        """How often it was requested again, after a lost connection."""
+        return max(0, self._requests - 1)
 
     def encode(self) -> bytes:
         self._owed_bytes = 0
+        self._requests += 1
         self._expected = self._last_received()
         if self._expected is not None:
             self._after = self._expected.sequence - 1

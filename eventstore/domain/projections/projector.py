@@ -63,7 +63,8 @@ async def project(
     Raises:
         InvalidArgument: the table was made from another store; or it is of an earlier version, which kept no identity, and its
             checkpoint is after the end of this store.
-        Diverged: the store does not have the event that the checkpoint stands at: it was restored from an older copy.
+        Diverged: the store does not have the event that the checkpoint stands at: it was restored from an older copy, before or
+            while the projection runs.
         ProjectionFailed: the projection raised; names it, and aggregate, version and sequence of the event. The target is as
             it was after the previous batch.
         Fenced: another projector moved the checkpoint, or the table was rebuilt.
@@ -73,13 +74,16 @@ async def project(
         ConnectionLost, Closed: the store is gone.
     """
     check_int("events_max", events_max, 1, _EVENTS_MAX_MAX)
-    checkpoint, parked_keys = Checkpoint(0), 0
+    checkpoint, parked_keys, resumptions = Checkpoint(0), 0, 0
 
     async def handle(batch: Batch) -> bool:
-        nonlocal checkpoint, parked_keys
+        nonlocal checkpoint, parked_keys, resumptions
         rows, parked, before = 0, tuple[Parked, ...](), checkpoint.sequence
+        reached = await _reached(store, batch, checkpoint) if batch.position > before else checkpoint
+        if subscription.resumptions > resumptions:  # it has compared the last event it delivered, which may be another one
+            resumptions = subscription.resumptions
+            await _check_checkpoint(store, projection.name, checkpoint, before)
         if batch.position > before:
-            reached = await _reached(store, batch, checkpoint)
             rows, parked = await anyio.to_thread.run_sync(_advance, projection, target, batch.events, before, reached)
             checkpoint = reached
             parked_keys += len(parked)

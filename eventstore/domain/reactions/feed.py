@@ -60,9 +60,11 @@ class Feed:
         self._moved = anyio.Event()
 
     async def run(self) -> None:
-        """Receives until cancelled. Raises the errors of the subscription."""
+        """Receives until cancelled, or until the store may be another one. Raises the errors of the subscription."""
         async with self._store.subscribe(self._since, self._types) as items:
             async for item in items:
+                if items.resumptions:
+                    return
                 if isinstance(item, CaughtUp):
                     self.caught_up = True
                 else:

@@ -69,13 +69,17 @@ class Reactor:
         self.feed: Feed | None = None
         self.save_failure: str | None = None
         self._error: Exception | None = None
+        self._resumed = False
 
     async def run(self, *, until_caught_up: bool = False, raises: bool = False) -> None:
         """Reacts until cancelled or caught up. One that cannot continue is tried again every 5 s; with `raises` its error
-        is raised.
+        is raised. Begins again, and compares all checkpoints with the store, when its connection was lost.
         """
-        if not self.runs:
-            return
+        while self.runs and not await self._run(until_caught_up, raises):
+            pass
+
+    async def _run(self, until_caught_up: bool, raises: bool) -> bool:
+        """Returns whether it has caught up: not if the store may be another one than before."""
         await self.parked.load(await self._keeper.load())
         for run in self.runs.values():
             try:
@@ -88,7 +92,7 @@ class Reactor:
                 _log.error("%s", error.message)
         going = [run.through for run in self.runs.values() if run.status.state != "refused"]
         self.feed = Feed(self._store, {run.reaction.event.name for run in self.runs.values()}, max(going, default=0))
-        self._error = None
+        self._error, self._resumed = None, False
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._receive, self.feed, tasks.cancel_scope)
             tasks.start_soon(self._save, tasks.cancel_scope, raises)
@@ -98,14 +102,17 @@ class Reactor:
             tasks.cancel_scope.cancel()
         if self._error is not None:
             raise self._error  # outside the task group, which would wrap it in an ExceptionGroup
-        await self._keeper.save(self.parked.oldest_record)
+        if not self._resumed:
+            await self._keeper.save(self.parked.oldest_record)
+        return not self._resumed
 
     async def _receive(self, feed: Feed, scope: anyio.CancelScope) -> None:
         try:
             await feed.run()
+            self._resumed = True
         except Exception as error:
             self._error = error
-            scope.cancel()
+        scope.cancel()
 
     async def _save(self, scope: anyio.CancelScope, raises: bool) -> None:
         while True:
