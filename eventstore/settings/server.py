@@ -99,8 +99,9 @@ class ServerSettings:
     outgoing_bytes_max: Annotated[
         int,
         Setting(
-            "Answers that all connections together have not taken. Above it pages wait, and connections that took nothing for "
-            "a second are closed, the longest first.",
+            "Answers that all connections together have not taken, and pages being made. A quarter of it is for connections "
+            "that hold none, in equal shares. Above the rest pages wait, and connections that took nothing for a second are "
+            "closed, the longest first.",
             "Limits", 18 * MIB,
         ),
     ] = 256 * MIB  # fmt: skip

@@ -151,14 +151,15 @@ class MessagePulls:
             attempts += 1
             if attempts > 1:  # what was found grew past its reservation and did not fit
                 pending.restart()
-            return await self._broker.pulls.finish(pending, partial(self._reserved, waiting, reserve))
+            return await self._broker.pulls.finish(pending, partial(self._reserved, waiting, pending, reserve))
 
         pulled = await self._gate.outbound.make_page(waiting.connection, request.bytes_max, make, _length)
         return () if pulled is None else self._pieces(waiting.request_id, request, pulled)
 
     @asynccontextmanager
-    async def _reserved(self, waiting: _Waiting, reserve: Reserve) -> AsyncIterator[None]:
-        async with reserve():
+    async def _reserved(self, waiting: _Waiting, pending: PendingPull, reserve: Reserve) -> AsyncIterator[None]:
+        async with reserve() as bytes_max:
+            pending.bytes_max = min(pending.bytes_max, bytes_max)
             yield
         if self._settle(waiting) and not waiting.connection.watched & selectors.EVENT_READ:
             self._gate.flush()  # reading resumes, although nothing is sent

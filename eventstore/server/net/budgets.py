@@ -9,16 +9,20 @@ several readers would see the same free room, and each would add a page. Over ei
 total exceeds it by at most one page (17 MiB). A page that grew past its reservation (a single commit may) and does not fit is
 thrown away and made again later. Answers made on the event loop are small and check the bound over all connections only.
 
-Over the outbound bound pages wait for each other because some clients read nothing. While a page waits, connections that have
-read nothing for a second are closed, the longest blocked first, until the rest is within the bound.
+A quarter of the outbound bound is kept for connections that hold nothing of it, an equal share for each: whoever takes its
+answers gets small pages at once, however many others trickle.
+
+Over the rest of the bound pages wait for each other because some clients read nothing. While a page waits, connections that
+have read nothing for a second are closed, the longest blocked first, until the rest is within the bound. Connections with
+waiting pages get room in turn.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
-from functools import partial
 from typing import Final, Protocol, TypeAlias, TypeVar
 
 import trio
@@ -105,21 +109,29 @@ class _ConnectionClosed(Exception):
 
 
 class Reservation:
-    """An async context manager: waits for room for a page, and releases it when the page was made or failed."""
+    """An async context manager: waits for room for a page, says how large it may be, and releases the room when the page was
+    made or failed. `reserved`: the room it had the last time.
+    """
 
-    __slots__ = ("_budget", "_connection", "_size")
+    __slots__ = ("_budget", "_connection", "_may_share", "_size", "reserved")
 
-    def __init__(self, budget: OutboundBudget, connection: Connection, size: int) -> None:
+    def __init__(self, budget: OutboundBudget, connection: Connection, size: int, may_share: bool) -> None:
         self._budget = budget
         self._connection = connection
         self._size = size
+        self._may_share = may_share
+        self.reserved = 0
 
-    async def __aenter__(self) -> None:
-        if not await self._budget.reserve(self._connection, self._size):
+    async def __aenter__(self) -> int:
+        self.reserved = await self._budget.reserve(self._connection, self._size + _SPARE_BYTES, self._may_share)
+        if not self.reserved:
             raise _ConnectionClosed
+        if self.reserved > self._size:
+            return self._size
+        return min(self._size, self._budget.share // 2)  # the commit that fills the page may fit as well
 
     async def __aexit__(self, *_: object) -> None:
-        self._budget.release(self._connection, self._size)
+        self._budget.release(self._connection, self.reserved)
 
 
 Reserve: TypeAlias = Callable[[], Reservation]
@@ -128,16 +140,24 @@ Reserve: TypeAlias = Callable[[], Reservation]
 class OutboundBudget:
     """Counts unsent and reserved bytes. Call `count` whenever `Connection.unsent_bytes` has changed."""
 
-    def __init__(self, connection_bytes_max: int, bytes_max: int) -> None:
+    def __init__(self, connection_bytes_max: int, bytes_max: int, connections_max: int = 0) -> None:
+        """`connections_max`: as many have a `share`, the bytes of a page for one that holds nothing; 0: none has."""
+        self.share = bytes_max // 4 // connections_max if connections_max else 0
         self._connection_bytes_max = connection_bytes_max
-        self._bytes_max = bytes_max
-        self._room = trio.lowlevel.ParkingLot()
+        self._bytes_max = bytes_max - self.share * connections_max
+        self._waiting: dict[Connection, deque[trio.Event]] = {}
         self.bytes = 0
 
     @property
     def full(self) -> bool:
-        """Whether no page may be begun, for any connection."""
+        """Whether no page may be begun, except within the share of a connection."""
         return self.bytes >= self._bytes_max
+
+    def allowance(self, connection: Connection) -> int | None:
+        """Returns how many bytes a page may have that is made now; None: as many as it wants. 0: it has to wait."""
+        if not self.full:
+            return None
+        return 0 if _holds_any(connection) else self.share // 2
 
     def has_room(self, connection: Connection) -> bool:
         """Whether the connection's own bound allows another page."""
@@ -148,38 +168,45 @@ class OutboundBudget:
     ) -> T | None:
         """Returns a page that fits into the budget, or None if the connection is closed.
 
-        `make` must read the page inside `async with reserve():`, and is called again if the page grew far past `size` and does
-        not fit. `measure` returns a page's size in bytes.
+        `make` must read the page inside `async with reserve() as bytes_max:`, and is called again if the page grew far past
+        that and does not fit. `measure` returns a page's size in bytes.
         """
+        may_share = True
         while True:
-            reserved = size + _SPARE_BYTES
+            reservation = Reservation(self, connection, size, may_share)
             try:
-                page = await make(partial(Reservation, self, connection, reserved))
+                page = await make(lambda one=reservation: one)  # type: ignore[misc] # bound now
             except _ConnectionClosed:
                 return None
-            size = measure(page)
-            if self.fits(connection, size, reserved):
+            size, may_share = measure(page), False
+            if self.fits(connection, size, reservation.reserved):
                 return page
             del page  # else it would be in memory, uncounted, until there is room to make it again
 
-    async def reserve(self, connection: Connection, size: int) -> bool:
-        """Waits until a page of about `size` bytes may be made; returns False if the connection is closed.
+    async def reserve(self, connection: Connection, size: int, may_share: bool = False) -> int:
+        """Waits until a page of about `size` bytes may be made; returns what it reserved, 0 if the connection is closed.
 
-        Call `release` when the page is made. Its real size is counted when it is sent.
+        With `may_share` that is the connection's share, if it holds nothing and all other room is taken. Call `release` when
+        the page is made. Its real size is counted when it is sent.
         """
         while not connection.closed:
             if not self.has_room(connection):
                 self._wake_next()
                 await connection.room.park()
+            elif self.full and may_share and self.share and not _holds_any(connection):
+                return self._take(connection, min(size, self.share))
             elif self.full:
-                await self._room.park()
+                await self._wait_for_room(connection)
             else:
-                connection.reserved_bytes += size
-                self.bytes += size
-                self._wake_next()
-                return True
+                return self._take(connection, size)
         self._wake_next()
-        return False
+        return 0
+
+    def _take(self, connection: Connection, size: int) -> int:
+        connection.reserved_bytes += size
+        self.bytes += size
+        self._wake_next()
+        return size
 
     def release(self, connection: Connection, size: int) -> None:
         """Undoes a `reserve`: the page was made, or will not be."""
@@ -187,7 +214,7 @@ class OutboundBudget:
         self.bytes -= size
         if connection.room and self.has_room(connection):
             connection.room.unpark_all()
-        self._wake_next()
+        self._wake_next_of(connection)
 
     def fits(self, connection: Connection, size: int, reserved: int) -> bool:
         """Whether a page of `size` bytes may be sent after its reservation of `reserved` bytes was released."""
@@ -197,17 +224,19 @@ class OutboundBudget:
         """Adjusts the total to the connection's unsent bytes."""
         self.bytes += connection.unsent_bytes - connection.counted_bytes
         connection.counted_bytes = connection.unsent_bytes
-        self._wake_next()
+        self._wake_next_of(connection)
 
     def forget(self, connection: Connection) -> None:
         """Subtracts what a closed connection did not read."""
         self.bytes -= connection.counted_bytes
         connection.counted_bytes = 0
+        for waiter in self._waiting.pop(connection, ()):
+            waiter.set()
         self._wake_next()
 
     def blocking(self, connections: Iterable[Connection], now: float) -> Iterator[Connection]:
         """Yields connections to close so that waiting pages get room. Close each before the next is requested."""
-        if not self._room:
+        if not self._waiting:
             return
         blocked = [
             (connection.blocked_since, number, connection)
@@ -219,7 +248,43 @@ class OutboundBudget:
                 return
             yield connection
 
+    async def _wait_for_room(self, connection: Connection) -> None:
+        waiter = trio.Event()
+        self._waiting.setdefault(connection, deque()).append(waiter)
+        try:
+            await waiter.wait()
+        except trio.Cancelled:
+            waiters = self._waiting.get(connection, ())
+            if waiter in waiters:
+                self._remove(connection, waiter)
+            else:
+                self._wake_next()  # it was woken: another one uses the room
+            raise
+
     def _wake_next(self) -> None:
         """Wakes one waiter, which wakes the next: waking all of them would let all but one find no room."""
-        if self._room and not self.full:
-            self._room.unpark()
+        if self._waiting and not self.full:
+            self._wake(next(iter(self._waiting)))
+
+    def _wake_next_of(self, connection: Connection) -> None:
+        """Wakes one waiter, and one of this connection if it holds nothing any more, which may use its share."""
+        if self._waiting:
+            if connection in self._waiting and not _holds_any(connection):
+                self._wake(connection)
+            self._wake_next()
+
+    def _wake(self, connection: Connection) -> None:
+        waiter = self._waiting[connection][0]
+        self._remove(connection, waiter)
+        waiter.set()
+
+    def _remove(self, connection: Connection, waiter: trio.Event) -> None:
+        """Forgets a waiter. Those of other connections are next."""
+        waiters = self._waiting.pop(connection)
+        waiters.remove(waiter)
+        if waiters:
+            self._waiting[connection] = waiters
+
+
+def _holds_any(connection: Connection) -> bool:
+    return bool(connection.unsent_bytes or connection.reserved_bytes)

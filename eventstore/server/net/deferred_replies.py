@@ -22,6 +22,9 @@ _log = logging.getLogger(__name__)
 Make: TypeAlias = Callable[[], Awaitable[Sequence[bytes]]]
 """Makes the pieces of an answer's frame."""
 
+MakePage: TypeAlias = Callable[[int], Awaitable[Sequence[bytes]]]
+"""Makes the pieces of a page's frame, of about as many bytes."""
+
 
 class DeferredReplies:
     """Carries out a connection's requests one after the other (or `at_once` of them); connections do not wait for each other.
@@ -41,7 +44,7 @@ class DeferredReplies:
         self._nursery = nursery
         self._at_once = at_once
         self._explain = explain or explain_failure
-        self._queued: dict[Connection, deque[tuple[int, Make, int | None]]] = {}
+        self._queued: dict[Connection, deque[tuple[int, MakePage, int | None]]] = {}
         self._workers: dict[Connection, int] = {}
 
     def later(self, connection: Connection, request_id: int, make: Make, size: int | None = None) -> None:
@@ -51,6 +54,10 @@ class DeferredReplies:
         that, and not made at all if the connection is closed. Without a size the answer is small, and `make` runs exactly
         once.
         """
+        self.page_later(connection, request_id, lambda _: make(), size)
+
+    def page_later(self, connection: Connection, request_id: int, make: MakePage, size: int | None) -> None:
+        """Does the same with an answer that can be smaller, if there is little room."""
         self._gate.owe(connection)
         self._queued.setdefault(connection, deque()).append((request_id, make, size))
         if self._workers.get(connection, 0) < self._at_once:
@@ -71,22 +78,22 @@ class DeferredReplies:
                 del self._workers[connection]
                 del self._queued[connection]
 
-    async def _answer(self, connection: Connection, request_id: int, make: Make, size: int | None) -> None:
+    async def _answer(self, connection: Connection, request_id: int, make: MakePage, size: int | None) -> None:
         async def page(reserve: Reserve) -> Sequence[bytes]:
-            async with reserve():
-                return await self._made(request_id, make)
+            async with reserve() as bytes_max:
+                return await self._made(request_id, make, bytes_max)
 
         if size is None:
-            pieces: Sequence[bytes] | None = await self._made(request_id, make)
+            pieces: Sequence[bytes] | None = await self._made(request_id, make, 0)
         else:
             pieces = await self._gate.outbound.make_page(connection, size, page, _length)
         if pieces is not None:
             self._gate.answer(connection, *pieces)
             self._gate.flush()
 
-    async def _made(self, request_id: int, make: Make) -> Sequence[bytes]:
+    async def _made(self, request_id: int, make: MakePage, bytes_max: int) -> Sequence[bytes]:
         try:
-            return await make()
+            return await make(bytes_max)
         except Exception as error:
             return (encode_error(request_id, self._explain(error)),)
 

@@ -57,7 +57,7 @@ class Gate:
         self._end_turn: Callable[[], None]
         self.connections: set[Connection] = set()
         self.holding: set[Connection] = set()
-        self.outbound = OutboundBudget(limits.unsent_bytes_max, limits.outgoing_bytes_max)
+        self.outbound = OutboundBudget(limits.unsent_bytes_max, limits.outgoing_bytes_max, limits.connections_max)
         self.acceptor = Acceptor(listener, self._selector, self.connections, limits.connections_max, self.drop)
         self._inbound = InboundBudget(limits.incoming_bytes_max, self.holding, self._turn_away)
         self.turns = FairTurns(self.connections)

@@ -56,11 +56,13 @@ class ReadRequests:
             return encode_page(request_id, found.next, found.records)
 
         try:
-            if self._gate.outbound.full:
+            allowed = self._gate.outbound.allowance(connection)
+            if allowed == 0:
                 raise NotCached
-            frame = page(min(request.bytes_max, IN_PLACE_BYTES_MAX), cached_only=True)
+            bytes_max = min(request.bytes_max, IN_PLACE_BYTES_MAX)
+            frame = page(bytes_max if allowed is None else min(bytes_max, allowed), cached_only=True)
         except NotCached:
-            self._on_thread(connection, request_id, lambda: page(request.bytes_max), request.bytes_max)
+            self._on_thread(connection, request_id, page, request.bytes_max)
         else:
             self._gate.send_page(connection, frame)
 
@@ -68,7 +70,7 @@ class ReadRequests:
         assert isinstance(request, ReadAll)
         wanted = filter_of(request)
 
-        def page(bytes_max: int = request.bytes_max) -> bytes:
+        def page(bytes_max: int) -> bytes:
             found = self._engine.scan(request.after, wanted, bytes_max, request.events_max)
             if len(found.records) > _RECORDS_BYTES_MAX:
                 return page(PAGE_BYTES_DEFAULT)
@@ -97,7 +99,7 @@ class ReadRequests:
         assert isinstance(request, ListAggregates)
         wanted = id_range(request.prefix, request.after, request.limit)
 
-        def page() -> bytes:
+        def page(_: int) -> bytes:
             rows = self._engine.list_aggregates(wanted, request.limit)
             return encode_ok(request_id, *(value for row in rows for value in row))
 
@@ -108,20 +110,20 @@ class ReadRequests:
         try:
             frame = answer(True)
         except NotCached:
-            self._on_thread(connection, request_id, lambda: answer(False), _SMALL_BYTES)
+            self._on_thread(connection, request_id, lambda _: answer(False), _SMALL_BYTES)
         else:
             self._gate.send(connection, frame)
 
-    def _on_thread(self, connection: Connection, request_id: int, page: Callable[[], bytes], size: int) -> None:
-        async def make() -> Sequence[bytes]:
-            frame, took = await trio.to_thread.run_sync(timed, page, limiter=self._limiter)
+    def _on_thread(self, connection: Connection, request_id: int, page: Callable[[int], bytes], size: int) -> None:
+        async def make(bytes_max: int) -> Sequence[bytes]:
+            frame, took = await trio.to_thread.run_sync(timed, partial(page, bytes_max), limiter=self._limiter)
             self._gate.turns.charge(connection, took)
             return (frame,)
 
-        self._replies.later(connection, request_id, make, size)
+        self._replies.page_later(connection, request_id, make, size)
 
-    def _scanned(self, connection: Connection, request_id: int, page: Callable[[], bytes], size: int) -> None:
-        async def make() -> Sequence[bytes]:
-            return (await self._scans.run(connection, page),)
+    def _scanned(self, connection: Connection, request_id: int, page: Callable[[int], bytes], size: int) -> None:
+        async def make(bytes_max: int) -> Sequence[bytes]:
+            return (await self._scans.run(connection, partial(page, bytes_max)),)
 
-        self._replies.later(connection, request_id, make, size)
+        self._replies.page_later(connection, request_id, make, size)

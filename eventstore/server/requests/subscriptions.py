@@ -134,10 +134,11 @@ class Subscriptions:
     async def _page(self, subscription: Subscription) -> ScanPage | None:
         """Returns the next page once there is room for it; None if the connection is closed."""
         size = max(1, min(subscription.credit, PAGE_BYTES_DEFAULT))
-        scan = partial(self._committer.engine.scan, subscription.after, subscription.wanted, size, None, durable=True)
+        after, wanted, engine = subscription.after, subscription.wanted, self._committer.engine
 
         async def make(reserve: Reserve) -> ScanPage:
-            async with reserve():
+            async with reserve() as bytes_max:
+                scan = partial(engine.scan, after, wanted, bytes_max, None, durable=True)
                 page = await self._scans.run(subscription.connection, scan)
             await trio.lowlevel.checkpoint_if_cancelled()  # a thread is not cancelled, and nothing may follow the end
             return page

@@ -13,7 +13,7 @@ import trio.testing
 
 from eventstore.protocol.declaration import Request
 from eventstore.protocol.requests import Ping, Read, ReadAll, Subscribe
-from eventstore.server.net.budgets import OutboundBudget
+from eventstore.server.net.budgets import OutboundBudget, Reserve
 from eventstore.server.net.connection import Connection
 from eventstore.server.serve import Server
 from tests.server.conftest import Serve
@@ -189,3 +189,66 @@ async def test_only_connections_blocked_for_a_second_are_closed_and_only_if_othe
             outbound.forget(connection)
         assert closed == [connections[1], connections[0]]
         nursery.cancel_scope.cancel()
+
+
+async def test_whoever_holds_nothing_gets_small_pages_at_once_however_many_trickle(connect: Callable[[], Connection]) -> None:
+    outbound, quiet, slow = OutboundBudget(1_000_000, 1_000_000, 10), connect(), [connect() for _ in range(9)]
+    for connection in slow:
+        connection.send(bytes(90_000))
+        outbound.count(connection)
+    assert outbound.full
+    granted: list[int] = []
+    grown = {2: 60_000}
+
+    async def make(reserve: Reserve) -> bytes:
+        async with reserve() as bytes_max:
+            granted.append(bytes_max)
+            return bytes(grown.get(len(granted), bytes_max + 1_000))
+
+    async def get() -> None:
+        page = await outbound.make_page(quiet, 100_000, make, len)
+        assert page is not None
+        quiet.send(page)
+        outbound.count(quiet)
+
+    def take() -> None:
+        quiet.unsent.clear()
+        quiet.unsent_bytes = 0
+        outbound.count(quiet)
+
+    await get()
+    assert granted == [12_500]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(get)
+        await trio.testing.wait_all_tasks_blocked()
+        assert granted == [12_500], "it has not taken the first one"
+        assert outbound.bytes == 823_500
+        take()
+        await trio.testing.wait_all_tasks_blocked()
+        assert granted == [12_500, 12_500], "a commit of 60,000 bytes is larger than the share"
+        assert outbound.bytes == 810_000
+        outbound.forget(slow[0])
+        await trio.testing.wait_all_tasks_blocked()
+        assert granted == [12_500, 12_500, 60_000]
+    take()
+    assert outbound.bytes == 720_000
+
+
+async def test_connections_get_room_in_turn_however_many_pages_one_waits_for(connect: Callable[[], Connection]) -> None:
+    outbound, holder, many, one = OutboundBudget(1_000, 1_000), connect(), connect(), connect()
+    assert await outbound.reserve(holder, 1_000)
+    served: list[str] = []
+
+    async def wait(name: str, connection: Connection) -> None:
+        assert await outbound.reserve(connection, 1_000)
+        served.append(name)
+        await trio.testing.wait_all_tasks_blocked()
+        outbound.release(connection, 1_000)
+
+    async with trio.open_nursery() as nursery:
+        for name, connection in (*(("many", many) for _ in range(5)), ("one", one)):
+            nursery.start_soon(wait, name, connection)
+            await trio.testing.wait_all_tasks_blocked()
+        outbound.release(holder, 1_000)
+    assert served.index("one") == 1
+    assert len(served) == 6

@@ -14,6 +14,7 @@ import trio
 import trio.lowlevel
 import trio.testing
 
+import eventstore as es
 from eventstore.protocol.declaration import Request
 from eventstore.protocol.requests import Read, ReadAll, Subscribe
 from eventstore.server.net.budgets import OutboundBudget, Reserve
@@ -160,6 +161,54 @@ def test_readers_that_trickle_hold_no_more_than_the_bound_and_a_page(serve: Serv
             for client in clients:
                 client.socket.recv(MIB)
         assert watch.most <= 18 * MIB + PAGE + MIB
+
+
+class Waits(trio.abc.Instrument):
+    """Notes the names of connections that ever waited for room, and the most bytes of all answers."""
+
+    def __init__(self, server: Server) -> None:
+        self._outbound = server.gate.outbound
+        self.names: set[str] = set()
+        self.most = 0
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.names.update(each.name for each in self._outbound._waiting)
+        self.most = max(self.most, self._outbound.bytes)
+
+
+@pytest.mark.heavy
+def test_a_client_that_takes_its_answers_waits_for_none_of_those_that_trickle(serve: Serve) -> None:
+    server = serve(outgoing_bytes_max=18 * MIB, connections_max=60)
+    fill(server.port, "large", 10, MIB)
+    fill(server.port, "small", 40, 10_000)
+
+    def begin(running: Server) -> Waits:
+        waits = Waits(running)
+        trio.lowlevel.add_instrument(waits)
+        return waits
+
+    waits = server.ask(begin)
+    with ExitStack() as stack:
+        slow = [stack.enter_context(RawClient(server.port, receive_buffer_bytes=4_096)) for _ in range(20)]
+        for client in slow:
+            for _ in range(4):
+                client.send_request(Read("large", bytes_max=2 * MIB))
+        wait_until(lambda: server.ask(lambda running: bool(running.gate.outbound._waiting)), "the room is used")
+
+        async def read_and_subscribe() -> None:
+            async with es.connect(server.address, name="quiet") as store:
+                for _ in range(3):
+                    assert [event.version async for event in store.read("small")] == list(range(1, 41))
+                    assert len([event async for event in store.read_all(aggregate_prefix="small")]) == 40
+                    assert await store.version("small") == 40
+                    for client in slow:
+                        client.socket.recv(4_096)
+
+        trio.run(read_and_subscribe)
+        names = {name for name in server.ask(lambda _: set(waits.names)) if name != "quiet"}
+        assert names
+        assert "quiet" not in waits.names
+        assert waits.most <= 18 * MIB + 2 * MIB
 
 
 def test_subscriptions_keep_no_page_while_they_wait(serve: Serve) -> None:
