@@ -6,6 +6,7 @@ from the server. What it gets back is read and thrown away.
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import sys
@@ -16,13 +17,17 @@ from collections.abc import Callable
 from itertools import count
 from typing import Final
 
+import eventstore as es
+from benchmarks.harness.wide_store import WIDE
 from eventstore import flat
 from eventstore.model import COMMIT_EVENTS_MAX, NewEvent
-from eventstore.protocol.broker_requests import Pull
+from eventstore.protocol.broker_requests import FindKey, Pull
 from eventstore.protocol.frames import LENGTH, encode_frame
+from eventstore.protocol.group_requests import Join
 from eventstore.protocol.limits import COMMITS_PER_FRAME_MAX
-from eventstore.protocol.request_codec import encode_append, encode_request
-from eventstore.protocol.requests import Hello, Ping, ReadAll, Subscribe
+from eventstore.protocol.request_codec import encode_append, encode_request, encode_send
+from eventstore.protocol.requests import Hello, Ping, Read, ReadAll, Subscribe
+from tests.collisions import colliding
 
 TOPIC: Final = "tagged"
 _BATCH: Final = 512
@@ -121,6 +126,66 @@ def _tricklers(address: str) -> None:
         time.sleep(0.1)
 
 
+def _colliding_commands(address: str) -> None:
+    """Repetitions of commands whose ids share their CRCs."""
+    ids, event = colliding(2_000), flat.encode(_SMALL)
+    with es.blocking.connect(address) as store:
+        store.append_many([es.Commit("collided", [_SMALL], es.ANY, each) for each in ids])
+    _Socket(address).repeat(encode_append(2, [("collided", es.ANY, each, None, event) for each in ids[:64]]))
+
+
+def _colliding_keys(address: str) -> None:
+    """Look-ups by a key that shares its CRC with those of many messages."""
+    *keys, wanted = colliding(5_001)
+    with es.blocking.connect(address) as store:
+        for first in range(0, len(keys), 1_000):
+            store.topic(TOPIC).send_many([es.NewMessage(b"{}", key=each) for each in keys[first : first + 1_000]])
+    _Socket(address).repeat(_requests(lambda number: encode_request(number, FindKey(TOPIC, wanted))))
+
+
+def _topics(address: str, count_: int, queues: int) -> list[tuple[str, None]]:
+    names = [f"topic-{number}" for number in range(count_)]
+    with es.blocking.connect(address) as store:
+        for name in names:
+            store.broker.create_topic(name, queues, if_missing=True)
+    return [(name, None) for name in names]
+
+
+def _offsets(address: str) -> None:
+    """Joins of ever new groups that read as many queues as a member may."""
+    wanted, client = tuple(_topics(address, 64, 256)), _Socket(address)
+    for turn in count(2):
+        client.socket.sendall(encode_request(turn, Join(f"group-{turn}", "member", topics=wanted)))
+
+
+def _members(address: str) -> None:
+    """Joins of hundreds of members that read hundreds of topics."""
+    wanted, client = tuple(_topics(address, 300, 1)), _Socket(address)
+    for turn in count(2):
+        client.socket.sendall(encode_request(turn, Join("group", f"member-{turn % 326}", topics=wanted)))
+
+
+def _wide_reads(address: str) -> None:
+    """Reads of an aggregate in more files than may be open."""
+    _Socket(address).repeat(_requests(lambda number: encode_request(number, Read(WIDE))))
+
+
+def _large_commands(address: str) -> None:
+    """Commands of 4 MiB behind one that never ends."""
+    payload = json.dumps({"name": "stuck", "text": "x" * (4 * 1024 * 1024 - 1_000)}).encode()
+    client = _Socket(address)
+    for turn in count(2):
+        client.socket.sendall(encode_send(turn, ("Hold", "stuck", f"{turn}", payload, None)))
+
+
+def _unknown_history(address: str) -> None:
+    """Commands to an aggregate whose 10 MiB of events the domain does not know."""
+    with es.blocking.connect(address) as store:
+        store.append_many([es.Commit("foreign", [es.NewEvent("Foreign", bytes(1 << 20))], number) for number in range(10)])
+    payload = json.dumps({"name": "foreign", "text": ""}).encode()
+    _Socket(address).repeat(_requests(lambda number: encode_send(number, ("Hold", "foreign", f"{number}", payload, None))))
+
+
 def _wait() -> None:
     while True:
         time.sleep(60)
@@ -137,6 +202,13 @@ KINDS: Final[dict[str, Callable[[str], None]]] = {
     "idle subscriptions": _subscriptions,
     "silent connections": _silent,
     "readers that trickle": _tricklers,
+    "command ids with one CRC": _colliding_commands,
+    "keys with one CRC": _colliding_keys,
+    "offsets of many groups": _offsets,
+    "members of many topics": _members,
+    "reads of many files": _wide_reads,
+    "large commands that wait": _large_commands,
+    "commands to unknown events": _unknown_history,
 }
 
 

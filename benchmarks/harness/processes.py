@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Self
 
@@ -21,13 +22,18 @@ _PROCESS_CLOCK: Final = 2  # with a process id it makes what clock_getcpuclockid
 
 
 class Process:
-    """A server or worker on a scratch folder, and a client of it. `{listen}` and `{data}` in its command are replaced."""
+    """A server or worker on a scratch folder, and a client of it. `{listen}` and `{data}` in its command are replaced.
 
-    def __init__(self, name: str, *command: str) -> None:
+    `before` is called with the folder of the data, which is new, before it starts.
+    """
+
+    def __init__(self, name: str, *command: str, before: Callable[[Path], None] | None = None) -> None:
         self._scratch = Scratch(name)
         listen = f"127.0.0.1:{free_port()}"
         self.address = f"tcp://{listen}"
         data = str(self._scratch.path / "data")
+        if before is not None:
+            before(Path(data))
         os.environ["PYTHONPATH"] = os.pathsep.join((str(EXAMPLES), str(ROOT)))
         program = [sys.executable, "-m", *(part.format(listen=listen, data=data) for part in command)]
         self._server = Server(program, self._scratch.path)
