@@ -58,7 +58,8 @@ if TYPE_CHECKING:
         VersionConflict,
     )
     from eventstore.model import ANY, EXISTS, CaughtUp, Commit, Committed, Event, NewEvent, Unchanged
-    from eventstore.position import END
+    from eventstore.position import END as END
+    from eventstore.position import Position as Position
     from eventstore.records.consumer_groups import Retries as Retries
     from eventstore.records.message import Message as Message
     from eventstore.settings.store import StoreSettings as StoreSettings
@@ -70,7 +71,7 @@ __all__ = [
     "ANY", "END", "EXISTS", "AggregateInfo", "CaughtUp", "Closed", "CommandIdReused", "Commit", "Committed",
     "ConnectionLost", "Consumer", "Corrupt", "Delivery", "Diverged", "DomainRefused", "Elsewhere", "EmbeddedStore", "Event",
     "EventStoreError", "Fenced", "FolderRefused", "HandlerFailed", "InvalidArgument", "Message", "NetworkBroker",
-    "NetworkStore", "NetworkTopic", "NewEvent", "NewMessage", "Overloaded", "PayloadInvalid", "Poisoned",
+    "NetworkStore", "NetworkTopic", "NewEvent", "NewMessage", "Overloaded", "PayloadInvalid", "Poisoned", "Position",
     "ProjectionFailed", "ProtocolError", "RawCommand", "ReadFailed", "Rebalanced", "Rejected", "Retries", "SendResult",
     "ShuttingDown", "StorageFull", "StoreSettings", "Unchanged", "Unconsumed", "UnknownCommand", "UnknownEvent",
     "UnknownGroup", "UnknownOperation", "UnknownQueue", "UnknownTopic", "UnsupportedVersion", "VersionConflict", "blocking",
@@ -94,7 +95,7 @@ _NAMES = {
         "UnknownOperation UnknownQueue UnknownTopic UnsupportedVersion VersionConflict"
     ),
     "eventstore.model": "ANY CaughtUp Commit Committed EXISTS Event NewEvent Unchanged",
-    "eventstore.position": "END",
+    "eventstore.position": "END Position",
     "eventstore.records.consumer_groups": "Retries",
     "eventstore.records.message": "Message",
     "eventstore.settings.store": "StoreSettings",

@@ -13,6 +13,7 @@ from typing import Protocol, TypeAlias
 
 import anyio
 
+from eventstore.errors import InvalidArgument
 from eventstore.flat import Scalar
 from eventstore.model import CaughtUp, Event
 
@@ -50,8 +51,18 @@ async def last_sequence(store: Followable) -> int:
 
 
 async def uuid_and_last_sequence(store: Followable) -> tuple[str, int]:
-    """Returns the store's uuid, and the sequence of its last event; 0 if there is none."""
+    """Returns the store's uuid, and the sequence of its last event; 0 if there is none.
+
+    Raises:
+        InvalidArgument: it has several shards, whose events have no sequence in common.
+    """
     figures = await store.stats()
+    if "store" not in figures:
+        raise InvalidArgument(
+            f"this is a cluster of {figures.get('shards')!r} shards, and a projection or reaction has one sequence as its "
+            "checkpoint: run one for each shard, at the address of the shard (`eventstore cluster status` shows them)",
+            field="address",
+        )  # fmt: skip
     return str(figures["store"]), int(figures["events"] or 0)
 
 

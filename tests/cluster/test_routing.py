@@ -89,7 +89,7 @@ def test_a_blocking_client_reaches_the_shard_of_each_aggregate(tmp_path: Path) -
 
 def check_refused(store: Any) -> None:
     asked: list[Callable[[], Any]] = [
-        store.read_all, store.subscribe, lambda: store.broker, lambda: store.topic("t"), lambda: store.consumer("g", "t"),
+        lambda: store.broker, lambda: store.topic("t"), lambda: store.consumer("g", "t"),
         lambda: store.reactions,
     ]  # fmt: skip
     for ask in asked:

@@ -12,6 +12,8 @@ from eventstore.errors import InvalidArgument
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from eventstore.position import Position
+
 DEFAULT_STORE = "tcp://127.0.0.1:7701"
 
 StoreAddress = Annotated[
@@ -23,7 +25,9 @@ Wait = Annotated[
 ]
 WAIT_SECONDS = 30.0  # as long as a client tries to reconnect
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-After = Annotated[int, typer.Option("--after", metavar="SEQUENCE", min=0, help="Only events after this sequence.")]
+After = Annotated[
+    str, typer.Option("--after", metavar="SEQUENCE", help="Only events after this sequence; of several shards: a position.")
+]
 Types = Annotated[
     list[str] | None, typer.Option("--type", metavar="TYPE", help="Only events of this type; may be given several times.")
 ]
@@ -36,6 +40,13 @@ ToTime = Annotated[
     str | None, typer.Option("--to-time", metavar="TIME", help="Only events of this time or earlier; ISO 8601 with a zone.")
 ]
 DataFolder = Annotated[Path, typer.Argument(metavar="DATA", help="The data folder of a store.")]
+
+
+def parse_after(text: str) -> int | Position:
+    """Reads a sequence, or the position of a reader of several shards. Raises InvalidArgument."""
+    from eventstore.position import Position
+
+    return int(text) if text.isdecimal() and text.isascii() else Position.parse(text)
 
 
 def event_filters(

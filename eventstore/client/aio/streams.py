@@ -49,16 +49,28 @@ class EventStream:
         return await self._turn_page()
 
     async def _turn_page(self) -> Event:
-        while True:
-            call = self._requested or self._request()
-            if call is None:
-                raise StopAsyncIteration
-            await call.done.wait()
-            self._requested = None
-            self._events = iter(self._cursor.take(call.page()))
-            self._requested = self._request()
+        while (page := await self.page()) is not None:
+            self._events = iter(page)
             for event in self._events:
                 return event
+        raise StopAsyncIteration
+
+    async def page(self) -> list[Event] | None:
+        """Returns the events of the next page, of which there may be none; None at the end."""
+        self.prefetch()
+        if self._requested is None:
+            return None
+        call = self._requested
+        await call.done.wait()
+        self._requested = None
+        events = self._cursor.take(call.page())
+        self.prefetch()
+        return events
+
+    def prefetch(self) -> None:
+        """Requests the next page, unless it is requested already."""
+        if self._requested is None:
+            self._requested = self._request()
 
     def _request(self) -> Call[anyio.Event] | None:
         if self._cursor.done:

@@ -15,6 +15,7 @@ from eventstore.client.blocking.broker import BlockingBroker
 from eventstore.client.blocking.connection import Connection
 from eventstore.client.blocking.consumer import Consumers
 from eventstore.client.blocking.reactions import BlockingReactions
+from eventstore.client.blocking.routing.merged_streams import MergedEvents, MergedSubscription, follow_shards, read_shards
 from eventstore.client.blocking.routing.router import Router, is_entry, open_router
 from eventstore.client.blocking.streams import EventStream, SubscriptionStream, open_read, open_subscription
 from eventstore.client.blocking.topic import BlockingTopic
@@ -27,7 +28,7 @@ from eventstore.client.session.subscription import Subscription
 from eventstore.errors import ConnectionLost, EventStoreError
 from eventstore.flat import Scalar
 from eventstore.model import Commit, Committed, ExpectedVersion, NewEvent, Unchanged
-from eventstore.position import After, start_of
+from eventstore.position import After, start_of, stored_start
 from eventstore.protocol.reaction_requests import RecordParking
 from eventstore.protocol.requests import FindCommand, ListAggregates, Map, Stats, Version
 from eventstore.records.cluster_map import ClusterMap
@@ -183,7 +184,7 @@ class BlockingStore(Consumers):
 
     def read_all(
         self,
-        after: int = 0,
+        after: After = 0,
         types: Iterable[str] | None = None,
         aggregate_prefix: str | None = None,
         limit: int | None = None,
@@ -191,13 +192,19 @@ class BlockingStore(Consumers):
         to_time: int | datetime | None = None,
         *,
         aggregate_id: str | None = None,
-    ) -> EventStream:
+    ) -> EventStream | MergedEvents:
         """Returns the events after sequence `after`, in commit order, that pass every filter; ends at the last one stored.
 
         `aggregate_id`: of this aggregate alone. Times are microseconds since 1970 or aware datetimes, both ends inclusive.
+        Of several shards, each has an order of its own, and `after` is the `position` of what an earlier call returned.
         """
-        cursor = LogCursor(after, limit, types, aggregate_prefix, from_time, to_time, aggregate_id)
-        return open_read(self._only("`read_all`"), cursor)
+
+        def cursor(start: int) -> LogCursor:
+            return LogCursor(start, limit, types, aggregate_prefix, from_time, to_time, aggregate_id)
+
+        if self._router is not None:
+            return read_shards(self._router, after, limit, cursor)
+        return open_read(self._connection, cursor(stored_start(after)))
 
     def subscribe(
         self,
@@ -208,13 +215,15 @@ class BlockingStore(Consumers):
         aggregate_id: str | None = None,
         from_time: int | datetime | None = None,
         to_time: int | datetime | None = None,
-    ) -> SubscriptionStream:
+    ) -> SubscriptionStream | MergedSubscription:
         """As `read_all`, but of durable events, and continues with new ones; CaughtUp comes once, between the two.
 
         With `after=END` CaughtUp is the first item, and what is appended from then on follows.
         """
         wanted = event_filter(types, aggregate_prefix, from_time, to_time, aggregate_id)
-        return open_subscription(self._only("`subscribe`"), Subscription(start_of(after), wanted))
+        if self._router is not None:
+            return follow_shards(self._router, after, wanted)
+        return open_subscription(self._connection, Subscription(start_of(after), wanted))
 
     def version(self, aggregate_id: str) -> int:
         """Returns the version of the aggregate's last event; 0 if it does not exist."""

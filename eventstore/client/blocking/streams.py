@@ -22,15 +22,16 @@ SubscriptionStream: TypeAlias = Iterator[SubscriptionItem]
 
 def open_read(connection: Connection, cursor: Cursor) -> EventStream:
     """Returns the events a cursor walks over."""
-    return chain.from_iterable(_pages(connection, cursor))
+    return chain.from_iterable(event_pages(connection, cursor))
 
 
 def open_subscription(connection: Connection, subscription: Subscription) -> SubscriptionStream:
     """Returns events as they are appended. Waits on a separate connection, so that other calls can run meanwhile."""
-    return chain.from_iterable(_items(Connection(connection.address, connection.options), subscription))
+    return chain.from_iterable(subscription_pages(Connection(connection.address, connection.options), subscription))
 
 
-def _pages(connection: Connection, cursor: Cursor) -> Iterator[list[Event]]:
+def event_pages(connection: Connection, cursor: Cursor) -> Iterator[list[Event]]:
+    """Yields the pages of a read, the first of which is requested when it is asked for."""
     connection = connection.current
     requested = _request(connection, cursor)
     try:
@@ -53,7 +54,8 @@ def _request(connection: Connection, cursor: Cursor) -> Call[Flag] | None:
     return call
 
 
-def _items(connection: Connection, subscription: Subscription) -> Iterator[list[SubscriptionItem]]:
+def subscription_pages(connection: Connection, subscription: Subscription) -> Iterator[list[SubscriptionItem]]:
+    """Yields the items of a subscription, page by page, over a connection of its own."""
     with connection:
         connection.add(subscription)
         while True:

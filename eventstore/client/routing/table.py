@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from errno import ECONNREFUSED
 from typing import Final, TypeVar
 from uuid import UUID
 
@@ -57,6 +58,13 @@ class Table:
         """Returns where a shard listens; None if no process serves it."""
         leader = self.known.shard(number).leader
         return None if leader is None else leader_address(leader, self._asked)
+
+    def served(self, number: int) -> Address:
+        """As `address_of`. Raises ConnectionRefusedError: no process serves the shard."""
+        address = self.address_of(number)
+        if address is None:
+            raise ConnectionRefusedError(ECONNREFUSED, f"no process serves shard {number} now")
+        return address
 
     def only_shard(self, wanted: str) -> int:
         """Returns the number of the only shard. `wanted`: what needs it, for the error.

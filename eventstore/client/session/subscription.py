@@ -52,6 +52,15 @@ class Subscription:
         self._requests = 0
 
     @property
+    def reached(self) -> int:
+        """The sequence up to which everything was taken."""
+        return self._taken
+
+    def renew(self) -> None:
+        """Forgets the error that has ended it, so that it can be requested again, from another server perhaps."""
+        self._error = None
+
+    @property
     def resumptions(self) -> int:
         """How often it was requested again, after a lost connection."""
         return max(0, self._requests - 1)

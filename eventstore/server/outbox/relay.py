@@ -7,7 +7,7 @@ that lost the end of its log meanwhile (durability `async`) gets that again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from math import inf
 from pathlib import Path
@@ -17,6 +17,7 @@ from uuid import UUID
 import structlog
 import trio
 
+from eventstore.client.aio.routing.merged_streams import MergedSubscription
 from eventstore.client.aio.store import NetworkStore
 from eventstore.client.aio.streams import SubscriptionStream
 from eventstore.client.aio.wait_for_server import wait_for_server
@@ -25,7 +26,7 @@ from eventstore.client.session.message_rows import NewMessage
 from eventstore.domain.event_batches import event_at, last_sequence
 from eventstore.errors import EventStoreError, UnknownTopic, copy_error
 from eventstore.fields import check_text
-from eventstore.model import Event
+from eventstore.model import CaughtUp, Event
 from eventstore.records.message import Message, RawMessage, decode_properties, parse_message_id
 from eventstore.server.bootstrap import check_checkpoint_folder, stop_on_signals
 from eventstore.server.outbox.outbox import BATCH_EVENTS_MAX, CheckpointFile, Outbox, Place
@@ -105,7 +106,7 @@ class RemoteEvents:
 
     def __init__(self, store: NetworkStore) -> None:
         self._store = store
-        self._stream: SubscriptionStream | None = None
+        self._stream: SubscriptionStream | MergedSubscription | None = None
         self._taken = 0  # the last event that was taken from the stream
         self.store = _uuid(store)
 
@@ -126,7 +127,7 @@ class RemoteEvents:
         return await event_at(self._store, sequence) if sequence > 0 else None
 
 
-async def _next_event(stream: SubscriptionStream) -> Event:
+async def _next_event(stream: AsyncIterator[Event | CaughtUp]) -> Event:
     while not isinstance(item := await anext(stream), Event):
         pass
     return item

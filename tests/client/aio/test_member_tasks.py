@@ -35,7 +35,7 @@ class Scripted:
     def __init__(self, says: Says, queues: int = 1) -> None:
         self.requests: list[Request] = []
         self._says = says
-        self._shares = [value for queue in range(queues) for value in ("orders", queue, 0, None)]
+        self._shares = [value for queue in range(queues) for value in ("orders", queue, 0, None, 0, None)]
 
     async def serve(self, stream: SocketStream) -> None:
         reader, decode = FrameReader(), RequestDecoder().decode

@@ -24,6 +24,7 @@ from eventstore.cli.terminal.shared_options import (
     ToTime,
     Types,
     event_filters,
+    parse_after,
 )
 from eventstore.fields import counted
 
@@ -38,7 +39,7 @@ def export(
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file; packed if it ends in .gz.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
-    after: After = 0,
+    after: After = "0",
     types: Types = None,
     prefix: Prefix = None,
     aggregate: Aggregate = None,
@@ -72,15 +73,17 @@ def export(
         blocking.connect(store, name="eventstore export") as connected,
         meter("export", False if output is None and progress is None else progress) as bar,
     ):
-        last = int(connected.stats()["events"] or 0)
+        begin = parse_after(after)
+        first = begin if isinstance(begin, int) else 0
+        last = int(connected.stats().get("events") or 0)  # of several shards: not known
         count = 0
-        found = connected.read_all(after, **filters)
+        found: Iterator[Event] = connected.read_all(begin, **filters)
         if not (aggregate or prefix or "").startswith(RESERVED):
             found = (event for event in found if not event.aggregate_id.startswith(RESERVED))
         for lines, sequence in _lines(found):
             file.write(lines)
             count += lines.count(b"\n")
-            bar.update(sequence - after, max(last, sequence) - after, f"{count:,} events")
+            bar.update(sequence - first, max(last, sequence) - first, f"{count:,} events")
     if output is not None:
         print_note(f"{counted(count, 'event')} written to {output}")
 

@@ -18,19 +18,24 @@ from eventstore.cli.terminal.shared_options import (
     ToTime,
     Types,
     event_filters,
+    parse_after,
 )
 from eventstore.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from eventstore.client.blocking.store import BlockingStore
     from eventstore.model import CaughtUp, Event
+    from eventstore.position import Position
 
 _SHOWN = 10
 
 
 def tail(
     after: Annotated[
-        int | None, typer.Option(metavar="SEQUENCE", min=0, help="Begin after this sequence. [10 events before the end]")
+        str | None,
+        typer.Option(
+            metavar="SEQUENCE", help="Begin after this sequence; of several shards: a position. [10 events before the end]"
+        ),
     ] = None,
     end: Annotated[bool, typer.Option("--end", help="Begin at the end: only new events.")] = False,
     types: Types = None,
@@ -63,9 +68,10 @@ def tail(
     filters = event_filters(types, prefix, aggregate, from_time, to_time)
 
     with blocking.connect(store, name="eventstore tail") as connected:
-        if after is None and not end:
-            after = max(0, int(connected.stats()["events"] or 0) - _SHOWN)
-        for item in _items(connected, after, follow, filters):
+        begin = None if after is None else parse_after(after)
+        if begin is None and not end:
+            begin = max(0, int(connected.stats().get("events") or 0) - _SHOWN)  # of several shards: from the first
+        for item in _items(connected, begin, follow, filters):
             if not isinstance(item, Event):
                 sys.stdout.flush()
                 print_note(f"caught up at sequence {item.sequence}; waiting for more (Ctrl-C ends)")
@@ -76,8 +82,10 @@ def tail(
                 sys.stdout.flush() if follow else None
 
 
-def _items(store: BlockingStore, after: int | None, follow: bool, filters: dict[str, Any]) -> Iterator[Event | CaughtUp]:
-    """Iterates over the events after this sequence; None: over new ones alone."""
+def _items(
+    store: BlockingStore, after: int | Position | None, follow: bool, filters: dict[str, Any]
+) -> Iterator[Event | CaughtUp]:
+    """Iterates over the events after this place; None: over new ones alone."""
     from eventstore.position import END
 
     if follow:

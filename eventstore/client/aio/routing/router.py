@@ -14,13 +14,13 @@ from typing import Any, TypeVar
 
 from eventstore.client.aio.connection import Connection
 from eventstore.client.aio.routing.shard_connection import ShardConnection
-from eventstore.client.aio.routing.together import pause, together
+from eventstore.client.aio.routing.together import pause, together, watch_map
 from eventstore.client.backoff import Backoff
 from eventstore.client.routing.table import Table, merge, split
 from eventstore.client.session.batches import BatchQueue, valid_rows, with_refused
 from eventstore.client.session.calls import Call
 from eventstore.client.session.results import read_cluster
-from eventstore.errors import ConnectionLost, Elsewhere, EventStoreError, copy_error
+from eventstore.errors import Elsewhere, EventStoreError, copy_error
 from eventstore.protocol.declaration import Request
 from eventstore.protocol.requests import Map
 
@@ -36,45 +36,41 @@ def is_entry(connection: Connection) -> bool:
 
 async def open_router(entry: Connection) -> Router:
     """Returns the router of the cluster that `entry` has the map of."""
-    return Router(entry, Table(await entry.call(Map(), read_cluster), entry.address))
+    router = Router(entry, Table(await entry.call(Map(), read_cluster), entry.address))
+    router.stop_watching = watch_map(entry, router.table)
+    return router
 
 
 class Router:
-    """The connections to shards, each opened at its first use."""
+    """The connections to shards, each opened at its first use. `table`: the newest map that `entry` gave."""
 
     def __init__(self, entry: Connection, table: Table) -> None:
-        self._entry = entry
-        self._table = table
+        self.entry = entry
+        self.table = table
         self._shards: dict[int, ShardConnection] = {}
+        self.stop_watching: Callable[[], object] | None = None
 
     def close(self) -> None:
         """Ends the connections to the shards."""
+        if self.stop_watching is not None:
+            self.stop_watching()
         for each in self._shards.values():
             each.close()
 
     def of(self, aggregate_id: str) -> Connection:
-        """Returns the connection to the shard of an aggregate.
-
-        Raises:
-            ConnectionLost: no process serves it.
-        """
-        return self._shard(self._table.shard_of(aggregate_id))
+        """Returns the connection to the shard of an aggregate."""
+        return self.shard(self.table.shard_of(aggregate_id))
 
     def only(self, wanted: str) -> Connection:
         """Returns the connection to the only shard. `wanted`: what needs it. Raises InvalidArgument if there are several."""
-        return self._shard(self._table.only_shard(wanted))
+        return self.shard(self.table.only_shard(wanted))
 
-    def _shard(self, number: int) -> Connection:
-        self._entry.check()
-        known, address = self._shards.get(number), self._table.address_of(number)
-        if known is not None and address in (None, known.address):
-            return known
-        if address is None:
-            raise ConnectionLost(f"no process serves shard {number} now; try again", shard=number)
-        if known is not None:
-            known.close()
-        opened = self._shards[number] = ShardConnection(address, self._entry, self._table.known.cluster)
-        return opened
+    def shard(self, number: int) -> Connection:
+        """Returns the connection to a shard, which connects wherever the shard is."""
+        self.entry.check()
+        if number not in self._shards:
+            self._shards[number] = ShardConnection(number, self, self.entry)
+        return self._shards[number]
 
     async def call(self, aggregate_id: str, request: Request, read: Callable[[Call[Any]], T]) -> T:
         """As `Connection.call`, at the shard of the aggregate."""
@@ -87,15 +83,12 @@ class Router:
 
     async def _at_shard(self, aggregate_id: str, send: Callable[[Connection], Any]) -> Any:
         """Sends to the shard of the aggregate, again with a newer map as long as it answers Elsewhere."""
-        backoff = Backoff(self._entry.options.reconnect_timeout)
+        backoff = Backoff(self.entry.options.reconnect_timeout)
         while True:
             try:
                 return await send(self.of(aggregate_id))
             except Elsewhere as error:
                 await self._look_again(backoff, error)
-            except ConnectionLost:
-                await self._look_for_a_new_address()
-                raise
 
     async def put_many(
         self,
@@ -105,14 +98,14 @@ class Router:
         id_of: Callable[[Any], str],
     ) -> list[Any]:
         """As `Connection.put_many`: each shard gets its rows, and a shard that stays away makes errors of its own alone."""
-        self._entry.check()
+        self.entry.check()
         encoded = [
-            each if isinstance(each, EventStoreError) else self._table.refusal(id_of(each)) or each
+            each if isinstance(each, EventStoreError) else self.table.refusal(id_of(each)) or each
             for each in encode(list(given))
         ]
         rows = valid_rows(encoded)
         outcomes: list[Any] = [None] * len(rows)
-        backoff, missing = Backoff(self._entry.options.reconnect_timeout), list(range(len(rows)))
+        backoff, missing = Backoff(self.entry.options.reconnect_timeout), list(range(len(rows)))
         while missing:
             await self._put_rows(queue, rows, missing, outcomes, id_of)
             missing = [place for place in missing if isinstance(outcomes[place], Elsewhere)]
@@ -121,14 +114,12 @@ class Router:
                     await self._look_again(backoff, outcomes[missing[-1]])
                 except EventStoreError:
                     break  # the outcomes say it
-        if any(isinstance(each, ConnectionLost) for each in outcomes):
-            await self._look_for_a_new_address()
         return with_refused(encoded, iter(outcomes))
 
     async def _put_rows(
         self, queue: Queue, rows: Sequence[Any], places: list[int], outcomes: list[Any], id_of: Callable[[Any], str]
     ) -> None:
-        by_shard = split([self._table.shard_of(id_of(rows[place])) for place in places])
+        by_shard = split([self.table.shard_of(id_of(rows[place])) for place in places])
         of_shard = {number: [rows[places[each]] for each in where] for number, where in by_shard.items()}
         put = [partial(self._put_to, queue, number, some) for number, some in of_shard.items()]
         found: list[Any] = [None] * len(places)
@@ -138,15 +129,15 @@ class Router:
 
     async def _put_to(self, queue: Queue, number: int, rows: Sequence[Any]) -> list[Any]:
         try:
-            shard = self._shard(number)
+            shard = self.shard(number)
             return await shard.put_many(queue(shard), rows, _as_they_are)
         except EventStoreError as error:
             return [copy_error(error) for _ in rows]
 
-    async def _look_for_a_new_address(self) -> None:
-        """So that the next call finds a shard that was started again at another address."""
+    async def look_for_a_new_address(self) -> None:
+        """Asks for the map, if there is an answer."""
         with suppress(EventStoreError):
-            self._table.learn(await self._entry.call(Map(), read_cluster))
+            self.table.learn(await self.entry.call(Map(), read_cluster))
 
     async def _look_again(self, backoff: Backoff, refused: Elsewhere) -> None:
         """Waits a little, and asks for the map. Raises the refusal once the reconnect timeout is over."""
@@ -154,7 +145,7 @@ class Router:
         if backoff.expired(time.monotonic()):
             raise refused
         await pause(backoff.delay_s())
-        self._table.learn(await self._entry.call(Map(), read_cluster))
+        self.table.learn(await self.entry.call(Map(), read_cluster))
 
 
 def _as_they_are(rows: Sequence[Any]) -> Sequence[Any]:

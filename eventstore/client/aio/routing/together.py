@@ -1,14 +1,40 @@
-"""What the router of the async client does at once, and how it waits."""
+"""What the router of the async client does at once, how it waits, and how it learns of a newer map."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import anyio
 
+from eventstore.client.aio.connection import Connection
+from eventstore.client.routing.table import Table
+from eventstore.client.session.results import read_cluster
+from eventstore.errors import Closed, EventStoreError
+from eventstore.protocol.requests import Map
+
 T = TypeVar("T")
 pause = anyio.sleep
+_AFTER_AN_ERROR_S: Final = 1.0
+
+
+def watch_map(entry: Connection, table: Table) -> Callable[[], object]:
+    """Has the table learn of each change of the map. Returns what ends that."""
+    assert entry.user_tasks is not None, "the entry is open"
+    scope = anyio.CancelScope()
+    entry.user_tasks.start_soon(_watch, entry, table, scope)
+    return scope.cancel
+
+
+async def _watch(entry: Connection, table: Table, scope: anyio.CancelScope) -> None:
+    with scope:
+        while True:
+            try:
+                table.learn(await entry.call(Map(table.known.version), read_cluster))
+            except Closed:
+                return
+            except EventStoreError:  # the next call says it
+                await anyio.sleep(_AFTER_AN_ERROR_S)
 
 
 async def together(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:

@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 from eventstore.client.backoff import Backoff
 from eventstore.client.blocking.connection import Connection
 from eventstore.client.blocking.routing.shard_connection import ShardConnection
-from eventstore.client.blocking.routing.together import pause, together
+from eventstore.client.blocking.routing.together import pause, together, watch_map
 from eventstore.client.routing.table import Table, merge, split
 from eventstore.client.session.batches import BatchQueue, valid_rows, with_refused
 from eventstore.client.session.calls import Call
 from eventstore.client.session.results import read_cluster
-from eventstore.errors import ConnectionLost, Elsewhere, EventStoreError, copy_error
+from eventstore.errors import Elsewhere, EventStoreError, copy_error
 from eventstore.protocol.declaration import Request
 from eventstore.protocol.requests import Map
 
@@ -37,45 +37,41 @@ def is_entry(connection: Connection) -> bool:
 
 def open_router(entry: Connection) -> Router:
     """Returns the router of the cluster that `entry` has the map of."""
-    return Router(entry, Table(entry.call(Map(), read_cluster), entry.address))
+    router = Router(entry, Table(entry.call(Map(), read_cluster), entry.address))
+    router.stop_watching = watch_map(entry, router.table)
+    return router
 
 
 class Router:
-    """The connections to shards, each opened at its first use."""
+    """The connections to shards, each opened at its first use. `table`: the newest map that `entry` gave."""
 
     def __init__(self, entry: Connection, table: Table) -> None:
-        self._entry = entry
-        self._table = table
+        self.entry = entry
+        self.table = table
         self._shards: dict[int, ShardConnection] = {}
+        self.stop_watching: Callable[[], object] | None = None
 
     def close(self) -> None:
         """Ends the connections to the shards."""
+        if self.stop_watching is not None:
+            self.stop_watching()
         for each in self._shards.values():
             each.close()
 
     def of(self, aggregate_id: str) -> Connection:
-        """Returns the connection to the shard of an aggregate.
-
-        Raises:
-            ConnectionLost: no process serves it.
-        """
-        return self._shard(self._table.shard_of(aggregate_id))
+        """Returns the connection to the shard of an aggregate."""
+        return self.shard(self.table.shard_of(aggregate_id))
 
     def only(self, wanted: str) -> Connection:
         """Returns the connection to the only shard. `wanted`: what needs it. Raises InvalidArgument if there are several."""
-        return self._shard(self._table.only_shard(wanted))
+        return self.shard(self.table.only_shard(wanted))
 
-    def _shard(self, number: int) -> Connection:
-        self._entry.check()
-        known, address = self._shards.get(number), self._table.address_of(number)
-        if known is not None and address in (None, known.address):
-            return known
-        if address is None:
-            raise ConnectionLost(f"no process serves shard {number} now; try again", shard=number)
-        if known is not None:
-            known.close()
-        opened = self._shards[number] = ShardConnection(address, self._entry, self._table.known.cluster)
-        return opened
+    def shard(self, number: int) -> Connection:
+        """Returns the connection to a shard, which connects wherever the shard is."""
+        self.entry.check()
+        if number not in self._shards:
+            self._shards[number] = ShardConnection(number, self, self.entry)
+        return self._shards[number]
 
     def call(self, aggregate_id: str, request: Request, read: Callable[[Call[Any]], T]) -> T:
         """As `Connection.call`, at the shard of the aggregate."""
@@ -88,15 +84,12 @@ class Router:
 
     def _at_shard(self, aggregate_id: str, send: Callable[[Connection], Any]) -> Any:
         """Sends to the shard of the aggregate, again with a newer map as long as it answers Elsewhere."""
-        backoff = Backoff(self._entry.options.reconnect_timeout)
+        backoff = Backoff(self.entry.options.reconnect_timeout)
         while True:
             try:
                 return send(self.of(aggregate_id))
             except Elsewhere as error:
                 self._look_again(backoff, error)
-            except ConnectionLost:
-                self._look_for_a_new_address()
-                raise
 
     def put_many(
         self,
@@ -106,14 +99,14 @@ class Router:
         id_of: Callable[[Any], str],
     ) -> list[Any]:
         """As `Connection.put_many`: each shard gets its rows, and a shard that stays away makes errors of its own alone."""
-        self._entry.check()
+        self.entry.check()
         encoded = [
-            each if isinstance(each, EventStoreError) else self._table.refusal(id_of(each)) or each
+            each if isinstance(each, EventStoreError) else self.table.refusal(id_of(each)) or each
             for each in encode(list(given))
         ]
         rows = valid_rows(encoded)
         outcomes: list[Any] = [None] * len(rows)
-        backoff, missing = Backoff(self._entry.options.reconnect_timeout), list(range(len(rows)))
+        backoff, missing = Backoff(self.entry.options.reconnect_timeout), list(range(len(rows)))
         while missing:
             self._put_rows(queue, rows, missing, outcomes, id_of)
             missing = [place for place in missing if isinstance(outcomes[place], Elsewhere)]
@@ -122,14 +115,12 @@ class Router:
                     self._look_again(backoff, outcomes[missing[-1]])
                 except EventStoreError:
                     break  # the outcomes say it
-        if any(isinstance(each, ConnectionLost) for each in outcomes):
-            self._look_for_a_new_address()
         return with_refused(encoded, iter(outcomes))
 
     def _put_rows(
         self, queue: Queue, rows: Sequence[Any], places: list[int], outcomes: list[Any], id_of: Callable[[Any], str]
     ) -> None:
-        by_shard = split([self._table.shard_of(id_of(rows[place])) for place in places])
+        by_shard = split([self.table.shard_of(id_of(rows[place])) for place in places])
         of_shard = {number: [rows[places[each]] for each in where] for number, where in by_shard.items()}
         put = [partial(self._put_to, queue, number, some) for number, some in of_shard.items()]
         found: list[Any] = [None] * len(places)
@@ -139,15 +130,15 @@ class Router:
 
     def _put_to(self, queue: Queue, number: int, rows: Sequence[Any]) -> list[Any]:
         try:
-            shard = self._shard(number)
+            shard = self.shard(number)
             return shard.put_many(queue(shard), rows, _as_they_are)
         except EventStoreError as error:
             return [copy_error(error) for _ in rows]
 
-    def _look_for_a_new_address(self) -> None:
-        """So that the next call finds a shard that was started again at another address."""
+    def look_for_a_new_address(self) -> None:
+        """Asks for the map, if there is an answer."""
         with suppress(EventStoreError):
-            self._table.learn(self._entry.call(Map(), read_cluster))
+            self.table.learn(self.entry.call(Map(), read_cluster))
 
     def _look_again(self, backoff: Backoff, refused: Elsewhere) -> None:
         """Waits a little, and asks for the map. Raises the refusal once the reconnect timeout is over."""
@@ -155,7 +146,7 @@ class Router:
         if backoff.expired(time.monotonic()):
             raise refused
         pause(backoff.delay_s())
-        self._table.learn(self._entry.call(Map(), read_cluster))
+        self.table.learn(self.entry.call(Map(), read_cluster))
 
 
 def _as_they_are(rows: Sequence[Any]) -> Sequence[Any]:

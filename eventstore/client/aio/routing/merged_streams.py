@@ -1,0 +1,238 @@
+"""What `read_all` and `subscribe` return over several shards: the events of each in order, a page of one, then of another.
+
+All shards are read at the same time, each within its own window, so a slow one holds up its own events alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import Final, Self
+
+import anyio
+import anyio.lowlevel
+
+from eventstore.client.aio.connection import Connection
+from eventstore.client.aio.routing.router import Router
+from eventstore.client.aio.streams import EventStream, open_read
+from eventstore.client.routing.merging import Reached
+from eventstore.client.session.subscription import Subscription, SubscriptionItem
+from eventstore.errors import ConnectionLost, EventStoreError
+from eventstore.model import CaughtUp, Event
+from eventstore.position import After, Position, starts_of
+from eventstore.records.cursors import LogCursor
+from eventstore.records.event_filter import EventFilter
+
+_RETRY_S: Final = 1.0
+_log: Final = logging.getLogger(__name__)
+
+
+def read_shards(router: Router, after: After, limit: int | None, cursor: Callable[[int], LogCursor]) -> MergedEvents:
+    """Returns the stored events of all shards. `cursor`: makes one that begins after a sequence.
+
+    Raises:
+        InvalidArgument, ConnectionLost
+    """
+    starts = starts_of(after, router.table.known)
+    cursors = {shard: cursor(start or 0) for shard, start in starts.items()}
+    return MergedEvents(
+        {shard: open_read(router.shard(shard), cursor) for shard, cursor in cursors.items()},
+        cursors, limit, Reached(router.table.known, starts),
+    )  # fmt: skip
+
+
+def follow_shards(router: Router, after: After, wanted: EventFilter) -> MergedSubscription:
+    """Returns the events of all shards as they are appended. Raises InvalidArgument."""
+    starts = starts_of(after, router.table.known)
+    return MergedSubscription(
+        router, {shard: Subscription(start, wanted) for shard, start in starts.items()}, Reached(router.table.known, starts)
+    )
+
+
+class MergedEvents:
+    """The stored events of all shards, up to the last one of each."""
+
+    def __init__(
+        self, streams: Mapping[int, EventStream], cursors: Mapping[int, LogCursor], limit: int | None, reached: Reached
+    ) -> None:
+        self._streams = streams
+        self._cursors = cursors
+        self._turns = deque(streams)
+        self._left = limit
+        self._reached = reached
+        self._events: Iterator[Event] = iter(())
+
+    @property
+    def position(self) -> Position:
+        """The place after the last event: pass it as `after` to continue there."""
+        return self._reached.position
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        for event in self._events:
+            self._reached.last = event
+            return event
+        return await self._turn_page()
+
+    async def _turn_page(self) -> Event:
+        self._reached.finish()
+        for stream in self._streams.values() if self._left != 0 else ():
+            stream.prefetch()
+        while self._turns and self._left != 0:
+            shard = self._turns.popleft()
+            page = await self._streams[shard].page()
+            if page is None:
+                continue
+            self._turns.append(shard)
+            if self._left is not None:
+                del page[self._left :]
+                self._left -= len(page)
+            self._reached.turn(shard, page[-1].sequence if page and self._left == 0 else self._cursors[shard].after)
+            self._events = iter(page)
+            for event in self._events:
+                self._reached.last = event
+                return event
+        self._reached.finish()
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        """Ends the iteration and drops the requested pages."""
+        self._turns.clear()
+        self._events = iter(())
+        for stream in self._streams.values():
+            await stream.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+class MergedSubscription:
+    """The events of all shards as they are appended, and CaughtUp once, when all shards have delivered what they had stored.
+
+    A shard that is away is waited for, and the log says so; it ends with ConnectionLost when no shard can be reached.
+    """
+
+    def __init__(self, router: Router, subscriptions: Mapping[int, Subscription], reached: Reached) -> None:
+        self._router = router
+        self._subscriptions = subscriptions
+        self._turns = deque(subscriptions)
+        self._connections: dict[int, Connection] = {}
+        self._away: set[int] = set()
+        self._retry_at = 0.0
+        self._reached = reached
+        self._items: Iterator[SubscriptionItem] = iter(())
+        self._started = self._closed = False
+
+    @property
+    def position(self) -> Position:
+        """The place after the last event: pass it as `after` to continue there."""
+        return self._reached.position
+
+    @property
+    def resumptions(self) -> int:
+        """How often a shard's part continued after a lost connection, perhaps on a store that was restored from a copy."""
+        return sum(each.resumptions for each in self._subscriptions.values())
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> SubscriptionItem:
+        while not self._closed:
+            for item in self._items:
+                if not isinstance(item, CaughtUp):
+                    self._reached.last = item
+                return item
+            self._reached.finish()
+            shard = await self._ready()
+            self._items = iter(self._take(shard))
+        raise StopAsyncIteration
+
+    async def _ready(self) -> int:
+        """Waits for a shard that has something to take; they take turns."""
+        if not self._started:
+            self._started = True
+            for shard in self._subscriptions:
+                self._request(shard)
+        while True:
+            if self._away and anyio.current_time() >= self._retry_at:
+                for shard in list(self._away):
+                    self._request(shard)
+            for _ in range(len(self._turns)):
+                shard = self._turns[0]
+                self._turns.rotate(-1)
+                if self._subscriptions[shard].ready:
+                    return shard
+            arrived = anyio.Event()
+            for each in self._subscriptions.values():
+                each.arrived = arrived
+            with anyio.CancelScope(deadline=self._retry_at if self._away else float("inf")):
+                await arrived.wait()
+
+    def _take(self, shard: int) -> list[SubscriptionItem]:
+        subscription = self._subscriptions[shard]
+        try:
+            items = subscription.take()
+        except EventStoreError as error:
+            if not error.retriable:
+                raise
+            self._lost(shard, error)
+            return []
+        due = subscription.credit_due()
+        if due:
+            self._connections[shard].session.grant(subscription, due)
+            self._connections[shard].flush()
+        return self._reached.merged(shard, items, subscription.reached)
+
+    def _request(self, shard: int) -> None:
+        """Requests the events of a shard, from where they stand."""
+        try:
+            connection = self._connections[shard] = self._router.shard(shard)
+            connection.add(self._subscriptions[shard])
+        except ConnectionLost as error:
+            self._lost(shard, error)
+        else:
+            if shard in self._away:
+                self._away.remove(shard)
+                _log.info("shard %d is reached again; its events continue", shard)
+
+    def _lost(self, shard: int, error: EventStoreError) -> None:
+        """Waits for a shard. Raises the error if all are away."""
+        if shard not in self._away:
+            _log.warning("the events of shard %d wait until it can be reached: %s", shard, error)
+        self._away.add(shard)
+        self._retry_at = anyio.current_time() + _RETRY_S
+        self._subscriptions[shard].renew()
+        if len(self._away) == len(self._subscriptions):
+            raise error
+
+    async def aclose(self) -> None:
+        """Ends the subscription."""
+        if not self._closed:
+            for shard, connection in self._connections.items():
+                connection.session.unsubscribe(self._subscriptions[shard])
+                connection.flush()
+        self._closed = True
+        self._items = iter(())
+        await anyio.lowlevel.checkpoint()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def __del__(self) -> None:
+        for shard, connection in self._connections.items():  # only sets flags: safe in any thread
+            self._subscriptions[shard].wanted = False
+            connection.session.has_unwanted = True

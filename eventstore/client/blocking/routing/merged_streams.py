@@ -1,0 +1,206 @@
+"""What `read_all` and `subscribe` return over several shards: the events of each in order, a page of one, then of another.
+
+All shards are read at the same time, a subscription by a thread for each, within its own window and a queue with a bound: so a
+slow one holds up its own events alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, Self, TypeAlias
+
+from eventstore.client.blocking.connection import Connection
+from eventstore.client.blocking.routing.router import Router
+from eventstore.client.blocking.routing.shard_connection import ShardConnection
+from eventstore.client.blocking.streams import event_pages, subscription_pages
+from eventstore.client.routing.merging import Reached
+from eventstore.client.session.subscription import Subscription, SubscriptionItem
+from eventstore.errors import EventStoreError
+from eventstore.model import CaughtUp, Event
+from eventstore.position import After, Position, starts_of
+from eventstore.records.cursors import LogCursor
+from eventstore.records.event_filter import EventFilter
+
+_PAGES_MAX: Final = 2  # that wait for the consumer, of each shard
+_RETRY_S: Final = 1.0
+_log: Final = logging.getLogger(__name__)
+
+Arrived: TypeAlias = tuple[int, "list[SubscriptionItem] | EventStoreError", int]
+"""Shard, a page or what keeps the shard away, and the sequence up to which everything was in a page."""
+
+
+def read_shards(router: Router, after: After, limit: int | None, cursor: Callable[[int], LogCursor]) -> MergedEvents:
+    """Returns the stored events of all shards. `cursor`: makes one that begins after a sequence.
+
+    Raises:
+        InvalidArgument, ConnectionLost
+    """
+    starts = starts_of(after, router.table.known)
+    cursors = {shard: cursor(start or 0) for shard, start in starts.items()}
+    return MergedEvents(
+        {shard: event_pages(router.shard(shard), each) for shard, each in cursors.items()},
+        cursors, limit, Reached(router.table.known, starts),
+    )  # fmt: skip
+
+
+def follow_shards(router: Router, after: After, wanted: EventFilter) -> MergedSubscription:
+    """Returns the events of all shards as they are appended. Raises InvalidArgument."""
+    starts = starts_of(after, router.table.known)
+    return MergedSubscription(
+        router, {shard: Subscription(start, wanted) for shard, start in starts.items()}, Reached(router.table.known, starts)
+    )
+
+
+class MergedEvents:
+    """The stored events of all shards, up to the last one of each."""
+
+    def __init__(
+        self, pages: Mapping[int, Iterator[list[Event]]], cursors: Mapping[int, LogCursor], limit: int | None, reached: Reached
+    ) -> None:
+        self._pages = pages
+        self._cursors = cursors
+        self._turns = deque(pages)
+        self._left = limit
+        self._reached = reached
+        self._events: Iterator[Event] = iter(())
+
+    @property
+    def position(self) -> Position:
+        """The place after the last event: pass it as `after` to continue there."""
+        return self._reached.position
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Event:
+        while True:
+            for event in self._events:
+                self._reached.last = event
+                return event
+            self._reached.finish()
+            if not self._turns or self._left == 0:
+                raise StopIteration
+            self._turn_page()
+
+    def _turn_page(self) -> None:
+        shard = self._turns.popleft()
+        page = next(self._pages[shard], None)
+        if page is None:
+            return
+        self._turns.append(shard)
+        if self._left is not None:
+            del page[self._left :]
+            self._left -= len(page)
+        self._reached.turn(shard, page[-1].sequence if page and self._left == 0 else self._cursors[shard].after)
+        self._events = iter(page)
+
+
+class MergedSubscription:
+    """The events of all shards as they are appended, and CaughtUp once, when all shards have delivered what they had stored.
+
+    A shard that is away is waited for, and the log says so; it ends with ConnectionLost when no shard can be reached.
+    """
+
+    def __init__(self, router: Router, subscriptions: Mapping[int, Subscription], reached: Reached) -> None:
+        self._shards = len(subscriptions)
+        self._receiver = _Receiver(router, subscriptions)
+        self._reached = reached
+        self._away: set[int] = set()
+        self._items: Iterator[SubscriptionItem] = iter(())
+        self._started = False
+
+    @property
+    def position(self) -> Position:
+        """The place after the last event: pass it as `after` to continue there."""
+        return self._reached.position
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> SubscriptionItem:
+        if not self._started:
+            self._started = True
+            self._receiver.start()
+        while not self._receiver.closed.is_set():
+            for item in self._items:
+                if not isinstance(item, CaughtUp):
+                    self._reached.last = item
+                return item
+            self._reached.finish()
+            shard, items, end = self._receiver.arrived.get()
+            if isinstance(items, EventStoreError):
+                self._lost(shard, items)
+            else:
+                self._found(shard)
+                self._items = iter(self._reached.merged(shard, items, end))
+        raise StopIteration
+
+    def _found(self, shard: int) -> None:
+        if shard in self._away:
+            self._away.remove(shard)
+            _log.info("shard %d is reached again; its events continue", shard)
+
+    def _lost(self, shard: int, error: EventStoreError) -> None:
+        if shard not in self._away:
+            _log.warning("the events of shard %d wait until it can be reached: %s", shard, error)
+        self._away.add(shard)
+        if not error.retriable or len(self._away) == self._shards:
+            self.close()
+            raise error
+
+    def close(self) -> None:
+        """Ends the subscription."""
+        self._receiver.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self._receiver.close()
+
+
+class _Receiver:
+    """The threads that receive; they do not know the subscription, so that it can be dropped."""
+
+    def __init__(self, router: Router, subscriptions: Mapping[int, Subscription]) -> None:
+        self.arrived: queue.Queue[Arrived] = queue.Queue(_PAGES_MAX * len(subscriptions))
+        self.closed = threading.Event()
+        self._router = router
+        self._subscriptions = subscriptions
+        self._connections: dict[int, Connection] = {}
+
+    def start(self) -> None:
+        for shard in self._subscriptions:
+            threading.Thread(target=self._receive, args=(shard,), name=f"shard {shard}", daemon=True).start()
+
+    def _receive(self, shard: int) -> None:
+        """Puts the pages of a shard into the queue, until the subscription is closed."""
+        subscription = self._subscriptions[shard]
+        while not self.closed.is_set():
+            try:
+                connection = self._connections[shard] = ShardConnection(shard, self._router, self._router.entry)
+                for items in subscription_pages(connection, subscription):
+                    self._put((shard, items, subscription.reached))
+            except EventStoreError as error:
+                self._put((shard, error, subscription.reached))
+                subscription.renew()
+                self.closed.wait(_RETRY_S)
+
+    def _put(self, arrived: Arrived) -> None:
+        if not self.closed.is_set():
+            self.arrived.put(arrived)
+
+    def close(self) -> None:
+        """Ends the threads, and what they wait for."""
+        self.closed.set()
+        for connection in list(self._connections.values()):
+            connection.close()
+        while not self.arrived.empty():  # makes room for a thread that waits to put a page
+            self.arrived.get()

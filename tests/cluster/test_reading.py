@@ -1,0 +1,199 @@
+"""Reading all shards of a node: stored events, and new ones as they are appended."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+import trio
+
+import eventstore as es
+from eventstore import ANY, Commit, NewEvent, blocking
+from eventstore.domain.event_batches import last_sequence
+from tests.cli.processes import output, refused
+from tests.cluster.node_process import NodeProcess, has_ended
+from tests.waiting import DEADLINE_SECONDS
+
+pytestmark = pytest.mark.heavy
+EVENT = NewEvent("Happened", b"1")
+IDS = [f"a-{number}" for number in range(400)]
+
+
+def fill(node: NodeProcess, ids: Iterable[str] = IDS, type: str = "Happened") -> None:
+    with blocking.connect(node.address) as store:
+        outcomes = store.append_many([Commit(each, [NewEvent(type, b"1")], ANY) for each in ids])
+    assert {es.Committed} == {each.__class__ for each in outcomes}
+
+
+def names(events: Iterable[es.Event]) -> list[str]:
+    return [event.aggregate_id for event in events]
+
+
+async def gathered(stream: Any) -> list[es.Event]:
+    return [event async for event in stream]
+
+
+def test_stored_events_of_all_shards_are_read_from_any_position_on(tmp_path: Path) -> None:
+    async def main(node: NodeProcess) -> None:
+        async with es.connect(node.address) as store:
+            assert sorted(names(await gathered(store.read_all()))) == sorted(IDS)
+            wanted = [each for each in IDS if each.startswith("a-1")]
+            assert sorted(names(await gathered(store.read_all(aggregate_prefix="a-1")))) == sorted(wanted)
+            for limit in (0, 1, 150, 399, 400, 1_000):
+                first = store.read_all(limit=limit)
+                some = await gathered(first)
+                assert len(some) == min(limit, 400)
+                rest = store.read_all(es.Position.parse(str(first.position)))
+                assert sorted(names([*some, *await gathered(rest)])) == sorted(IDS)
+                assert [event async for event in store.read_all(rest.position)] == []
+            async with store.read_all() as events:
+                some = [await anext(events) for _ in range(17)]
+                position = events.position
+            assert sorted(names([*some, *await gathered(store.read_all(position))])) == sorted(IDS)
+            with pytest.raises(es.InvalidArgument, match="a sequence of one shard, but this cluster has 3"):
+                store.read_all(5)
+
+    with NodeProcess(tmp_path / "data", 3) as node:
+        fill(node)
+        trio.run(main, node)
+        with blocking.connect(node.address) as store:
+            first = store.read_all(limit=150)
+            some = list(first)
+            rest = store.read_all(first.position)  # type: ignore[union-attr] # of several shards
+            assert sorted(names([*some, *rest])) == sorted(IDS)
+            assert list(store.read_all(rest.position)) == []  # type: ignore[union-attr] # as above
+        assert node.terminate() == 0
+
+
+def test_a_subscription_gets_what_is_stored_is_caught_up_once_and_gets_what_follows(tmp_path: Path) -> None:
+    async def main(node: NodeProcess) -> None:
+        async with es.connect(node.address) as store:
+            async with store.subscribe() as stream:
+                seen = [await anext(stream) for _ in range(401)]
+                caught_up = [item for item in seen if isinstance(item, es.CaughtUp)]
+                assert isinstance(seen[-1], es.CaughtUp)
+                assert [item.sequence for item in caught_up] == [400]
+                position = stream.position
+                await anyio.to_thread.run_sync(fill, node, ["new-1", "new-2", "new-3"])
+                more = [await anext(stream) for _ in range(3)]
+            async with store.subscribe(position) as stream:
+                again = [await anext(stream) for _ in range(3)]
+            assert sorted(map(repr, again)) == sorted(map(repr, more))
+            async with store.subscribe(es.END, ["Other"]) as stream:
+                assert isinstance(await anext(stream), es.CaughtUp)
+                await anyio.to_thread.run_sync(partial(fill, node, ["b"], "Other"))
+                item = await anext(stream)
+                assert isinstance(item, es.Event)
+                assert item.aggregate_id == "b"
+
+    with NodeProcess(tmp_path / "data", 3) as node:
+        fill(node)
+        trio.run(main, node)
+        with blocking.connect(node.address) as store, store.subscribe() as stream:  # type: ignore[union-attr] # of several
+            seen = [next(stream) for _ in range(405)]
+            assert isinstance(seen[-1], es.CaughtUp)
+            fill(node, ["last"])
+            item = next(stream)
+            assert isinstance(item, es.Event)
+            assert item.aggregate_id == "last"
+        assert node.terminate() == 0
+
+
+def check_in_order(items: Iterable[es.Event]) -> None:
+    """Each aggregate's events come once, in order."""
+    versions: dict[str, list[int]] = defaultdict(list)
+    for event in items:
+        versions[event.aggregate_id].append(event.version)
+    assert len(versions) == 24
+    assert all(found == list(range(1, 31)) for found in versions.values())
+
+
+def killer(node: NodeProcess, acknowledged: Callable[[], int]) -> Callable[[], None]:
+    """Returns a function that kills two shards on the way to 720 acknowledged events."""
+    chance = random.Random("reading")
+    at, pids = sorted(chance.sample(range(50, 600), 2), reverse=True), [row.pid for row in node.rows()]
+
+    def kill() -> None:
+        if at and acknowledged() >= at[-1]:
+            at.pop()
+            pid = pids.pop()
+            assert pid is not None
+            if not has_ended(pid):
+                os.kill(pid, signal.SIGKILL)
+
+    return kill
+
+
+def test_a_subscription_loses_and_doubles_nothing_while_shards_are_killed(tmp_path: Path) -> None:
+    """A shard that is started again listens somewhere else."""
+    done = 0
+
+    async def load(store: es.NetworkStore, aggregate_id: str, kill: Callable[[], None]) -> None:
+        nonlocal done
+        for version in range(30):
+            await store.append(aggregate_id, [EVENT], version, f"{aggregate_id}/{version}")
+            done += 1
+            kill()
+
+    async def main(node: NodeProcess) -> None:
+        seen: list[es.Event] = []
+        with trio.fail_after(DEADLINE_SECONDS):
+            async with es.connect(node.address) as store, trio.open_nursery() as nursery:
+                kill = killer(node, lambda: done)
+                for each in IDS[:24]:
+                    nursery.start_soon(load, store, each, kill)
+                async with store.subscribe() as stream:
+                    while len(seen) < 24 * 30:
+                        item = await anext(stream)
+                        if isinstance(item, es.Event):
+                            seen.append(item)
+        check_in_order(seen)
+
+    with NodeProcess(tmp_path / "data", 3) as node:
+        trio.run(main, node)
+        with blocking.connect(node.address) as store:
+            check_in_order(store.read_all())
+        assert node.terminate() == 0
+
+
+def test_a_blocking_subscription_survives_a_killed_shard(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data", 3) as node, blocking.connect(node.address) as store:
+        fill(node)
+        with store.subscribe() as stream:  # type: ignore[union-attr] # of several shards
+            seen = [next(stream) for _ in range(200)]
+            pid = node.rows()[1].pid
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+            fill(node, ["later"])
+            while len(seen) < 402:
+                seen.append(next(stream))
+        assert sorted(names(item for item in seen if isinstance(item, es.Event))) == sorted([*IDS, "later"])
+        assert node.terminate() == 0
+
+
+def test_tail_and_export_print_the_events_of_all_shards(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data", 3) as node:
+        fill(node, IDS[:30])
+        for command in (["tail", "--no-follow", "--json"], ["export"]):
+            lines = output(*command, store=node.address).splitlines()
+            assert sorted(json.loads(line)["aggregate_id"] for line in lines) == sorted(IDS[:30])
+        assert "is not a position" in refused("export", "--after", "p7", store=node.address, code=2)
+        assert "sequence of one shard" in refused("export", "--after", 7, store=node.address, code=2)
+        with pytest.raises(es.InvalidArgument, match="run one for each shard"):
+            trio.run(project, node.address)
+        assert node.terminate() == 0
+
+
+async def project(address: str) -> None:
+    async with es.connect(address) as store:
+        await last_sequence(store)
