@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from datetime import date, datetime, timedelta
 from decimal import Decimal
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar, overload
 from uuid import UUID
 
 from eventstore.command_metadata import merged_metadata
@@ -24,15 +24,27 @@ from eventstore.fields import shown
 
 A = TypeVar("A", bound="Aggregate")
 E = TypeVar("E")
+F = TypeVar("F", bound=Callable[..., object])
 Apply = tuple[EventType[Any], Callable[..., object]]
 """An event type and the method that applies its events."""
 _RESERVED: Final = ("id", "version", "apply")
 _IMMUTABLE: Final = frozenset({type(None), bool, int, float, str, bytes, datetime, date, timedelta, Decimal, UUID})
 
 
-def applies(event: type[E]) -> Callable[[Callable[[A, E], None]], Callable[[A, E], None]]:
-    """Marks the method of an aggregate that applies events of this class to its state. All such methods may be named `_`."""
-    return method_decorator(event, "self, event")
+@overload
+def applies(event: type[E], /) -> Callable[[Callable[[A, E], None]], Callable[[A, E], None]]: ...
+@overload
+def applies(event: type, another: type, /, *more: type) -> Callable[[F], F]: ...
+def applies(*events: type) -> Callable[[F], F]:
+    """Marks the method of an aggregate that applies events of these classes to its state. All such methods may be named `_`."""
+    marks = [method_decorator(event, "self, event") for event in events]
+
+    def mark(method: F) -> F:
+        for each in marks:
+            method = each(method)
+        return method
+
+    return mark
 
 
 class Aggregate(metaclass=EventMethods):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,9 @@ order-549fca5a0b52 is at version 1 (sequence 2)
 def test_the_tutorial_can_be_followed_from_top_to_bottom(tmp_path: Path) -> None:
     with FollowedPage(tmp_path) as followed:
         followed.follow(PAGE[:POSTGRESQL])
+    strict = [sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--cache-dir={tmp_path}-cache", "."]
+    checked = subprocess.run(strict, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout
 
 
 @pytest.mark.heavy
