@@ -115,7 +115,7 @@ def run_to_end(main: Callable[[], Awaitable[None]]) -> None:
     """Runs `main` on trio, and raises a single error instead of an exception group.
 
     Raises:
-        EventStoreError
+        EventStoreError, KeyboardInterrupt
     """
     try:
         trio.run(main)
@@ -123,6 +123,8 @@ def run_to_end(main: Callable[[], Awaitable[None]]) -> None:
         errors = [error for error in _leaves(group) if isinstance(error, EventStoreError)]
         if errors:
             raise errors[0] from None
+        if any(isinstance(error, KeyboardInterrupt) for error in _leaves(group)):  # a second Ctrl-C
+            raise KeyboardInterrupt from None
         raise
 
 

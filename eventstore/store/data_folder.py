@@ -95,4 +95,7 @@ def read_identity(files: Files, path: Path) -> uuid.UUID:
     try:
         return documents.read_identity(files, path / STORE, FORMAT)[0]
     except (FileNotFoundError, NotADirectoryError):
+        if files.exists(path / CLUSTER):
+            why = "is the folder of a cluster's node; give that of a shard, such as shard-0 in it"
+            raise FolderRefused(str(path), why) from None
         raise FolderRefused(str(path), "there is no store here (store.json is missing); give a data folder") from None

@@ -74,7 +74,7 @@ class Table:
         """
         if len(self.known.shards) > 1:
             raise InvalidArgument(
-                f"{wanted} is of one shard, and this cluster has {len(self.known.shards)}; connect to the address of a shard "
+                f"{wanted} works on one shard only, and this cluster has {len(self.known.shards)}; connect to a shard "
                 "(`eventstore cluster status` shows them)",
                 field="address", value=str(self._asked),
             )  # fmt: skip

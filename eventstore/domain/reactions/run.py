@@ -155,6 +155,8 @@ class ReactionRun:
                         return done
                 await self._parked.unpark(parked, "skipped" if skip else "done", who, why)
                 skip, done = False, done + 1
+        if done and not self._parked.count(self.reaction.name):
+            self.status.error = None  # nothing is left of it
         return done
 
     def _failed(self, event: Event, error: Exception) -> ProjectionFailed:

@@ -60,5 +60,5 @@ def test_an_older_map_changes_nothing_and_one_of_another_cluster_is_refused() ->
 
 def test_what_is_of_one_shard_is_refused_where_there_are_several() -> None:
     assert Table(a_map(1, ["a:1"]), ASKED).only_shard("`read_all`") == 0
-    with pytest.raises(InvalidArgument, match="`read_all` is of one shard, and this cluster has 2"):
+    with pytest.raises(InvalidArgument, match="`read_all` works on one shard only, and this cluster has 2"):
         Table(a_map(1, ["a:1", "a:2"]), ASKED).only_shard("`read_all`")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from eventstore.cli.terminal.output import print_json, print_line, print_table
+from eventstore.cli.terminal.output import print_json, print_line, print_note, print_table
 from eventstore.cli.terminal.program import Command, command_group
 from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, StoreAddress
 from eventstore.fields import counted
@@ -130,4 +130,5 @@ def _report(name: str, handled: Handled) -> None:
     left = f"{counted(handled.left, 'event')} of {name} still parked" if handled.left else f"{name} has nothing parked"
     print_line(f"{counted(handled.done, 'event')} done; {left}")
     if handled.left and not handled.done:
+        print_note(f"`eventstore reactions show {name}` says why, `eventstore reactions skip` takes the first one off")
         raise typer.Exit(1)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from eventstore.cli.terminal.output import print_json, print_table
+from eventstore.cli.terminal.output import print_json, print_note, print_table
 from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, StoreAddress
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ def stats(
     else:
         for subject, figures in _by_subject(stats).items():
             print_table(subject, ("figure", "value"), figures.items())
+        if "shards" in stats:
+            print_note("this is a node; `eventstore cluster status` shows its shards, whose addresses have their figures")
 
 
 def _by_subject(stats: dict[str, Scalar]) -> dict[str, dict[str, Scalar]]:
