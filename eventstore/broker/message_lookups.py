@@ -14,6 +14,7 @@ from eventstore.broker.pulls import PULL_BYTES_MAX, queue_log
 from eventstore.broker.topics import Topics
 from eventstore.fields import check_int, check_text
 from eventstore.records.message import decode_messages, parse_message_id, text_hash
+from eventstore.work_time import on_thread
 
 KEY_RESULTS_MAX: Final = 1_000
 EXAMINED_MAX: Final = 256
@@ -111,4 +112,4 @@ class MessageLookups:
         return await self._on_thread(lambda: self._engine.reader.offset_at_time(log, time_us, visible))
 
     async def _on_thread(self, read: Callable[[], Value]) -> Value:
-        return await trio.to_thread.run_sync(read, limiter=self._readers)
+        return await trio.to_thread.run_sync(on_thread, read, limiter=self._readers)

@@ -27,21 +27,22 @@ STATES: Final = ("open", "draining", "hidden")
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic, with the state of each queue by number. `next_queue`: the number of the next new queue."""
+    """A topic, with the state of each queue by number. `next_queue`: the number of the next new queue.
+
+    `open`: the queues that take messages. `readable`: those that consumers may read.
+    """
 
     name: str
     id: int
     queues: dict[int, QueueState]
     next_queue: int
     open: tuple[int, ...] = field(init=False)
+    readable: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "open", tuple(number for number, state in sorted(self.queues.items()) if state == "open"))
-
-    @property
-    def readable(self) -> tuple[int, ...]:
-        """The queues that consumers may read."""
-        return tuple(number for number, state in sorted(self.queues.items()) if state != "hidden")
+        ordered = sorted(self.queues.items())
+        object.__setattr__(self, "open", tuple(number for number, state in ordered if state == "open"))
+        object.__setattr__(self, "readable", tuple(number for number, state in ordered if state != "hidden"))
 
     def queue(self, number: int) -> QueueState:
         """Raises UnknownQueue."""

@@ -14,7 +14,9 @@ from eventstore.errors import EventStoreError, ReadFailed, StorageFull
 from eventstore.protocol import encode_error
 from eventstore.server.net.budgets import Reserve
 from eventstore.server.net.connection import Connection
+from eventstore.server.net.fair_turns import NOTED_S
 from eventstore.server.net.gate import Gate
+from eventstore.work_time import WorkTime, counted
 
 LIST_BYTES: Final = 64 * 1024
 _log = logging.getLogger(__name__)
@@ -28,6 +30,7 @@ MakePage: TypeAlias = Callable[[int], Awaitable[Sequence[bytes]]]
 
 class DeferredReplies:
     """Carries out a connection's requests one after the other (or `at_once` of them); connections do not wait for each other.
+    What a request takes is charged to its connection, which rests if that is too much.
 
     `explain` turns an exception into the error to answer.
     """
@@ -71,7 +74,10 @@ class DeferredReplies:
                 request_id, make, size = queued.popleft()
                 if connection.resting:
                     await self._gate.turns.rested(connection)
-                await self._answer(connection, request_id, make, size)
+                spent = WorkTime()
+                await counted(self._answer(connection, request_id, make, size), spent)
+                if spent.seconds > NOTED_S:
+                    self._gate.turns.charge(connection, spent.seconds)
         finally:
             self._workers[connection] -= 1
             if not self._workers[connection]:

@@ -1,0 +1,58 @@
+"""The time that a request takes of this process, on the event loop and on threads, for whoever shares it out among clients.
+
+A task that carries out requests begins with `counted`; threads that work for it, at any depth, use `on_thread`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import ContextVar
+from types import coroutine
+from typing import Final, TypeVar, cast
+
+R = TypeVar("R")
+
+
+class WorkTime:
+    """The seconds one request took so far."""
+
+    __slots__ = ("seconds",)
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+
+_current: Final[ContextVar[WorkTime | None]] = ContextVar("work_time", default=None)
+
+
+@coroutine
+def counted(work: Coroutine[object, object, R], spent: WorkTime) -> Generator[object, object, R]:
+    """Runs `work` and returns its result; adds to `spent` the time between its waits, and what `on_thread` measures."""
+    resume: Callable[[object], object] = work.send
+    value: object = None
+    _current.set(spent)  # in the context of the task, whose next request sets its own
+    while True:
+        started = time.perf_counter()
+        try:
+            trap = resume(value)
+        except StopIteration as done:
+            return cast("R", done.value)
+        finally:
+            spent.seconds += time.perf_counter() - started
+        try:
+            value = yield trap
+            resume = work.send
+        except BaseException as error:  # thrown in by the event loop: pass it on
+            resume, value = cast("Callable[[object], object]", work.throw), error
+
+
+def on_thread(read: Callable[[], R]) -> R:
+    """Calls `read` on a thread that has the context of the task; its processor time is part of the request's."""
+    started = time.thread_time()
+    try:
+        return read()
+    finally:
+        spent = _current.get()
+        if spent is not None:
+            spent.seconds += time.thread_time() - started

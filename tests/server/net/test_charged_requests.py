@@ -1,0 +1,100 @@
+"""What a request takes of the event loop and of threads after its turn is charged to its connection as well."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+
+import eventstore as es
+from eventstore.protocol.broker_requests import FindKey
+from eventstore.protocol.declaration import Request
+from eventstore.protocol.group_requests import Join
+from eventstore.protocol.request_codec import encode_request
+from eventstore.protocol.requests import Ping
+from eventstore.work_time import WorkTime, counted, on_thread
+from tests.collisions import colliding
+from tests.server.conftest import Serve
+from tests.server.raw import Ok, RawClient
+from tests.waiting import wait_until
+
+TOPICS = [f"topic-{number}" for number in range(4)]
+
+
+def burn() -> int:
+    return sum(range(200_000))
+
+
+async def test_steps_on_the_event_loop_and_on_threads_are_counted_and_waits_are_not() -> None:
+    spent, waited = WorkTime(), trio.Event()
+
+    async def work() -> int:
+        found = burn()
+        await waited.wait()
+        return found + await trio.to_thread.run_sync(on_thread, burn)
+
+    seen: list[float] = []
+
+    async def run() -> None:
+        assert await counted(work(), spent) == 2 * burn()
+        seen.append(spent.seconds)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run)
+        await trio.testing.wait_all_tasks_blocked()
+        first = spent.seconds
+        assert first > 0
+        for _ in range(20):
+            burn()
+        assert spent.seconds == first, "others ran, not the work"
+        waited.set()
+    assert seen[0] > first
+
+
+async def test_errors_and_cancellation_pass_through() -> None:
+    async def fail() -> None:
+        await trio.lowlevel.checkpoint()
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        await counted(fail(), WorkTime())
+
+    async def wait() -> None:
+        await trio.sleep_forever()
+
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await counted(wait(), WorkTime())
+    assert scope.cancelled_caught
+
+
+@pytest.mark.parametrize("kind", ["look-ups by key", "joins"])
+def test_who_has_much_done_after_its_turn_rests_and_is_named(serve: Serve, kind: str) -> None:
+    server = serve()
+    *keys, wanted = colliding(513)
+    with es.blocking.connect(server.address) as store:
+        for name in TOPICS:
+            store.broker.create_topic(name, 256)
+        store.topic("topic-0").send_many([es.NewMessage(b"{}", key=key) for key in keys])
+
+    def request(number: int) -> Request:
+        if kind == "joins":
+            return Join(f"group-{number % 10}", f"member-{number}", topics=tuple((name, None) for name in TOPICS))
+        return FindKey("topic-0", wanted)
+
+    sent = 0
+    with RawClient(server.port) as greedy, RawClient(server.port) as other:
+
+        def is_slowed() -> bool:
+            nonlocal sent
+            for number in range(sent, sent + 20):
+                greedy.send(encode_request(number + 100, request(number)))
+            sent += 20
+            while greedy.answer()[0] != sent + 99:
+                assert other.ask(Ping()) == Ok()
+            return server.ask(lambda running: running.gate.turns.slowed) > 0
+
+        wait_until(is_slowed, "it rests")
+        named = server.ask(lambda running: running.gate.turns.last_slowed)
+        assert named is not None
+        assert named.endswith("FindKey" if kind == "look-ups by key" else "Join")
