@@ -21,6 +21,7 @@ from eventstore.chunks.documents import read_tree, write_document
 from eventstore.chunks.files import Files, OsFiles
 from eventstore.errors import Corrupt, Diverged, EventStoreError, InvalidArgument, UnknownOperation, UnsupportedVersion
 from eventstore.event_identity import event_identity
+from eventstore.fields import RESERVED
 from eventstore.model import Event
 from eventstore.records.event_message import EventMessages, origin_of_event
 from eventstore.records.message import RawMessage
@@ -214,17 +215,20 @@ class Outbox:
         if self._waiting.cancelled_caught:
             return False
         assert events[0].sequence == self.place + 1, "an event was left out"
+        place = events[-1].sequence
+        events = [event for event in events if event.aggregate_id[0] != RESERVED]  # what the server keeps for itself
         messages: list[RawMessage] = []
         for start in range(0, len(events), _EVENTS_PER_TURN):
             messages += self._encode.of(events[start : start + _EVENTS_PER_TURN])
             await trio.lowlevel.checkpoint()
-        places = await self._target.send(messages)
-        self.place = events[-1].sequence
+        if messages:
+            places = await self._target.send(messages)
+            self._past_lost = False
+            for queue, offset, _ in places:
+                self._ends[queue] = offset + 1
+            self._latest = events[-1], places[-1], dict(self._ends)
+        self.place = place
         self.published += len(events)
-        self._past_lost = False
-        for queue, offset, _ in places:
-            self._ends[queue] = offset + 1
-        self._latest = events[-1], places[-1], dict(self._ends)
         return True
 
     async def save(self) -> bool:

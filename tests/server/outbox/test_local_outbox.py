@@ -36,6 +36,18 @@ def test_every_event_is_published_to_a_topic_created_with_the_default_number_of_
         assert server.terminate() == 0
 
 
+def test_what_the_server_keeps_for_itself_is_not_published(tmp_path: Path) -> None:
+    fields = {"reaction": "note", "version": 1, "sequence": 1, "type": "Happened", "why": "no", "attempts": 1}
+    for life in range(2):
+        with ServerProcess(tmp_path / "data", publish=TOPIC) as server, blocking.connect(server.address) as store:
+            append(store, 10, f"life-{life}")
+            store.append_reserved("$parked{a-1}", es.NewEvent("$Parked", fields))
+            wait_until(lambda: caught_up(store), "everything is published")
+            assert {message.key for message in published(store)} == {f"a-{number}" for number in range(5)}
+            assert len(published(store)) == 10 * (life + 1)
+            assert server.terminate() == 0
+
+
 def test_a_deleted_topic_is_published_again_even_without_new_events(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data", publish=TOPIC) as server, blocking.connect(server.address) as store:
         append(store, 500, "first")
