@@ -86,7 +86,7 @@ class OffsetsDocument:
         """Returns a copy of everything, for `write` on another thread."""
         self.changed = False
         groups: Tree = {
-            group: {topic: {str(queue): offset for queue, offset in queues.items()} for topic, queues in topics.items()}
+            group: {topic: cast(Tree, queues.copy()) for topic, queues in topics.items()}
             for group, topics in self.groups.items()
         }
         policies: Tree = {

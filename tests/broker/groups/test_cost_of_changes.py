@@ -55,6 +55,20 @@ def test_a_change_costs_the_same_whether_a_group_has_few_members_or_many(change:
     assert cost(MANY) < 1.2 * cost(FEW) + 40 * MANY, "a few instructions a member, none for each of its topics"
 
 
+def test_saving_offsets_takes_no_instructions_for_each_of_them() -> None:
+    def cost(queues: int) -> int:
+        opened = Stepped(SimulatedDisk(0)).opened
+        document = opened.offsets_document
+        document.groups = {"group": {"topic": dict.fromkeys(range(queues), 7)}}
+        took = instructions(lambda: document.write(document.tree()))
+        document.groups = {}
+        document.load()
+        assert document.groups == {"group": {"topic": dict.fromkeys(range(queues), 7)}}
+        return took
+
+    assert cost(5_000) < cost(5) + 5_000
+
+
 CHANGES = st.one_of(
     st.tuples(st.just("join"), st.sampled_from("abcde"), st.sets(st.sampled_from(["one", "two", "three"]), min_size=1)),
     st.tuples(st.sampled_from(["leave", "heartbeat"]), st.sampled_from("abcde")),
