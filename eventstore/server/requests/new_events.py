@@ -1,7 +1,8 @@
 """Wakes subscriptions that have caught up: the events of a batch are read once for all of them, not once for each.
 
 A subscription waits here with its filter. One task reads what became durable, looks up which of those who wait may want it, and
-wakes only these. The others continue from there when they are woken later.
+wakes only these. The others continue from there when they are woken later. After batches that nobody wanted it pauses: many
+small ones are then read together.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from eventstore.store.committer import Committer
 
 _PAGES_KEPT: Final = 64
 _FEW: Final = 8  # filters: up to here, searching the bytes for each of them is faster than decoding them once
+_PAUSE_S: Final = 0.002
 
 
 class _Waiting:
@@ -60,9 +62,10 @@ class _Page(NamedTuple):
 
 
 class NewEvents:
-    """The subscriptions that wait for events, and the task that looks for them (`run`)."""
+    """The subscriptions that wait for events, and the task that looks for them (`run`); `looks` counts how often."""
 
     def __init__(self, committer: Committer) -> None:
+        self.looks = 0
         self._committer = committer
         self._threads = trio.CapacityLimiter(1)
         self._waiting: set[_Waiting] = set()
@@ -133,12 +136,13 @@ class NewEvents:
                 await self._begun.wait()
             if engine.durable_sequence <= self._seen:
                 await self._committer.advanced.park()
-            elif self._waiting:
-                await self._look()
+            elif self._waiting and not await self._look() and len(self._waiting) > _FEW:
+                await trio.sleep(_PAUSE_S)
 
-    async def _look(self) -> None:
-        """Reads the next page, and wakes those who may want something of it."""
+    async def _look(self) -> bool:
+        """Reads the next page, and wakes those who may want something of it; returns whether there are any."""
         engine, begin = self._committer.engine, self._seen
+        self.looks += 1
         try:
             page = await trio.to_thread.run_sync(
                 lambda: engine.scan(begin, EVERYTHING, PAGE_BYTES_DEFAULT, None, durable=True), limiter=self._threads
@@ -153,6 +157,7 @@ class NewEvents:
         for waiting in found:
             waiting.after = max(waiting.after, begin)
             waiting.woken.set()
+        return bool(found)
 
     def _wanting(self, records: bytes) -> tuple[set[_Waiting], frozenset[tuple[str, str]] | None]:
         if len(self._waiting) <= _FEW:

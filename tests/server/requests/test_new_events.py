@@ -106,3 +106,42 @@ async def test_a_subscription_that_begins_after_the_end_of_the_log_does_not_keep
         await store.append("a-2", [es.NewEvent("T", b"")], es.ANY)
         await woken.wait()
         nursery.cancel_scope.cancel()
+
+
+def test_batches_that_none_of_many_wants_are_read_together(tmp_path: Path) -> None:
+    clock = trio.testing.MockClock()
+
+    async def main() -> None:
+        async with open_store(tmp_path / "data") as store, trio.open_nursery() as nursery:
+            news, woken = NewEvents(store.committer), list[int]()
+
+            async def wait(number: int) -> None:
+                await news.wait(EventFilter(types=frozenset({f"T{number}"})), 0)
+                woken.append(number)
+
+            async def looked(times: int) -> None:
+                while news.looks < times or news._seen == 0:
+                    await trio.lowlevel.checkpoint()
+
+            nursery.start_soon(news.run)
+            for number in range(20):
+                nursery.start_soon(wait, number)
+            await trio.testing.wait_all_tasks_blocked()
+            for _ in range(5):
+                await store.append("a", [es.NewEvent("nobody's", b"")], es.ANY)
+            await looked(1)
+            for _ in range(50):
+                await store.append("a", [es.NewEvent("nobody's", b"")], es.ANY)
+            assert news.looks == 1
+            clock.jump(1)
+            await looked(2)
+            await store.append("a", [es.NewEvent("T7", b"")], es.ANY)
+            assert not woken
+            while not woken:
+                clock.jump(1)
+                await trio.lowlevel.checkpoint()
+            assert woken == [7]
+            assert news.looks <= 4
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=clock)
