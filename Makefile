@@ -62,6 +62,7 @@ bench: $(VENV)/.bench ## side by side with the peers that are installed
 	$(BIN)/python -m benchmarks.broker
 	$(BIN)/python -m benchmarks.consumers
 	$(BIN)/python -m benchmarks.neighbours
+	$(BIN)/python -m benchmarks.cluster
 
 clean: ## remove the environment and everything generated
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache benchmarks/results

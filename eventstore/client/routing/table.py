@@ -1,10 +1,10 @@
-"""Which shard a request of a client goes to, by the map of the cluster; batches are split by it, and outcomes put back."""
+"""Which shard a request of a client goes to, by the map of the cluster; batches are split by it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from errno import ECONNREFUSED
-from typing import Final, TypeVar
+from typing import Final
 from uuid import UUID
 
 from eventstore.client.address import Address, parse_address
@@ -13,7 +13,6 @@ from eventstore.fields import shown
 from eventstore.records.cluster_map import ClusterMap
 from eventstore.records.slots import LOCAL, slot_of
 
-T = TypeVar("T")
 _ANYWHERE: Final = ("0.0.0.0", "::")
 
 
@@ -53,6 +52,16 @@ class Table:
             f"each shard has its own {shown(aggregate_id)}; connect to the address of a shard",
             field="aggregate_id", value=aggregate_id,
         )  # fmt: skip
+
+    def split(self, slots: Sequence[int], places: Sequence[int]) -> dict[int, list[int]]:
+        """Returns for each shard which of these places of a batch it gets, in order. `slots`: of all places of the batch."""
+        owners = self.known.owners
+        if len(self.known.shards) == 1:
+            return {owners[0]: list(places)}
+        by_shard: dict[int, list[int]] = {}
+        for place in places:
+            by_shard.setdefault(owners[slots[place]], []).append(place)
+        return by_shard
 
     def address_of(self, number: int) -> Address | None:
         """Returns where a shard listens; None if no process serves it."""
@@ -98,18 +107,3 @@ def check_cluster(expected: bytes | None, found: bytes | None) -> None:
 
 def _name(cluster: bytes | None) -> str:
     return "none" if cluster is None else str(UUID(bytes=cluster))
-
-
-def split(shards: Sequence[int]) -> dict[int, list[int]]:
-    """Returns for each shard the places of its rows in a batch, in order. `shards`: the shard of each row."""
-    places: dict[int, list[int]] = {}
-    for place, shard in enumerate(shards):
-        places.setdefault(shard, []).append(place)
-    return places
-
-
-def merge(into: list[T], places: Mapping[int, Sequence[int]], outcomes: Mapping[int, Sequence[T]]) -> None:
-    """Puts the outcomes of each shard where `split` found its rows."""
-    for shard, where in places.items():
-        for place, outcome in zip(where, outcomes[shard], strict=True):
-            into[place] = outcome

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from eventstore.client.address import Address
-from eventstore.client.routing.table import Table, check_cluster, merge, split
+from eventstore.client.routing.table import Table, check_cluster
 from eventstore.errors import ConnectionLost, InvalidArgument
 from eventstore.records.cluster_map import ClusterMap, Shard, even_slots
 from eventstore.records.slots import slot_of
@@ -22,13 +22,17 @@ def a_map(version: int, leaders: list[str | None], cluster: bytes = CLUSTER) -> 
     return ClusterMap(cluster, version, 1, tuple(shards))
 
 
-@given(some.lists(some.integers(0, 6)))
-def test_what_was_split_is_put_back_in_its_places(shards: list[int]) -> None:
-    places = split(shards)
-    assert all(where == sorted(where) for where in places.values())
-    into: list[tuple[int, int] | None] = [None] * len(shards)
-    merge(into, places, {shard: [(shard, place) for place in where] for shard, where in places.items()})
-    assert into == [(shard, place) for place, shard in enumerate(shards)]
+@given(some.lists(some.integers(0, 4095), max_size=50), some.integers(1, 4), some.data())
+def test_each_place_of_a_batch_goes_to_the_shard_of_its_slot_in_order(
+    slots: list[int], shards: int, data: some.DataObject
+) -> None:
+    table = Table(a_map(1, [f"a:{number + 1}" for number in range(shards)]), ASKED)
+    places = [place for place in range(len(slots)) if data.draw(some.booleans())]
+    found = table.split(slots, places)
+    assert sorted(place for where in found.values() for place in where) == places
+    for shard, where in found.items():
+        assert where == sorted(where)
+        assert {table.known.owners[slots[place]] for place in where} <= {shard}
 
 
 @given(some.text(min_size=1).filter(lambda text: not text.startswith("$")))

@@ -17,13 +17,14 @@ from eventstore.client.backoff import Backoff
 from eventstore.client.blocking.connection import Connection
 from eventstore.client.blocking.routing.shard_connection import ShardConnection
 from eventstore.client.blocking.routing.together import pause, together, watch_map
-from eventstore.client.routing.table import Table, merge, split
+from eventstore.client.routing.table import Table
 from eventstore.client.session.batches import BatchQueue, valid_rows, with_refused
 from eventstore.client.session.calls import Call
 from eventstore.client.session.results import read_cluster
 from eventstore.errors import Elsewhere, EventStoreError, copy_error
 from eventstore.protocol.declaration import Request
 from eventstore.protocol.requests import Map
+from eventstore.records.slots import LOCAL, slot_of
 
 T = TypeVar("T")
 Queue = Callable[[Connection], BatchQueue[Any, Any, Any]]
@@ -100,15 +101,19 @@ class Router:
     ) -> list[Any]:
         """As `Connection.put_many`: each shard gets its rows, and a shard that stays away makes errors of its own alone."""
         self.entry.check()
-        encoded = [
-            each if isinstance(each, EventStoreError) else self.table.refusal(id_of(each)) or each
-            for each in encode(list(given))
-        ]
+        encoded = encode(list(given))
         rows = valid_rows(encoded)
+        slots = list(map(slot_of, map(id_of, rows)))
+        if LOCAL in slots:
+            encoded = [
+                each if isinstance(each, EventStoreError) else self.table.refusal(id_of(each)) or each for each in encoded
+            ]
+            rows = valid_rows(encoded)
+            slots = list(map(slot_of, map(id_of, rows)))
         outcomes: list[Any] = [None] * len(rows)
         backoff, missing = Backoff(self.entry.options.reconnect_timeout), list(range(len(rows)))
         while missing:
-            self._put_rows(queue, rows, missing, outcomes, id_of)
+            self._put_rows(queue, rows, slots, missing, outcomes)
             missing = [place for place in missing if isinstance(outcomes[place], Elsewhere)]
             if missing:
                 try:
@@ -118,15 +123,13 @@ class Router:
         return with_refused(encoded, iter(outcomes))
 
     def _put_rows(
-        self, queue: Queue, rows: Sequence[Any], places: list[int], outcomes: list[Any], id_of: Callable[[Any], str]
+        self, queue: Queue, rows: Sequence[Any], slots: Sequence[int], places: Sequence[int], outcomes: list[Any]
     ) -> None:
-        by_shard = split([self.table.shard_of(id_of(rows[place])) for place in places])
-        of_shard = {number: [rows[places[each]] for each in where] for number, where in by_shard.items()}
-        put = [partial(self._put_to, queue, number, some) for number, some in of_shard.items()]
-        found: list[Any] = [None] * len(places)
-        merge(found, by_shard, dict(zip(of_shard, together(put), strict=True)))
-        for place, outcome in zip(places, found, strict=True):
-            outcomes[place] = outcome
+        by_shard = self.table.split(slots, places)
+        put = [partial(self._put_to, queue, shard, [rows[place] for place in where]) for shard, where in by_shard.items()]
+        for where, found in zip(by_shard.values(), together(put), strict=True):
+            for place, outcome in zip(where, found, strict=True):
+                outcomes[place] = outcome
 
     def _put_to(self, queue: Queue, number: int, rows: Sequence[Any]) -> list[Any]:
         try:

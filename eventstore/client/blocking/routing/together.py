@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -16,5 +17,25 @@ def watch_map(entry: object, table: object) -> Callable[[], object]:
 
 
 def together(calls: Sequence[Callable[[], T]]) -> list[T]:
-    """Makes the calls one after the other, and returns their results in order."""
-    return [call() for call in calls]
+    """Makes the calls at the same time, all but the first on threads, and returns their results in order.
+
+    An exception in this thread, as of a signal handler, leaves the others to end by themselves.
+    """
+    results: dict[int, T] = {}
+    errors: list[BaseException] = []
+
+    def keep(place: int) -> None:
+        try:
+            results[place] = calls[place]()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=keep, args=(place,), daemon=True) for place in range(1, len(calls))]
+    for thread in threads:
+        thread.start()
+    results[0] = calls[0]()
+    for thread in threads:
+        thread.join()
+    for error in errors:
+        raise error
+    return [results[place] for place in range(len(calls))]
