@@ -9,6 +9,7 @@ commands, 2 to 1    commands of docs/examples/bank.py, whose events are synced
 reading, 4 to 1     everything by `read_all`, by one trio client
 routing             the processor time of a client for an append, at the node of one shard to that at the shard itself
 idle                memory and processor time of an idle shard process of four
+counted             syncs, frames and wake-ups of the servers for 1,000 appends, with 1 to 8 shards
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
@@ -52,6 +54,18 @@ class Node(Process):
     @property
     def pids(self) -> list[int]:
         return [self._server.pid, *(row.pid for row in self.rows if row.pid is not None)]
+
+    def counts(self) -> Counter[str]:
+        """Returns what the shards have counted: syncs, frames, and how often their threads woke."""
+        found: Counter[str] = Counter()
+        for row in self.rows:
+            with es.blocking.connect(f"tcp://{row.leader}") as shard:
+                stats = shard.stats()
+            found.update(syncs=int(str(stats["batches"])), frames=int(str(stats["requests"])))
+            for thread in Path(f"/proc/{row.pid}/task").iterdir():
+                switches = (thread / "status").read_text().partition("voluntary_ctxt_switches:")[2]
+                found.update({"wake-ups": int(switches.split()[0])})
+        return found
 
     def processor_s(self) -> float:
         return sum(time.clock_gettime(~pid << 3 | _CLOCK) for pid in self.pids)
@@ -160,6 +174,18 @@ def idle(seconds: float) -> Figures:
     return {"resident MB": statistics.median(resident), "% of a core": statistics.median(used) / elapsed * 100}
 
 
+def counted(count: int) -> Figures:
+    """Counts what appends cost as shards are added."""
+    figures: Figures = {}
+    for shards in (1, 2, 4, 8):
+        with Node(shards) as node:
+            before = node.counts()
+            Turn(node.address, node, "append", count)
+            for name, more in (node.counts() - before).items():
+                figures[f"{name}, {shards} shards"] = more / (count * _CLIENTS) * 1_000
+    return dict(sorted(figures.items(), key=lambda figure: figure[0].split(",")[0]))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="20,000 requests and 3 rounds, not 100,000 and 7")
@@ -175,6 +201,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "reading, 4 to 1": lambda: reading(4 * count, rounds),
         "routing": lambda: routing(count, rounds),
         "idle": lambda: idle(5.0 if options.quick else 20.0),
+        "counted": lambda: counted(count),
     }
     for name, measure in rows.items():
         say(f"{name} …")
