@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import chain
 from operator import itemgetter
 from types import TracebackType
 from typing import Any, Self, cast
@@ -244,7 +245,11 @@ class NetworkStore(Consumers):
         """Returns a page of the ids that begin with `prefix` and come after the id `after`, with their versions, in the order
         of their bytes in UTF-8. `limit`: 1 to 1,000; a page with fewer is the last one.
         """
-        return await self._only("`aggregates`").call(ListAggregates(prefix, after, limit), read_rows(AggregateInfo))
+        request, read = ListAggregates(prefix, after, limit), read_rows(AggregateInfo)
+        if self._router is None:
+            return await self._connection.call(request, read)
+        pages = await self._router.call_all(request, read)
+        return sorted(chain.from_iterable(pages), key=lambda each: each.aggregate_id.encode())[:limit]
 
     async def stats(self) -> dict[str, Scalar]:
         """Returns the server's figures, by name."""

@@ -79,6 +79,22 @@ class Router:
         found: T = self._at_shard(aggregate_id, lambda shard: shard.call(request, read))
         return found
 
+    def call_all(self, request: Request, read: Callable[[Call[Any]], T]) -> list[T]:
+        """Makes the call at all shards at once. Returns the results in the order of the shards, or raises the first error."""
+        asked = [partial(self._call_one, each.shard, request, read) for each in self.table.known.shards]
+        answers: list[T] = []
+        for answer in together(asked):
+            if isinstance(answer, EventStoreError):
+                raise answer
+            answers.append(answer)
+        return answers
+
+    def _call_one(self, number: int, request: Request, read: Callable[[Call[Any]], T]) -> T | EventStoreError:
+        try:
+            return self.shard(number).call(request, read)
+        except EventStoreError as error:
+            return error
+
     def put(self, queue: Queue, aggregate_id: str, row: Any) -> Any:
         """As `Connection.put`, at the shard of the aggregate. `queue`: of a connection's session."""
         return self._at_shard(aggregate_id, lambda shard: shard.put(queue(shard), row))
