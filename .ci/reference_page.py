@@ -17,8 +17,8 @@ from eventstore.server.metric_subjects import METRICS_BY_SUBJECT
 from eventstore.server.projection_watch import PROJECTION_METRICS
 from eventstore.server.prometheus import exported_name
 from eventstore.server.reactions.reaction_metrics import REACTION_LABELLED
-from eventstore.settings.declaration import DeclaredSetting, settings_by_group
 from eventstore.settings.server import ServerSettings
+from eventstore.settings.setting_declaration import DeclaredSetting, settings_by_group
 
 _HEAD = """\
 # Reference

@@ -28,7 +28,7 @@ from benchmarks.harness.bare_loop import bare_rate, frames, store_rate
 from benchmarks.harness.report import figures_table, machine, write_results
 from benchmarks.harness.subject import EVENT_TYPE, PAYLOAD
 from eventstore import ANY, NewEvent, flat
-from eventstore.settings.declaration import MIB
+from eventstore.settings.setting_declaration import MIB
 from eventstore.settings.store import StoreSettings
 from eventstore.store.embedded import EmbeddedStore
 from eventstore.store.engine import Engine

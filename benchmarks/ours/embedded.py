@@ -14,7 +14,7 @@ import trio
 import eventstore as es
 from benchmarks.harness.subject import AGGREGATE_EVENTS, EVENT_TYPE, PAYLOAD, READ_AGGREGATE, Measured, Run
 from benchmarks.peers import Scratch
-from eventstore.settings.declaration import MIB
+from eventstore.settings.setting_declaration import MIB
 from eventstore.settings.store import StoreSettings
 from eventstore.store.embedded import EmbeddedStore
 

@@ -11,7 +11,7 @@ import trio
 from eventstore.errors import Elsewhere
 from eventstore.metrics import Stats
 from eventstore.protocol import encode_ok
-from eventstore.protocol.declaration import DECLARATIONS, Request
+from eventstore.protocol.request_declaration import DECLARATIONS, Request
 from eventstore.protocol.requests import Hello, Ping, Unsubscribe
 from eventstore.protocol.requests import Stats as StatsRequest
 from eventstore.records.cluster_map import ClusterMap

@@ -13,7 +13,18 @@ from typing import Annotated, TypeAlias
 from eventstore.fields import check_text
 from eventstore.protocol import limits
 from eventstore.protocol.codes import AnswerCode
-from eventstore.protocol.declaration import Count, Flag, Name, Request, Rows, UncheckedRows, integer, optional, request, text
+from eventstore.protocol.request_declaration import (
+    Count,
+    Flag,
+    Name,
+    Request,
+    Rows,
+    UncheckedRows,
+    integer,
+    optional,
+    request,
+    text,
+)
 
 WireMessage: TypeAlias = "tuple[bytes, str | None, str | None, bytes | None, int | None]"
 """Body, key, tag, properties (names and values as flat msgpack), queue (None: chosen by the key, or in turn without one)."""

@@ -8,7 +8,7 @@ from eventstore.errors import InvalidArgument
 from eventstore.fields import check_int, check_text, shown
 from eventstore.protocol import limits
 from eventstore.protocol.broker_requests import BrokerRequest, check_offset, check_queue, check_tags, check_time
-from eventstore.protocol.declaration import Count, Flag, Name, Rows, integer, optional, request, text
+from eventstore.protocol.request_declaration import Count, Flag, Name, Rows, integer, optional, request, text
 
 WirePlace: TypeAlias = "tuple[str, int, int]"
 """Topic, queue, queue offset."""

@@ -7,7 +7,7 @@ from typing import Annotated, Final, TypeAlias
 from eventstore.errors import InvalidArgument
 from eventstore.fields import shown
 from eventstore.model import ID_BYTES_MAX, VERSION_MAX
-from eventstore.protocol.declaration import Name, Request, integer, optional, request, text
+from eventstore.protocol.request_declaration import Name, Request, integer, optional, request, text
 
 PARKED_ROWS_MAX: Final = 1_000
 NOTE_BYTES_MAX: Final = 1_000

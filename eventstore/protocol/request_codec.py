@@ -15,10 +15,10 @@ from eventstore.model import ANY, EXISTS
 from eventstore.protocol import group_requests as group_requests  # these two declare theirs
 from eventstore.protocol import reaction_requests as reaction_requests
 from eventstore.protocol.broker_requests import SendMessages, WireMessage
-from eventstore.protocol.declaration import DECLARATIONS, Declaration, Request, code_of
 from eventstore.protocol.frames import encode_frame
 from eventstore.protocol.limits import COMMANDS_PER_FRAME_MAX, COMMITS_PER_FRAME_MAX, MAGIC, MESSAGES_PER_FRAME_MAX
 from eventstore.protocol.payload import payload_decoder, request_id_of
+from eventstore.protocol.request_declaration import DECLARATIONS, Declaration, Request, code_of
 from eventstore.protocol.requests import Append, Credit, Hello, Send, WireCommand
 from eventstore.records.raw_commit import AfterCommand, AppendCondition, RawCommit
 

@@ -18,8 +18,19 @@ from eventstore.fields import check_text
 from eventstore.model import ID_BYTES_MAX, TYPE_BYTES_MAX, VERSION_MAX
 from eventstore.protocol import limits
 from eventstore.protocol.codes import AnswerCode
-from eventstore.protocol.declaration import Count, Flag, Name, Request, Rows, UncheckedRows, integer, optional, request, text
 from eventstore.protocol.limits import INT64_MAX, INT64_MIN, UINT64_MAX
+from eventstore.protocol.request_declaration import (
+    Count,
+    Flag,
+    Name,
+    Request,
+    Rows,
+    UncheckedRows,
+    integer,
+    optional,
+    request,
+    text,
+)
 from eventstore.records.event_filter import EventFilter
 from eventstore.records.raw_commit import RawCommit
 

@@ -1,10 +1,10 @@
 """The settings of a broker. Changing any of them is safe for existing data."""
 
-# No `from __future__ import annotations`: see `eventstore.settings.declaration`.
+# No `from __future__ import annotations`: see `eventstore.settings.setting_declaration`.
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from eventstore.settings.declaration import DAY_S, GIB, KIB, MIB, Setting, check_fields
+from eventstore.settings.setting_declaration import DAY_S, GIB, KIB, MIB, Setting, check_fields
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from eventstore.settings.declaration import Part, Setting
+from eventstore.settings.setting_declaration import Part, Setting
 from eventstore_mailbox.core.options import Bound
 
 _UNPREFIXED: Final = ("mailboxes", "aggregates_max", "reruns_max")

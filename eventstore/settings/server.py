@@ -1,14 +1,14 @@
 """The settings of a server or worker: its own, and those of its store, broker and mailboxes."""
 
-# No `from __future__ import annotations`: see `eventstore.settings.declaration`.
+# No `from __future__ import annotations`: see `eventstore.settings.setting_declaration`.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
 from eventstore.settings.broker import BrokerSettings
-from eventstore.settings.declaration import KIB, MIB, Part, Setting, check_fields, declared_settings, settings_of
 from eventstore.settings.mailboxes import MAILBOX_PART
+from eventstore.settings.setting_declaration import KIB, MIB, Part, Setting, check_fields, declared_settings, settings_of
 from eventstore.settings.store import StoreSettings
 from eventstore_mailbox.core.options import Options
 

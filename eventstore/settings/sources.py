@@ -18,8 +18,8 @@ from pydantic import ValidationError, create_model
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from eventstore.errors import InvalidArgument
-from eventstore.settings.declaration import ENVIRONMENT_PREFIX, DeclaredSetting, declared_settings, settings_of
 from eventstore.settings.server import ServerSettings
+from eventstore.settings.setting_declaration import ENVIRONMENT_PREFIX, DeclaredSetting, declared_settings, settings_of
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from eventstore.settings.declaration import settings_by_group
 from eventstore.settings.server import ServerSettings
+from eventstore.settings.setting_declaration import settings_by_group
 from tests.cli.processes import output, refused, run
 
 COMMANDS = (

@@ -15,8 +15,8 @@ from eventstore.server.net import fair_turns
 from eventstore.server.net.connection import BOUND_MAX
 from eventstore.server.projection_watch import PROJECTION_METRICS
 from eventstore.server.prometheus import exported_name
-from eventstore.settings.declaration import DeclaredSetting, declared_settings
 from eventstore.settings.server import ServerSettings
+from eventstore.settings.setting_declaration import DeclaredSetting, declared_settings
 from eventstore.settings.sources import load_with_origins
 from tests.cli.processes import Server, output, refused
 

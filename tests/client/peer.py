@@ -16,11 +16,11 @@ from eventstore.protocol.answers import (
     encode_page,
     encode_scan_page,
 )
-from eventstore.protocol.declaration import Request
 from eventstore.protocol.frames import FrameReader
 from eventstore.protocol.handshake import Welcome
 from eventstore.protocol.message_answers import QueuePage, encode_messages
 from eventstore.protocol.request_codec import RequestDecoder
+from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import Hello
 
 STORE = bytes(range(16))

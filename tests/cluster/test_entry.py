@@ -11,8 +11,8 @@ import trio
 from eventstore import flat
 from eventstore.errors import Elsewhere
 from eventstore.protocol.answers import Failure, Ok
-from eventstore.protocol.declaration import Request
 from eventstore.protocol.handshake import read_map
+from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import Append, Map, Ping, Read, Stats, Subscribe, Unsubscribe, Version
 from eventstore.records.cluster_map import ClusterMap, Shard, even_slots
 from eventstore.server.bootstrap import bind, gate_limits, listen

@@ -17,7 +17,7 @@ from eventstore.chunks.header import ChunkHeader
 from eventstore.model import NewEvent
 from eventstore.records import commit, message, state_record
 from eventstore.records import queue_entry as entry
-from eventstore.settings.declaration import declared_settings
+from eventstore.settings.setting_declaration import declared_settings
 from eventstore.settings.store import StoreSettings
 from eventstore.store import data_folder
 from eventstore.store.event_checks import EventsCheck

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import eventstore as es
 from eventstore.flat import encode
 from eventstore.protocol.answers import Failure
-from eventstore.protocol.declaration import DECLARATIONS, Request, code_of
+from eventstore.protocol.request_declaration import DECLARATIONS, Request, code_of
 from eventstore.protocol.requests import Credit, Map, Ping, Subscribe
 from tests.fuzz.request_maker import RequestMaker, Values
 from tests.server.raw import RawClient

@@ -16,7 +16,7 @@ from eventstore.protocol import broker_requests as broker
 from eventstore.protocol import group_requests as groups
 from eventstore.protocol import reaction_requests as reactions
 from eventstore.protocol import requests as events
-from eventstore.protocol.declaration import Request
+from eventstore.protocol.request_declaration import Request
 
 Values = list[Scalar]
 

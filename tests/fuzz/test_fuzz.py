@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from eventstore.protocol.declaration import DECLARATIONS
+from eventstore.protocol.request_declaration import DECLARATIONS
 from eventstore.protocol.requests import Hello, Version
 from eventstore.server.requests.read_requests import ReadRequests
 from tests.fuzz import fuzzer

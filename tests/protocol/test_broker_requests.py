@@ -11,9 +11,9 @@ from eventstore.flat import Scalar
 from eventstore.protocol import broker_requests as asked
 from eventstore.protocol import group_requests, limits
 from eventstore.protocol.broker_requests import BrokerRequest, SendMessages
-from eventstore.protocol.declaration import Request, code_of
 from eventstore.protocol.frames import LENGTH_BYTES, encode_frame
 from eventstore.protocol.request_codec import BadRequest, RequestDecoder, encode_request, encode_send_messages
+from eventstore.protocol.request_declaration import Request, code_of
 
 texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=63)
 queues = st.integers(0, limits.QUEUE_MAX)

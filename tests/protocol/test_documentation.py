@@ -31,7 +31,6 @@ from eventstore.protocol.answers import (
 )
 from eventstore.protocol.broker_requests import CreateTopic, FindKey, OffsetAt, Pull, SendMessages
 from eventstore.protocol.codes import AnswerCode
-from eventstore.protocol.declaration import DECLARATIONS
 from eventstore.protocol.group_requests import (
     CommitOffsets,
     FailMessages,
@@ -53,6 +52,7 @@ from eventstore.protocol.reaction_requests import (
     SkipParked,
 )
 from eventstore.protocol.request_codec import encode_request
+from eventstore.protocol.request_declaration import DECLARATIONS
 from eventstore.protocol.requests import (
     Append,
     Credit,

@@ -13,7 +13,6 @@ from eventstore import flat
 from eventstore.errors import EventStoreError, InvalidArgument, ProtocolError, UnknownOperation
 from eventstore.flat import Scalar
 from eventstore.model import ANY, EXISTS, VERSION_MAX
-from eventstore.protocol.declaration import Request, code_of
 from eventstore.protocol.frames import LENGTH_BYTES, encode_frame
 from eventstore.protocol.limits import (
     COMMANDS_PER_FRAME_MAX,
@@ -36,6 +35,7 @@ from eventstore.protocol.reaction_requests import (
     SkipParked,
 )
 from eventstore.protocol.request_codec import BadRequest, RequestDecoder, encode_append, encode_request
+from eventstore.protocol.request_declaration import Request, code_of
 from eventstore.protocol.requests import (
     Append,
     Credit,

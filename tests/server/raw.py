@@ -11,11 +11,11 @@ from eventstore import flat
 from eventstore.errors import EventStoreError
 from eventstore.model import NewEvent
 from eventstore.protocol.answers import Answer, AnswerDecoder, Failure, Ok, Outcomes, Page
-from eventstore.protocol.declaration import Request, code_of
 from eventstore.protocol.frames import LENGTH, LENGTH_BYTES, FrameReader, encode_frame
 from eventstore.protocol.handshake import Welcome, read_welcome
 from eventstore.protocol.limits import FRAME_BYTES_MAX
 from eventstore.protocol.request_codec import encode_request
+from eventstore.protocol.request_declaration import Request, code_of
 from eventstore.protocol.requests import Append, Hello
 from tests.waiting import DEADLINE_SECONDS
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from eventstore.model import NewEvent
-from eventstore.protocol.declaration import code_of
 from eventstore.protocol.frames import LENGTH_BYTES, encode_frame
 from eventstore.protocol.request_codec import RequestDecoder
+from eventstore.protocol.request_declaration import code_of
 from eventstore.protocol.requests import Append
 from eventstore.records.raw_commit import AfterCommand
 from eventstore.store.append import COMMITTED, CONFLICT, DUPLICATE, REFUSED, NewCommit

@@ -29,8 +29,8 @@ def describe(path: Path, records: int) -> FileReport:
     """
     if path.is_dir():
         return _describe_folder(path, records)
+    from eventstore.cli.inspection import described_event_file as event_file
     from eventstore.cli.inspection import document_files as documents
-    from eventstore.cli.inspection import event_files as event_file
     from eventstore.cli.inspection import folders
     from eventstore.cli.inspection import index_files as index_file
 

@@ -39,8 +39,8 @@ def offers_settings(*groups: str, names: tuple[str, ...] = ()) -> Callable[[Func
 
 def add_options(function: Callable[..., object]) -> None:
     """Puts the settings that a command offers into its signature, which typer reads."""
-    from eventstore.settings.declaration import declared_settings
     from eventstore.settings.server import ServerSettings
+    from eventstore.settings.setting_declaration import declared_settings
 
     groups, names = getattr(function, SETTINGS_OFFERED)
     signature = inspect.signature(function, eval_str=True)

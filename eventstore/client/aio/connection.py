@@ -30,8 +30,8 @@ from eventstore.client.session.calls import Call, PendingRequest
 from eventstore.client.session.session import Session
 from eventstore.errors import Closed, EventStoreError, copy_error
 from eventstore.protocol.broker_requests import Pull
-from eventstore.protocol.declaration import Request
 from eventstore.protocol.handshake import Welcome
+from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import Ping
 
 G = TypeVar("G")

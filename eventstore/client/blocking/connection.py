@@ -28,8 +28,8 @@ from eventstore.client.session.batches import ROWS_PER_TURN, BatchQueue, slices,
 from eventstore.client.session.calls import Call, Flag, PendingRequest
 from eventstore.client.session.session import Session
 from eventstore.errors import Closed, EventStoreError, copy_error
-from eventstore.protocol.declaration import Request
 from eventstore.protocol.handshake import Welcome
+from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import Ping
 
 G = TypeVar("G")

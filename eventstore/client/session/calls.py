@@ -6,9 +6,9 @@ from typing import Generic, Protocol, TypeVar
 
 from eventstore.errors import EventStoreError, ProtocolError, copy_error
 from eventstore.protocol.answers import Answer, Failure, Ok, Page
-from eventstore.protocol.declaration import Request
 from eventstore.protocol.message_answers import Messages
 from eventstore.protocol.request_codec import encode_request
+from eventstore.protocol.request_declaration import Request
 
 
 class Signal(Protocol):

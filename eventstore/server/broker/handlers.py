@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from eventstore.broker.message_lookups import FoundMessages
 from eventstore.protocol import encode_messages, encode_ok
 from eventstore.protocol.codes import AnswerCode
-from eventstore.protocol.declaration import DECLARATIONS, Request
+from eventstore.protocol.request_declaration import DECLARATIONS, Request
 from eventstore.server.net.connection import Connection
 from eventstore.server.net.deferred_replies import DeferredReplies
 from eventstore.server.net.gate import Gate

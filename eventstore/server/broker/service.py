@@ -16,7 +16,7 @@ from eventstore.broker.broker import Broker
 from eventstore.broker.statistics import Rates
 from eventstore.metrics import Metric, Source, counter, gauge, text
 from eventstore.protocol.broker_requests import Pull, SendMessages
-from eventstore.protocol.declaration import Request
+from eventstore.protocol.request_declaration import Request
 from eventstore.server.broker.group_handlers import GroupHandlers
 from eventstore.server.broker.handlers import routes_of
 from eventstore.server.broker.lookup_handlers import LookupHandlers

@@ -10,7 +10,6 @@ import trio
 
 from eventstore.flat import Scalar
 from eventstore.model import NewEvent
-from eventstore.protocol.declaration import Request
 from eventstore.protocol.reaction_requests import (
     PARKED_ROWS_MAX,
     ListParked,
@@ -20,6 +19,7 @@ from eventstore.protocol.reaction_requests import (
     RetryParked,
     SkipParked,
 )
+from eventstore.protocol.request_declaration import Request
 from eventstore.server.broker.handlers import answers, routes_of
 from eventstore.server.net.deferred_replies import LIST_BYTES, DeferredReplies
 from eventstore.server.net.gate import Gate

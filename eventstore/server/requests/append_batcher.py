@@ -16,7 +16,7 @@ from eventstore.domain.runtime import Change
 from eventstore.errors import EventStoreError, ShuttingDown
 from eventstore.flat import Scalar
 from eventstore.protocol import outcome_values
-from eventstore.protocol.declaration import Request
+from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import Append
 from eventstore.records.raw_commit import RawCommit
 from eventstore.server.mailbox_wiring import ArrivalOrder, ServerMailboxes, refused_append

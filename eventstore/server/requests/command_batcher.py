@@ -9,8 +9,8 @@ from eventstore.domain.domain import Domain
 from eventstore.domain.runtime import Decided, new_decided
 from eventstore.errors import EventStoreError, Overloaded, ShuttingDown, UnknownCommand
 from eventstore.model import ID_BYTES_MAX
-from eventstore.protocol.declaration import Request
 from eventstore.protocol.limits import PAYLOAD_BYTES_MAX
+from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import Send, WireCommand, check_command
 from eventstore.server.mailbox_wiring import ArrivalOrder, ServerEntry, ServerMailboxes
 from eventstore.server.net.connection import Connection

@@ -18,7 +18,7 @@ from eventstore.protocol import (
     encode_error,
     encode_ok,
 )
-from eventstore.protocol.declaration import Request
+from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import Hello, Ping
 from eventstore.protocol.requests import Stats as StatsRequest
 from eventstore.server.net.connection import Connection

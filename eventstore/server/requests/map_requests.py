@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from eventstore.protocol import encode_ok
-from eventstore.protocol.declaration import Request
+from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import Map
 from eventstore.records.cluster_map import ClusterMap
 from eventstore.server.net.connection import Connection

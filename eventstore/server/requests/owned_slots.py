@@ -16,8 +16,8 @@ from eventstore.domain.runtime import Decided
 from eventstore.errors import Elsewhere
 from eventstore.flat import Scalar
 from eventstore.model import ID_BYTES_MAX
-from eventstore.protocol.declaration import Request
 from eventstore.protocol.reaction_requests import RecordParking, RetryParked, SkipParked
+from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import (
     Append,
     FindCommand,

@@ -12,8 +12,8 @@ from eventstore.aggregate_info import id_range
 from eventstore.chunks.files import NotCached
 from eventstore.model import ID_BYTES_MAX
 from eventstore.protocol import encode_ok, encode_page, encode_scan_page
-from eventstore.protocol.declaration import Request
 from eventstore.protocol.limits import FRAME_BYTES_MAX, PAGE_BYTES_DEFAULT
+from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import FindCommand, ListAggregates, Read, ReadAll, Version, filter_of
 from eventstore.server.net.connection import Connection
 from eventstore.server.net.deferred_replies import DeferredReplies, explain_failed_read

@@ -11,9 +11,9 @@ import trio
 from eventstore.errors import EventStoreError
 from eventstore.metrics import Metric, gauge
 from eventstore.protocol import encode_error, encode_ok, encode_scan_page
-from eventstore.protocol.declaration import Request
 from eventstore.protocol.frames import LENGTH_BYTES
 from eventstore.protocol.limits import CREDIT_BYTES_MAX, PAGE_BYTES_DEFAULT
+from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import Credit, Subscribe, Unsubscribe, filter_of
 from eventstore.server.net.budgets import Reserve
 from eventstore.server.net.connection import Connection

@@ -19,11 +19,11 @@ from eventstore.client.consumer.member_options import MemberOptions
 from eventstore.errors import EventStoreError, InvalidArgument, StorageFull
 from eventstore.protocol.answers import encode_error, encode_ok
 from eventstore.protocol.broker_requests import Pull
-from eventstore.protocol.declaration import Request
 from eventstore.protocol.frames import FrameReader
 from eventstore.protocol.group_requests import CommitOffsets, FailMessages, Heartbeat, Join
 from eventstore.protocol.handshake import Welcome
 from eventstore.protocol.request_codec import RequestDecoder
+from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import Hello, Ping, Unsubscribe
 
 Says = Callable[[Request], EventStoreError | None]

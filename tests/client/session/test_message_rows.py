@@ -17,10 +17,10 @@ from eventstore.client.session.session import Session
 from eventstore.errors import ConnectionLost, EventStoreError, InvalidArgument, ShuttingDown, UnknownQueue
 from eventstore.flat import Scalar
 from eventstore.protocol.broker_requests import Pull, SendMessages, WireMessage
-from eventstore.protocol.declaration import Request
 from eventstore.protocol.frames import LENGTH_BYTES
 from eventstore.protocol.handshake import Welcome
 from eventstore.protocol.message_answers import QueuePage, sent_values
+from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import Unsubscribe
 from eventstore.records.message import BODY_BYTES_MAX, message_id
 from tests.client.peer import STORE, Peer, add_call, new_session

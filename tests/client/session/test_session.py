@@ -18,9 +18,9 @@ from eventstore.errors import (
 )
 from eventstore.model import ANY, Committed, NewEvent
 from eventstore.protocol.answers import encode_ok, outcome_values
-from eventstore.protocol.declaration import Request
 from eventstore.protocol.frames import LENGTH
 from eventstore.protocol.handshake import Welcome
+from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import Append, Credit, Ping, Read, Subscribe, Unsubscribe, Version
 from eventstore.records.event_filter import EventFilter, event_filter
 from eventstore.records.raw_commit import encode_commit

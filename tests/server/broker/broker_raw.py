@@ -9,9 +9,9 @@ from eventstore.errors import EventStoreError
 from eventstore.flat import Scalar
 from eventstore.protocol.answers import Failure
 from eventstore.protocol.broker_requests import CreateTopic, Pull, SendMessages, WireMessage, WireWant
-from eventstore.protocol.declaration import Request
 from eventstore.protocol.group_requests import Join
 from eventstore.protocol.message_answers import Messages, QueuePage, decode_sent
+from eventstore.protocol.request_declaration import Request
 from eventstore.records.message import Message, decode_messages
 from tests.server.raw import Ok, Outcomes, RawClient
 

@@ -32,7 +32,6 @@ from eventstore.protocol.broker_requests import (
     ShowTopic,
     WireMessage,
 )
-from eventstore.protocol.declaration import DECLARATIONS, code_of
 from eventstore.protocol.frames import encode_frame
 from eventstore.protocol.group_requests import (
     CommitOffsets,
@@ -46,6 +45,7 @@ from eventstore.protocol.group_requests import (
     ResetGroup,
     ShowGroup,
 )
+from eventstore.protocol.request_declaration import DECLARATIONS, code_of
 from eventstore.protocol.requests import Ping
 from tests.server.broker.broker_raw import create, join, message, properties, pull, refusal, rows_of, send
 from tests.server.conftest import Serve

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from eventstore.protocol.broker_requests import BrokerRequest, Pull, SendMessages
-from eventstore.protocol.declaration import DECLARATIONS
+from eventstore.protocol.request_declaration import DECLARATIONS
 from eventstore.server.broker.group_handlers import GroupHandlers
 from eventstore.server.broker.lookup_handlers import LookupHandlers
 from eventstore.server.broker.topic_handlers import TopicHandlers

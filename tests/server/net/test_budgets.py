@@ -11,7 +11,7 @@ import trio
 import trio.lowlevel
 import trio.testing
 
-from eventstore.protocol.declaration import Request
+from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import Ping, Read, ReadAll, Subscribe
 from eventstore.server.net.budgets import OutboundBudget, Reserve
 from eventstore.server.net.connection import Connection

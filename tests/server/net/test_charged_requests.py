@@ -8,9 +8,9 @@ import trio.testing
 
 import eventstore as es
 from eventstore.protocol.broker_requests import FindKey
-from eventstore.protocol.declaration import Request
 from eventstore.protocol.group_requests import Join
 from eventstore.protocol.request_codec import encode_request
+from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import Ping
 from eventstore.work_time import WorkTime, counted, on_thread
 from tests.collisions import colliding

@@ -7,9 +7,9 @@ import pytest
 from eventstore import flat
 from eventstore.errors import EventStoreError, ProtocolError
 from eventstore.flat import Scalar
-from eventstore.protocol.declaration import Request
 from eventstore.protocol.limits import HELLO_BYTES_MAX
 from eventstore.protocol.request_codec import encode_request
+from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import FindCommand, Hello, Ping, Read, Version
 from tests.server.conftest import Serve
 from tests.server.raw import LENGTH, Failure, Ok, Outcomes, Page, RawClient, append_frame, commit, outcomes_of

@@ -15,7 +15,7 @@ import trio.lowlevel
 import trio.testing
 
 import eventstore as es
-from eventstore.protocol.declaration import Request
+from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import Read, ReadAll, Subscribe
 from eventstore.server.net.budgets import OutboundBudget, Reserve
 from eventstore.server.net.connection import Connection

@@ -11,9 +11,9 @@ import pytest
 from eventstore import flat
 from eventstore.errors import CommandIdReused, InvalidArgument, ProtocolError, UnknownOperation, UnsupportedVersion
 from eventstore.flat import Scalar
-from eventstore.protocol.declaration import DECLARATIONS, code_of
 from eventstore.protocol.frames import encode_frame
 from eventstore.protocol.request_codec import encode_request
+from eventstore.protocol.request_declaration import DECLARATIONS, code_of
 from eventstore.protocol.requests import (
     Append,
     Credit,

@@ -13,9 +13,9 @@ import eventstore as es
 from eventstore import blocking, flat
 from eventstore.errors import Elsewhere, FolderRefused
 from eventstore.protocol.answers import decode_outcome
-from eventstore.protocol.declaration import Request
 from eventstore.protocol.handshake import read_map
 from eventstore.protocol.reaction_requests import RecordParking, RetryParked
+from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import FindCommand, Map, Ping, Read, ReadAll, Send, Subscribe, Version
 from eventstore.records.cluster_map import ALL_SLOTS, ClusterMap, Shard, even_slots
 from eventstore.records.slots import slot_of

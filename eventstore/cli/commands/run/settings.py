@@ -17,8 +17,8 @@ def settings(config: ConfigFile = None, assignments: Assignments = None, as_json
     Example:
       eventstore settings --config /etc/eventstore.toml --json
     """
-    from eventstore.settings.declaration import DeclaredSetting, settings_by_group
     from eventstore.settings.server import ServerSettings
+    from eventstore.settings.setting_declaration import DeclaredSetting, settings_by_group
     from eventstore.settings.sources import load_with_origins
 
     loaded = load_with_origins(config, **all_given(assignments, given))

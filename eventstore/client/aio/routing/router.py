@@ -21,7 +21,7 @@ from eventstore.client.session.batches import BatchQueue, valid_rows, with_refus
 from eventstore.client.session.calls import Call
 from eventstore.client.session.results import read_cluster
 from eventstore.errors import Elsewhere, EventStoreError, copy_error
-from eventstore.protocol.declaration import Request
+from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import Map
 from eventstore.records.slots import LOCAL, slot_of
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from eventstore.settings.declaration import declared_settings
 from eventstore.settings.server import ServerSettings
+from eventstore.settings.setting_declaration import declared_settings
 from tests.cli.processes import output, refused
 
 

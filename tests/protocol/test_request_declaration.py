@@ -9,7 +9,7 @@ import pytest
 
 from eventstore.errors import InvalidArgument
 from eventstore.protocol.codes import AnswerCode
-from eventstore.protocol.declaration import DECLARATIONS, Name, Request, Rows, code_of, integer, optional, request
+from eventstore.protocol.request_declaration import DECLARATIONS, Name, Request, Rows, code_of, integer, optional, request
 from eventstore.protocol.requests import Ping
 
 
