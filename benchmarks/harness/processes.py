@@ -40,7 +40,11 @@ class Process:
         self.store: BlockingStore = es.blocking.connect(self.address, reconnect_timeout=0.5, silence_timeout=120.0)
 
     def __enter__(self) -> Self:
-        self._server.wait_until_ready(lambda: (self.store.__enter__(), None)[1], (es.ConnectionLost,))
+        try:
+            self._server.wait_until_ready(lambda: (self.store.__enter__(), None)[1], (es.ConnectionLost,))
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

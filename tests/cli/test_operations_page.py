@@ -18,6 +18,7 @@ from eventstore.server.prometheus import exported_name
 from eventstore.settings.server import ServerSettings
 from eventstore.settings.setting_declaration import DeclaredSetting, declared_settings
 from eventstore.settings.sources import load_with_origins
+from eventstore.store import embedded
 from tests.cli.processes import Server, output, refused
 
 Serve = Callable[..., Server]
@@ -69,6 +70,7 @@ def test_the_table_of_bounds_has_every_setting_that_is_one_and_its_default() -> 
 def test_the_bounds_that_are_no_settings_are_those_of_the_code() -> None:
     written = [cells[0] for cells in _rows(OPERATIONS, "Settings") if not cells[0].startswith("`")]
     assert written[1:] == [
+        f"{embedded._REPLAYS_MAX} reads, one scan",
         f"frame, {FRAME_BYTES_MAX // MIB} MiB; before HELLO, {HELLO_BYTES_MAX // KIB} KiB",
         f"page, {PAGE_BYTES_MAX // MIB} MiB",
         f"waiting, {BOUND_MAX}",
