@@ -29,7 +29,7 @@ from benchmarks.harness.wide_store import fill
 from eventstore.client.aio.store import NetworkStore
 
 _FILLED: Final = 20_000
-_HEAD_START_S: Final = 1.5  # an idle connection gives way after a second
+_HEAD_START_S: Final = 1.2  # an idle connection gives way after a second
 _WARM_S: Final = 0.3
 _READS_ALL: Final = ("pulls of a tag nobody has", "reads of a type nobody has", "readers that trickle")
 _WITH_DOMAIN: Final = ("--domain", "benchmarks.harness.stuck:domain")
@@ -141,13 +141,13 @@ _FILLING: Final[dict[str, Callable[[Path], None]]] = {"reads of many files": _fi
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="1 second for each measurement, not 10")
+    parser.add_argument("--quick", action="store_true", help="0.6 seconds for each measurement, not 10")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--only", choices=KINDS, metavar="KIND", help=", ".join(KINDS))
     options = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     found: dict[str, dict[str, float]] = {}
-    seconds, alone = 1.0 if options.quick else 10.0, None
+    seconds, alone = 0.6 if options.quick else 10.0, None
     for kind in [options.only] if options.only else KINDS:
         say(f"{kind} …")
         with Process("neighbours", EVENTSTORE, *SERVE, *_OPTIONS.get(kind, ()), before=_FILLING.get(kind)) as server:
