@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from itertools import islice
+from time import perf_counter
 from typing import Final, cast
 
 import eventstore_mailbox as mailbox
@@ -21,6 +23,7 @@ from eventstore.protocol.requests import Append
 from eventstore.records.raw_commit import RawCommit
 from eventstore.server.mailbox_wiring import ArrivalOrder, ServerMailboxes, refused_append
 from eventstore.server.net.connection import Connection
+from eventstore.server.net.fair_turns import NOTED_S
 from eventstore.server.net.gate import Gate
 from eventstore.server.requests.append_replies import AppendReplies
 from eventstore.server.requests.batch_replies import BatchReplies
@@ -29,11 +32,8 @@ from eventstore.server.requests.dispatch import Route
 from eventstore.store.append import REFUSED, AppendOutcome
 from eventstore_mailbox import MailboxError
 
-# What a commit takes of the event loop, of bytes that may be any number of events. Measured, see `benchmarks.neighbours`.
+# What a small commit takes of the event loop. Measured, see `benchmarks.neighbours`.
 _COMMIT_S: Final = 8e-6
-_SMALL_COMMIT_BYTES: Final = 16 * 1024
-_LARGE_BYTE_S: Final = 40e-9
-_LARGE_COMMIT_S_MAX: Final = 0.025
 _log = logging.getLogger(__name__)
 
 
@@ -72,6 +72,7 @@ class AppendBatcher:
         self._submit(replies, commits)
 
     def _submit(self, replies: BatchReplies, commits: list[RawCommit]) -> None:
+        started = perf_counter()
         try:
             self._append(replies, commits, replies.source)
         except mailbox.Overloaded as error:
@@ -81,7 +82,19 @@ class AppendBatcher:
                 self._append_separately(replies, commits)
         except Exception as error:
             _refuse(replies, commits, error)
+        more = perf_counter() - started - due_s(commits)
+        if more > NOTED_S:
+            self._charge(replies, commits, more)
         self._mailboxes.kick()
+
+    def _charge(self, replies: BatchReplies, commits: list[RawCommit], seconds: float) -> None:
+        """Charges what commits of many events took beyond small ones, to their connections, by bytes."""
+        sizes, rest = [], iter(commits)
+        for connection, _, count in replies.requests:
+            sizes.append((connection, sum(len(commit[4]) for commit in islice(rest, count))))
+        every = sum(size for _, size in sizes)
+        for connection, size in sizes:
+            self._gate.turns.charge(connection, seconds * size / max(1, every))
 
     def _append(self, replies: BatchReplies, commits: list[RawCommit], source: object) -> None:
         changes = cast("list[Change]", commits)
@@ -105,10 +118,8 @@ class AppendBatcher:
 
 
 def due_s(commits: Sequence[RawCommit]) -> float:
-    """Returns about how long it takes to check, store and answer these commits."""
-    count = len(commits)
-    large = sum(len(commit[4]) for commit in commits) - count * _SMALL_COMMIT_BYTES
-    return count * _COMMIT_S + (min(large * _LARGE_BYTE_S, count * _LARGE_COMMIT_S_MAX) if large > 0 else 0.0)
+    """Returns about how long it takes to check, store and answer these commits, if they are small."""
+    return len(commits) * _COMMIT_S
 
 
 def _refuse(replies: BatchReplies, commits: list[RawCommit], error: Exception) -> None:
