@@ -63,7 +63,10 @@ class Position:
             if shard in shards:
                 raise _refused(text, f"names shard {shard} twice")
             shards[shard] = check_int("sequence", sequence, 0, VERSION_MAX), epoch[0] if epoch else 0
-        return cls(found[1], int(found[2]), shards)
+        position = cls(found[1], int(found[2]), shards)
+        if str(position) != text:
+            raise _refused(text, f"is not a position as it is written, which is {position}")
+        return position
 
 
 After: TypeAlias = int | Position | End
@@ -112,6 +115,13 @@ def starts_of(after: object, known: ClusterMap) -> dict[int, int | None]:
     if after.shards.keys() != set(numbers):
         raise _refused(str(after), f"is about the shards {sorted(after.shards)}, but the cluster has {numbers}")
     return {number: after.shards[number][0] for number in numbers}
+
+
+def stored_starts(after: object, known: ClusterMap) -> dict[int, int]:
+    """As `starts_of`, for a read of what is stored, which cannot begin at its end."""
+    if after is END:
+        stored_start(after)
+    return {shard: start or 0 for shard, start in starts_of(after, known).items()}
 
 
 def _refused(text: str, why: str) -> InvalidArgument:

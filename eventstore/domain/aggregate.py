@@ -37,6 +37,8 @@ def applies(event: type[E], /) -> Callable[[Callable[[A, E], None]], Callable[[A
 def applies(event: type, another: type, /, *more: type) -> Callable[[F], F]: ...
 def applies(*events: type) -> Callable[[F], F]:
     """Marks the method of an aggregate that applies events of these classes to its state. All such methods may be named `_`."""
+    if not events:
+        raise DomainRefused("@applies needs the class of an event, as in @applies(Deposited)", name="applies")
     marks = [method_decorator(event, "self, event") for event in events]
 
     def mark(method: F) -> F:

@@ -60,8 +60,23 @@ def test_stored_events_of_all_shards_are_read_from_any_position_on(tmp_path: Pat
                 some = [await anext(events) for _ in range(17)]
                 position = events.position
             assert sorted(names([*some, *await gathered(store.read_all(position))])) == sorted(IDS)
-            with pytest.raises(es.InvalidArgument, match="a sequence of one shard, but this cluster has 3"):
-                store.read_all(5)
+            async with store.read_all() as events:
+                seen: list[es.Event] = []
+                while len(seen) < 400:
+                    with anyio.move_on_after(0):  # each wait is cancelled once
+                        seen.append(await anext(events))
+                    seen.append(await anext(events))
+                with pytest.raises(StopAsyncIteration):
+                    await anext(events)
+            assert sorted(names(seen)) == sorted(IDS)
+            for wrong, why in ((5, "a sequence of one shard, but this cluster has 3"), (es.END, "only `subscribe` takes that")):
+                with pytest.raises(es.InvalidArgument, match=why):
+                    store.read_all(wrong)
+            async with store.subscribe(es.END) as stream:
+                with pytest.raises(es.InvalidArgument, match="have not said where that is"):
+                    _ = stream.position
+                await anext(stream)
+                assert stream.position == rest.position
 
     with NodeProcess(tmp_path / "data", 3) as node:
         fill(node)

@@ -136,6 +136,7 @@ def test_a_cluster_of_one_shard_answers_everything_at_the_address_of_its_node(tm
             assert [each.aggregate_id for each in store.aggregates()] == ["a"]
             store.broker.create_topic("t", queues=1)
             assert store.broker.topics()
+            assert store.stats()["events"] == 1
         assert node.terminate() == 0
 
 

@@ -172,7 +172,7 @@ class Group:
             exists = topic in offsets and topic in topics.by_name
             queues = topics.get(topic).readable if exists else ()
             assigned = assign_queues(queues, self._readers(topic), held, subscriptions.load)
-            for name in held.keys() - assigned.keys() & self.members.keys():
+            for name in (held.keys() - assigned.keys()) & self.members.keys():
                 del self.members[name].queues[topic]
             for name, queues_of_member in assigned.items():
                 self.members[name].queues[topic] = queues_of_member

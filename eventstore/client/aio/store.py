@@ -252,8 +252,10 @@ class NetworkStore(Consumers):
         return sorted(chain.from_iterable(pages), key=lambda each: each.aggregate_id.encode())[:limit]
 
     async def stats(self) -> dict[str, Scalar]:
-        """Returns the server's figures, by name."""
-        return await self._connection.call(Stats(), read_stats)
+        """Returns the server's figures, by name; of several shards, those of their node."""
+        has_one = self._router is not None and len(self._router.table.known.shards) == 1
+        connection = self._only("`stats`") if has_one else self._connection
+        return await connection.call(Stats(), read_stats)
 
     async def cluster_map(self) -> ClusterMap:
         """Returns which shard has which aggregates, and where each listens; a single store has them all."""

@@ -124,9 +124,10 @@ class MemberState:
         if suspect is not None:
             return None if self._is_busy() else self._planned((suspect,), 1, 1, 0)
         most, most_bytes = self._queue_limits()
-        wanted: list[Window] = []
-        skipped: list[Window] = []
+        wanted, skipped = list[Window](), list[Window]()
         for window in windows:
+            if window.committed < window.suspects_end:
+                continue  # its suspects wait for a message that failed in place
             (wanted if window.messages < most and window.size_bytes < most_bytes else skipped).append(window)
         if not wanted:
             return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
+from eventstore.errors import InvalidArgument
 from eventstore.model import CaughtUp, Event
 from eventstore.position import Position
 from eventstore.records.cluster_map import ClusterMap
@@ -22,7 +23,7 @@ class Reached:
         self.last: Event | None = None
         self._cluster = "" if known.cluster is None else known.cluster.hex()
         self._layout = known.layout
-        self._sequences = {shard: start or 0 for shard, start in starts.items()}
+        self._sequences = dict(starts)
         self._current: tuple[int, int] | None = None
         self._behind = set(starts)
 
@@ -39,18 +40,30 @@ class Reached:
 
     @property
     def position(self) -> Position:
-        """The place after the last event that was handed out."""
+        """The place after the last event that was handed out.
+
+        Raises:
+            InvalidArgument: it begins at the end, and a shard has not said where that is.
+        """
         sequences = dict(self._sequences)
         if self._current is not None and self.last is not None:
             sequences[self._current[0]] = self.last.sequence
-        return Position(self._cluster, self._layout, {shard: (sequence, 0) for shard, sequence in sequences.items()})
+        unknown = [shard for shard, sequence in sequences.items() if sequence is None]
+        if unknown:
+            raise InvalidArgument(
+                f"the stream began at its end, and shards {unknown} have not said where that is: CaughtUp comes when all have",
+                field="position",
+            )
+        return Position(self._cluster, self._layout, {shard: (sequence or 0, 0) for shard, sequence in sequences.items()})
 
     def merged(self, shard: int, items: Sequence[SubscriptionItem], end: int) -> list[SubscriptionItem]:
         """Turns to a page of a subscription; CaughtUp follows its events once, when all shards have caught up."""
         self.turn(shard, end)
         events: list[SubscriptionItem] = [each for each in items if isinstance(each, Event)]
+        if not events:
+            self.finish()
         if len(events) < len(items) and self._behind:
             self._behind.discard(shard)
             if not self._behind:
-                events.append(CaughtUp(sum({**self._sequences, shard: end}.values())))
+                events.append(CaughtUp(sum(each or 0 for each in {**self._sequences, shard: end}.values())))
         return events

@@ -269,7 +269,7 @@ class OutboundBudget:
     def _wake_next_of(self, connection: Connection) -> None:
         """Wakes one waiter, and one of this connection if it holds nothing any more, which may use its share."""
         if self._waiting:
-            if connection in self._waiting and not _holds_any(connection):
+            if self.share and connection in self._waiting and not _holds_any(connection):
                 self._wake(connection)
             self._wake_next()
 

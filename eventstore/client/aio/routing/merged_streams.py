@@ -21,7 +21,7 @@ from eventstore.client.routing.merging import Reached
 from eventstore.client.session.subscription import Subscription, SubscriptionItem
 from eventstore.errors import ConnectionLost, EventStoreError
 from eventstore.model import CaughtUp, Event
-from eventstore.position import After, Position, starts_of
+from eventstore.position import After, Position, starts_of, stored_starts
 from eventstore.records.cursors import LogCursor
 from eventstore.records.event_filter import EventFilter
 
@@ -35,8 +35,8 @@ def read_shards(router: Router, after: After, limit: int | None, cursor: Callabl
     Raises:
         InvalidArgument, ConnectionLost
     """
-    starts = starts_of(after, router.table.known)
-    cursors = {shard: cursor(start or 0) for shard, start in starts.items()}
+    starts = stored_starts(after, router.table.known)
+    cursors = {shard: cursor(start) for shard, start in starts.items()}
     return MergedEvents(
         {shard: open_read(router.shard(shard), cursor) for shard, cursor in cursors.items()},
         cursors, limit, Reached(router.table.known, starts),
@@ -83,11 +83,12 @@ class MergedEvents:
         for stream in self._streams.values() if self._left != 0 else ():
             stream.prefetch()
         while self._turns and self._left != 0:
-            shard = self._turns.popleft()
+            shard = self._turns[0]  # keeps its turn if this is cancelled
             page = await self._streams[shard].page()
             if page is None:
+                self._turns.popleft()
                 continue
-            self._turns.append(shard)
+            self._turns.rotate(-1)
             if self._left is not None:
                 del page[self._left :]
                 self._left -= len(page)
@@ -102,7 +103,7 @@ class MergedEvents:
     async def aclose(self) -> None:
         """Ends the iteration and drops the requested pages."""
         self._turns.clear()
-        self._events = iter(())
+        self._left, self._events = 0, iter(())
         for stream in self._streams.values():
             await stream.aclose()
 
@@ -118,7 +119,7 @@ class MergedEvents:
 class MergedSubscription:
     """The events of all shards as they are appended, and CaughtUp once, when all shards have delivered what they had stored.
 
-    A shard that is away is waited for, and the log says so; it ends with ConnectionLost when no shard can be reached.
+    A shard that is away is waited for, and the log says so; it ends with the last error when no shard can be reached.
     """
 
     def __init__(self, router: Router, subscriptions: Mapping[int, Subscription], reached: Reached) -> None:
@@ -126,7 +127,8 @@ class MergedSubscription:
         self._subscriptions = subscriptions
         self._turns = deque(subscriptions)
         self._connections: dict[int, Connection] = {}
-        self._away: set[int] = set()
+        self._away: set[int] = set()  # until something arrives again
+        self._to_request: set[int] = set()
         self._retry_at = 0.0
         self._reached = reached
         self._items: Iterator[SubscriptionItem] = iter(())
@@ -163,8 +165,8 @@ class MergedSubscription:
             for shard in self._subscriptions:
                 self._request(shard)
         while True:
-            if self._away and anyio.current_time() >= self._retry_at:
-                for shard in list(self._away):
+            if self._to_request and anyio.current_time() >= self._retry_at:
+                for shard in list(self._to_request):
                     self._request(shard)
             for _ in range(len(self._turns)):
                 shard = self._turns[0]
@@ -174,7 +176,7 @@ class MergedSubscription:
             arrived = anyio.Event()
             for each in self._subscriptions.values():
                 each.arrived = arrived
-            with anyio.CancelScope(deadline=self._retry_at if self._away else float("inf")):
+            with anyio.CancelScope(deadline=self._retry_at if self._to_request else float("inf")):
                 await arrived.wait()
 
     def _take(self, shard: int) -> list[SubscriptionItem]:
@@ -186,6 +188,9 @@ class MergedSubscription:
                 raise
             self._lost(shard, error)
             return []
+        if shard in self._away:
+            self._away.remove(shard)
+            _log.info("shard %d is reached again; its events continue", shard)
         due = subscription.credit_due()
         if due:
             self._connections[shard].session.grant(subscription, due)
@@ -200,15 +205,14 @@ class MergedSubscription:
         except ConnectionLost as error:
             self._lost(shard, error)
         else:
-            if shard in self._away:
-                self._away.remove(shard)
-                _log.info("shard %d is reached again; its events continue", shard)
+            self._to_request.discard(shard)
 
     def _lost(self, shard: int, error: EventStoreError) -> None:
         """Waits for a shard. Raises the error if all are away."""
         if shard not in self._away:
             _log.warning("the events of shard %d wait until it can be reached: %s", shard, error)
         self._away.add(shard)
+        self._to_request.add(shard)
         self._retry_at = anyio.current_time() + _RETRY_S
         self._subscriptions[shard].renew()
         if len(self._away) == len(self._subscriptions):

@@ -21,7 +21,7 @@ from eventstore.client.routing.merging import Reached
 from eventstore.client.session.subscription import Subscription, SubscriptionItem
 from eventstore.errors import EventStoreError
 from eventstore.model import CaughtUp, Event
-from eventstore.position import After, Position, starts_of
+from eventstore.position import After, Position, starts_of, stored_starts
 from eventstore.records.cursors import LogCursor
 from eventstore.records.event_filter import EventFilter
 
@@ -39,8 +39,8 @@ def read_shards(router: Router, after: After, limit: int | None, cursor: Callabl
     Raises:
         InvalidArgument, ConnectionLost
     """
-    starts = starts_of(after, router.table.known)
-    cursors = {shard: cursor(start or 0) for shard, start in starts.items()}
+    starts = stored_starts(after, router.table.known)
+    cursors = {shard: cursor(start) for shard, start in starts.items()}
     return MergedEvents(
         {shard: event_pages(router.shard(shard), each) for shard, each in cursors.items()},
         cursors, limit, Reached(router.table.known, starts),
@@ -87,11 +87,12 @@ class MergedEvents:
             self._turn_page()
 
     def _turn_page(self) -> None:
-        shard = self._turns.popleft()
+        shard = self._turns[0]  # keeps its turn if this is interrupted
         page = next(self._pages[shard], None)
         if page is None:
+            self._turns.popleft()
             return
-        self._turns.append(shard)
+        self._turns.rotate(-1)
         if self._left is not None:
             del page[self._left :]
             self._left -= len(page)
@@ -102,7 +103,7 @@ class MergedEvents:
 class MergedSubscription:
     """The events of all shards as they are appended, and CaughtUp once, when all shards have delivered what they had stored.
 
-    A shard that is away is waited for, and the log says so; it ends with ConnectionLost when no shard can be reached.
+    A shard that is away is waited for, and the log says so; it ends with the last error when no shard can be reached.
     """
 
     def __init__(self, router: Router, subscriptions: Mapping[int, Subscription], reached: Reached) -> None:
