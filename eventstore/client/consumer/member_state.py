@@ -126,9 +126,8 @@ class MemberState:
         most, most_bytes = self._queue_limits()
         wanted, skipped = list[Window](), list[Window]()
         for window in windows:
-            if window.committed < window.suspects_end:
-                continue  # its suspects wait for a message that failed in place
-            (wanted if window.messages < most and window.size_bytes < most_bytes else skipped).append(window)
+            if window.committed >= window.suspects_end:  # others have suspects, which wait for what failed in place
+                (wanted if window.messages < most and window.size_bytes < most_bytes else skipped).append(window)
         if not wanted:
             return None
         pulled, others = tuple(wanted[:PULL_QUEUES_MAX]), wanted[PULL_QUEUES_MAX:]
