@@ -20,6 +20,7 @@ from eventstore.client.aio.routing.router import Router, is_entry, open_router
 from eventstore.client.aio.streams import EventStream, SubscriptionStream, open_read, open_subscription
 from eventstore.client.aio.topic import NetworkTopic
 from eventstore.client.options import Options
+from eventstore.client.routing.merging import MergedRead
 from eventstore.client.session.batches import BatchQueue
 from eventstore.client.session.command_rows import encode_command, encode_commands
 from eventstore.client.session.reaction_info import Recorded
@@ -203,7 +204,7 @@ class NetworkStore(Consumers):
             return LogCursor(start, limit, types, aggregate_prefix, from_time, to_time, aggregate_id)
 
         if self._router is not None:
-            return read_shards(self._router, after, limit, cursor)
+            return read_shards(self._router, MergedRead(self._router.table.known, after, limit, cursor))
         return open_read(self._connection, cursor(stored_start(after)))
 
     def subscribe(

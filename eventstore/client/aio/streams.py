@@ -7,6 +7,7 @@ before the current one is handed out, so it travels while this one is consumed.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
@@ -31,7 +32,23 @@ def open_subscription(connection: Connection, subscription: Subscription) -> Sub
     return SubscriptionStream(connection, subscription)
 
 
-class EventStream:
+class ClosedAtExit(ABC):
+    """A stream that is closed when the `async with` around it ends."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Ends the stream."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+class EventStream(ClosedAtExit):
     """The events a cursor walks over."""
 
     def __init__(self, connection: Connection, cursor: Cursor) -> None:
@@ -91,19 +108,11 @@ class EventStream:
             self._requested.wanted = False
             self._requested = None
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
     def __del__(self) -> None:
         self._release()  # only sets a flag: safe in any thread
 
 
-class SubscriptionStream:
+class SubscriptionStream(ClosedAtExit):
     """Events as they are appended, and CaughtUp once, when all stored events were delivered."""
 
     def __init__(self, connection: Connection, subscription: Subscription) -> None:
@@ -151,14 +160,6 @@ class SubscriptionStream:
         self._closed = True
         self._items = iter(())
         await anyio.lowlevel.checkpoint()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
     def __del__(self) -> None:
         self._subscription.wanted = False  # only sets flags: safe in any thread

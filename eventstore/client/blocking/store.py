@@ -21,6 +21,7 @@ from eventstore.client.blocking.routing.router import Router, is_entry, open_rou
 from eventstore.client.blocking.streams import EventStream, SubscriptionStream, open_read, open_subscription
 from eventstore.client.blocking.topic import BlockingTopic
 from eventstore.client.options import Options
+from eventstore.client.routing.merging import MergedRead
 from eventstore.client.session.batches import BatchQueue
 from eventstore.client.session.command_rows import encode_command, encode_commands
 from eventstore.client.session.reaction_info import Recorded
@@ -204,7 +205,7 @@ class BlockingStore(Consumers):
             return LogCursor(start, limit, types, aggregate_prefix, from_time, to_time, aggregate_id)
 
         if self._router is not None:
-            return read_shards(self._router, after, limit, cursor)
+            return read_shards(self._router, MergedRead(self._router.table.known, after, limit, cursor))
         return open_read(self._connection, cursor(stored_start(after)))
 
     def subscribe(

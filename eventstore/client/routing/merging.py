@@ -1,14 +1,21 @@
-"""What reads of several shards keep track of: where each stands, and when all have caught up."""
+"""What reads of several shards keep track of, sans-io: whose turn it is, where each shard stands, which are away."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeAlias
 
-from eventstore.errors import InvalidArgument
+from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.model import CaughtUp, Event
-from eventstore.position import Position
+from eventstore.position import After, Position, stored_starts
 from eventstore.records.cluster_map import ClusterMap
+from eventstore.records.cursors import LogCursor
+
+RETRY_S: Final = 1.0
+"""How long a subscription waits before it requests the events of a shard that is away again."""
+_log: Final = logging.getLogger(__name__)
 
 SubscriptionItem: TypeAlias = Event | CaughtUp
 
@@ -67,3 +74,59 @@ class Reached:
             if not self._behind:
                 events.append(CaughtUp(sum(each or 0 for each in {**self._sequences, shard: end}.values())))
         return events
+
+
+class MergedRead:
+    """The turns of the shards in a read of what is stored: a page of one, then of another. `cursors`: by shard."""
+
+    def __init__(self, known: ClusterMap, after: After, limit: int | None, cursor: Callable[[int], LogCursor]) -> None:
+        """`cursor`: makes one that begins after a sequence. Raises InvalidArgument."""
+        starts = stored_starts(after, known)
+        self.cursors = {shard: cursor(start) for shard, start in starts.items()}
+        self.reached = Reached(known, starts)
+        self._turns = deque(starts)
+        self._left = limit
+
+    def next_shard(self) -> int | None:
+        """Returns the shard whose page is next, until it is `taken`; None at the end."""
+        self.reached.finish()
+        return self._turns[0] if self._turns and self._left != 0 else None
+
+    def taken(self, page: list[Event] | None) -> list[Event]:
+        """Takes the page of the shard whose turn it is; None: it has no more. Returns the events to hand out."""
+        if page is None:
+            self._turns.popleft()
+            return []
+        shard = self._turns[0]
+        self._turns.rotate(-1)
+        if self._left is not None:
+            del page[self._left :]
+            self._left -= len(page)
+        self.reached.turn(shard, page[-1].sequence if page and self._left == 0 else self.cursors[shard].after)
+        return page
+
+    def end(self) -> None:
+        """Has no further page."""
+        self._turns.clear()
+
+
+class Away:
+    """The shards that a subscription waits for. The log says which, once for each time."""
+
+    def __init__(self, shards: int) -> None:
+        self._shards = shards
+        self._away: set[int] = set()
+
+    def lost(self, shard: int, error: EventStoreError) -> None:
+        """Notes that a shard is away. Raises the error if all are."""
+        if shard not in self._away:
+            _log.warning("the events of shard %d wait until it can be reached: %s", shard, error)
+        self._away.add(shard)
+        if len(self._away) == self._shards:
+            raise error
+
+    def found(self, shard: int) -> None:
+        """Notes that something of the shard has arrived."""
+        if shard in self._away:
+            self._away.remove(shard)
+            _log.info("shard %d is reached again; its events continue", shard)

@@ -5,42 +5,27 @@ All shards are read at the same time, each within its own window, so a slow one 
 
 from __future__ import annotations
 
-import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from types import TracebackType
-from typing import Final, Self
+from collections.abc import Iterator, Mapping
+from typing import Self
 
 import anyio
 import anyio.lowlevel
 
 from eventstore.client.aio.connection import Connection
 from eventstore.client.aio.routing.router import Router
-from eventstore.client.aio.streams import EventStream, open_read
-from eventstore.client.routing.merging import Reached
+from eventstore.client.aio.streams import ClosedAtExit, EventStream, open_read
+from eventstore.client.routing.merging import RETRY_S, Away, MergedRead, Reached
 from eventstore.client.session.subscription import Subscription, SubscriptionItem
 from eventstore.errors import ConnectionLost, EventStoreError
 from eventstore.model import CaughtUp, Event
-from eventstore.position import After, Position, starts_of, stored_starts
-from eventstore.records.cursors import LogCursor
+from eventstore.position import After, Position, starts_of
 from eventstore.records.event_filter import EventFilter
 
-_RETRY_S: Final = 1.0
-_log: Final = logging.getLogger(__name__)
 
-
-def read_shards(router: Router, after: After, limit: int | None, cursor: Callable[[int], LogCursor]) -> MergedEvents:
-    """Returns the stored events of all shards. `cursor`: makes one that begins after a sequence.
-
-    Raises:
-        InvalidArgument, ConnectionLost
-    """
-    starts = stored_starts(after, router.table.known)
-    cursors = {shard: cursor(start) for shard, start in starts.items()}
-    return MergedEvents(
-        {shard: open_read(router.shard(shard), cursor) for shard, cursor in cursors.items()},
-        cursors, limit, Reached(router.table.known, starts),
-    )  # fmt: skip
+def read_shards(router: Router, read: MergedRead) -> MergedEvents:
+    """Returns the stored events of all shards. Raises ConnectionLost."""
+    return MergedEvents(read, {shard: open_read(router.shard(shard), cursor) for shard, cursor in read.cursors.items()})
 
 
 def follow_shards(router: Router, after: After, wanted: EventFilter) -> MergedSubscription:
@@ -51,17 +36,14 @@ def follow_shards(router: Router, after: After, wanted: EventFilter) -> MergedSu
     )
 
 
-class MergedEvents:
+class MergedEvents(ClosedAtExit):
     """The stored events of all shards, up to the last one of each."""
 
-    def __init__(
-        self, streams: Mapping[int, EventStream], cursors: Mapping[int, LogCursor], limit: int | None, reached: Reached
-    ) -> None:
+    def __init__(self, read: MergedRead, streams: Mapping[int, EventStream]) -> None:
+        self._read = read
+        self._reached = read.reached
         self._streams = streams
-        self._cursors = cursors
-        self._turns = deque(streams)
-        self._left = limit
-        self._reached = reached
+        self._prefetched = False
         self._events: Iterator[Event] = iter(())
 
     @property
@@ -79,44 +61,26 @@ class MergedEvents:
         return await self._turn_page()
 
     async def _turn_page(self) -> Event:
-        self._reached.finish()
-        for stream in self._streams.values() if self._left != 0 else ():
-            stream.prefetch()
-        while self._turns and self._left != 0:
-            shard = self._turns[0]  # keeps its turn if this is cancelled
-            page = await self._streams[shard].page()
-            if page is None:
-                self._turns.popleft()
-                continue
-            self._turns.rotate(-1)
-            if self._left is not None:
-                del page[self._left :]
-                self._left -= len(page)
-            self._reached.turn(shard, page[-1].sequence if page and self._left == 0 else self._cursors[shard].after)
-            self._events = iter(page)
+        while (shard := self._read.next_shard()) is not None:
+            if not self._prefetched:
+                self._prefetched = True
+                for stream in self._streams.values():
+                    stream.prefetch()
+            self._events = iter(self._read.taken(await self._streams[shard].page()))
             for event in self._events:
                 self._reached.last = event
                 return event
-        self._reached.finish()
         raise StopAsyncIteration
 
     async def aclose(self) -> None:
         """Ends the iteration and drops the requested pages."""
-        self._turns.clear()
-        self._left, self._events = 0, iter(())
+        self._read.end()
+        self._events = iter(())
         for stream in self._streams.values():
             await stream.aclose()
 
-    async def __aenter__(self) -> Self:
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-
-class MergedSubscription:
+class MergedSubscription(ClosedAtExit):
     """The events of all shards as they are appended, and CaughtUp once, when all shards have delivered what they had stored.
 
     A shard that is away is waited for, and the log says so; it ends with the last error when no shard can be reached.
@@ -127,7 +91,7 @@ class MergedSubscription:
         self._subscriptions = subscriptions
         self._turns = deque(subscriptions)
         self._connections: dict[int, Connection] = {}
-        self._away: set[int] = set()  # until something arrives again
+        self._away = Away(len(subscriptions))
         self._to_request: set[int] = set()
         self._retry_at = 0.0
         self._reached = reached
@@ -188,9 +152,7 @@ class MergedSubscription:
                 raise
             self._lost(shard, error)
             return []
-        if shard in self._away:
-            self._away.remove(shard)
-            _log.info("shard %d is reached again; its events continue", shard)
+        self._away.found(shard)
         due = subscription.credit_due()
         if due:
             self._connections[shard].session.grant(subscription, due)
@@ -209,14 +171,10 @@ class MergedSubscription:
 
     def _lost(self, shard: int, error: EventStoreError) -> None:
         """Waits for a shard. Raises the error if all are away."""
-        if shard not in self._away:
-            _log.warning("the events of shard %d wait until it can be reached: %s", shard, error)
-        self._away.add(shard)
         self._to_request.add(shard)
-        self._retry_at = anyio.current_time() + _RETRY_S
+        self._retry_at = anyio.current_time() + RETRY_S
         self._subscriptions[shard].renew()
-        if len(self._away) == len(self._subscriptions):
-            raise error
+        self._away.lost(shard, error)
 
     async def aclose(self) -> None:
         """Ends the subscription."""
@@ -227,14 +185,6 @@ class MergedSubscription:
         self._closed = True
         self._items = iter(())
         await anyio.lowlevel.checkpoint()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
     def __del__(self) -> None:
         for shard, connection in self._connections.items():  # only sets flags: safe in any thread

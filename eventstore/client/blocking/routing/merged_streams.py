@@ -9,42 +9,30 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final, Self, TypeAlias
 
 from eventstore.client.blocking.connection import Connection
 from eventstore.client.blocking.routing.router import Router
 from eventstore.client.blocking.routing.shard_connection import ShardConnection
 from eventstore.client.blocking.streams import event_pages, subscription_pages
-from eventstore.client.routing.merging import Reached
+from eventstore.client.routing.merging import RETRY_S, Away, MergedRead, Reached
 from eventstore.client.session.subscription import Subscription, SubscriptionItem
 from eventstore.errors import EventStoreError
 from eventstore.model import CaughtUp, Event
-from eventstore.position import After, Position, starts_of, stored_starts
-from eventstore.records.cursors import LogCursor
+from eventstore.position import After, Position, starts_of
 from eventstore.records.event_filter import EventFilter
 
 _PAGES_MAX: Final = 2  # that wait for the consumer, of each shard
-_RETRY_S: Final = 1.0
 _log: Final = logging.getLogger(__name__)
 
 Arrived: TypeAlias = tuple[int, "list[SubscriptionItem] | EventStoreError", int]
 """Shard, a page or what keeps the shard away, and the sequence up to which everything was in a page."""
 
 
-def read_shards(router: Router, after: After, limit: int | None, cursor: Callable[[int], LogCursor]) -> MergedEvents:
-    """Returns the stored events of all shards. `cursor`: makes one that begins after a sequence.
-
-    Raises:
-        InvalidArgument, ConnectionLost
-    """
-    starts = stored_starts(after, router.table.known)
-    cursors = {shard: cursor(start) for shard, start in starts.items()}
-    return MergedEvents(
-        {shard: event_pages(router.shard(shard), each) for shard, each in cursors.items()},
-        cursors, limit, Reached(router.table.known, starts),
-    )  # fmt: skip
+def read_shards(router: Router, read: MergedRead) -> MergedEvents:
+    """Returns the stored events of all shards. Raises ConnectionLost."""
+    return MergedEvents(read, {shard: event_pages(router.shard(shard), cursor) for shard, cursor in read.cursors.items()})
 
 
 def follow_shards(router: Router, after: After, wanted: EventFilter) -> MergedSubscription:
@@ -56,16 +44,12 @@ def follow_shards(router: Router, after: After, wanted: EventFilter) -> MergedSu
 
 
 class MergedEvents:
-    """The stored events of all shards, up to the last one of each."""
+    """The stored events of all shards, up to the last one of each. Ended by an exception, it has no further events."""
 
-    def __init__(
-        self, pages: Mapping[int, Iterator[list[Event]]], cursors: Mapping[int, LogCursor], limit: int | None, reached: Reached
-    ) -> None:
+    def __init__(self, read: MergedRead, pages: Mapping[int, Iterator[list[Event]]]) -> None:
+        self._read = read
+        self._reached = read.reached
         self._pages = pages
-        self._cursors = cursors
-        self._turns = deque(pages)
-        self._left = limit
-        self._reached = reached
         self._events: Iterator[Event] = iter(())
 
     @property
@@ -81,23 +65,14 @@ class MergedEvents:
             for event in self._events:
                 self._reached.last = event
                 return event
-            self._reached.finish()
-            if not self._turns or self._left == 0:
+            shard = self._read.next_shard()
+            if shard is None:
                 raise StopIteration
-            self._turn_page()
-
-    def _turn_page(self) -> None:
-        shard = self._turns[0]  # keeps its turn if this is interrupted
-        page = next(self._pages[shard], None)
-        if page is None:
-            self._turns.popleft()
-            return
-        self._turns.rotate(-1)
-        if self._left is not None:
-            del page[self._left :]
-            self._left -= len(page)
-        self._reached.turn(shard, page[-1].sequence if page and self._left == 0 else self._cursors[shard].after)
-        self._events = iter(page)
+            try:
+                self._events = iter(self._read.taken(next(self._pages[shard], None)))
+            except BaseException:  # the pages of the shard, a generator, are ended by it
+                self._read.end()
+                raise
 
 
 class MergedSubscription:
@@ -107,10 +82,9 @@ class MergedSubscription:
     """
 
     def __init__(self, router: Router, subscriptions: Mapping[int, Subscription], reached: Reached) -> None:
-        self._shards = len(subscriptions)
         self._receiver = _Receiver(router, subscriptions)
         self._reached = reached
-        self._away: set[int] = set()
+        self._away = Away(len(subscriptions))
         self._items: Iterator[SubscriptionItem] = iter(())
         self._started = False
 
@@ -136,22 +110,18 @@ class MergedSubscription:
             if isinstance(items, EventStoreError):
                 self._lost(shard, items)
             else:
-                self._found(shard)
+                self._away.found(shard)
                 self._items = iter(self._reached.merged(shard, items, end))
         raise StopIteration
 
-    def _found(self, shard: int) -> None:
-        if shard in self._away:
-            self._away.remove(shard)
-            _log.info("shard %d is reached again; its events continue", shard)
-
     def _lost(self, shard: int, error: EventStoreError) -> None:
-        if shard not in self._away:
-            _log.warning("the events of shard %d wait until it can be reached: %s", shard, error)
-        self._away.add(shard)
-        if not error.retriable or len(self._away) == self._shards:
+        try:
+            if not error.retriable:
+                raise error
+            self._away.lost(shard, error)
+        except EventStoreError:
             self.close()
-            raise error
+            raise
 
     def close(self) -> None:
         """Ends the subscription."""
@@ -192,7 +162,12 @@ class _Receiver:
             except EventStoreError as error:
                 self._put((shard, error, subscription.reached))
                 subscription.renew()
-                self.closed.wait(_RETRY_S)
+                self.closed.wait(RETRY_S)
+            except Exception as error:  # a bug: else the consumer would wait for this shard without a word
+                _log.exception("a bug ended the events of shard %d", shard)
+                failed = EventStoreError(f"reading shard {shard} failed: {type(error).__name__}: {error}")
+                self._put((shard, failed, subscription.reached))
+                return
 
     def _put(self, arrived: Arrived) -> None:
         if not self.closed.is_set():
