@@ -52,7 +52,7 @@ class Position:
         """Reads what `str` has written.
 
         Raises:
-            InvalidArgument: it is something else, or names a shard twice.
+            InvalidArgument: it is something else.
         """
         found = _TEXT.fullmatch(text)
         if found is None:
@@ -60,11 +60,9 @@ class Position:
         shards: dict[int, tuple[int, int]] = {}
         for each in found[3][1:].split("."):
             shard, sequence, *epoch = map(int, each.split("-"))
-            if shard in shards:
-                raise _refused(text, f"names shard {shard} twice")
             shards[shard] = check_int("sequence", sequence, 0, VERSION_MAX), epoch[0] if epoch else 0
         position = cls(found[1], int(found[2]), shards)
-        if str(position) != text:
+        if str(position) != text:  # a shard that is named twice, say
             raise _refused(text, f"is not a position as it is written, which is {position}")
         return position
 
@@ -85,10 +83,7 @@ def start_of(after: object) -> int | None:
 
 def stored_start(after: object) -> int:
     """As `start_of`, for a read of what is stored, which cannot begin at its end."""
-    start = start_of(after)
-    if start is None:
-        raise InvalidArgument("after is END; only `subscribe` takes that, a read ends there", field="after", value="END")
-    return start
+    return _stored(start_of(after))
 
 
 def starts_of(after: object, known: ClusterMap) -> dict[int, int | None]:
@@ -119,9 +114,13 @@ def starts_of(after: object, known: ClusterMap) -> dict[int, int | None]:
 
 def stored_starts(after: object, known: ClusterMap) -> dict[int, int]:
     """As `starts_of`, for a read of what is stored, which cannot begin at its end."""
-    if after is END:
-        stored_start(after)
-    return {shard: start or 0 for shard, start in starts_of(after, known).items()}
+    return {shard: _stored(start) for shard, start in starts_of(after, known).items()}
+
+
+def _stored(start: int | None) -> int:
+    if start is None:
+        raise InvalidArgument("after is END; only `subscribe` takes that, a read ends there", field="after", value="END")
+    return start
 
 
 def _refused(text: str, why: str) -> InvalidArgument:

@@ -1,4 +1,4 @@
-"""The time that a request takes of this process, on the event loop and on threads, for whoever shares it out among clients.
+"""The time that a request takes of this process, on the event loop and on threads, so that its client can be charged for it.
 
 A task that carries out requests begins with `counted`; threads that work for it, at any depth, use `on_thread`.
 """

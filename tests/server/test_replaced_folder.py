@@ -9,7 +9,7 @@ import sqlite3
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -20,22 +20,10 @@ import eventstore.domain as d
 from bank import Opened
 from eventstore.domain.reactions.checkpoint import FileCheckpoint
 from eventstore.domain.reactions.reactor import Reactor
+from tests.domain.projections.test_restored_store import Orders
 from tests.domain.reactions.test_reactor_policy import nowhere
 from tests.server_thread import ServerThread
 from tests.waiting import DEADLINE_SECONDS, eventually
-
-
-class Orders(d.Projection[int]):
-    name = "orders"
-    columns: ClassVar = {"events": int}
-    types = ("Ordered",)
-
-    def apply(self, state: int | None, event: es.Event) -> int:
-        return (state or 0) + 1
-
-    def row(self, key: str, state: int) -> dict[str, object]:
-        return {"events": state}
-
 
 DATA = {"Ordered": b"", "Noted": b"", "Opened": b'{"owner":"Ada"}'}
 

@@ -78,7 +78,9 @@ class Attempts:
 
     def marked(self, group: str, queues: Sequence[AssignedQueue], attempts: int) -> tuple[AssignedQueue, ...]:
         """Returns the queues with what is known of messages that kill. `attempts`: of the group's policy."""
-        known = self._document.attempts.get(group, {})
+        known = self._document.attempts.get(group)
+        if not known:
+            return tuple(queues)
         return tuple(
             replace(each, suspects_end=_suspects_end(found, attempts), killer=found.killer)
             if (found := known.get((each.topic, each.queue)))
@@ -91,8 +93,8 @@ class Attempts:
         counted = self._of(group, topic, queue)
         return _deaths(counted, offset) if offset == counted.killer else 0
 
-    def died(self, group: str, held: Held, offsets: Offsets, attempts: int) -> list[tuple[str, int, int]]:
-        """Counts the death of a member that was handed these pages. Returns the killer it has found: topic, queue, offset."""
+    def died(self, group: str, held: Held, offsets: Offsets, attempts: int) -> tuple[str, int, int] | None:
+        """Counts the death of a member that was handed these pages. Returns the killer that it shows: topic, queue, offset."""
         unfinished = {
             (topic, queue): page
             for (topic, queue), page in held.items()
@@ -108,9 +110,9 @@ class Attempts:
             deaths.sort()
             del deaths[: -max(2, attempts)]
         if alone is None or _deaths(self._of(group, *alone[:2]), alone[2]) < attempts:
-            return []
+            return None
         self._of(group, *alone[:2]).killer = alone[2]
-        return [alone]
+        return alone
 
     # -- what is over -------------------------------------------------------------------------------------------------
 

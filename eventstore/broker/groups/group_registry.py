@@ -193,7 +193,9 @@ class Groups:
         """Counts the death of a member. Another one may have its name by now."""
         held = {(topic, queue): page for (topic, queue), page in member.held.items() if queue in member.queues.get(topic, ())}
         attempts = self.policy(group.name).attempts_max
-        for topic, queue, offset in self.offsets.attempts.died(group.name, held, self.offsets.of(group.name), attempts):
+        killer = self.offsets.attempts.died(group.name, held, self.offsets.of(group.name), attempts)
+        if killer is not None:
+            topic, queue, offset = killer
             _log.warning(
                 "group %s: message %d of queue %d of %s killed its consumer in each of %d attempts; it becomes a dead letter",
                 group.name, offset, queue, topic, attempts,

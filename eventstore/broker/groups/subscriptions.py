@@ -61,9 +61,8 @@ class Subscriptions:
                 del self.by_topic[topic]
 
     def give(self, topic: str, assigned: dict[str, list[int]]) -> None:
-        """Replaces who has which queues of a topic."""
+        """Gives the queues of a topic to its readers, once they were taken."""
         known = self.by_topic[topic]
-        self.take(topic)
         known.held = assigned
         for member, queues in assigned.items():
             self.load[member] += len(queues)

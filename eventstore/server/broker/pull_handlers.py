@@ -24,7 +24,7 @@ from eventstore.protocol import encode_error, encode_messages
 from eventstore.protocol.broker_requests import Pull
 from eventstore.protocol.message_answers import QueuePage
 from eventstore.records.message import HEADER
-from eventstore.server.net.budgets import Reserve
+from eventstore.server.net.budgets import Reservation
 from eventstore.server.net.connection import BOUND_MAX, Connection
 from eventstore.server.net.deferred_replies import explain_failed_read
 from eventstore.server.net.gate import Gate
@@ -146,19 +146,19 @@ class MessagePulls:
     async def _answer(self, waiting: _Waiting, pending: PendingPull, request: Pull) -> Sequence[bytes]:
         attempts = 0
 
-        async def make(reserve: Reserve) -> list[QueueRead]:
+        async def make(reservation: Reservation) -> list[QueueRead]:
             nonlocal attempts
             attempts += 1
             if attempts > 1:  # what was found grew past its reservation and did not fit
                 pending.restart()
-            return await self._broker.pulls.finish(pending, partial(self._reserved, waiting, pending, reserve))
+            return await self._broker.pulls.finish(pending, partial(self._reserved, waiting, pending, reservation))
 
         pulled = await self._gate.outbound.make_page(waiting.connection, request.bytes_max, make, _length)
         return () if pulled is None else self._pieces(waiting.request_id, request, pulled)
 
     @asynccontextmanager
-    async def _reserved(self, waiting: _Waiting, pending: PendingPull, reserve: Reserve) -> AsyncIterator[None]:
-        async with reserve() as bytes_max:
+    async def _reserved(self, waiting: _Waiting, pending: PendingPull, reservation: Reservation) -> AsyncIterator[None]:
+        async with reservation as bytes_max:
             pending.bytes_max = min(pending.bytes_max, bytes_max)
             yield
         if self._settle(waiting) and not waiting.connection.watched & selectors.EVENT_READ:

@@ -9,8 +9,8 @@ several readers would see the same free room, and each would add a page. Over ei
 total exceeds it by at most one page (17 MiB). A page that grew past its reservation (a single commit may) and does not fit is
 thrown away and made again later. Answers made on the event loop are small and check the bound over all connections only.
 
-A quarter of the outbound bound is kept for connections that hold nothing of it, an equal share for each: whoever takes its
-answers gets small pages at once, however many others trickle.
+A quarter of the outbound bound is kept for connections that hold nothing of it, an equal share for each: a client that takes
+its answers gets small pages at once, however many others trickle.
 
 Over the rest of the bound pages wait for each other because some clients read nothing. While a page waits, connections that
 have read nothing for a second are closed, the longest blocked first, until the rest is within the bound. Connections with
@@ -23,7 +23,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
-from typing import Final, Protocol, TypeAlias, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import trio
 
@@ -110,7 +110,7 @@ class _ConnectionClosed(Exception):
 
 class Reservation:
     """An async context manager: waits for room for a page, says how large it may be, and releases the room when the page was
-    made or failed. `reserved`: the room it had the last time.
+    made or failed. It may be entered again. `reserved`: the room it had the last time.
     """
 
     __slots__ = ("_budget", "_connection", "_may_share", "_size", "reserved")
@@ -132,9 +132,6 @@ class Reservation:
 
     async def __aexit__(self, *_: object) -> None:
         self._budget.release(self._connection, self.reserved)
-
-
-Reserve: TypeAlias = Callable[[], Reservation]
 
 
 class OutboundBudget:
@@ -164,18 +161,18 @@ class OutboundBudget:
         return connection.unsent_bytes + connection.reserved_bytes < self._connection_bytes_max
 
     async def make_page(
-        self, connection: Connection, size: int, make: Callable[[Reserve], Awaitable[T]], measure: Callable[[T], int]
+        self, connection: Connection, size: int, make: Callable[[Reservation], Awaitable[T]], measure: Callable[[T], int]
     ) -> T | None:
         """Returns a page that fits into the budget, or None if the connection is closed.
 
-        `make` must read the page inside `async with reserve() as bytes_max:`, and is called again if the page grew far past
+        `make` must read the page inside `async with reservation as bytes_max:`, and is called again if the page grew far past
         that and does not fit. `measure` returns a page's size in bytes.
         """
         may_share = True
         while True:
             reservation = Reservation(self, connection, size, may_share)
             try:
-                page = await make(lambda one=reservation: one)  # type: ignore[misc] # bound now
+                page = await make(reservation)
             except _ConnectionClosed:
                 return None
             size, may_share = measure(page), False

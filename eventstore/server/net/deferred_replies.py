@@ -12,7 +12,7 @@ import trio
 from eventstore.chunks.files import NO_SPACE
 from eventstore.errors import EventStoreError, ReadFailed, StorageFull
 from eventstore.protocol import encode_error
-from eventstore.server.net.budgets import Reserve
+from eventstore.server.net.budgets import Reservation
 from eventstore.server.net.connection import Connection
 from eventstore.server.net.fair_turns import NOTED_S
 from eventstore.server.net.gate import Gate
@@ -85,8 +85,8 @@ class DeferredReplies:
                 del self._queued[connection]
 
     async def _answer(self, connection: Connection, request_id: int, make: MakePage, size: int | None) -> None:
-        async def page(reserve: Reserve) -> Sequence[bytes]:
-            async with reserve() as bytes_max:
+        async def page(reservation: Reservation) -> Sequence[bytes]:
+            async with reservation as bytes_max:
                 return await self._made(request_id, make, bytes_max)
 
         if size is None:

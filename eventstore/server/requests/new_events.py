@@ -1,8 +1,8 @@
 """Wakes subscriptions that have caught up: the events of a batch are read once for all of them, not once for each.
 
 A subscription waits here with its filter. One task reads what became durable, looks up which of those who wait may want it, and
-wakes only these. The others continue from there when they are woken later. After batches that nobody wanted it pauses: many
-small ones are then read together.
+wakes only these. The others continue from there when they are woken later. After batches that no subscription wanted it
+pauses: many small ones are then read together.
 """
 
 from __future__ import annotations

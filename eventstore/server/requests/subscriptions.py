@@ -15,7 +15,7 @@ from eventstore.protocol.frames import LENGTH_BYTES
 from eventstore.protocol.limits import CREDIT_BYTES_MAX, PAGE_BYTES_DEFAULT
 from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import Credit, Subscribe, Unsubscribe, filter_of
-from eventstore.server.net.budgets import Reserve
+from eventstore.server.net.budgets import Reservation
 from eventstore.server.net.connection import Connection
 from eventstore.server.net.gate import Gate
 from eventstore.server.requests.dispatch import Route
@@ -136,8 +136,8 @@ class Subscriptions:
         size = max(1, min(subscription.credit, PAGE_BYTES_DEFAULT))
         after, wanted, engine = subscription.after, subscription.wanted, self._committer.engine
 
-        async def make(reserve: Reserve) -> ScanPage:
-            async with reserve() as bytes_max:
+        async def make(reservation: Reservation) -> ScanPage:
+            async with reservation as bytes_max:
                 scan = partial(engine.scan, after, wanted, bytes_max, None, durable=True)
                 page = await self._scans.run(subscription.connection, scan)
             await trio.lowlevel.checkpoint_if_cancelled()  # a thread is not cancelled, and nothing may follow the end

@@ -13,7 +13,7 @@ import trio.testing
 
 from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import Ping, Read, ReadAll, Subscribe
-from eventstore.server.net.budgets import OutboundBudget, Reserve
+from eventstore.server.net.budgets import OutboundBudget, Reservation
 from eventstore.server.net.connection import Connection
 from eventstore.server.serve import Server
 from tests.server.conftest import Serve
@@ -200,8 +200,8 @@ async def test_whoever_holds_nothing_gets_small_pages_at_once_however_many_trick
     granted: list[int] = []
     grown = {2: 60_000}
 
-    async def make(reserve: Reserve) -> bytes:
-        async with reserve() as bytes_max:
+    async def make(reservation: Reservation) -> bytes:
+        async with reservation as bytes_max:
             granted.append(bytes_max)
             return bytes(grown.get(len(granted), bytes_max + 1_000))
 

@@ -17,7 +17,7 @@ import trio.testing
 import eventstore as es
 from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import Read, ReadAll, Subscribe
-from eventstore.server.net.budgets import OutboundBudget, Reserve
+from eventstore.server.net.budgets import OutboundBudget, Reservation
 from eventstore.server.net.connection import Connection
 from eventstore.server.serve import Server
 from tests.server.conftest import Serve
@@ -73,8 +73,8 @@ async def test_a_page_that_does_not_fit_is_not_kept_while_it_waits_to_be_made_ag
         outbound = OutboundBudget(1_000_000, 1_000_000)
         pages: list[weakref.ref[Made]] = []
 
-        async def make(reserve: Reserve) -> Made:
-            async with reserve():
+        async def make(reservation: Reservation) -> Made:
+            async with reservation:
                 if not pages:  # meanwhile another answer takes all the room
                     other.send(bytes(1_000_000))
                     outbound.count(other)
@@ -102,8 +102,8 @@ async def test_pages_that_grow_past_a_small_reservation_stay_within_the_bound() 
         async def answer(connection: Connection) -> None:
             nonlocal most
 
-            async def make(reserve: Reserve) -> bytes:
-                async with reserve():
+            async def make(reservation: Reservation) -> bytes:
+                async with reservation:
                     await turn.wait()
                     return bytes(page_bytes)
 
@@ -133,6 +133,7 @@ class Watch(trio.abc.Instrument):
     def __init__(self, server: Server) -> None:
         self._gate = server.gate
         self.most = 0
+        trio.lowlevel.add_instrument(self)
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
         connections = self._gate.connections
@@ -144,13 +145,7 @@ class Watch(trio.abc.Instrument):
 def test_readers_that_trickle_hold_no_more_than_the_bound_and_a_page(serve: Serve, request_: Request) -> None:
     server = serve(outgoing_bytes_max=18 * MIB, unsent_bytes_max=16 * MIB)
     fill(server.port, "a", 1, PAGE)
-
-    def begin(running: Server) -> Watch:
-        watch = Watch(running)
-        trio.lowlevel.add_instrument(watch)
-        return watch
-
-    watch = server.ask(begin)
+    watch = server.ask(Watch)
     with ExitStack() as stack:
         clients = [stack.enter_context(RawClient(server.port, receive_buffer_bytes=4_096)) for _ in range(20)]
         for client in clients:
@@ -170,6 +165,7 @@ class Waits(trio.abc.Instrument):
         self._outbound = server.gate.outbound
         self.names: set[str] = set()
         self.most = 0
+        trio.lowlevel.add_instrument(self)
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
         self.names.update(each.name for each in self._outbound._waiting)
@@ -181,13 +177,7 @@ def test_a_client_that_takes_its_answers_waits_for_none_of_those_that_trickle(se
     server = serve(outgoing_bytes_max=18 * MIB, connections_max=60)
     fill(server.port, "large", 10, MIB)
     fill(server.port, "small", 40, 10_000)
-
-    def begin(running: Server) -> Waits:
-        waits = Waits(running)
-        trio.lowlevel.add_instrument(waits)
-        return waits
-
-    waits = server.ask(begin)
+    waits = server.ask(Waits)
     with ExitStack() as stack:
         slow = [stack.enter_context(RawClient(server.port, receive_buffer_bytes=4_096)) for _ in range(20)]
         for client in slow:
