@@ -128,10 +128,14 @@ class Domain:
             PayloadInvalid: the payload does not match its class.
             InvalidArgument: the command names no aggregate, another one, or a reserved id.
         """
+        return self.decode_with_fingerprint(type, payload, aggregate_id)[:2]
+
+    def decode_with_fingerprint(self, type: str, payload: bytes, aggregate_id: str) -> tuple[Handler, object, bytes]:
+        """As `decode`; also returns the command's fingerprint."""
         if aggregate_id[:1] == RESERVED:
             raise reserved_id_refused(aggregate_id)
         handler = self._handlers.get(type) or self.handler(type)
-        return handler, handler.command.decode(payload, aggregate_id)
+        return handler, *handler.command.decode_with_fingerprint(payload, aggregate_id)
 
     def decode_event(self, event: Event) -> object:
         """Returns a stored or published event as an instance of its class today, through upcasts.

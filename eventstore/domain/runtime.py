@@ -53,8 +53,8 @@ def decide(
     domain: Domain, type: str, payload: bytes, aggregate_id: str, command_id: str, metadata: bytes | None = None
 ) -> Decided:
     """Decodes a command that was sent. `metadata` was checked. Raises as `Domain.decode`."""
-    handler, command = domain.decode(type, payload, aggregate_id)
-    return new_decided((handler, command, command_id, handler.command.fingerprints.of(payload, command), metadata))
+    handler, command, fingerprint = domain.decode_with_fingerprint(type, payload, aggregate_id)
+    return Decided(handler, command, command_id, fingerprint, metadata)
 
 
 def same_command(one: Decided, other: Decided) -> bool:

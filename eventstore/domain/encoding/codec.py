@@ -12,15 +12,15 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
-import re
 import types
 from collections.abc import Callable
 from typing import Final, Generic, NoReturn, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
+from eventstore.domain.encoding.canonical import canonical_decoder
 from eventstore.domain.encoding.containers import dict_codec, list_codec, optional_codec, tuple_codec
 from eventstore.domain.encoding.field_mismatch import FieldMismatch, expected
 from eventstore.domain.encoding.objects import object_decoder, object_encoder
-from eventstore.domain.encoding.values import VALUES, Codec, enum_codec, quote
+from eventstore.domain.encoding.values import VALUES, Codec, enum_codec
 from eventstore.errors import DomainRefused, PayloadInvalid
 from eventstore.fields import shown
 
@@ -29,7 +29,6 @@ _ALLOWED: Final = (
     "str, int, float, bool, None, bytes, datetime, date, Decimal, UUID, enums of text or whole numbers, frozen dataclasses, "
     "X | None, list[X], tuple[X, ...], tuple[X, Y], dict[str, X]"
 )
-_PATTERN_CHARACTERS_MAX: Final = 8_192  # classes within classes: the pattern of one may contain that of another many times
 _codecs: dict[type, Codec] = {}
 
 
@@ -52,11 +51,8 @@ class PayloadCodec(Generic[T]):
         self._what = f"{what} {name!r}"
         codec = _class_codec(cls)
         self._encode, self._decode = codec.encode, cast("Callable[[object], T]", codec.decode)
-        self.is_canonical: Callable[[bytes], object] = (
-            (lambda data: None) if codec.canonical is None else re.compile(codec.canonical.encode()).fullmatch
-        )
-        """Whether these bytes, which `decode` has accepted and which hold no backslash, are what `encode` would return. False
-        may also mean: not known."""
+        self.decode_canonical = cast("Callable[[bytes], T | None]", codec.decode_canonical or _not_canonical)
+        """As `decode`, of what `encode` returns; None if these bytes are something else, or that is not known."""
 
     def encode(self, value: T) -> bytes:
         """Returns the JSON of `value`: fields in order, no white space, UTF-8.
@@ -77,6 +73,9 @@ class PayloadCodec(Generic[T]):
         Raises:
             PayloadInvalid: it is not a JSON object, or does not match the class.
         """
+        found = self.decode_canonical(data)
+        if found is not None:
+            return found
         try:
             text = data.decode()
             parsed, end = _scan(text, 0)
@@ -110,6 +109,10 @@ class PayloadCodec(Generic[T]):
         return PayloadInvalid(
             f"{self._what} does not match class {class_path(self.cls)}: {where}", type=self.name, field=mismatch.field or None
         )
+
+
+def _not_canonical(data: bytes) -> None:
+    """Nothing is known of what a class encodes."""
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -182,17 +185,8 @@ def _build(cls: type) -> Codec:
     return Codec(
         object_encoder(cls, names, [codec.encode for codec in codecs]),
         object_decoder(cls, fields, [codec.decode for codec in codecs], tuple(codec.json_type for codec in codecs)),
-        canonical=_canonical(names, codecs),
+        decode_canonical=canonical_decoder(cls, fields, codecs),
     )
-
-
-def _canonical(names: list[str], codecs: list[Codec]) -> str | None:
-    """Returns the pattern of an object: that of each field, in order, without white space."""
-    if any(codec.canonical is None for codec in codecs):
-        return None
-    members = [f"{re.escape(quote(name))}:{codec.canonical}" for name, codec in zip(names, codecs, strict=True)]
-    pattern = rf"\{{{','.join(members)}\}}"
-    return pattern if len(pattern) <= _PATTERN_CHARACTERS_MAX else None
 
 
 def _hinted(hint: object, where: str) -> Codec:

@@ -82,7 +82,16 @@ class CommandType(Generic[C]):
             PayloadInvalid: the payload does not match the class.
             InvalidArgument: it has no aggregate id, or that of another aggregate.
         """
-        command = self.codec.decode(payload)
+        return self.decode_with_fingerprint(payload, aggregate_id)[0]
+
+    def decode_with_fingerprint(self, payload: bytes, aggregate_id: str) -> tuple[C, bytes]:
+        """As `decode`; also returns the command's fingerprint."""
+        command = self.codec.decode_canonical(payload)
+        if command is not None:
+            fingerprint = self.fingerprints.of_canonical(payload)
+        else:
+            command = self.codec.decode(payload)
+            fingerprint = self.fingerprints.of(payload, command)
         if self._id_of(command) != aggregate_id or not aggregate_id:
             named = self.aggregate_id(command)
             raise InvalidArgument(
@@ -91,7 +100,7 @@ class CommandType(Generic[C]):
                 field="aggregate_id",
                 value=shown(aggregate_id),
             )
-        return command
+        return command, fingerprint
 
 
 def command(name: str | None = None, *, id: str | None = None) -> Callable[[type[C]], type[C]]:  # `id`: the domain's word

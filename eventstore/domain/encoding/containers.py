@@ -18,7 +18,13 @@ def optional_codec(inner: Codec) -> Codec:
     def decode(value: object) -> object:
         return None if value is None else decode_inner(value)
 
-    return Codec(encode, decode, canonical=inner.canonical and f"(?:null|{inner.canonical})")
+    read = inner.read
+    return Codec(
+        encode,
+        decode,
+        canonical=inner.canonical and f"(?:null|{inner.canonical})",
+        read=read and (lambda text: None if text is None else read(text)),
+    )
 
 
 def list_codec(member: Codec) -> Codec:

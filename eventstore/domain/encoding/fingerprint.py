@@ -23,7 +23,6 @@ from eventstore.records.commit import NO_FINGERPRINT
 C = TypeVar("C")
 _PACK: Final = struct.Struct("<IH").pack
 _ONE: Final = _PACK(1, 0)
-_BACKSLASH: Final = ord("\\")  # looking for a number in bytes is faster than for bytes
 
 
 class Fingerprints(Generic[C]):
@@ -31,17 +30,18 @@ class Fingerprints(Generic[C]):
 
     def __init__(self, name: str, codec: PayloadCodec[C]) -> None:
         self._codec = codec
-        self._is_canonical = codec.is_canonical
         head = name.encode() + b"\0"
         self._head_crc32c = crc32c(head)
         self._head_crc32 = crc32(head)
 
     def of(self, payload: bytes, command: C) -> bytes:
         """Returns the fingerprint of a command that was decoded from `payload`."""
-        if _BACKSLASH in payload or not self._is_canonical(payload):  # our clients send canonical payloads, nearly always
-            with contextlib.suppress(PayloadInvalid):  # its __post_init__ gave a field a value of another type
-                payload = self._codec.encode(command)
-        # As `_of`, without a call: each command passes here.
+        with contextlib.suppress(PayloadInvalid):  # its __post_init__ gave a field a value of another type
+            payload = self._codec.encode(command)
+        return self.of_canonical(payload)
+
+    def of_canonical(self, payload: bytes) -> bytes:
+        """Returns the fingerprint of the command with this canonical payload."""
         packed = _PACK(crc32c(payload, self._head_crc32c), crc32(payload, self._head_crc32) & 0xFFFF)
         return packed if packed != NO_FINGERPRINT else _ONE
 
@@ -50,11 +50,7 @@ class Fingerprints(Generic[C]):
 
         Fields at the end that have their defaults may be missing in the stored command: its class did not have them yet.
         """
-        return fingerprint == NO_FINGERPRINT or fingerprint in map(self._of, self._encodings(command))
-
-    def _of(self, payload: bytes) -> bytes:
-        packed = _PACK(crc32c(payload, self._head_crc32c), crc32(payload, self._head_crc32) & 0xFFFF)
-        return packed if packed != NO_FINGERPRINT else _ONE
+        return fingerprint == NO_FINGERPRINT or fingerprint in map(self.of_canonical, self._encodings(command))
 
     def _encodings(self, command: C) -> Iterator[bytes]:
         try:

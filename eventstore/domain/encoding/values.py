@@ -35,14 +35,17 @@ quote: Final[Callable[[str], str]] = json.encoder.encode_basestring  # in C; doe
 
 class Codec(NamedTuple):
     """Encoder and decoder of one type. `textual`: its JSON is always text, so it may be a key of a dict. `json_type`: set if
-    the parsed JSON is the value exactly when it has this type. `canonical`: a regular expression; JSON that decodes, holds
-    no backslash and matches is what `encode` returns for the value. None: that takes encoding it."""
+    the parsed JSON is the value exactly when it has this type. `canonical`: a regular expression with one group; JSON without
+    backslashes that it matches is what `encode` returns for the value, which `read` makes from the group (None: the group is
+    the value). None if there is no such expression. `decode_canonical`: of a class, see `canonical`."""
 
     encode: Encode
     decode: Decode
     textual: bool = False
     json_type: type | None = None
     canonical: str | None = None
+    read: Callable[[str], object] | None = None
+    decode_canonical: Callable[[bytes], object] | None = None
 
 
 def _encode_text(value: object) -> str:
@@ -212,20 +215,25 @@ def enum_codec(cls: type[enum.Enum]) -> Codec | None:
                 return member
         raise expected(allowed, value)
 
-    canonical = f"(?:{'|'.join(map(re.escape, texts.values()))})"
-    return Codec(encode, decode, textual=kinds == {str}, canonical=canonical)
+    canonical = f"({'|'.join(map(re.escape, texts.values()))})"
+    read = {text: members[value] for value, text in texts.items()}.__getitem__
+    return Codec(encode, decode, textual=kinds == {str}, canonical=canonical, read=read)
 
 
 VALUES: Final[dict[object, Codec]] = {
-    str: Codec(_encode_text, _decode_text, textual=True, json_type=str, canonical='"[^"]*"'),
-    int: Codec(_encode_int, _decode_int, json_type=int, canonical="(?:0|-?[1-9][0-9]*)"),
-    bool: Codec(_encode_bool, _decode_bool, json_type=bool, canonical="(?:true|false)"),
+    str: Codec(_encode_text, _decode_text, textual=True, json_type=str, canonical='"([^"]*)"'),
+    int: Codec(_encode_int, _decode_int, json_type=int, canonical="(0|-?[1-9][0-9]{0,17})", read=int),
+    bool: Codec(_encode_bool, _decode_bool, json_type=bool, canonical="(true|false)", read="true".__eq__),
     float: Codec(_encode_float, _decode_float),
-    type(None): Codec(_encode_none, _decode_none, json_type=type(None), canonical="null"),
+    type(None): Codec(_encode_none, _decode_none, json_type=type(None)),
     bytes: Codec(_encode_bytes, _decode_bytes, textual=True),
     datetime: Codec(_encode_datetime, _decode_datetime, textual=True),
-    date: Codec(_encode_date, _decode_date, textual=True, canonical='"[0-9]{4}-[0-9]{2}-[0-9]{2}"'),
+    date: Codec(_encode_date, _decode_date, textual=True, canonical='"([0-9]{4}-[0-9]{2}-[0-9]{2})"', read=date.fromisoformat),
     # With more places Decimal may write an exponent.
-    Decimal: Codec(_encode_decimal, _decode_decimal, textual=True, canonical=r'"-?(?:0|[1-9][0-9]*)(?:\.[0-9]{1,6})?"'),
-    UUID: Codec(_encode_uuid, _decode_uuid, textual=True, canonical='"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"'),
+    Decimal: Codec(
+        _encode_decimal, _decode_decimal, textual=True, canonical=r'"(-?(?:0|[1-9][0-9]*)(?:\.[0-9]{1,6})?)"', read=Decimal
+    ),
+    UUID: Codec(
+        _encode_uuid, _decode_uuid, textual=True, canonical='"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"', read=UUID
+    ),
 }

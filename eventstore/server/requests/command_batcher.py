@@ -82,8 +82,8 @@ class CommandBatcher:
                 "this server has no domain; start it with --domain MODULE:NAME, or send the command to a worker",
                 type=name[:ID_BYTES_MAX],
             )
-        handler, command = self._domain.decode(name, payload, aggregate_id)  # as `decide`, without a call
-        return new_decided((handler, command, command_id, handler.command.fingerprints.of(payload, command), metadata))
+        handler, command, fingerprint = self._domain.decode_with_fingerprint(name, payload, aggregate_id)
+        return new_decided((handler, command, command_id, fingerprint, metadata))
 
     def hand_over(self) -> None:
         """Hands the batch to the mailboxes."""

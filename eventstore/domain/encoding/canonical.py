@@ -1,0 +1,46 @@
+"""Decodes the canonical JSON of a dataclass whose fields are single values, by one regular expression.
+
+Canonical is what the class encodes: fields in order, no white space. Our clients send that, and all our events are stored as
+that. It takes two thirds of the time of parsing JSON, and also says that the payload need not be encoded again to compare it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from eventstore.domain.encoding.values import Codec, quote
+
+_BACKSLASH: Final = "\\"
+
+
+def canonical_decoder(
+    cls: type, fields: Sequence[dataclasses.Field[object]], codecs: Sequence[Codec]
+) -> Callable[[bytes], object] | None:
+    """Returns a function that decodes the canonical JSON of an instance, and returns None for all else; None if a field holds
+    no single value.
+    """
+    if not fields or any(field.kw_only for field in fields) or any(codec.canonical is None for codec in codecs):
+        return None
+    members = [f"{re.escape(quote(field.name))}:{codec.canonical}" for field, codec in zip(fields, codecs, strict=True)]
+    match = re.compile(rf"\{{{','.join(members)}\}}").fullmatch
+    reads = [(place, codec.read) for place, codec in enumerate(codecs) if codec.read is not None]
+
+    def decode(data: bytes) -> object:
+        try:
+            text = data.decode()
+            if _BACKSLASH in text or not text.isprintable():  # an escape, or a character that JSON must escape
+                return None
+            found = match(text)
+            if found is None:
+                return None
+            values: list[object] = [*found.groups()]
+            for place, read in reads:
+                values[place] = read(values[place])  # type: ignore[arg-type] # text, or None of an optional value
+            return cls(*values)
+        except Exception:  # not UTF-8, the 30th of February, or its __post_init__ raised: `PayloadCodec.decode` says so
+            return None
+
+    return decode
