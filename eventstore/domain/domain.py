@@ -18,6 +18,7 @@ from eventstore.domain.encoding.command_type import CommandType, command_type
 from eventstore.domain.encoding.event_type import EventType, event_type
 from eventstore.domain.event_methods import add_event_type
 from eventstore.domain.handler import Handler, HandlerFunction
+from eventstore.domain.publication import Publication, PublishFunction, as_stored
 from eventstore.domain.reactions.reaction import ATTEMPTS, OnFailure, Reaction, ReactionFunction, Start
 from eventstore.errors import DomainRefused, UnknownCommand, UnknownEvent
 from eventstore.fields import RESERVED, reserved_id_refused, shown
@@ -25,15 +26,17 @@ from eventstore.model import Event
 
 HF = TypeVar("HF", bound=HandlerFunction)
 RF = TypeVar("RF", bound=ReactionFunction)
+PF = TypeVar("PF", bound=PublishFunction)
 _domains: WeakSet[Domain] = WeakSet()
 
 
 class Domain:
-    """Handlers by command type, and reactions by name."""
+    """Handlers by command type, reactions by name, and publications by topic."""
 
     def __init__(self) -> None:
         self._handlers: dict[str, Handler] = {}
         self._reactions: dict[str, Reaction] = {}
+        self._publications: dict[str, Publication] = {}
         self._event_types: dict[str, EventType[object]] = {}
         _domains.add(self)
 
@@ -46,6 +49,11 @@ class Domain:
     def reactions(self) -> Mapping[str, Reaction]:
         """Reactions by name."""
         return MappingProxyType(self._reactions)
+
+    @property
+    def publications(self) -> Mapping[str, Publication]:
+        """What a server publishes to topics of its broker, by topic."""
+        return MappingProxyType(self._publications)
 
     def handles(self, command: type, *, id: str | None = None) -> Callable[[HF], HF]:  # `id`: the domain's word
         """Registers a function (command, aggregate), sync or async, for a class of commands.
@@ -105,6 +113,27 @@ class Domain:
             return function
 
         return register
+
+    def publishes(self, topic: str, *events: type) -> Callable[[PF], PF]:
+        """Registers a function (event, stored event) that makes a message of each event of these classes, for a topic of the
+        server's broker. It returns the body, a JSON value or bytes, or None for no message; it must not depend on anything
+        but its arguments, because an event may be published again.
+
+        Raises:
+            DomainRefused: the topic has one of these classes already.
+        """
+
+        def register(function: PF) -> PF:
+            publication = self._publications.setdefault(topic, Publication(topic))
+            for event in events:
+                publication.add(event_type(event), function)
+            return function
+
+        return register
+
+    def publishes_as_stored(self, topic: str, *events: type) -> None:
+        """As `publishes`, with the events as they are stored: `event()` of their messages returns them."""
+        self.publishes(topic, *events)(as_stored)
 
     def handler(self, type: str) -> Handler:
         """Returns the handler of a command type.
@@ -176,6 +205,9 @@ class Domain:
                 add_event_type(found, each)
         for reaction in self._reactions.values():
             add_event_type(found, reaction.event)
+        for publication in self._publications.values():
+            for kind in publication.kinds.values():
+                add_event_type(found, kind)
         return found
 
 

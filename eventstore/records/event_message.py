@@ -68,6 +68,14 @@ class EventMessages:
     def __init__(self, store: str) -> None:
         self._prefix = flat.encode((STORE, store))
 
+    def made_from(self, event: Event, body: bytes) -> RawMessage:
+        """Returns a message with another body than the event's data. It names its event, and is not the event itself: it has
+        neither type, format nor metadata.
+        """
+        named = (SEQUENCE, str(event.sequence), VERSION, str(event.version), COMMAND_ID, event.command_id)
+        properties = self._prefix + flat.encode((*named, TIMESTAMP, str(event.timestamp), *_ids(event)))
+        return body, event.aggregate_id, event.type if may_be_tag(event.type) else None, properties, None
+
     def of(self, events: Sequence[Event]) -> list[RawMessage]:
         """Returns the messages, in order. Properties that all share are encoded once."""
         prefix, encode = self._prefix, flat.encode

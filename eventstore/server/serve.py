@@ -104,7 +104,7 @@ async def serve(
     raise_descriptor_limit()
     domain = Domain() if settings.domain is None else load(settings.domain)
     refuse_asyncio(domain, reactions=True)
-    check_publish(settings.publish, with_broker=settings.broker)
+    check_publish(settings.publish, domain, with_broker=settings.broker)
     if settings.http is not None:
         bind(settings.http, "http").close()
     with bind(settings.listen) as listener:
@@ -192,7 +192,7 @@ async def _listening(
         subscriptions = Subscriptions(gate, store.committer, nursery, scans)
         reactions = ReactionRunner(store, settings.data / _REACTIONS, domain, mailboxes, access, check_of(slots))
         service = None if broker is None else BrokerService(gate, broker, nursery)
-        publishing = Publishing(store, broker, settings.publish, settings.data)
+        publishing = Publishing(store, broker, settings.publish, domain, settings.data)
 
         def end_turn() -> None:
             order.end_turn()

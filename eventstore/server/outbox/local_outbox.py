@@ -14,90 +14,135 @@ from eventstore.broker.broker import Broker
 from eventstore.broker.log.engine import Engine
 from eventstore.broker.log.sender import SendOutcome
 from eventstore.broker.pulls import Want
+from eventstore.domain.domain import Domain
 from eventstore.errors import EventStoreError, InvalidArgument, UnknownTopic, copy_error
 from eventstore.metrics import Metric, counter, gauge, text
 from eventstore.model import Event
-from eventstore.records.event_filter import EventFilter
+from eventstore.records.event_filter import EVERYTHING, EventFilter
 from eventstore.records.event_page import decode_page
 from eventstore.records.message import Message, RawMessage, chunk_of, decode_messages
 from eventstore.records.topic_names import check_name
-from eventstore.server.outbox.outbox import BATCH_EVENTS_MAX, CheckpointFile, Outbox, Place
+from eventstore.server.outbox.checkpoint_file import CheckpointFile
+from eventstore.server.outbox.outbox import BATCH_EVENTS_MAX, Outbox, Place
+from eventstore.server.outbox.outbox_messages import PublishedEvents
 from eventstore.server.outbox.outbox_resume import TopicState
 from eventstore.store.embedded import EmbeddedStore
 
 CHECKPOINT: Final = "published.json"
-_EVERYTHING: Final = EventFilter()
+_CHECKPOINT_OF: Final = "published-{}.json"  # of a topic that the domain publishes to
 _MESSAGES_PER_TURN: Final = 256
 _LOOK_S: Final = 1.0
 
 
-def check_publish(topic: str | None, *, with_broker: bool) -> None:
-    """Raises InvalidArgument if the name is not valid for a topic, or the server has no broker."""
-    if topic is None:
-        return
-    check_name("publish", topic)
-    if not with_broker:
+def check_publish(topic: str | None, domain: Domain, *, with_broker: bool) -> None:
+    """Raises InvalidArgument if a name is not valid for a topic, two outboxes have the same, or the server has no broker."""
+    given = [] if topic is None else [("publish", topic)]
+    for field, name in (*given, *(("topic of @publishes", name) for name in domain.publications)):
+        check_name(field, name)
+        if not with_broker:
+            raise InvalidArgument(
+                f"{field} is {name!r}, but broker is false; switch it on, or publish to another server with "
+                "`eventstore publish`",
+                field=field,
+                value=name,
+            )
+    if topic in domain.publications:
         raise InvalidArgument(
-            f"publish is {topic!r}, but broker is false; switch it on, or publish to another server with `eventstore publish`",
+            f"publish is {topic!r}, a topic that the domain publishes some events to; name another one",
             field="publish",
             value=topic,
         )
 
 
-class Publishing:
-    """The outbox of a server. With `topic` None nothing is published."""
+class _Line:
+    """One outbox of a server, and its oldest event that was not published a moment ago."""
 
-    def __init__(self, store: EmbeddedStore, broker: Broker | None, topic: str | None, folder: Path) -> None:
-        """`folder`: of the checkpoint."""
+    def __init__(self, store: EmbeddedStore, events: StoreEvents, outbox: Outbox) -> None:
+        self.outbox = outbox
         self._store = store
-        self._events = StoreEvents(store)
-        self._oldest: Event | None = None  # of those that were not published a moment ago
-        self.outbox: Outbox | None = None
-        if topic is not None and broker is not None:
-            self.outbox = Outbox(self._events, BrokerTopic(broker, topic), CheckpointFile(folder / CHECKPOINT))
-
-    @property
-    def attention(self) -> str | None:
-        """Returns why publishing is stuck, if it is."""
-        if self.outbox is None or self.outbox.failure is None:
-            return None
-        state = "publishing is refused" if self.outbox.refused else "events are not published; this is retried"
-        return f"{state}: {self.outbox.failure}"
+        self._events = events
+        self._oldest: Event | None = None
 
     async def run(self) -> None:
-        """Publishes until cancelled."""
-        if self.outbox is None:
-            return
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._look_at_oldest, self.outbox)
+            nursery.start_soon(self._look_at_oldest)
             await self.outbox.run()
 
-    async def _look_at_oldest(self, outbox: Outbox) -> None:
+    async def _look_at_oldest(self) -> None:
         while True:
             await trio.sleep(_LOOK_S)
             with suppress(EventStoreError, OSError):  # publishing reads it as well, and reports that
-                self._oldest = await self._events.event(outbox.place + 1) if self.backlog else None
+                self._oldest = await self._events.event(self.outbox.place + 1) if self.backlog else None
 
     @property
     def lag_microseconds(self) -> int:
-        """The age of the oldest event that was not published a second ago; 0 if there is none now."""
         oldest = self._oldest
         return max(0, time.time_ns() // 1_000 - oldest.timestamp) if oldest is not None and self.backlog else 0
 
     @property
     def backlog(self) -> int:
-        """The number of events that are not published yet."""
-        return 0 if self.outbox is None else max(0, self._store.engine.visible_sequence - self.outbox.place)
+        return max(0, self._store.engine.visible_sequence - self.outbox.place)
+
+
+class Publishing:
+    """The outboxes of a server: of the setting `publish`, for all events, and of each topic that the domain publishes to. They
+    do not wait for each other."""
+
+    def __init__(self, store: EmbeddedStore, broker: Broker | None, topic: str | None, domain: Domain, folder: Path) -> None:
+        """`folder`: of the checkpoints."""
+        self._lines: list[_Line] = []
+        if broker is None:
+            return
+        if topic is not None:
+            events = StoreEvents(store)
+            file = CheckpointFile(folder / CHECKPOINT)
+            self._lines.append(_Line(store, events, Outbox(events, BrokerTopic(broker, topic), file)))
+        for publication in domain.publications.values():
+            events = StoreEvents(store, EventFilter(types=frozenset(publication.kinds)))
+            file = CheckpointFile(folder / _CHECKPOINT_OF.format(publication.topic))
+            messages = PublishedEvents(events.store, publication)
+            outbox = Outbox(events, BrokerTopic(broker, publication.topic), file, messages)
+            self._lines.append(_Line(store, events, outbox))
+
+    @property
+    def attention(self) -> str | None:
+        """Returns why publishing is stuck, if it is."""
+        said = [
+            f"{'publishing is refused' if each.refused else 'events are not published; this is retried'}: {each.failure}"
+            for each in self.outboxes
+            if each.failure is not None
+        ]
+        return "; ".join(said) or None
+
+    @property
+    def outboxes(self) -> list[Outbox]:
+        return [line.outbox for line in self._lines]
+
+    @property
+    def lag_microseconds(self) -> int:
+        """The age of the oldest event that was not published a second ago; 0 if there is none now."""
+        return max((line.lag_microseconds for line in self._lines), default=0)
+
+    @property
+    def backlog(self) -> int:
+        """The number of events that are not published yet, of the topic that is furthest behind."""
+        return max((line.backlog for line in self._lines), default=0)
+
+    async def run(self) -> None:
+        """Publishes until cancelled."""
+        async with trio.open_nursery() as nursery:
+            for line in self._lines:
+                nursery.start_soon(line.run)
 
 
 PUBLISHING_METRICS: Final[tuple[Metric[Publishing], ...]] = (
     counter(
-        "events_published", "events sent to the topic of `publish` by this process",
-        lambda publishing: 0 if publishing.outbox is None else publishing.outbox.published,
+        "events_published", "events sent to the topics that are published to, by this process",
+        lambda publishing: sum(each.published for each in publishing.outboxes),
     ),
     gauge(
-        "published_sequence", "the sequence up to which all events are in the topic; 0 without `publish`",
-        lambda publishing: 0 if publishing.outbox is None else publishing.outbox.place,
+        "published_sequence", "the sequence up to which all events are published, to every topic; 0 if nothing is published",
+        lambda publishing: min((each.place for each in publishing.outboxes), default=0),
     ),
     gauge(
         "publish_backlog", "events that are not published yet", lambda publishing: publishing.backlog,
@@ -109,17 +154,17 @@ PUBLISHING_METRICS: Final[tuple[Metric[Publishing], ...]] = (
         "it grows",
     ),
     gauge(
-        "publish_refused", "1: the topic or the checkpoint ends with events that the store does not have",
-        lambda publishing: publishing.outbox is not None and publishing.outbox.refused,
+        "publish_refused", "1: a topic or its checkpoint ends with events that the store does not have",
+        lambda publishing: any(each.refused for each in publishing.outboxes),
         "it is 1: see [BROKER](BROKER.md#events-as-messages)",
     ),
     text(
         "publish_error", "why nothing is published, if so",
-        lambda publishing: None if publishing.outbox is None else publishing.outbox.failure,
+        lambda publishing: next((each.failure for each in publishing.outboxes if each.failure is not None), None),
     ),
     counter(
         "publish_failures", "batches that failed and were sent again",
-        lambda publishing: 0 if publishing.outbox is None else publishing.outbox.failures,
+        lambda publishing: sum(each.failures for each in publishing.outboxes),
         "it grows",
     ),
 )  # fmt: skip
@@ -128,22 +173,23 @@ PUBLISHING_METRICS: Final[tuple[Metric[Publishing], ...]] = (
 class StoreEvents:
     """The source: an open store. It is read as by subscriptions, durable events alone, but not while appends wait for room."""
 
-    def __init__(self, store: EmbeddedStore) -> None:
+    def __init__(self, store: EmbeddedStore, wanted: EventFilter = EVERYTHING) -> None:
         self._store = store
+        self._wanted = wanted
         self.store = str(store.opened.uuid)
 
-    async def events(self, after: int) -> list[Event]:
+    async def events(self, after: int) -> tuple[list[Event], int]:
         committer = self._store.committer
         while committer.engine.durable_sequence <= after:
             await committer.advanced.park()
         await committer.wait_for_room()
-        page = await self._store.scan_page(after, _EVERYTHING, BATCH_EVENTS_MAX, durable=True)
-        return [event for event in decode_page(page.records) if event.sequence > after]
+        page = await self._store.scan_page(after, self._wanted, BATCH_EVENTS_MAX, durable=True)
+        return self._wanted.select(decode_page(page.records), after), page.next
 
     async def event(self, sequence: int) -> Event | None:
         if not 0 < sequence <= self._store.engine.visible_sequence:
             return None
-        page = await self._store.scan_page(sequence - 1, _EVERYTHING, 1)
+        page = await self._store.scan_page(sequence - 1, EVERYTHING, 1)
         return next((event for event in decode_page(page.records) if event.sequence == sequence), None)
 
 

@@ -12,19 +12,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
 import trio
 
-from eventstore.chunks.documents import read_tree, write_document
-from eventstore.chunks.files import Files, OsFiles
-from eventstore.errors import Corrupt, Diverged, EventStoreError, InvalidArgument, UnknownOperation, UnsupportedVersion
+from eventstore.errors import Diverged, EventStoreError, InvalidArgument, UnknownOperation, UnsupportedVersion
 from eventstore.event_identity import event_identity
-from eventstore.fields import RESERVED
 from eventstore.model import Event
-from eventstore.records.event_message import EventMessages, origin_of_event
+from eventstore.records.event_message import origin_of_event
 from eventstore.records.message import RawMessage
+from eventstore.server.outbox.checkpoint_file import CheckpointFile
+from eventstore.server.outbox.outbox_messages import AllEvents, Messages
 from eventstore.server.outbox.outbox_resume import (
     Checkpoint,
     Ends,
@@ -32,7 +30,6 @@ from eventstore.server.outbox.outbox_resume import (
     Published,
     Stored,
     TopicState,
-    checkpoint_of,
     place_to_resume,
 )
 
@@ -58,8 +55,9 @@ class Source(Stored, Protocol):
     @property
     def store(self) -> str: ...
 
-    async def events(self, after: int) -> list[Event]:
-        """Returns the next events after this sequence, about `BATCH_EVENTS_MAX` at most; waits until there are some.
+    async def events(self, after: int) -> tuple[list[Event], int]:
+        """Returns the next events after this sequence, about `BATCH_EVENTS_MAX` at most, and the sequence up to which these
+        are all; waits until there are new ones.
 
         Only durable ones: a message cannot be taken back.
         """
@@ -94,28 +92,6 @@ class Target(Published, Protocol):
         ...
 
 
-class CheckpointFile:
-    """A checkpoint in a small JSON document, replaced atomically; the previous copy is kept. The methods block."""
-
-    def __init__(self, path: Path, files: Files | None = None) -> None:
-        self._path = path
-        self._files = files or OsFiles()
-
-    def load(self) -> Checkpoint | None:
-        """Returns the checkpoint, if there is one. An unreadable one is ignored: the topic has nearly the same information."""
-        try:
-            return checkpoint_of(read_tree(self._files, self._path))
-        except FileNotFoundError:
-            return None
-        except (Corrupt, KeyError, TypeError, ValueError, AttributeError) as error:
-            _log.warning("%s is not a checkpoint (%s); publishing resumes where the topic ends", self._path, error)
-            return None
-
-    def save(self, checkpoint: Checkpoint) -> None:
-        """Durable on return."""
-        write_document(self._files, self._path, checkpoint.tree())
-
-
 class Outbox:
     """Sends events from `source` to `target`.
 
@@ -123,8 +99,17 @@ class Outbox:
     and failed attempts. `failure`: why publishing is stuck, if it is; `refused`: because the store has not what was published.
     """
 
-    def __init__(self, source: Source, target: Target, file: CheckpointFile | None, *, past_lost: bool = False) -> None:
-        """`past_lost`: what the topic holds and the store does not is passed over, once."""
+    def __init__(
+        self,
+        source: Source,
+        target: Target,
+        file: CheckpointFile | None,
+        messages: Messages | None = None,
+        *,
+        past_lost: bool = False,
+    ) -> None:
+        """`messages`: makes them of the events; None: of all. `past_lost`: what the topic holds and the store does not is
+        passed over, once."""
         self.place = 0
         self.published = 0
         self.failure: str | None = None
@@ -134,7 +119,7 @@ class Outbox:
         self._target = target
         self._file = file
         self._past_lost = past_lost
-        self._encode = EventMessages(source.store)
+        self._messages = messages or AllEvents(source.store)
         self._waiting = trio.CancelScope()
         self._identity = ""
         self._ends: dict[int, int] = {}
@@ -211,24 +196,30 @@ class Outbox:
             EventStoreError
         """
         with trio.CancelScope() as self._waiting:
-            events = await self._source.events(self.place)
+            events, place = await self._source.events(self.place)
         if self._waiting.cancelled_caught:
             return False
-        assert events[0].sequence == self.place + 1, "an event was left out"
-        place = events[-1].sequence
-        events = [event for event in events if event.aggregate_id[0] != RESERVED]  # what the server keeps for itself
+        published: list[Event] = []
         messages: list[RawMessage] = []
+        failed: EventStoreError | None = None
         for start in range(0, len(events), _EVENTS_PER_TURN):
-            messages += self._encode.of(events[start : start + _EVENTS_PER_TURN])
+            made = self._messages.of(events[start : start + _EVENTS_PER_TURN])
+            published += made.events
+            messages += made.messages
+            if made.failed is not None:  # what is before it is sent
+                place, failed = made.failed
+                break
             await trio.lowlevel.checkpoint()
         if messages:
             places = await self._target.send(messages)
             self._past_lost = False
             for queue, offset, _ in places:
                 self._ends[queue] = offset + 1
-            self._latest = events[-1], places[-1], dict(self._ends)
-        self.place = place
-        self.published += len(events)
+            self._latest = published[-1], places[-1], dict(self._ends)
+        self.place = max(self.place, place)
+        self.published += len(published)
+        if failed is not None:
+            raise failed
         return True
 
     async def save(self) -> bool:

@@ -23,13 +23,14 @@ from eventstore.client.aio.streams import SubscriptionStream
 from eventstore.client.aio.wait_for_server import wait_for_server
 from eventstore.client.session.batches import ROWS_PER_TURN
 from eventstore.client.session.message_rows import NewMessage
-from eventstore.domain.event_batches import event_at, last_sequence
+from eventstore.domain.event_batches import event_at, uuid_and_last_sequence
 from eventstore.errors import EventStoreError, UnknownTopic, copy_error
 from eventstore.fields import check_text
 from eventstore.model import CaughtUp, Event
 from eventstore.records.message import Message, RawMessage, decode_properties, parse_message_id
 from eventstore.server.bootstrap import check_checkpoint_folder, stop_on_signals
-from eventstore.server.outbox.outbox import BATCH_EVENTS_MAX, CheckpointFile, Outbox, Place
+from eventstore.server.outbox.checkpoint_file import CheckpointFile
+from eventstore.server.outbox.outbox import BATCH_EVENTS_MAX, Outbox, Place
 from eventstore.server.outbox.outbox_resume import TopicState
 
 _FRAME_MESSAGES: Final = ROWS_PER_TURN  # sent as one frame; the next frame waits until these are in the log
@@ -76,7 +77,7 @@ async def relay(
         async with _connect(source, wait_s) as events, _connect(target, wait_s) as broker:
             file = None if checkpoint is None else CheckpointFile(checkpoint)
             outbox = Outbox(RemoteEvents(events), RemoteTopic(broker, topic), file, past_lost=past_lost)
-            last = await last_sequence(events)
+            _, last = await uuid_and_last_sequence(events)
             if on_progress is not None:
                 nursery.start_soon(_report_regularly, outbox, last, on_progress)
             await outbox.run(last if until_caught_up else None, end_refused=True)
@@ -110,7 +111,7 @@ class RemoteEvents:
         self._taken = 0  # the last event that was taken from the stream
         self.store = _uuid(store)
 
-    async def events(self, after: int) -> list[Event]:
+    async def events(self, after: int) -> tuple[list[Event], int]:
         stream, self._stream = self._stream, None
         if stream is None or self._taken != after:
             if stream is not None:
@@ -121,7 +122,7 @@ class RemoteEvents:
             while len(found) < BATCH_EVENTS_MAX:
                 found.append(await _next_event(stream))
         self._stream, self._taken = stream, found[-1].sequence
-        return found
+        return found, self._taken
 
     async def event(self, sequence: int) -> Event | None:
         return await event_at(self._store, sequence) if sequence > 0 else None

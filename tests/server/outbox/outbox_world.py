@@ -12,8 +12,9 @@ from eventstore.model import Event, NewEvent
 from eventstore.records.event_message import origin_of_event, origin_of_message
 from eventstore.records.event_page import decode_page
 from eventstore.records.message import Message, RawMessage, chunk_of
+from eventstore.server.outbox.checkpoint_file import CheckpointFile
 from eventstore.server.outbox.local_outbox import is_durable
-from eventstore.server.outbox.outbox import CheckpointFile, Outbox, Place
+from eventstore.server.outbox.outbox import Outbox, Place
 from eventstore.server.outbox.outbox_resume import TopicState
 from eventstore.settings.broker import BrokerSettings
 from eventstore.settings.store import StoreSettings
@@ -36,9 +37,9 @@ class StoreEnd:
         self._world = world
         self.store = str(world.store.opened.uuid)
 
-    async def events(self, after: int) -> list[Event]:
+    async def events(self, after: int) -> tuple[list[Event], int]:
         page = self._world.store.engine.scan(after, EVERYTHING, PAGE_BYTES, None, durable=True)
-        return [event for event in decode_page(page.records) if event.sequence > after]
+        return [event for event in decode_page(page.records) if event.sequence > after], page.next
 
     async def event(self, sequence: int) -> Event | None:
         engine = self._world.store.engine

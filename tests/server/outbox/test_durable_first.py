@@ -30,7 +30,7 @@ async def test_what_is_published_survives_a_power_failure(tmp_path: Path, after:
             await store.append("a", [es.NewEvent("T")], 0)
             store.engine.writer.zero_ahead.detach()  # its syncs cover events by accident
             await store.append("a", [es.NewEvent("T")], 1)
-            events = await StoreEvents(store).events(after)
+            events, _ = await StoreEvents(store).events(after)
             left = left_after(disk, tmp_path)
     assert events
     assert set(events) <= set(left)
@@ -47,7 +47,7 @@ async def test_what_another_server_stored_and_did_not_sync_is_not_published(tmp_
     with ServerThread(tmp_path / "data", durability="async", flush_interval_s=60.0) as server:
         async with es.connect(server.address) as store:
             await append(store, 5)
-            events = await RemoteEvents(store).events(0)
+            events, _ = await RemoteEvents(store).events(0)
             assert events[-1].sequence <= server.ask(lambda running: running.store.engine.durable_sequence)
 
 
@@ -59,10 +59,10 @@ async def test_batches_of_another_server_come_from_one_subscription(tmp_path: Pa
             requests = (await store.stats())["requests"]
             for end in (3_000, 3_001, 3_002, 3_003, 3_004):
                 while after < end:
-                    events = await source.events(after)
+                    events, end_of = await source.events(after)
                     assert [event.sequence for event in events] == list(range(after + 1, after + 1 + len(events)))
                     assert len(events) <= BATCH_EVENTS_MAX
-                    after = events[-1].sequence
+                    after = end_of
                 await append(appending, 1)
             assert (await store.stats())["requests"] - requests == 1 + 5 + 1  # SUBSCRIBE, APPEND, STATS
 
@@ -72,9 +72,9 @@ async def test_after_a_failure_it_begins_where_it_is_told(tmp_path: Path) -> Non
         async with es.connect(server.address) as store:
             source = RemoteEvents(store)
             await append(store, 20)
-            assert (await source.events(0))[0].sequence == 1
-            assert (await source.events(7))[0].sequence == 8
+            assert (await source.events(0))[0][0].sequence == 1
+            assert (await source.events(7))[0][0].sequence == 8
             with trio.CancelScope() as waiting:
                 waiting.cancel()
                 await source.events(20)
-            assert (await source.events(19))[0].sequence == 20
+            assert (await source.events(19))[0][0].sequence == 20

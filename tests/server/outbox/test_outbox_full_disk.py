@@ -11,8 +11,9 @@ import trio
 
 import eventstore as es
 from eventstore.broker.broker import Broker, open_broker
+from eventstore.server.outbox.checkpoint_file import CheckpointFile
 from eventstore.server.outbox.local_outbox import BrokerTopic, StoreEvents
-from eventstore.server.outbox.outbox import CheckpointFile, Outbox
+from eventstore.server.outbox.outbox import Outbox
 from eventstore.settings.broker import BrokerSettings
 from eventstore.store.embedded import EmbeddedStore
 from tests.simulated_disk import SimulatedDisk

@@ -1,0 +1,62 @@
+"""`Publication`: which events become messages of a topic, and how: as they are stored, or as what a function makes of them.
+
+Events are a service's own; what others may rely on is a message of its own, which stays when the events change.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from eventstore.domain.encoding.event_type import EventType
+from eventstore.errors import DomainRefused
+from eventstore.model import Event
+
+PublishFunction: TypeAlias = Callable[[Any, Event], object]
+
+
+def as_stored(event: object, stored: Event) -> bytes:
+    """Publishes an event as it is."""
+    return stored.data
+
+
+class Publication:
+    """The messages of one topic, by event type."""
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self._kinds: dict[str, tuple[EventType[Any], PublishFunction]] = {}
+
+    @property
+    def kinds(self) -> Mapping[str, EventType[Any]]:
+        """The event types, by name."""
+        return {name: kind for name, (kind, _) in self._kinds.items()}
+
+    def add(self, kind: EventType[Any], function: PublishFunction) -> None:
+        """Adds a type of events. Raises DomainRefused if the topic has it already, or the function is async."""
+        if inspect.iscoroutinefunction(function):
+            raise DomainRefused(
+                f"{function.__qualname__}, which publishes {kind.name!r}, is async; a message is made of its event alone",
+                type=kind.name,
+            )
+        if kind.name in self._kinds:
+            raise DomainRefused(
+                f"events of type {kind.name!r} are published to topic {self.topic!r} already; remove one of the two",
+                type=kind.name,
+            )
+        self._kinds[kind.name] = kind, function
+
+    def function(self, type: str) -> PublishFunction | None:
+        """Returns the function for events of this type, if they are published."""
+        found = self._kinds.get(type)
+        return None if found is None else found[1]
+
+    def body(self, stored: Event) -> bytes | None:
+        """Returns the body of the event's message, None if it has none. Raises what the function raises."""
+        kind, function = self._kinds[stored.type]
+        made = function(kind.decode(stored), stored)
+        if made is None or isinstance(made, bytes):
+            return made
+        return json.dumps(made, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()

@@ -1,0 +1,39 @@
+"""A domain that publishes its events: all of them to one topic, and messages made of some to others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import eventstore as es
+import eventstore.domain as d
+
+broken: set[str] = {"nowhere"}
+"""The addresses that the function for shipping cannot handle."""
+
+app = d.Domain()
+
+
+@dataclass(frozen=True)
+class Placed:
+    customer: str
+    cents: int
+
+
+@dataclass(frozen=True)
+class Sent:
+    address: str
+
+
+@app.publishes("billing", Placed)
+def bill(event: Placed, stored: es.Event) -> object:
+    return {"order": stored.aggregate_id, "cents": event.cents} if event.cents else None
+
+
+@app.publishes("shipping", Sent)
+def ship(event: Sent, stored: es.Event) -> object:
+    if event.address in broken:
+        raise LookupError(f"no carrier goes to {event.address}")
+    return event.address.encode()
+
+
+app.publishes_as_stored("orders", Placed, Sent)

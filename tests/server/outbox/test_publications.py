@@ -1,0 +1,157 @@
+"""What a domain publishes: which events go to which topic, and what is made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import eventstore as es
+import eventstore.domain as d
+from eventstore import blocking
+from eventstore.domain.publication import Publication
+from tests.cli.processes import refused
+from tests.server.outbox import published_shop
+from tests.server.outbox.published_shop import Placed, Sent
+from tests.server_process import ServerProcess
+from tests.server_thread import ServerThread
+from tests.waiting import wait_until
+
+SHOP = "tests.server.outbox.published_shop:app"
+
+
+@pytest.fixture(autouse=True)
+def broken() -> Iterator[set[str]]:
+    before = set(published_shop.broken)
+    yield published_shop.broken
+    published_shop.broken |= before
+
+
+def append(store: blocking.BlockingStore, order: str, *events: object) -> None:
+    store.append(order, [d.event_type(type(event)).encode(event) for event in events], es.ANY)
+
+
+def messages(store: blocking.BlockingStore, topic: str) -> list[es.Message]:
+    """Returns all messages of a topic, in the order of the log."""
+    found: list[es.Message] = []
+    for queue in store.broker.queues(topic):
+        offset = queue.begin
+        while offset < queue.end:
+            pulled = store.broker.pull([(topic, queue.queue, offset, None)], 1_000)
+            found += pulled.messages()
+            offset = pulled.queues[0].next_offset
+    return sorted(found, key=lambda message: message.position)
+
+
+def caught_up(store: blocking.BlockingStore) -> bool:
+    stats = store.stats()
+    return (stats["published_sequence"], stats["publish_backlog"]) == (stats["events"], 0)
+
+
+def test_each_topic_gets_the_events_that_the_domain_publishes_to_it_in_the_form_it_gives_them(tmp_path: Path) -> None:
+    with ServerThread(tmp_path / "data", domain=SHOP) as server, blocking.connect(server.address) as store:
+        append(store, "o-1", Placed("Ada", 5), Sent("Rome"))
+        append(store, "o-2", Placed("Bob", 0))
+        store.append("other", [es.NewEvent("Unknown", {})], es.ANY)
+        wait_until(lambda: caught_up(store), "all is published")
+        (bill,) = messages(store, "billing")
+        assert (bill.key, bill.tag, bill.body) == ("o-1", "Placed", b'{"order":"o-1","cents":5}')
+        event = next(iter(store.read("o-1")))
+        assert bill.properties == {
+            "store": str(server.ask(lambda running: running.store.opened.uuid)), "sequence": "1", "version": "1",
+            "command_id": event.command_id, "timestamp": str(event.timestamp),
+        }  # fmt: skip
+        assert [message.body for message in messages(store, "shipping")] == [b"Rome"]
+        stored = [(message.key, message.tag, message.body) for message in messages(store, "orders")]
+        assert stored == [
+            ("o-1", "Placed", b'{"customer":"Ada","cents":5}'),
+            ("o-1", "Sent", b'{"address":"Rome"}'),
+            ("o-2", "Placed", b'{"customer":"Bob","cents":0}'),
+        ]
+        with store.consumer("readers", "orders", from_end=False) as consumer:
+            first = next(consumer)
+            assert (first.event(), published_shop.app.decode_event(first.event())) == (event, Placed("Ada", 5))
+        with store.consumer("readers", "billing", from_end=False) as consumer:
+            with pytest.raises(es.PayloadInvalid, match="is not a published event: it has no property"):
+                next(consumer).event()
+
+
+def test_an_event_that_cannot_be_made_a_message_stops_its_topic_alone_and_says_so(tmp_path: Path, broken: set[str]) -> None:
+    with ServerThread(tmp_path / "data", domain=SHOP) as server, blocking.connect(server.address) as store:
+        append(store, "o-1", *[Sent(f"before {number}") for number in range(5)], Sent("nowhere"))
+        append(store, "o-2", Sent("after"))
+        wait_until(lambda: store.stats()["publish_failures"], "it has failed")
+        wait_until(lambda: len(messages(store, "orders")) == 7, "the other topic has all")
+        assert [message.body for message in messages(store, "shipping")] == [b"before %d" % number for number in range(5)]
+        stats = store.stats()
+        assert (stats["published_sequence"], stats["publish_backlog"]) == (5, 2)
+        assert "event Sent at sequence 6, version 6 of 'o-1', cannot be made a message of topic 'shipping'" in str(
+            stats["attention"]
+        )
+        assert "LookupError: no carrier goes to nowhere; mend the function that publishes it" in str(stats["publish_error"])
+        broken.clear()
+        wait_until(lambda: caught_up(store), "all is published once the function can")
+        shipped = [message.body for message in messages(store, "shipping")]
+        assert shipped == [b"before %d" % number for number in range(5)] + [b"nowhere", b"after"]
+        assert store.stats()["publish_error"] is None
+
+
+def test_a_message_that_is_too_large_says_which(tmp_path: Path) -> None:
+    publication = Publication("t")
+    publication.add(d.event_type(Sent), lambda event, stored: "x" * 20_000_000)
+    from eventstore.server.outbox.outbox_messages import PublishedEvents
+
+    event = es.Event(("o-1", 1, "Sent", b'{"address":"a"}', None, "c-1", 1, 9, 1))
+    made = PublishedEvents("0" * 32, publication).of([event])
+    assert made.failed is not None
+    assert (made.failed[0], "it returned 20000002 bytes" in str(made.failed[1])) == (8, True)
+
+
+def test_after_a_kill_each_topic_continues_after_its_own_last_message(tmp_path: Path) -> None:
+    for life in range(3):
+        with ServerProcess(tmp_path / "data", domain=SHOP) as server, blocking.connect(server.address) as store:
+            for number in range(20):
+                append(store, f"o-{number % 3}", Placed(f"life {life}", number))
+            wait_until(lambda: caught_up(store), "all is published")
+            if life == 2:
+                assert [message.body for message in messages(store, "billing")] == [
+                    b'{"order":"o-%d","cents":%d}' % (number % 3, number) for _ in range(3) for number in range(1, 20)
+                ]
+                assert len(messages(store, "orders")) == 60
+                wait_until((tmp_path / "data" / "published-billing.json").exists, "each topic has a checkpoint")
+                assert server.terminate() == 0
+            else:
+                server.kill()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--publish", "orders"), "publish is 'orders', a topic that the domain publishes some events to"),
+        (("--set", "broker=false"), "topic of @publishes is 'billing', but broker is false"),
+    ],
+)
+def test_topics_that_cannot_be_published_to_are_refused(tmp_path: Path, options: tuple[str, ...], told: str) -> None:
+    data = tmp_path / "data"
+    assert told in refused("serve", "--data", data, "--listen", "127.0.0.1:0", "--domain", SHOP, *options, code=2)
+    assert not data.exists()
+
+
+def test_a_publication_is_declared_once_and_is_not_async() -> None:
+    @dataclass(frozen=True)
+    class Happened:
+        number: int
+
+    domain = d.Domain()
+    domain.publishes_as_stored("t", Happened)
+    with pytest.raises(es.DomainRefused, match="are published to topic 't' already; remove one of the two"):
+        domain.publishes("t", Happened)(lambda event, stored: None)
+
+    async def later(event: Happened, stored: es.Event) -> object:
+        return None
+
+    with pytest.raises(es.DomainRefused, match="is async; a message is made of its event alone"):
+        domain.publishes("u", Happened)(later)
+    assert domain.decode_event(es.Event(("a", 1, "Happened", b'{"number":3}', None, "c", 1, 1, 1))) == Happened(3)
