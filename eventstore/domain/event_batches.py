@@ -30,6 +30,9 @@ class Subscription(AbstractAsyncContextManager["Subscription"], Protocol):
 class Followable(Protocol):
     """The part of a store that is needed here: embedded, or a client on trio or asyncio."""
 
+    @property
+    def shards(self) -> Mapping[int, Followable]: ...
+
     def subscribe(
         self, after: int = 0, types: Iterable[str] | None = None, aggregate_prefix: str | None = None
     ) -> Subscription: ...
@@ -46,8 +49,8 @@ class Followable(Protocol):
 
 
 async def last_sequence(store: Followable) -> int:
-    """Returns the sequence of the last event; 0 if there is none."""
-    return (await uuid_and_last_sequence(store))[1]
+    """Returns the sequence of the last event; 0 if there is none. Of several shards, the sum of theirs."""
+    return sum([(await uuid_and_last_sequence(each))[1] for each in store.shards.values() or (store,)])
 
 
 async def uuid_and_last_sequence(store: Followable) -> tuple[str, int]:
@@ -59,8 +62,8 @@ async def uuid_and_last_sequence(store: Followable) -> tuple[str, int]:
     figures = await store.stats()
     if "store" not in figures:
         raise InvalidArgument(
-            f"this is a cluster of {figures.get('shards')!r} shards, and a projection or reaction has one sequence as its "
-            "checkpoint: run one for each shard, at the address of the shard (`eventstore cluster status` shows them)",
+            f"this is a cluster of {figures.get('shards')!r} shards, which have no sequence in common: run this for each "
+            "shard, at its address (`eventstore cluster status` shows them)",
             field="address",
         )  # fmt: skip
     return str(figures["store"]), int(figures["events"] or 0)

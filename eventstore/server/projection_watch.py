@@ -18,18 +18,20 @@ _LOOK_SECONDS: Final = 5.0
 class ProjectionWatch:
     """Counts what the projector has written, and looks regularly at what it has not.
 
-    `sequence`: its checkpoint. `last_sequence`: the store's. `oldest_us`: the time of the oldest event that it has not folded,
-    None if there is none; events that its filter leaves out do not count.
+    `sequence`: its checkpoint. `last_sequence`: the store's. Both are sums over several shards. `oldest_us`: the time of the
+    oldest event that it has not folded, None if there is none; events that its filter leaves out do not count.
     """
 
     def __init__(self, projection: Projection[Any]) -> None:
         self.projection = projection
         self.sequence = self.last_sequence = self.events = self.rows = self.parked_keys = 0
         self.oldest_us: int | None = None
+        self._sequences: dict[int | None, int] = {}
 
     def take(self, progress: Progress) -> None:
         """Counts a written batch."""
         self.sequence, self.parked_keys = progress.checkpoint, progress.parked_keys
+        self._sequences[progress.shard] = progress.sequence if progress.shard is not None else progress.checkpoint
         self.events += progress.events
         self.rows += progress.rows
         if progress.caught_up:
@@ -43,12 +45,15 @@ class ProjectionWatch:
 
     async def look(self, store: Followable) -> None:
         """Finds out where the store ends, and the oldest event that is not folded."""
-        self.last_sequence, oldest = await last_sequence(store), None
-        if self.last_sequence > self.sequence:
-            wanted = self.projection
-            async for event in store.read_all(self.sequence, wanted.wanted_types, wanted.aggregate_prefix, limit=1):
-                oldest = event.timestamp
-        self.oldest_us = oldest
+        wanted, found, end = self.projection, list[int](), 0
+        parts: list[tuple[int | None, Followable]] = [*store.shards.items()] or [(None, store)]
+        for shard, part in parts:
+            after, last = self._sequences.get(shard, 0), await last_sequence(part)
+            end += last
+            if last > after:
+                async for event in part.read_all(after, wanted.wanted_types, wanted.aggregate_prefix, limit=1):
+                    found.append(event.timestamp)
+        self.last_sequence, self.oldest_us = end, min(found, default=None)
 
     @property
     def lag_events(self) -> int:

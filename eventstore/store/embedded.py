@@ -63,6 +63,11 @@ class EmbeddedStore:
     def report(self) -> OpenReport:
         return self.opened.report
 
+    @property
+    def shards(self) -> dict[int, EmbeddedStore]:
+        """As `NetworkStore.shards`: it has none."""
+        return {}
+
     async def append(
         self, aggregate_id: str, events: Sequence[NewEvent], expected_version: ExpectedVersion,
         command_id: str | None = None, timestamp: int | datetime | None = None,

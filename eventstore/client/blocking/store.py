@@ -110,19 +110,24 @@ class BlockingStore(Consumers):
             raise ConnectionLost("the store is not connected")
         return welcome.store
 
+    @property
+    def shards(self) -> dict[int, BlockingStore]:
+        """The store of each shard by itself, by number; empty unless there are several. They are open while this one is."""
+        found = {}
+        for number, connection in ({} if self._router is None else self._router.several()).items():
+            store = found[number] = BlockingStore.__new__(BlockingStore)
+            store._connection, store._router = connection, None
+        return found
+
     def _only(self, wanted: str) -> Connection:
         return self._connection if self._router is None else self._router.only(wanted)
 
     # ---- writing
 
     def append(
-        self,
-        aggregate_id: str,
-        events: Sequence[NewEvent],
-        expected_version: ExpectedVersion,
-        command_id: str | None = None,
-        timestamp: int | datetime | None = None,
-    ) -> Committed:
+        self, aggregate_id: str, events: Sequence[NewEvent], expected_version: ExpectedVersion,
+        command_id: str | None = None, timestamp: int | datetime | None = None,
+    ) -> Committed:  # fmt: skip
         """Appends the events as one commit, which is durable when this returns.
 
         Raises:
@@ -185,16 +190,10 @@ class BlockingStore(Consumers):
         return open_read(connection, AggregateCursor(aggregate_id, from_version, to_version, backwards, limit))
 
     def read_all(
-        self,
-        after: After = 0,
-        types: Iterable[str] | None = None,
-        aggregate_prefix: str | None = None,
-        limit: int | None = None,
-        from_time: int | datetime | None = None,
-        to_time: int | datetime | None = None,
-        *,
+        self, after: After = 0, types: Iterable[str] | None = None, aggregate_prefix: str | None = None,
+        limit: int | None = None, from_time: int | datetime | None = None, to_time: int | datetime | None = None, *,
         aggregate_id: str | None = None,
-    ) -> EventStream | MergedEvents:
+    ) -> EventStream | MergedEvents:  # fmt: skip
         """Returns the events after sequence `after`, in commit order, that pass every filter; ends at the last one stored.
 
         `aggregate_id`: of this aggregate alone. Times are microseconds since 1970 or aware datetimes, both ends inclusive.

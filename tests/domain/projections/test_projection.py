@@ -14,8 +14,8 @@ import eventstore as es
 import eventstore.domain as d
 from bank import Balances, Deposited, Opened
 from eventstore.domain.encoding import upcasting
+from eventstore.domain.projections.advance import advance
 from eventstore.domain.projections.projection import event_for_key, keys_of
-from eventstore.domain.projections.projector import advance
 from eventstore.domain.projections.targets.base import Checkpoint
 from eventstore.domain.testing import rows_of, stored
 from eventstore.model import Event

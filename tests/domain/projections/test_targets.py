@@ -12,7 +12,7 @@ import pytest
 
 import eventstore as es
 import eventstore.domain as d
-from eventstore.domain.projections.projector import advance
+from eventstore.domain.projections.advance import advance
 from eventstore.domain.projections.targets.base import Checkpoint, Parked
 from eventstore.model import Event
 from tests.domain import postgresql
@@ -54,8 +54,8 @@ CHECKPOINT = "SELECT projection, sequence FROM eventstore_checkpoints"
 def test_rows_states_and_checkpoint_are_kept(place: Place) -> None:
     target, projection = place.target(), Counting()
     assert target.open(projection) == (0, None)
-    assert advance(projection, target, [happened(1), happened(2, aggregate_id="b"), happened(3)], 0, Checkpoint(3)) == 2
-    assert advance(projection, target, [happened(4, "Changed")], 3, Checkpoint(4)) == 1
+    assert advance(projection, target, [happened(1), happened(2, aggregate_id="b"), happened(3)], 0, Checkpoint(3))[0] == 2
+    assert advance(projection, target, [happened(4, "Changed")], 3, Checkpoint(4))[0] == 1
     target.close()
     assert place.query(ROWS) == [("a", 3, "Changed"), ("b", 1, "Happened")]
     assert place.query(CHECKPOINT) == [("counting", 4)]
@@ -127,7 +127,7 @@ def test_a_second_projector_is_fenced_and_changes_nothing(place: Place) -> None:
 def test_a_batch_without_events_moves_the_checkpoint(place: Place) -> None:
     target, projection = place.target(), Counting()
     target.open(projection)
-    assert advance(projection, target, [], 0, Checkpoint(17)) == 0
+    assert advance(projection, target, [], 0, Checkpoint(17))[0] == 0
     target.close()
     assert place.query(CHECKPOINT) == [("counting", 17)]
 

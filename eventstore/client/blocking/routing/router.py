@@ -74,6 +74,11 @@ class Router:
             self._shards[number] = ShardConnection(number, self, self.entry)
         return self._shards[number]
 
+    def several(self) -> dict[int, Connection]:
+        """Returns the connections to the shards, by number; none if there is only one shard."""
+        shards = self.table.known.shards
+        return {each.shard: self.shard(each.shard) for each in shards} if len(shards) > 1 else {}
+
     def call(self, aggregate_id: str, request: Request, read: Callable[[Call[Any]], T]) -> T:
         """As `Connection.call`, at the shard of the aggregate."""
         found: T = self._at_shard(aggregate_id, lambda shard: shard.call(request, read))

@@ -50,6 +50,14 @@ class Parked(NamedTuple):
 class Target(Protocol):
     """The table of one projection. Its methods block; only one thread at a time may call them."""
 
+    def of_shard(self, shard: int) -> Target:
+        """Returns the table, with the checkpoint and the parked keys of a shard: each shard's events have a sequence of their
+        own. Both use the same connection, once it is open.
+
+        When it is opened, it gets a new generation: another projector of these shards is fenced, because a key may have
+        events of several shards.
+        """
+
     def open(self, projection: Projection[Any], *, begins: bool = True, store: str | None = None) -> Checkpoint:
         """Connects, creates the tables if they do not exist, and returns the checkpoint.
 
@@ -84,6 +92,27 @@ class Target(Protocol):
         """Returns why the table cannot hold this row; None if it can. Stores nothing."""
 
     def close(self) -> None: ...
+
+
+def row_of(name: str, shard: int | None) -> str:
+    """Returns what the checkpoint of a table is stored under."""
+    return name if shard is None else f"{name}@{shard}"
+
+
+def check_rows(name: str, shard: int | None, others: Iterable[tuple[str, int]]) -> None:
+    """Raises InvalidArgument if the table was made from a single store and is to follow a cluster, or the reverse.
+
+    `others`: the rows and sequences of all its checkpoints.
+    """
+    for row, sequence in others:
+        if sequence and (row == name) is not (shard is None):
+            made = "a single store" if row == name else "the shards of a cluster"
+            raise InvalidArgument(
+                f"table {name!r} was made from {made}, and this is {'a single store' if shard is None else 'a cluster'}; use "
+                "what the table was made from, or another table",
+                field="store",
+                value=row,
+            )
 
 
 def parked_of(rows: Iterable[tuple[Any, ...]], keys: Sequence[str] | None) -> dict[str, Parked]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from datetime import date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
@@ -17,12 +18,14 @@ from eventstore.domain.projections.targets.base import (
     StoredRow,
     check_checkpoint,
     check_columns,
+    check_rows,
     check_store,
     check_table,
     check_version,
     fenced,
     new_generation,
     parked_of,
+    row_of,
 )
 from eventstore.errors import DomainRefused, ProjectionFailed
 
@@ -66,29 +69,53 @@ class PostgresTarget:
         self._conninfo = conninfo
         self._connection: Connection[tuple[Any, ...]] | None = None
         self._name = ""
+        self._row = ""
+        self._shard: int | None = None
         self._generation = 0
         self._parks = False
 
+    def of_shard(self, shard: int) -> PostgresTarget:
+        """See `Target.of_shard`."""
+        other = copy(self)
+        other._shard = shard
+        return other
+
     def open(self, projection: Projection[Any], *, begins: bool = True, store: str | None = None) -> Checkpoint:
         """See `Target.open`."""
-        self._name = projection.name
+        self._name, self._row = projection.name, row_of(projection.name, self._shard)
         columns = table_columns(projection)
         self._prepare(columns)
         with self._translated_errors():
-            self._connection = psycopg.connect(self._conninfo, autocommit=True, connect_timeout=_CONNECT_SECONDS_MAX)
+            if self._connection is None:
+                self._connection = psycopg.connect(self._conninfo, autocommit=True, connect_timeout=_CONNECT_SECONDS_MAX)
             with self._connection.transaction():
-                existed = create_tables(self._connection, self._name, columns)
+                existed = create_tables(self._connection, self._name, columns, self._row)
                 checkpoint, recorded = self._checkpoint()
-                check_checkpoint(self._name, checkpoint.sequence, begins=begins)  # rolls back the tables just created
-                check_table(self._name, checkpoint.sequence, existed=existed)
+                rows = self._rows(self._connection)
+                furthest = max(sequence for _, sequence in rows)
+                check_checkpoint(self._name, furthest, begins=begins)  # rolls back the tables just created
+                check_table(self._name, furthest, existed=existed)
+                check_rows(self._name, self._shard, rows)
                 if check_store(self._name, recorded.store, store):
                     keep = sql.SQL("UPDATE {} SET store = %s WHERE projection = %s").format(sql.Identifier(CHECKPOINTS))
-                    self._connection.execute(keep, (store, self._name))
+                    self._connection.execute(keep, (store, self._row))
                 if check_version(self._name, checkpoint.sequence, recorded.version, projection.version):
                     keep = sql.SQL("UPDATE {} SET version = %s WHERE projection = %s").format(sql.Identifier(CHECKPOINTS))
-                    self._connection.execute(keep, (projection.version, self._name))
+                    self._connection.execute(keep, (projection.version, self._row))
                 self._prepare_parking(self._connection, creates=projection.on_failure == "park")
+                if self._shard is not None:
+                    self._set_generation(self._connection, new_generation())
                 return checkpoint
+
+    def _rows(self, connection: Connection[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """Returns all checkpoints of the table."""
+        query = f"SELECT projection, sequence FROM {CHECKPOINTS} WHERE projection = %s OR starts_with(projection, %s)"
+        return connection.execute(query, (self._name, f"{self._name}@")).fetchall()
+
+    def _set_generation(self, connection: Connection[tuple[Any, ...]], generation: int) -> None:
+        for table in (CHECKPOINTS, *((PARKED,) if self._parks else ())):
+            connection.execute(f"UPDATE {table} SET generation = %s WHERE projection = %s", (generation, self._row))
+        self._generation = generation
 
     def _prepare_parking(self, connection: Connection[tuple[Any, ...]], *, creates: bool) -> None:
         """Keys that were parked in a table that was rebuilt since are forgotten."""
@@ -100,7 +127,7 @@ class PostgresTarget:
         self._parks = connection.execute("SELECT to_regclass(%s) IS NOT NULL", (PARKED,)).fetchone() == (True,)
         if self._parks:
             forget = f"DELETE FROM {PARKED} WHERE projection = %s AND generation <> %s"
-            connection.execute(forget, (self._name, self._generation))
+            connection.execute(forget, (self._row, self._generation))
 
     def read(self, keys: Sequence[str]) -> dict[str, str]:
         """See `Target.read`."""
@@ -113,7 +140,7 @@ class PostgresTarget:
             return {}
         with self._translated_errors():
             query = f"SELECT key, sequence, error FROM {PARKED} WHERE projection = %s ORDER BY sequence"  # a bounded number
-            found = self._open().execute(query, (self._name,))
+            found = self._open().execute(query, (self._row,))
             return parked_of(((_unescaped(key), *rest) for key, *rest in found), keys)
 
     def write(
@@ -123,9 +150,9 @@ class PostgresTarget:
         """See `Target.write`."""
         connection = self._open()
         with self._translated_errors(), connection.transaction():
-            moved = connection.execute(self._move, (*after, self._name, before, self._generation))
+            moved = connection.execute(self._move, (*after, self._row, before, self._generation))
             if moved.rowcount != 1:
-                raise fenced(self._name, before)
+                raise fenced(self._row, before)
             if rows:
                 connection.execute(self._upsert, [list(column) for column in zip(*rows, strict=True)])
             if deletions:
@@ -143,14 +170,11 @@ class PostgresTarget:
         return None
 
     def _park(self, connection: Connection[tuple[Any, ...]], parked: Sequence[Parked], retried: Sequence[str]) -> None:
-        generation = new_generation() if retried else self._generation
         gone = [*map(_escaped, retried), *(_escaped(each.key) for each in parked)]
-        connection.execute(f"DELETE FROM {PARKED} WHERE projection = %s AND key = ANY(%s::text[])", (self._name, gone))
-        connection.execute(f"UPDATE {PARKED} SET generation = %s WHERE projection = %s", (generation, self._name))
-        connection.execute(f"UPDATE {CHECKPOINTS} SET generation = %s WHERE projection = %s", (generation, self._name))
+        connection.execute(f"DELETE FROM {PARKED} WHERE projection = %s AND key = ANY(%s::text[])", (self._row, gone))
+        self._set_generation(connection, new_generation() if retried else self._generation)
         add = f"INSERT INTO {PARKED} (projection, key, sequence, error, generation) VALUES (%s, %s, %s, %s, %s)"
-        connection.cursor().executemany(add, [(self._name, _escaped(key), *rest, generation) for key, *rest in parked])
-        self._generation = generation
+        connection.cursor().executemany(add, [(self._row, _escaped(key), *rest, self._generation) for key, *rest in parked])
 
     def close(self) -> None:
         if self._connection is not None:
@@ -184,7 +208,7 @@ class PostgresTarget:
             sql.SQL("SELECT sequence, identity, generation, store, version FROM {} WHERE projection = %s").format(
                 sql.Identifier(CHECKPOINTS)
             ),
-            (self._name,),
+            (self._row,),
         )
         row = found.fetchone()
         assert row is not None
@@ -222,8 +246,9 @@ def table_columns(projection: Projection[Any]) -> dict[str, str]:
     return {KEY_COLUMN: "text", **declared, STATE_COLUMN: "json"}
 
 
-def create_tables(connection: Connection[tuple[Any, ...]], name: str, columns: dict[str, str]) -> bool:
-    """Creates what is missing of table and checkpoint, in the caller's transaction; returns whether the table existed.
+def create_tables(connection: Connection[tuple[Any, ...]], name: str, columns: dict[str, str], row: str | None = None) -> bool:
+    """Creates what is missing of table and checkpoint, in the caller's transaction; returns whether the table existed. `row`:
+    of the checkpoint, if it is not the table's name.
 
     Raises:
         DomainRefused: the table has other columns.
@@ -239,7 +264,7 @@ def create_tables(connection: Connection[tuple[Any, ...]], name: str, columns: d
     connection.execute(sql.SQL("CREATE TABLE IF NOT EXISTS {} ({})").format(sql.Identifier(name), sql.SQL(", ").join(defined)))
     check_columns(name, _columns_of(connection, name), columns)
     begin = sql.SQL("INSERT INTO {} (projection, sequence, generation) VALUES (%s, 0, %s) ON CONFLICT DO NOTHING")
-    connection.execute(begin.format(sql.Identifier(CHECKPOINTS)), (name, new_generation()))
+    connection.execute(begin.format(sql.Identifier(CHECKPOINTS)), (row or name, new_generation()))
     return existed
 
 

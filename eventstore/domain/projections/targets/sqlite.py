@@ -6,6 +6,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from itertools import islice
@@ -21,12 +22,14 @@ from eventstore.domain.projections.targets.base import (
     StoredRow,
     check_checkpoint,
     check_columns,
+    check_rows,
     check_store,
     check_table,
     check_version,
     fenced,
     new_generation,
     parked_of,
+    row_of,
 )
 from eventstore.errors import ProjectionFailed
 
@@ -59,14 +62,22 @@ class SQLiteTarget:
         self._path = str(path)
         self._connection: sqlite3.Connection | None = None
         self._name = ""
+        self._row = ""
+        self._shard: int | None = None
         self._generation = 0
         self._parks = False
+
+    def of_shard(self, shard: int) -> SQLiteTarget:
+        """See `Target.of_shard`."""
+        other = copy(self)
+        other._shard = shard
+        return other
 
     def open(self, projection: Projection[Any], *, begins: bool = True, store: str | None = None) -> Checkpoint:
         """See `Target.open`."""
         if not begins and not Path(self._path).exists():
             check_checkpoint(projection.name, 0, begins=False)  # connecting would create the file
-        self._name = projection.name
+        self._name, self._row = projection.name, row_of(projection.name, self._shard)
         columns = {
             KEY_COLUMN: "TEXT",
             **{name: _KINDS[kind] for name, kind in projection.columns.items()},
@@ -74,24 +85,40 @@ class SQLiteTarget:
         }
         self._upsert = _upsert(self._name, list(columns))
         with self._translated_errors():
-            # Used by one worker thread after the other, never by two at once.
-            self._connection = sqlite3.connect(
-                self._path, timeout=_LOCKED_SECONDS_MAX, isolation_level=None, check_same_thread=False
-            )
-            _write_ahead(self._connection)
-            self._connection.execute("PRAGMA synchronous = FULL")
+            if self._connection is None:
+                # Used by one worker thread after the other, never by two at once.
+                self._connection = sqlite3.connect(
+                    self._path, timeout=_LOCKED_SECONDS_MAX, isolation_level=None, check_same_thread=False
+                )
+                _write_ahead(self._connection)
+                self._connection.execute("PRAGMA synchronous = FULL")
             with self._transaction() as connection:
                 existed = self._create_tables(connection, columns)
                 checkpoint, recorded = self._checkpoint(connection)
-                check_checkpoint(self._name, checkpoint.sequence, begins=begins)  # rolls back the tables just created
-                check_table(self._name, checkpoint.sequence, existed=existed)
+                rows = self._rows(connection)
+                furthest = max(sequence for _, sequence in rows)
+                check_checkpoint(self._name, furthest, begins=begins)  # rolls back the tables just created
+                check_table(self._name, furthest, existed=existed)
+                check_rows(self._name, self._shard, rows)
                 if check_store(self._name, recorded.store, store):
-                    connection.execute(f"UPDATE {CHECKPOINTS} SET store = ? WHERE projection = ?", (store, self._name))
+                    connection.execute(f"UPDATE {CHECKPOINTS} SET store = ? WHERE projection = ?", (store, self._row))
                 if check_version(self._name, checkpoint.sequence, recorded.version, projection.version):
                     keep = f"UPDATE {CHECKPOINTS} SET version = ? WHERE projection = ?"
-                    connection.execute(keep, (projection.version, self._name))
+                    connection.execute(keep, (projection.version, self._row))
                 self._prepare_parking(connection, creates=projection.on_failure == "park")
+                if self._shard is not None:
+                    self._set_generation(connection, new_generation())
         return checkpoint
+
+    def _rows(self, connection: sqlite3.Connection) -> list[tuple[str, int]]:
+        """Returns all checkpoints of the table."""
+        query = f"SELECT projection, sequence FROM {CHECKPOINTS} WHERE projection = ?1 OR substr(projection, 1, ?2) = ?1 || '@'"
+        return connection.execute(query, (self._name, len(self._name) + 1)).fetchall()
+
+    def _set_generation(self, connection: sqlite3.Connection, generation: int) -> None:
+        for table in (CHECKPOINTS, *((PARKED,) if self._parks else ())):
+            connection.execute(f"UPDATE {table} SET generation = ? WHERE projection = ?", (generation, self._row))
+        self._generation = generation
 
     def _prepare_parking(self, connection: sqlite3.Connection, *, creates: bool) -> None:
         """Keys that were parked in a table that was rebuilt since are forgotten."""
@@ -101,11 +128,11 @@ class SQLiteTarget:
         self._parks = bool(connection.execute(f"PRAGMA table_info({PARKED})").fetchone())
         if self._parks:
             forget = f"DELETE FROM {PARKED} WHERE projection = ? AND generation <> ?"
-            connection.execute(forget, (self._name, self._generation))
+            connection.execute(forget, (self._row, self._generation))
 
     def _checkpoint(self, connection: sqlite3.Connection) -> tuple[Checkpoint, Recorded]:
         sequence, identity, self._generation, store, version = connection.execute(
-            f"SELECT sequence, identity, generation, store, version FROM {CHECKPOINTS} WHERE projection = ?", (self._name,)
+            f"SELECT sequence, identity, generation, store, version FROM {CHECKPOINTS} WHERE projection = ?", (self._row,)
         ).fetchone()
         return Checkpoint(sequence, identity), Recorded(store, version)
 
@@ -124,7 +151,7 @@ class SQLiteTarget:
         )
         connection.execute(f'CREATE TABLE IF NOT EXISTS "{self._name}" ({defined}) WITHOUT ROWID')
         begin = f"INSERT OR IGNORE INTO {CHECKPOINTS} (projection, sequence, generation) VALUES (?, 0, ?)"
-        connection.execute(begin, (self._name, new_generation()))
+        connection.execute(begin, (self._row, new_generation()))
         found = {row[1]: row[2] for row in connection.execute(f'PRAGMA table_info("{self._name}")')}
         check_columns(self._name, found, columns)
         return existed
@@ -145,7 +172,7 @@ class SQLiteTarget:
             return {}
         with self._translated_errors():
             query = f"SELECT key, sequence, error FROM {PARKED} WHERE projection = ? ORDER BY sequence"  # a bounded number
-            return parked_of(self._open().execute(query, (self._name,)), keys)
+            return parked_of(self._open().execute(query, (self._row,)), keys)
 
     def write(
         self, rows: Sequence[StoredRow], deletions: Sequence[str], before: int, after: Checkpoint,
@@ -155,10 +182,10 @@ class SQLiteTarget:
         with self._translated_errors(), self._transaction() as connection:
             moved = connection.execute(
                 f"UPDATE {CHECKPOINTS} SET sequence = ?, identity = ? WHERE projection = ? AND sequence = ? AND generation = ?",
-                (*after, self._name, before, self._generation),
+                (*after, self._row, before, self._generation),
             )
             if moved.rowcount != 1:
-                raise fenced(self._name, before)
+                raise fenced(self._row, before)
             connection.executemany(self._upsert, (tuple(map(_stored, row)) for row in rows))
             connection.executemany(f'DELETE FROM "{self._name}" WHERE "key" = ?', ((key,) for key in deletions))
             if parked or retried:
@@ -174,14 +201,11 @@ class SQLiteTarget:
         return None
 
     def _park(self, connection: sqlite3.Connection, parked: Sequence[Parked], retried: Sequence[str]) -> None:
-        generation = new_generation() if retried else self._generation
         gone = f"DELETE FROM {PARKED} WHERE projection = ? AND key = ?"
-        connection.executemany(gone, ((self._name, key) for key in retried))
-        for table in (CHECKPOINTS, PARKED):
-            connection.execute(f"UPDATE {table} SET generation = ? WHERE projection = ?", (generation, self._name))
+        connection.executemany(gone, ((self._row, key) for key in retried))
+        self._set_generation(connection, new_generation() if retried else self._generation)
         add = f"INSERT OR REPLACE INTO {PARKED} (projection, key, sequence, error, generation) VALUES (?, ?, ?, ?, ?)"
-        connection.executemany(add, ((self._name, *each, generation) for each in parked))
-        self._generation = generation
+        connection.executemany(add, ((self._row, *each, self._generation) for each in parked))
 
     def close(self) -> None:
         if self._connection is not None:

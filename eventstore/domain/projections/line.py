@@ -1,0 +1,126 @@
+"""`Line`: the events of one store, or of one shard of a cluster, on their way into a projection's table.
+
+For every batch, the states of its keys are read, updated and written back with the checkpoint, on a worker thread, while the
+next batch arrives. Memory is bounded by two batches and the states of their keys. Lines into one table take turns at it: their
+events may have the same key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import anyio
+import anyio.to_thread
+
+from eventstore.domain.event_batches import Batch, Followable, event_at, follow, uuid_and_last_sequence
+from eventstore.domain.projections.advance import advance, written
+from eventstore.domain.projections.parking import check_policy, read_parked
+from eventstore.domain.projections.projection import Projection
+from eventstore.domain.projections.targets.base import Checkpoint, Parked, Target
+from eventstore.errors import InvalidArgument
+from eventstore.event_identity import check_identity, event_identity
+
+_NEXT_STEP = (
+    "rebuild the table: eventstore-spark rebuild --replace, or drop it and its row in eventstore_checkpoints and start the "
+    "projector"
+)
+
+
+class Line:
+    """Brings the events of `store` into `target`. `checkpoint`, `parked_keys`: as they were written last. `caught_up`: there
+    were no more events after the last batch.
+    """
+
+    def __init__(self, store: Followable, projection: Projection[Any], target: Target, turn: anyio.Lock) -> None:
+        """`turn`: of the lines of a table."""
+        self.checkpoint = Checkpoint(0)
+        self.parked_keys = 0
+        self.caught_up = False
+        self._store = store
+        self._projection = projection
+        self._target = target
+        self._turn = turn
+
+    async def open(self, *, begins: bool) -> None:
+        """Reads the checkpoint, which must stand at an event of the store. Raises as `project`."""
+        uuid, last = await uuid_and_last_sequence(self._store)
+        opened = partial(self._target.open, self._projection, begins=begins, store=uuid)
+        self.checkpoint = await anyio.to_thread.run_sync(opened)
+        if self.checkpoint.sequence > last:  # another projector may have followed the store meanwhile
+            _, last = await uuid_and_last_sequence(self._store)
+        await self._check_checkpoint(last)
+
+    async def take_up(self, *, retry: bool) -> None:
+        """Retries the parked keys if wanted, and counts those that are parked."""
+        target, projection = self._target, self._projection
+        parked = await anyio.to_thread.run_sync(target.parked, None)
+        if parked and retry:
+            texts = await anyio.to_thread.run_sync(target.read, list(parked))
+            folded = await read_parked(self._store, projection, target, texts, parked, self.checkpoint)
+            again = folded.parked
+            write = partial(
+                target.write, *written(folded), self.checkpoint.sequence, self.checkpoint, list(again.values()),
+                [key for key in parked if key not in again],
+            )  # fmt: skip
+            await anyio.to_thread.run_sync(write)
+            parked = again
+        check_policy(projection, parked)
+        self.parked_keys = len(parked)
+
+    async def follow(self, events_max: int, on_batch: Callable[[int, int, tuple[Parked, ...]], bool]) -> None:
+        """Writes batches of at most `events_max` events until `on_batch` returns False. That gets the number of events and of
+        rows, and the keys that were parked. Raises as `project`.
+        """
+        projection, resumptions = self._projection, 0
+        subscription = self._store.subscribe(self.checkpoint.sequence, projection.wanted_types, projection.aggregate_prefix)
+
+        async def handle(batch: Batch) -> bool:
+            nonlocal resumptions
+            rows, parked, before = 0, tuple[Parked, ...](), self.checkpoint.sequence
+            reached = await self._reached(batch) if batch.position > before else self.checkpoint
+            if subscription.resumptions > resumptions:  # it has compared the last event it delivered, maybe another one
+                resumptions = subscription.resumptions
+                await self._check_checkpoint(before)
+            if batch.position > before:
+                async with self._turn:
+                    rows, parked = await anyio.to_thread.run_sync(
+                        advance, projection, self._target, batch.events, before, reached
+                    )
+                self.checkpoint = reached
+                self.parked_keys += len(parked)
+            self.caught_up = batch.caught_up
+            return on_batch(len(batch.events), rows, parked)
+
+        await follow(subscription, handle, events_max)
+
+    async def check_again(self) -> None:
+        """Compares the checkpoint with the store, which may have been replaced while it was away. Raises Diverged."""
+        await self._check_checkpoint(self.checkpoint.sequence)
+
+    async def _reached(self, batch: Batch) -> Checkpoint:
+        """Returns the checkpoint after the batch.
+
+        A filter may have left out the event at its position; then that one is read, once for each time that the projection
+        catches up. If the store has lost it meanwhile, the checkpoint stays at the last event of the batch.
+        """
+        last = batch.events[-1] if batch.events else None
+        if last is None or last.sequence != batch.position:
+            last = await event_at(self._store, batch.position) or last
+        return self.checkpoint if last is None else Checkpoint(last.sequence, event_identity(last))
+
+    async def _check_checkpoint(self, last: int) -> None:
+        """Refuses a table with events that the store does not have, or one that would skip events."""
+        sequence, identity = self.checkpoint
+        if identity is not None:
+            found = await event_at(self._store, sequence)
+            check_identity(f"table {self._projection.name!r}", sequence, identity, found, _NEXT_STEP)
+        elif sequence > last:
+            raise InvalidArgument(
+                f"the table is at sequence {sequence}, but the store ends at {last}: this is another store, or an older copy; "
+                "use the store that the table was made from, or another table",
+                field="checkpoint",
+                limit=last,
+                value=sequence,
+            )
