@@ -6,9 +6,11 @@ import json
 import os
 import random
 import signal
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ import eventstore as es
 from eventstore import ANY, Commit, NewEvent, blocking
 from tests.cli.processes import output, refused
 from tests.cluster.node_process import NodeProcess, has_ended
-from tests.waiting import DEADLINE_SECONDS
+from tests.waiting import DEADLINE_SECONDS, wait_until
 
 pytestmark = pytest.mark.heavy
 EVENT = NewEvent("Happened", b"1")
@@ -192,6 +194,49 @@ def test_a_blocking_subscription_survives_a_killed_shard(tmp_path: Path) -> None
             while len(seen) < 402:
                 seen.append(next(stream))
         assert sorted(names(item for item in seen if isinstance(item, es.Event))) == sorted([*IDS, "later"])
+        assert node.terminate() == 0
+
+
+def test_a_blocking_subscription_finds_a_shard_that_was_away_when_the_client_read_the_map(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data", 3) as node:
+        fill(node)
+        pid = node.rows()[1].pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: node.rows()[1].leader is None or node.rows()[1].pid not in (None, pid), "the node has noticed")
+        with blocking.connect(node.address) as store:
+            node.wait_for_pid(1, other_than=pid)
+            with store.subscribe() as stream:  # type: ignore[union-attr] # of several shards
+                seen = [next(stream) for _ in range(401)]
+        assert sorted(names(item for item in seen if isinstance(item, es.Event))) == sorted(IDS)
+        assert node.terminate() == 0
+
+
+def test_a_blocking_subscription_that_is_closed_or_interrupted_ends_with_all_its_threads(tmp_path: Path) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with NodeProcess(tmp_path / "data", 3) as node, blocking.connect(node.address) as store:
+        fill(node)
+        before = set(threading.enumerate())
+        closed, interrupted = store.subscribe(), store.subscribe()
+        seen = list(islice(closed, 401))
+        reader = threading.Thread(target=lambda: seen.extend(closed), daemon=True)
+        reader.start()
+        closed.close()  # type: ignore[union-attr] # of several shards
+        reader.join(DEADLINE_SECONDS)
+        assert not reader.is_alive()
+        assert len(list(islice(interrupted, 401))) == len(seen) == 401
+        usual = signal.signal(signal.SIGALRM, interrupt)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            with pytest.raises(KeyboardInterrupt):
+                next(interrupted)
+        finally:
+            signal.signal(signal.SIGALRM, usual)
+        with pytest.raises(StopIteration):
+            next(interrupted)
+        wait_until(lambda: set(threading.enumerate()) <= before, "the threads end")
         assert node.terminate() == 0
 
 

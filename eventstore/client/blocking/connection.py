@@ -203,7 +203,6 @@ class Connection:
     @exclusive
     def _finish(self, done: Flag) -> None:
         while not done.is_set():
-            self.check()
             self._step()
 
     # ---- one step
@@ -212,6 +211,7 @@ class Connection:
         """Sends what may be sent and takes what arrives next; or connects."""
         if self._link.socket is None:
             self._reconnect()
+        self.check()  # it may have been closed while it connected, with nothing to wake it from what follows
         if self._send():
             self._attempt(self._receive)
 

@@ -10,6 +10,7 @@ import logging
 import queue
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Final, Self, TypeAlias
 
 from eventstore.client.blocking.connection import Connection
@@ -97,34 +98,37 @@ class MergedSubscription:
         return self
 
     def __next__(self) -> SubscriptionItem:
-        if not self._started:
-            self._started = True
-            self._receiver.start()
         while not self._receiver.closed.is_set():
             for item in self._items:
                 if not isinstance(item, CaughtUp):
                     self._reached.last = item
                 return item
             self._reached.finish()
-            shard, items, end = self._receiver.arrived.get()
-            if isinstance(items, EventStoreError):
-                self._lost(shard, items)
-            else:
-                self._away.found(shard)
-                self._items = iter(self._reached.merged(shard, items, end))
+            try:
+                self._turn_page()
+            except BaseException:  # of a signal's handler too, which may have taken a page with it: none may follow
+                self.close()
+                raise
         raise StopIteration
 
-    def _lost(self, shard: int, error: EventStoreError) -> None:
-        try:
-            if not error.retriable:
-                raise error
-            self._away.lost(shard, error)
-        except EventStoreError:
-            self.close()
-            raise
+    def _turn_page(self) -> None:
+        if not self._started:
+            self._started = True
+            self._receiver.start()
+        arrived = self._receiver.arrived.get()
+        if arrived is None:
+            return
+        shard, items, end = arrived
+        if not isinstance(items, EventStoreError):
+            self._away.found(shard)
+            self._items = iter(self._reached.merged(shard, items, end))
+        elif items.retriable:
+            self._away.lost(shard, items)
+        else:
+            raise items
 
     def close(self) -> None:
-        """Ends the subscription."""
+        """Ends the subscription, also for a thread that waits for its next item."""
         self._receiver.close()
 
     def __enter__(self) -> Self:
@@ -141,7 +145,7 @@ class _Receiver:
     """The threads that receive; they do not know the subscription, so that it can be dropped."""
 
     def __init__(self, router: Router, subscriptions: Mapping[int, Subscription]) -> None:
-        self.arrived: queue.Queue[Arrived] = queue.Queue(_PAGES_MAX * len(subscriptions))
+        self.arrived: queue.Queue[Arrived | None] = queue.Queue(_PAGES_MAX * len(subscriptions))
         self.closed = threading.Event()
         self._router = router
         self._subscriptions = subscriptions
@@ -157,6 +161,8 @@ class _Receiver:
         while not self.closed.is_set():
             try:
                 connection = self._connections[shard] = ShardConnection(shard, self._router, self._router.entry)
+                if self.closed.is_set():  # `close` may not have seen this connection
+                    return
                 for items in subscription_pages(connection, subscription):
                     self._put((shard, items, subscription.reached))
             except EventStoreError as error:
@@ -178,5 +184,7 @@ class _Receiver:
         self.closed.set()
         for connection in list(self._connections.values()):
             connection.close()
-        while not self.arrived.empty():  # makes room for a thread that waits to put a page
-            self.arrived.get()
+        with suppress(queue.Empty):
+            while True:  # makes room for the threads that wait to put a page
+                self.arrived.get_nowait()
+        self.arrived.put(None)  # wakes a thread that waits for a page

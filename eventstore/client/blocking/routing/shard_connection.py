@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, Self
 
 from eventstore.client.blocking.connection import Connection
 from eventstore.client.routing.table import Table, check_cluster
@@ -25,6 +25,10 @@ class ShardConnection(Connection):
         self._router = router
         self._failed = False
         self._unusable = None
+
+    def __enter__(self) -> Self:
+        """Does not connect: the map may be older than the shard's process, and a call looks for a newer one."""
+        return self
 
     def _connect(self) -> None:
         if self._failed:
