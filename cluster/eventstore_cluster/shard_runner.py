@@ -55,6 +55,7 @@ class ShardRunner:
         self.address: str | None = None
         self.pid: int | None = None
         self.error: EventStoreError | None = None
+        self._told: EventStoreError | None = None  # by the process, before it ends
         self.starts = 0
         self.settled = trio.Event()
         self._stopping = trio.Event()
@@ -119,7 +120,7 @@ class ShardRunner:
 
     async def _live(self) -> str:
         """Runs one process to its end; returns how it ended."""
-        self.error = None
+        self._told = None
         self._to_say.clear()
         ours, theirs = socket.socketpair()
         with theirs:
@@ -159,10 +160,11 @@ class ShardRunner:
         match message:
             case {"serving": str(address)}:
                 self.address, self._served_since = _host_and_port(address), trio.current_time()
+                self.error = None
                 self.settled.set()
                 self._changed()
             case {"failed": list(flat)} if flat:
-                self.error = from_wire([each if isinstance(each, str | int | bool) else None for each in flat])
+                self._told = from_wire([each if isinstance(each, str | int | bool) else None for each in flat])
             case {"answer": int(number), "value": value}:
                 asked = self._asked.get(number)
                 if asked is not None:
@@ -172,8 +174,8 @@ class ShardRunner:
     def _ended(self, how: str) -> None:
         self._last_address = self.address  # None if it did not come so far: somebody else may listen there
         self.address = self.pid = self._served_since = None
-        if self.error is None:
-            self.error = EventStoreError(f"shard {self.identity.shard} {how}; its last lines in the log say why")
+        unknown = EventStoreError(f"shard {self.identity.shard} {how}; its last lines in the log say why")
+        self.error = self._told or unknown
         for asked in self._asked.values():
             asked.over.set()
         self.settled.set()

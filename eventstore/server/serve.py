@@ -40,6 +40,7 @@ from eventstore.server.http import http_server
 from eventstore.server.mailbox_wiring import ArrivalOrder, ServerMailboxes, embedded_access, make_mailboxes
 from eventstore.server.net.gate import Gate
 from eventstore.server.outbox.local_outbox import Publishing, check_publish
+from eventstore.server.reactions.other_shards import OtherShards
 from eventstore.server.reactions.reaction_handlers import parking_routes, reaction_routes
 from eventstore.server.reactions.reaction_metrics import ReactionCollector
 from eventstore.server.reactions.reaction_runner import ReactionRunner
@@ -51,7 +52,7 @@ from eventstore.server.requests.dispatch import Dispatch
 from eventstore.server.requests.map_requests import MapRequests
 from eventstore.server.requests.owned_slots import appends_of, commands_of
 from eventstore.server.requests.paced_scans import PacedScans
-from eventstore.server.requests.place import Place, check_of
+from eventstore.server.requests.place import Place
 from eventstore.server.requests.read_requests import ReadRequests
 from eventstore.server.requests.subscriptions import Subscriptions
 from eventstore.server.requests.waiting_commands import WaitingCommands
@@ -190,7 +191,9 @@ async def _listening(
         scans = PacedScans(gate.turns)
         reads = ReadRequests(gate, store.engine, nursery, scans)
         subscriptions = Subscriptions(gate, store.committer, nursery, scans)
-        reactions = ReactionRunner(store, settings.data / _REACTIONS, domain, mailboxes, access, check_of(slots))
+        host, port = listener.getsockname()[:2]
+        others = None if slots is None else OtherShards(slots, host, port)
+        reactions = ReactionRunner(store, settings.data / _REACTIONS, domain, mailboxes, access, others)
         service = None if broker is None else BrokerService(gate, broker, nursery)
         publishing = Publishing(store, broker, settings.publish, domain, settings.data)
 
@@ -224,7 +227,8 @@ async def _listening(
             nursery.start_soon(replies.run)
             nursery.start_soon(reactions.run)
             nursery.start_soon(publishing.run)
-            host, port = listener.getsockname()[:2]
+            if others is not None:
+                nursery.start_soon(others.run)
             address = f"tcp://{host}:{port}"
             yield Server(address, http_address, store, service, gate, appends, commands, mailboxes, maps, reports, trio.Event())
             nursery.cancel_scope.cancel()

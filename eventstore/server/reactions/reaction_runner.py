@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +25,7 @@ from eventstore.errors import EventStoreError, InvalidArgument, ShuttingDown
 from eventstore.fields import counted, shown
 from eventstore.model import Committed, Event
 from eventstore.server.mailbox_wiring import ServerEntry, ServerMailboxes, StoreAccess
+from eventstore.server.reactions.other_shards import OtherShards
 from eventstore.server.requests.command_replies import outcome_of
 from eventstore_mailbox import MailboxError
 
@@ -58,14 +59,14 @@ class ReactionRunner:
         domain: Domain,
         mailboxes: ServerMailboxes,
         access: StoreAccess,
-        check: Callable[[str], None] = lambda aggregate_id: None,
+        others: OtherShards | None = None,
     ) -> None:
-        """`check`: raises if commands of an aggregate are not handled here."""
+        """`others`: takes the commands to aggregates of other shards."""
         self._store = store
         self._domain = domain
         self._mailboxes = mailboxes
         self._access = access
-        self._check = check
+        self._others = others
         self._reactor = Reactor(store, domain, self._send, FileCheckpoint(checkpoint))
         self.failure: str | None = None
 
@@ -161,7 +162,8 @@ class ReactionRunner:
 
     async def _send(self, command: object, command_id: str, *, metadata: Mapping[str, object]) -> Committed | None:
         name, aggregate_id, payload = encode_command(command)
-        self._check(aggregate_id)
+        if self._others is not None and self._others.own(aggregate_id):
+            return await self._others.send(command, command_id, metadata)
         decided = decide(self._domain, name, payload, aggregate_id, command_id, encode_metadata(metadata))
         entry = ServerEntry(aggregate_id, command_id, decided)
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from eventstore.records.cluster_map import ClusterMap
@@ -32,8 +31,3 @@ class Place:
             return None
         cluster, number = shard.cluster.bytes, shard.shard
         return lambda: (cluster, maps.current.version, number)
-
-
-def check_of(slots: OwnedSlots | None) -> Callable[[str], None]:
-    """Returns the function that raises if another shard owns an aggregate."""
-    return (lambda aggregate_id: None) if slots is None else slots.check

@@ -1,0 +1,71 @@
+"""Sends commands of a shard's reactions to the shards that own their aggregates, as any client does.
+
+The map comes from this server's own address: its node tells it every change. The connection is opened with the first such
+command; most domains, and every store of its own, send none.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+import trio
+
+from eventstore.client.address import parse_address
+from eventstore.client.aio.connection import Connection
+from eventstore.client.aio.routing.router import Router, open_router
+from eventstore.client.options import Options
+from eventstore.client.session.command_rows import encode_command
+from eventstore.errors import Elsewhere, EventStoreError
+from eventstore.model import Committed, Unchanged
+from eventstore.server.requests.owned_slots import OwnedSlots
+
+_RECONNECT_S: Final = 5.0  # then the reaction fails, says so, and is tried again
+_AGAIN_S: Final = 1.0
+_ANYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+_log = logging.getLogger(__name__)
+
+
+class OtherShards:
+    """The way to the other shards of the cluster. `host`, `port`: where this shard listens."""
+
+    def __init__(self, slots: OwnedSlots, host: str, port: int) -> None:
+        self._slots = slots
+        host = _ANYWHERE.get(host, host)
+        self._address = parse_address(f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}")
+        self._router: Router | None = None
+        self._wanted, self._opened = trio.Event(), trio.Event()
+
+    def own(self, aggregate_id: str) -> bool:
+        """Whether another shard owns the aggregate."""
+        try:
+            self._slots.check(aggregate_id)
+        except Elsewhere:
+            return True
+        return False
+
+    async def run(self) -> None:
+        """Keeps the connections open until cancelled."""
+        await self._wanted.wait()
+        while True:
+            try:
+                async with Connection(self._address, Options(5.0, _RECONNECT_S, 20.0, "reactions")) as entry:
+                    self._router = await open_router(entry)
+                    self._opened.set()
+                    try:
+                        await trio.sleep_forever()
+                    finally:
+                        self._router.close()
+            except* EventStoreError as failed:
+                _log.warning("the other shards cannot be reached: %s", failed.exceptions[0])
+            await trio.sleep(_AGAIN_S)
+
+    async def send(self, command: object, command_id: str, metadata: Mapping[str, object]) -> Committed | None:
+        """Sends a command; its changes are durable when this returns. Raises what the other shard answers; ConnectionLost."""
+        row = encode_command(command, command_id, metadata)
+        self._wanted.set()
+        await self._opened.wait()
+        assert self._router is not None
+        outcome: Committed | Unchanged = await self._router.put(lambda shard: shard.session.sends, row[1], row)
+        return outcome if isinstance(outcome, Committed) else None
