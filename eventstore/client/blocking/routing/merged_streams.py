@@ -7,10 +7,9 @@ slow one holds up its own events alone.
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from queue import SimpleQueue
 from typing import Final, Self, TypeAlias
 
 from eventstore.client.blocking.connection import Connection
@@ -115,7 +114,7 @@ class MergedSubscription:
         if not self._started:
             self._started = True
             self._receiver.start()
-        arrived = self._receiver.arrived.get()
+        arrived = self._receiver.take()
         if arrived is None:
             return
         shard, items, end = arrived
@@ -145,13 +144,15 @@ class _Receiver:
     """The threads that receive; they do not know the subscription, so that it can be dropped."""
 
     def __init__(self, router: Router, subscriptions: Mapping[int, Subscription]) -> None:
-        self.arrived: queue.Queue[Arrived | None] = queue.Queue(_PAGES_MAX * len(subscriptions))
+        self._arrived: SimpleQueue[Arrived | None] = SimpleQueue()  # of C: one of Python may stay locked by a signal's handler
+        self._room: SimpleQueue[None] = SimpleQueue()
         self.closed = threading.Event()
         self._router = router
         self._subscriptions = subscriptions
         self._connections: dict[int, Connection] = {}
 
     def start(self) -> None:
+        self._make_room(_PAGES_MAX * len(self._subscriptions))
         for shard in self._subscriptions:
             threading.Thread(target=self._receive, args=(shard,), name=f"shard {shard}", daemon=True).start()
 
@@ -175,16 +176,25 @@ class _Receiver:
                 self._put((shard, failed, subscription.reached))
                 return
 
+    def take(self) -> Arrived | None:
+        """Waits for a page or an error, and returns it; None: this was closed."""
+        arrived = self._arrived.get()
+        self._make_room(1)
+        return arrived
+
     def _put(self, arrived: Arrived) -> None:
+        self._room.get()
         if not self.closed.is_set():
-            self.arrived.put(arrived)
+            self._arrived.put(arrived)
+
+    def _make_room(self, pages: int) -> None:
+        for _ in range(pages):
+            self._room.put(None)
 
     def close(self) -> None:
         """Ends the threads, and what they wait for."""
         self.closed.set()
         for connection in list(self._connections.values()):
             connection.close()
-        with suppress(queue.Empty):
-            while True:  # makes room for the threads that wait to put a page
-                self.arrived.get_nowait()
-        self.arrived.put(None)  # wakes a thread that waits for a page
+        self._make_room(2 * len(self._subscriptions))  # each thread puts a page and an error at most
+        self._arrived.put(None)  # wakes a thread that waits for a page
