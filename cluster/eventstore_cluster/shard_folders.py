@@ -30,7 +30,7 @@ from eventstore.records.cluster_map import (
     slots_of_text,
 )
 from eventstore.store.data_folder import CLUSTER, FORMAT, STORE, ShardIdentity, check_shard
-from eventstore_cluster.registry.file_registry import read_registry
+from eventstore_cluster.registry.document import read_registry
 from eventstore_cluster.registry.registry import Changes, Snapshot
 
 CLUSTER_KEY: Final = "cluster"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from eventstore.domain.projections.projection import Projection
+    from pyspark_eventstore.source.data_folders import DataFolder
     from pyspark_eventstore.source.source_options import Offsets
 
 
@@ -99,7 +101,7 @@ def check_rebuild(paths: list[str], place: Place, to: str, *, replace: bool) -> 
     data_folders = find_data_folders(paths)
     projection = load_projection(place.name, place.folder)
     if folder is None:
-        _check_one_shard(len(data_folders))
+        checkpoint_rows(projection.name, data_folders)
         RebuiltTable(projection, to).check(replace=replace)
 
 
@@ -113,10 +115,24 @@ def _folder_of(to: str) -> str | None:
     raise InvalidArgument(f"--to is {to!r}, expected parquet:FOLDER or postgresql://USER@HOST/DATABASE", field="to", value=to)
 
 
-def _check_one_shard(count: int) -> None:
-    if count != 1:
-        what = f"{count} stores cannot share one table, whose checkpoint is one sequence; rebuild one store, or to parquet:"
-        raise InvalidArgument(what, field="to", value=count)
+def checkpoint_rows(name: str, data_folders: Sequence[DataFolder]) -> dict[str, str]:
+    """Returns what the checkpoint of each store is stored under in a database.
+
+    Raises:
+        InvalidArgument: they are neither one store nor all shards of a cluster.
+    """
+    from eventstore.domain.projections.targets.base import row_of
+    from eventstore.records.slots import SLOTS
+
+    shards = [each.shard for each in data_folders if each.shard is not None]
+    if len(data_folders) == 1 and not shards:
+        return {data_folders[0].store: name}
+    if len(shards) < len(data_folders) or len({each.cluster for each in shards}) > 1:
+        what = f"{len(data_folders)} stores cannot share one table; rebuild one store, the folder of a node, or to parquet:"
+        raise InvalidArgument(what, field="to", value=len(data_folders))
+    if sum(high - low + 1 for each in shards for low, high in each.slots) < SLOTS:
+        raise InvalidArgument("shards of the node have not been opened yet; start it once", field="to", value=len(shards))
+    return {str(each.store): row_of(name, each.shard) for each in shards}
 
 
 def _to_folder(
@@ -143,8 +159,11 @@ def _to_table(
     from pyspark_eventstore.jobs.rebuilt_table import RebuiltTable
     from pyspark_eventstore.source.identities import identities_of
 
-    _check_one_shard(len(source.upto))
-    [(store, sequence)] = source.upto.items()
+    rows_of = checkpoint_rows(projection.name, [each.data_folder for each in source.snapshots])
+    identities = identities_of(source.snapshots)
+    checkpoints = {
+        rows_of[store]: (store, Checkpoint(sequence, identities.get(store))) for store, sequence in source.upto.items()
+    }
     table = RebuiltTable(projection, conninfo)
     table.check(replace=replace)
     counts = new_counts(spark)
@@ -152,7 +171,7 @@ def _to_table(
     try:
         frame.count()  # all workers fold now; one connection then fetches the rows partition by partition
         rows = (tuple(row) for row in frame.toLocalIterator(prefetchPartitions=True))
-        table.write(rows, store, Checkpoint(sequence, identities_of(source.snapshots).get(store)))
+        table.write(rows, checkpoints)
     finally:
         frame.unpersist()
     return Rebuilt(*total(counts), source.upto)

@@ -7,7 +7,7 @@ still runs on the table is fenced, because a rebuilt table has a new generation,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -59,13 +59,12 @@ class RebuiltTable:
                 raise FolderRefused(f"table {name}", "exists; use --replace to replace it")
             self._stage(connection)
             with connection.transaction(force_rollback=True):
-                self._open_table(connection)
-                self._move(connection, "", Checkpoint(0))
+                self._begin(connection, {self._projection.name: ("", Checkpoint(0))})
                 for statement in self._swap():
                     connection.execute(sql.SQL("EXPLAIN {}").format(statement))  # checks privileges, changes nothing
 
-    def write(self, rows: Iterable[tuple[object, ...]], store: str, upto: Checkpoint) -> int:
-        """Writes all rows and the checkpoint with its store, or nothing; returns the number of rows."""
+    def write(self, rows: Iterable[tuple[object, ...]], upto: Mapping[str, tuple[str, Checkpoint]]) -> int:
+        """Writes all rows and the checkpoints, each under its name with its store, or nothing; returns the number of rows."""
         count, staging = 0, sql.Identifier(_STAGING)
         with self._connected() as connection:
             self._stage(connection)
@@ -76,8 +75,7 @@ class RebuiltTable:
             connection.execute(sql.SQL("ALTER TABLE {} ADD PRIMARY KEY ({})").format(staging, sql.Identifier(KEY_COLUMN)))
             connection.execute(sql.SQL("ANALYZE {}").format(staging))
             with connection.transaction():
-                self._open_table(connection)
-                self._move(connection, store, upto)  # first, as a projector does: one that is running waits, and is fenced
+                self._begin(connection, upto)  # first, as a projector does: one that is running waits, and is fenced
                 for statement in self._swap():
                     connection.execute(statement)
         return count
@@ -87,16 +85,22 @@ class RebuiltTable:
         create = sql.SQL("CREATE TEMPORARY TABLE {} ({})")
         connection.execute(create.format(sql.Identifier(_STAGING), sql.SQL(", ").join(columns)))
 
-    def _open_table(self, connection: Connection[tuple[Any, ...]]) -> None:
+    def _begin(self, connection: Connection[tuple[Any, ...]], upto: Mapping[str, tuple[str, Checkpoint]]) -> None:
+        """Creates what is missing, and moves the checkpoints; those of other stores or shards are gone."""
         from eventstore.domain.projections.targets.postgres import create_tables
 
-        create_tables(connection, self._projection.name, self._columns)
-
-    def _move(self, connection: Connection[tuple[Any, ...]], store: str, upto: Checkpoint) -> None:
-        move = sql.SQL(
-            "UPDATE {} SET sequence = %s, identity = %s, store = %s, version = %s, generation = %s WHERE projection = %s"
-        ).format(sql.Identifier(CHECKPOINTS))
-        connection.execute(move, (*upto, store, self._projection.version, new_generation(), self._projection.name))
+        name = self._projection.name
+        for row, (store, checkpoint) in upto.items():
+            create_tables(connection, name, self._columns, row)
+            connection.execute(
+                f"UPDATE {CHECKPOINTS} SET sequence = %s, identity = %s, store = %s, version = %s, generation = %s "
+                "WHERE projection = %s",
+                (*checkpoint, store, self._projection.version, new_generation(), row),
+            )
+        others = f"FROM {CHECKPOINTS} WHERE (projection = %s OR starts_with(projection, %s)) AND projection <> ALL(%s::text[])"
+        given = (name, f"{name}@", list(upto))
+        if connection.execute(f"SELECT 1 {others}", given).fetchone() is not None:  # deleting needs a privilege of its own
+            connection.execute(f"DELETE {others}", given)
 
     def _swap(self) -> list[sql.Composed]:
         """Returns the statements that give the table the staged rows, and leave alone what is the same."""

@@ -1,4 +1,5 @@
-"""Resolves paths and globs to the data folders that a query reads, each once.
+"""Resolves paths and globs to the data folders that a query reads, each once. The folder of a cluster's node is those of its
+shards, which must all be there.
 
 A folder matched by a glob counts once it holds a store, so a folder that is still being created is picked up later. A folder
 given by name must hold a store.
@@ -18,17 +19,18 @@ from urllib.parse import unquote, urlsplit
 from eventstore.chunks.files import OsFiles
 from eventstore.chunks.folder import ChunkFolder
 from eventstore.errors import FolderRefused, InvalidArgument
-from eventstore.store.data_folder import STORE, event_folder, read_identity
+from eventstore.store.data_folder import CLUSTER, STORE, ShardIdentity, event_folder, read_identity
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 
 @dataclass(frozen=True, slots=True)
 class DataFolder:
-    """A data folder and the uuid of the store in it."""
+    """A data folder and the uuid of the store in it. `shard`: which one of a cluster of several it is."""
 
     path: str
     store: str
+    shard: ShardIdentity | None = None
 
     @property
     def folder(self) -> ChunkFolder:
@@ -40,7 +42,8 @@ def find_data_folders(paths: Iterable[str]) -> list[DataFolder]:
 
     Raises:
         InvalidArgument: a path names a file system that is not mounted.
-        FolderRefused, Corrupt: a folder holds no store, one of a newer format, or the same store as another folder.
+        FolderRefused, Corrupt: a folder holds no store, one of a newer format, or the same store as another folder; a shard of
+            a node is missing, or another one.
     """
     folders: set[str] = set()
     for path in paths:
@@ -49,7 +52,7 @@ def find_data_folders(paths: Iterable[str]) -> list[DataFolder]:
             folders.update(_matching(local))
         else:
             folders.add(os.path.abspath(local))
-    data_folders = [_data_folder(folder) for folder in sorted(folders)]
+    data_folders = [each for folder in sorted(folders) for each in (_shards(folder) or [_data_folder(folder)])]
     _refuse_copies(data_folders)
     return data_folders
 
@@ -80,6 +83,18 @@ def _matching(pattern: str) -> list[str]:
         what = f"none of its {len(found)} matches holds a store ({STORE} is missing)" if found else "nothing matches"
         raise FolderRefused(pattern, f"{what}; name the data folders of stores")
     return stores
+
+
+def _shards(path: str) -> list[DataFolder]:
+    """Returns the shards of a node; none if the folder is a store."""
+    from eventstore_cluster.shard_folders import plan  # workers have no need of it
+
+    if not os.path.isdir(os.path.join(path, CLUSTER)) or os.path.exists(os.path.join(path, STORE)):
+        return []
+    shards = [each for each in plan(Path(path), None).shards if os.path.exists(each.folder / STORE)]
+    if not shards:
+        raise FolderRefused(path, "is the folder of a node that has not stored anything yet")
+    return [DataFolder(str(each.folder), str(each.identity.store), each.identity) for each in shards]
 
 
 def _data_folder(path: str) -> DataFolder:

@@ -67,7 +67,7 @@ def rows(connection: psycopg.Connection[tuple[Any, ...]]) -> list[tuple[Any, ...
 def rebuilt(server: str, projection: Projection[Any], new: list[tuple[object, ...]], upto: Checkpoint) -> None:
     table = RebuiltTable(projection, server)
     table.check(replace=True)
-    assert table.write(new, STORE, upto) == len(new)
+    assert table.write(new, {"sums": (STORE, upto)}) == len(new)
 
 
 def test_grants_indexes_and_views_stay(server: str, database: psycopg.Connection[tuple[Any, ...]]) -> None:
@@ -130,9 +130,9 @@ def test_a_new_table_that_fails_leaves_nothing(server: str, database: psycopg.Co
     table = RebuiltTable(Sums(), server)
     table.check(replace=False)
     with pytest.raises(ProjectionFailed, match="invalid input syntax"):
-        table.write([("a", "many", "1")], STORE, Checkpoint(1, "ab"))
+        table.write([("a", "many", "1")], {"sums": (STORE, Checkpoint(1, "ab"))})
     with pytest.raises(ProjectionFailed, match="could not create unique"):
-        table.write([("a", 1, "1"), ("a", 2, "2")], STORE, Checkpoint(1, "ab"))
+        table.write([("a", 1, "1"), ("a", 2, "2")], {"sums": (STORE, Checkpoint(1, "ab"))})
     assert database.execute("SELECT to_regclass('sums'), to_regclass('eventstore_checkpoints')").fetchall() == [(None, None)]
-    table.write([("a", 1, "1")], STORE, Checkpoint(1, "ab"))
+    table.write([("a", 1, "1")], {"sums": (STORE, Checkpoint(1, "ab"))})
     assert rows(database) == [("a", 1, "1")]
