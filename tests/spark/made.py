@@ -12,6 +12,7 @@ from eventstore.records.event_filter import EventFilter
 from eventstore.records.event_page import decode_page
 from eventstore.settings.store import StoreSettings
 from eventstore.store.append import NewCommit
+from eventstore.store.data_folder import ShardIdentity
 from eventstore.store.opening import OpenStore, open_folder
 from eventstore.store.sorted.sorting import sort_file, switch
 
@@ -19,10 +20,10 @@ from eventstore.store.sorted.sorting import sort_file, switch
 class MadeStore:
     """An open store on the real disk."""
 
-    def __init__(self, path: Path, file_size_bytes: int = 16 * 1024) -> None:
+    def __init__(self, path: Path, file_size_bytes: int = 16 * 1024, shard: ShardIdentity | None = None) -> None:
         self.path = path
         settings = StoreSettings(file_size_bytes=file_size_bytes, preallocate_bytes=4096, sort=False)
-        self.opened: OpenStore = open_folder(path, settings, files=OsFiles(), clock=lambda: 1_700_000_000.0)
+        self.opened: OpenStore = open_folder(path, settings, files=OsFiles(), clock=lambda: 1_700_000_000.0, shard=shard)
 
     @property
     def uuid(self) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+import eventstore_cluster
 from eventstore import errors
 
 
@@ -29,7 +30,7 @@ def ship(
 
 
 def pack(archive: Path) -> int:
-    """Writes the modules of `eventstore` and of this package; returns their number.
+    """Writes the modules of `eventstore`, of the cluster and of this package; returns their number.
 
     Raises:
         FolderRefused: the file cannot be written.
@@ -37,7 +38,7 @@ def pack(archive: Path) -> int:
     count = 0
     try:
         with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as target:
-            for package in (Path(errors.__file__).parent, Path(__file__).parents[1]):
+            for package in (Path(errors.__file__).parent, Path(eventstore_cluster.__file__).parent, Path(__file__).parents[1]):
                 for path in sorted(package.rglob("*.py")):
                     target.write(path, path.relative_to(package.parent))
                     count += 1

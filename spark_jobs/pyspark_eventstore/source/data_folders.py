@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 from eventstore.chunks.files import OsFiles
 from eventstore.chunks.folder import ChunkFolder
 from eventstore.errors import FolderRefused, InvalidArgument
+from eventstore.records.slots import slot_of
 from eventstore.store.data_folder import CLUSTER, STORE, ShardIdentity, event_folder, read_identity
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
@@ -36,6 +37,13 @@ class DataFolder:
     def folder(self) -> ChunkFolder:
         return event_folder(OsFiles(), Path(self.path), uuid.UUID(self.store))
 
+    def may_hold(self, aggregate_ids: Iterable[bytes]) -> bool:
+        """Returns whether any of these aggregates belongs here, by its slot. Reserved ids may be in any shard."""
+        if self.shard is None:
+            return True
+        slots = (slot_of(each.decode()) for each in aggregate_ids)
+        return any(slot < 0 or any(first <= slot <= last for first, last in self.shard.slots) for slot in slots)
+
 
 def find_data_folders(paths: Iterable[str]) -> list[DataFolder]:
     """Returns the data folders at `paths`, in the order of their paths.
@@ -52,9 +60,13 @@ def find_data_folders(paths: Iterable[str]) -> list[DataFolder]:
             folders.update(_matching(local))
         else:
             folders.add(os.path.abspath(local))
-    data_folders = [each for folder in sorted(folders) for each in (_shards(folder) or [_data_folder(folder)])]
-    _refuse_copies(data_folders)
-    return data_folders
+    found: dict[str, DataFolder] = {}
+    for folder in sorted(folders):
+        for each in _shards(folder) or [_data_folder(folder)]:
+            if each.path not in found or each.shard is not None:  # a shard of a node may be named as well
+                found[each.path] = each
+    _refuse_copies(list(found.values()))
+    return [found[path] for path in sorted(found)]
 
 
 def local_path(path: str) -> str:
@@ -78,7 +90,7 @@ def local_path(path: str) -> str:
 
 def _matching(pattern: str) -> list[str]:
     found = [os.path.abspath(path) for path in glob.glob(pattern)]
-    stores = [path for path in found if os.path.exists(os.path.join(path, STORE))]
+    stores = [path for path in found if _holds(path, STORE) or _holds_shards(path)]
     if not stores:
         what = f"none of its {len(found)} matches holds a store ({STORE} is missing)" if found else "nothing matches"
         raise FolderRefused(pattern, f"{what}; name the data folders of stores")
@@ -89,12 +101,25 @@ def _shards(path: str) -> list[DataFolder]:
     """Returns the shards of a node; none if the folder is a store."""
     from eventstore_cluster.shard_folders import plan  # workers have no need of it
 
-    if not os.path.isdir(os.path.join(path, CLUSTER)) or os.path.exists(os.path.join(path, STORE)):
+    if not _is_nodes(path):
         return []
     shards = [each for each in plan(Path(path), None).shards if os.path.exists(each.folder / STORE)]
     if not shards:
         raise FolderRefused(path, "is the folder of a node that has not stored anything yet")
     return [DataFolder(str(each.folder), str(each.identity.store), each.identity) for each in shards]
+
+
+def _is_nodes(path: str) -> bool:
+    """Whether the shards of a node are in the folder; its registry may be lost, since they know all of it."""
+    return not _holds(path, STORE) and (_holds(path, CLUSTER) or _holds(path, "shard-0", STORE))
+
+
+def _holds_shards(path: str) -> bool:
+    return _holds(path, CLUSTER) and bool(glob.glob(f"{glob.escape(path)}/shard-*/{STORE}"))
+
+
+def _holds(path: str, *names: str) -> bool:
+    return os.path.exists(os.path.join(path, *names))
 
 
 def _data_folder(path: str) -> DataFolder:

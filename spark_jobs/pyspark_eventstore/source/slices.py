@@ -61,6 +61,8 @@ def plan(
         data_folder = snapshot.data_folder
         if not wanted.data_folders.holds(data_folder.path.encode()):
             continue
+        if wanted.ids.members is not None and not data_folder.may_hold(wanted.ids.members):
+            continue
         low = max(after.get(data_folder.store, 0), wanted.sequences.low - 1)
         high = min(upto.get(data_folder.store, snapshot.last_sequence), wanted.sequences.high, snapshot.last_sequence)
         for file in snapshot.files:
