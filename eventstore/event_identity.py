@@ -27,6 +27,17 @@ def event_identity(event: Event) -> str:
     return digest.hexdigest()
 
 
+def check_start(after: int, end: int) -> None:
+    """Raises Diverged if a reader stands after the end of the store: it would miss the events that come up to its place."""
+    if after > end:
+        raise Diverged(
+            f"after is {after}, but the store ends at {end}: it was restored from an older copy, or lost events that were not "
+            "durable yet; what was made of the lost events must be made again from an earlier place",
+            what="subscription",
+            sequence=after,
+        )
+
+
 def check_identity(what: str, sequence: int, recorded: str, found: Event | None, next_step: str) -> None:
     """Raises Diverged unless `found`, the store's event at `sequence`, has the recorded identity.
 

@@ -14,6 +14,7 @@ import trio
 from eventstore.aggregate_info import AGGREGATES_PER_PAGE_MAX, AggregateInfo, id_range
 from eventstore.chunks.files import NotCached
 from eventstore.errors import Closed, Corrupt, EventStoreError, InvalidArgument, ReadFailed
+from eventstore.event_identity import check_start
 from eventstore.fields import check_text
 from eventstore.metrics import Source, Stats, read_stats
 from eventstore.model import ANY, VERSION_MAX, CaughtUp, Commit, Committed, Event, ExpectedVersion, NewEvent
@@ -244,6 +245,8 @@ class EmbeddedStore:
                 position, caught_up = self.engine.visible_sequence, True
                 await self._wait_until_durable(position)
                 return [CaughtUp(position)]
+            if not caught_up:
+                check_start(position, stored)
             if caught_up or position < stored:
                 await self._wait_until_durable(position + 1)
             page = await self.scan_page(position, wanted, durable=True)

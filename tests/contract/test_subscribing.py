@@ -44,10 +44,19 @@ async def test_a_subscription_begins_after_a_sequence(subject: Subject) -> None:
     store = subject.store
     await store.append("a", [event(n) for n in range(1, 6)], 0)
     assert shown(await take(store.subscribe(after=3), 3)) == [4, 5, "caught up at 5"]
-    ahead = store.subscribe(after=6)
-    assert shown(await take(ahead, 1)) == ["caught up at 6"]
+    at_end = store.subscribe(after=5)
+    assert shown(await take(at_end, 1)) == ["caught up at 5"]
     await store.append("a", [event(6), event(7)], 5)
-    assert shown(await take(ahead, 1)) == [7]
+    assert shown(await take(at_end, 2)) == [6, 7]
+
+
+@contract
+async def test_a_subscription_after_the_end_is_refused_because_it_would_miss_what_comes_there(subject: Subject) -> None:
+    store = subject.store
+    await store.append("a", [event(n) for n in range(1, 6)], 0)
+    for after in (6, 1_000):
+        with pytest.raises(es.Diverged, match=f"after is {after}, but the store ends at 5"):
+            await take(store.subscribe(after=after), 1)
 
 
 @contract

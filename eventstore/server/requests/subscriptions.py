@@ -9,6 +9,7 @@ from typing import Final
 import trio
 
 from eventstore.errors import EventStoreError
+from eventstore.event_identity import check_start
 from eventstore.metrics import Metric, gauge
 from eventstore.protocol import encode_error, encode_ok, encode_scan_page
 from eventstore.protocol.frames import LENGTH_BYTES
@@ -62,7 +63,9 @@ class Subscriptions:
 
     def begin(self, connection: Connection, request_id: int, request: Request) -> None:
         assert isinstance(request, Subscribe)
-        subscription = Subscription(connection, request_id, request, self._committer.engine.visible_sequence)
+        end = self._committer.engine.visible_sequence
+        check_start(request.after or 0, end)
+        subscription = Subscription(connection, request_id, request, end)
         connection.bind(request_id, subscription)
         self._nursery.start_soon(self._serve, subscription)
 
