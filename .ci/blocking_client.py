@@ -1,7 +1,7 @@
 """Makes the blocking client's facades from the async ones, by unasync: the same text without `async` and `await`.
 
-`client/aio/{store,broker,topic,consumer,reactions,routing/router}.py` → `client/blocking/…`. Both sides have modules of
-the same names and interfaces that these rest on (connection, streams, member), written by hand: see docs/adr/0005.
+`client/aio/{store,broker,topic,consumer,reactions,routing/{router,shards_broker}}.py` → `client/blocking/…`. Both sides have
+modules of the same names and interfaces that these rest on (connection, streams, member), written by hand: docs/adr/0005.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import unasync
 ROOT: Final = Path(__file__).parents[1]
 SOURCE: Final = ROOT / "eventstore" / "client" / "aio"
 TARGET: Final = ROOT / "eventstore" / "client" / "blocking"
-FACADES: Final = ("broker", "consumer", "reactions", "routing/router", "store", "topic")
+FACADES: Final = ("broker", "consumer", "reactions", "routing/router", "routing/shards_broker", "store", "topic")
 NAMES: Final = {
     "aio": "blocking",
     "aclose": "close",

@@ -5,9 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
-from typing import NoReturn, Self
+from typing import Any, NoReturn, Self
 
-from eventstore.client.aio.connection import Connection
 from eventstore.client.aio.handling import run_handler
 from eventstore.client.aio.member import Member
 from eventstore.client.consumer.delivery import Delivery, RawBatch
@@ -37,8 +36,9 @@ class Consumer:
     thread.
     """
 
-    def __init__(self, connection: Connection, options: MemberOptions) -> None:
-        self._member = Member(connection, options)
+    def __init__(self, member: Any) -> None:
+        """`member`: of one shard, or of several."""
+        self._member: Member = member
 
     @property
     def member(self) -> str:
@@ -109,8 +109,8 @@ class Consumers(ABC):
     """What begins consumers: a store."""
 
     @abstractmethod
-    def _only(self, wanted: str) -> Connection:
-        """Returns the connection for what one server answers alone. `wanted`: what, for the error."""
+    def _new_member(self, options: MemberOptions) -> Any:
+        """Returns a member of a group, at the server or on all shards."""
 
     def consumer(
         self,
@@ -149,4 +149,4 @@ class Consumers(ABC):
             commit_interval_s=commit_interval, hold_messages=hold_messages, hold_bytes=hold_bytes,
             pull_messages=pull_messages, pull_bytes=pull_bytes, pull_wait_s=pull_wait,
         )  # fmt: skip
-        return Consumer(self._only("a broker"), options)
+        return Consumer(self._new_member(options))

@@ -6,9 +6,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import NoReturn, Self
+from typing import Any, NoReturn, Self
 
-from eventstore.client.blocking.connection import Connection
 from eventstore.client.blocking.handling import run_handler
 from eventstore.client.blocking.member import Member
 from eventstore.client.consumer.delivery import Delivery, RawBatch
@@ -38,8 +37,9 @@ class BlockingConsumer:
     thread.
     """
 
-    def __init__(self, connection: Connection, options: MemberOptions) -> None:
-        self._member = Member(connection, options)
+    def __init__(self, member: Any) -> None:
+        """`member`: of one shard, or of several."""
+        self._member: Member = member
 
     @property
     def member(self) -> str:
@@ -110,8 +110,8 @@ class Consumers(ABC):
     """What begins consumers: a store."""
 
     @abstractmethod
-    def _only(self, wanted: str) -> Connection:
-        """Returns the connection for what one server answers alone. `wanted`: what, for the error."""
+    def _new_member(self, options: MemberOptions) -> Any:
+        """Returns a member of a group, at the server or on all shards."""
 
     def consumer(
         self,
@@ -150,4 +150,4 @@ class Consumers(ABC):
             commit_interval_s=commit_interval, hold_messages=hold_messages, hold_bytes=hold_bytes,
             pull_messages=pull_messages, pull_bytes=pull_bytes, pull_wait_s=pull_wait,
         )  # fmt: skip
-        return BlockingConsumer(self._only("a broker"), options)
+        return BlockingConsumer(self._new_member(options))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
 
     from eventstore.client.aio.member import Member as AsyncMember
+    from eventstore.client.aio.routing.shards_member import ShardsMember
 
 T = TypeVar("T")
 
@@ -34,7 +35,7 @@ class Member:
         self.options = options
         self._connection = connection
         self._stack = ExitStack()
-        self._running: tuple[BlockingPortal, AsyncMember] | None = None
+        self._running: tuple[BlockingPortal, AsyncMember | ShardsMember] | None = None
         self._some: Iterator[Delivery] = iter(())
         self._last: Delivery | None = None  # handed out last
         self._future: Future[Any] | None = None
@@ -94,7 +95,7 @@ class Member:
         """Returns the messages that have arrived, at least one."""
         return self._run(lambda member: member.some())
 
-    def _run(self, start: Callable[[AsyncMember], Awaitable[T]]) -> T:
+    def _run(self, start: Callable[[AsyncMember | ShardsMember], Awaitable[T]]) -> T:
         """Runs a coroutine in the other thread and returns its result. If interrupted, cancels it: nothing is handed out."""
         if self._running is None:
             raise Closed("the consumer is not open; use `with`")
@@ -128,9 +129,21 @@ class _Deliveries:
 
 
 @asynccontextmanager
-async def _open(connection: Connection, options: MemberOptions) -> AsyncIterator[AsyncMember]:
+async def _open(connection: Connection, options: MemberOptions) -> AsyncIterator[AsyncMember | ShardsMember]:
     from eventstore.client.aio.connection import Connection as AsyncConnection
     from eventstore.client.aio.member import Member as AsyncMember
+    from eventstore.client.aio.routing.router import is_entry, open_router
+    from eventstore.client.aio.routing.shards_member import ShardsMember
 
-    async with AsyncConnection(connection.address, connection.options) as own, AsyncMember(own, options) as member:
-        yield member
+    async with AsyncConnection(connection.address, connection.options) as own:
+        if not is_entry(own):
+            async with AsyncMember(own, options) as member:
+                yield member
+            return
+        router = await open_router(own)
+        try:
+            several = len(router.table.known.shards) > 1
+            async with ShardsMember(router, options) if several else AsyncMember(router.only(""), options) as found:
+                yield found
+        finally:
+            router.close()

@@ -15,11 +15,15 @@ from eventstore.client.address import parse_address
 from eventstore.client.blocking.broker import BlockingBroker
 from eventstore.client.blocking.connection import Connection
 from eventstore.client.blocking.consumer import Consumers
+from eventstore.client.blocking.member import Member
 from eventstore.client.blocking.reactions import BlockingReactions
 from eventstore.client.blocking.routing.merged_streams import MergedEvents, MergedSubscription, follow_shards, read_shards
 from eventstore.client.blocking.routing.router import Router, is_entry, open_router
+from eventstore.client.blocking.routing.shards_broker import ShardsBroker
+from eventstore.client.blocking.routing.shards_member import shards_member
 from eventstore.client.blocking.streams import EventStream, SubscriptionStream, open_read, open_subscription
 from eventstore.client.blocking.topic import BlockingTopic
+from eventstore.client.consumer.member_options import MemberOptions
 from eventstore.client.options import Options
 from eventstore.client.routing.merging import MergedRead
 from eventstore.client.session.batches import BatchQueue
@@ -114,10 +118,14 @@ class BlockingStore(Consumers):
     def shards(self) -> dict[int, BlockingStore]:
         """The store of each shard by itself, by number; empty unless there are several. They are open while this one is."""
         found = {}
-        for number, connection in ({} if self._router is None else self._router.several()).items():
+        for number, connection in ({} if self._several is None else self._several.several()).items():
             store = found[number] = BlockingStore.__new__(BlockingStore)
             store._connection, store._router = connection, None
         return found
+
+    @property
+    def _several(self) -> Router | None:
+        return self._router if self._router is not None and len(self._router.table.known.shards) > 1 else None
 
     def _only(self, wanted: str) -> Connection:
         return self._connection if self._router is None else self._router.only(wanted)
@@ -178,13 +186,9 @@ class BlockingStore(Consumers):
     # ---- reading
 
     def read(
-        self,
-        aggregate_id: str,
-        from_version: int = 1,
-        to_version: int | None = None,
-        backwards: bool = False,
+        self, aggregate_id: str, from_version: int = 1, to_version: int | None = None, backwards: bool = False,
         limit: int | None = None,
-    ) -> EventStream:
+    ) -> EventStream:  # fmt: skip
         """Returns the aggregate's events in order of version, both ends inclusive; none if it does not exist."""
         connection = self._connection if self._router is None else self._router.of(aggregate_id)
         return open_read(connection, AggregateCursor(aggregate_id, from_version, to_version, backwards, limit))
@@ -208,15 +212,9 @@ class BlockingStore(Consumers):
         return open_read(self._connection, cursor(stored_start(after)))
 
     def subscribe(
-        self,
-        after: After = 0,
-        types: Iterable[str] | None = None,
-        aggregate_prefix: str | None = None,
-        *,
-        aggregate_id: str | None = None,
-        from_time: int | datetime | None = None,
-        to_time: int | datetime | None = None,
-    ) -> SubscriptionStream | MergedSubscription:
+        self, after: After = 0, types: Iterable[str] | None = None, aggregate_prefix: str | None = None, *,
+        aggregate_id: str | None = None, from_time: int | datetime | None = None, to_time: int | datetime | None = None,
+    ) -> SubscriptionStream | MergedSubscription:  # fmt: skip
         """As `read_all`, but of durable events, and continues with new ones; CaughtUp comes once, between the two.
 
         With `after=END` CaughtUp is the first item, and what is appended from then on follows.
@@ -271,7 +269,8 @@ class BlockingStore(Consumers):
 
     def append_reserved(self, aggregate_id: str, event: NewEvent) -> Committed:
         """Appends a record of what a worker's reactions have parked. Raises InvalidArgument for anything else."""
-        recorded = self._only("`append_reserved`").call(RecordParking(aggregate_id, event[1], event[2]), read_row(Recorded))
+        request = RecordParking(aggregate_id, event[1], event[2])
+        recorded = self._only("`append_reserved`").call(request, read_row(Recorded))
         return Committed(aggregate_id, recorded.version, recorded.sequence, duplicate=False)
 
     # ---- messages
@@ -279,11 +278,17 @@ class BlockingStore(Consumers):
     @property
     def broker(self) -> BlockingBroker:
         """The broker's topics, groups and messages, to look at and administer."""
-        return BlockingBroker(self._only("a broker"))
+        router = self._several
+        return BlockingBroker(self._only("a broker")) if router is None else ShardsBroker(router)
 
     def topic(self, name: str, *, resend: bool = True) -> BlockingTopic:
         """Returns a topic to send messages to. `resend`: see `BlockingTopic`. Raises InvalidArgument."""
-        return BlockingTopic(self._only("a broker"), name, resend=resend)
+        router = self._several
+        return BlockingTopic(self._only("a broker") if router is None else self._connection, name, resend=resend, router=router)
+
+    def _new_member(self, options: MemberOptions) -> Any:
+        router = self._several
+        return Member(self._only("a broker"), options) if router is None else shards_member(router, options)
 
 
 def _appends(connection: Connection) -> BatchQueue[Any, Any, Any]:

@@ -4,9 +4,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from operator import itemgetter
+from typing import Any
 
 from eventstore.client.blocking.connection import Connection
-from eventstore.client.session.message_rows import NewMessage, SendResult, check_topic, encode_message, encoded_messages
+from eventstore.client.blocking.routing.router import Router
+from eventstore.client.session.batches import BatchQueue
+from eventstore.client.session.message_rows import (
+    NewMessage,
+    SendResult,
+    check_topic,
+    encode_message,
+    encoded_messages,
+    settled,
+    without_queues,
+)
 from eventstore.errors import EventStoreError
 
 
@@ -17,8 +29,10 @@ class BlockingTopic:
     at least once, in order. With `resend` False it fails instead with ConnectionLost, whose `outcome` is "unknown".
     """
 
-    def __init__(self, connection: Connection, name: str, *, resend: bool) -> None:
+    def __init__(self, connection: Connection, name: str, *, resend: bool, router: Router | None = None) -> None:
+        """`router`: of several shards. A message of a key goes to the shard of the key's slot, one without to the next."""
         self._connection = connection
+        self._router = router
         self._resend = resend
         self.name = check_topic(name)
 
@@ -41,9 +55,17 @@ class BlockingTopic:
             ConnectionLost: the server did not come back in time; the message may be stored.
         """
         row = encode_message(body, key, tag, properties, queue)
+        if self._router is not None:
+            return settled(self._router.put_messages(self._messages, [row], without_queues, itemgetter(1)))
         return self._connection.put(self._connection.session.messages(self.name, resend=self._resend), row)
 
     def send_many(self, messages: Iterable[NewMessage | bytes]) -> list[SendResult | EventStoreError]:
         """Sends messages, or bodies, in this order. Returns where each is stored, or an error."""
+        if self._router is not None:
+            rows = encoded_messages(messages)
+            return self._router.put_messages(self._messages, rows, without_queues, itemgetter(1))
         queue = self._connection.session.messages(self.name, resend=self._resend)
         return self._connection.put_many(queue, messages, encoded_messages)
+
+    def _messages(self, connection: Connection) -> BatchQueue[Any, Any, Any]:
+        return connection.session.messages(self.name, resend=self._resend)

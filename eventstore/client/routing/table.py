@@ -22,6 +22,7 @@ class Table:
     def __init__(self, known: ClusterMap, asked: Address) -> None:
         self.known = known
         self._asked = asked
+        self._next = 0
 
     def learn(self, newer: ClusterMap) -> None:
         """Takes a map, unless it is older than the one that is known.
@@ -52,6 +53,15 @@ class Table:
             f"each shard has its own {shown(aggregate_id)}; connect to the address of a shard",
             field="aggregate_id", value=aggregate_id,
         )  # fmt: skip
+
+    def shard_of_key(self, key: str | None) -> int:
+        """Returns the number of the shard that gets a message of this key; without a key they take turns."""
+        if key is None:
+            shards = self.known.shards
+            self._next = (self._next + 1) % len(shards)
+            return shards[self._next].shard
+        slot = slot_of(key)
+        return self.known.owners[0 if slot == LOCAL else slot]
 
     def split(self, slots: Sequence[int], places: Sequence[int]) -> dict[int, list[int]]:
         """Returns for each shard which of these places of a batch it gets, in order. `slots`: of all places of the batch."""

@@ -107,6 +107,22 @@ def encode_message(
     return body, key, tag, encode_properties(properties), queue
 
 
+def without_queues(rows: Sequence[WireMessage | EventStoreError]) -> list[WireMessage | EventStoreError]:
+    """Returns the messages, with an error for those that name a queue: each of several shards has a queue of that number."""
+    refused = InvalidArgument(
+        "queue names one of each shard; leave it out, or send to the topic of a shard (`store.shards`)", field="queue"
+    )
+    return [each if isinstance(each, EventStoreError) or each[4] is None else refused for each in rows]
+
+
+def settled(outcomes: Sequence[SendResult | EventStoreError]) -> SendResult:
+    """Returns the only outcome, or raises it."""
+    (outcome,) = outcomes
+    if isinstance(outcome, EventStoreError):
+        raise outcome
+    return outcome
+
+
 def encoded_messages(messages: Iterable[NewMessage | bytes]) -> list[WireMessage | EventStoreError]:
     """As `encode_message`, for many. An error is the outcome of its message alone."""
     given = list(messages)

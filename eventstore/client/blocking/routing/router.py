@@ -8,7 +8,7 @@ was refused, until the reconnect timeout is over. Command ids make that safe.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -134,7 +134,7 @@ class Router:
         outcomes: list[Any] = [None] * len(rows)
         backoff, missing = Backoff(self.entry.options.reconnect_timeout), list(range(len(rows)))
         while missing:
-            self._put_rows(queue, rows, slots, missing, outcomes)
+            self._put_rows(queue, rows, self.table.split(slots, missing), outcomes)
             missing = [place for place in missing if isinstance(outcomes[place], Elsewhere)]
             if missing:
                 try:
@@ -143,10 +143,21 @@ class Router:
                     break  # the outcomes say it
         return with_refused(encoded, iter(outcomes))
 
-    def _put_rows(
-        self, queue: Queue, rows: Sequence[Any], slots: Sequence[int], places: Sequence[int], outcomes: list[Any]
-    ) -> None:
-        by_shard = self.table.split(slots, places)
+    def put_messages(
+        self, queue: Queue, given: Iterable[Any], encode: Callable[[Sequence[Any]], Sequence[Any]], key_of: Callable[[Any], Any]
+    ) -> list[Any]:
+        """As `put_many`: a message goes to the shard that would own an aggregate of its key's name, or to the next one."""
+        self.entry.check()
+        encoded = encode(list(given))
+        rows = valid_rows(encoded)
+        by_shard: dict[int, list[int]] = {}
+        for place, row in enumerate(rows):
+            by_shard.setdefault(self.table.shard_of_key(key_of(row)), []).append(place)
+        outcomes: list[Any] = [None] * len(rows)
+        self._put_rows(queue, rows, by_shard, outcomes)
+        return with_refused(encoded, iter(outcomes))
+
+    def _put_rows(self, queue: Queue, rows: Sequence[Any], by_shard: Mapping[int, Sequence[int]], outcomes: list[Any]) -> None:
         put = [partial(self._put_to, queue, shard, [rows[place] for place in where]) for shard, where in by_shard.items()]
         for where, found in zip(by_shard.values(), together(put), strict=True):
             for place, outcome in zip(where, found, strict=True):

@@ -21,6 +21,8 @@ def together(calls: Sequence[Callable[[], T]]) -> list[T]:
 
     An exception in this thread, as of a signal handler, leaves the others to end by themselves.
     """
+    if not calls:
+        return []
     results: dict[int, T] = {}
     errors: list[BaseException] = []
 

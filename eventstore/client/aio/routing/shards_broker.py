@@ -1,0 +1,76 @@
+"""The brokers of several shards, as one: each topic and group is on every shard.
+
+What changes a topic or a group is done on all shards, one after the other; where one fails, repeat the call. What names a
+queue, an offset or a message is for the broker of a shard: `store.shards[number].broker`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from eventstore.client.aio.broker import NetworkBroker
+from eventstore.client.aio.routing.router import Router
+from eventstore.client.session.broker_info import GroupInfo, TopicInfo
+from eventstore.records.consumer_groups import Retries
+
+
+class ShardsBroker(NetworkBroker):
+    """Administers topics and groups on all shards."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+        self._brokers: Sequence[NetworkBroker] = [NetworkBroker(shard) for shard in router.several().values()]
+        self._call = self._refuse
+
+    async def _refuse(self, *_: Any, **__: Any) -> Any:
+        self._router.only("this call of the broker")
+
+    async def create_topic(self, topic: str, queues: int | None = None, *, if_missing: bool = False) -> bool:
+        """As `NetworkBroker.create_topic`; each shard has this number of queues."""
+        new = False
+        for each in self._brokers:
+            new |= await each.create_topic(topic, queues, if_missing=if_missing)
+        return new
+
+    async def topics(self) -> list[TopicInfo]:
+        """Lists all topics, with the queues of all shards."""
+        found: dict[str, TopicInfo] = {}
+        for each in self._brokers:
+            for name, queues, open_queues in await each.topics():
+                before = found.get(name, TopicInfo(name, 0, 0))
+                found[name] = TopicInfo(name, before.queues + queues, before.open_queues + open_queues)
+        return list(found.values())
+
+    async def delete_topic(self, topic: str, *, ignore_unconsumed: bool = False) -> None:
+        """As `NetworkBroker.delete_topic`."""
+        for each in self._brokers:
+            await each.delete_topic(topic, ignore_unconsumed=ignore_unconsumed)
+
+    async def groups(self) -> list[GroupInfo]:
+        """Lists all consumer groups. A member is one on every shard; `generation` is the largest of theirs."""
+        found: dict[str, GroupInfo] = {}
+        for each in self._brokers:
+            for name, generation, members in await each.groups():
+                before = found.get(name, GroupInfo(name, 0, 0))
+                found[name] = GroupInfo(name, max(before.generation, generation), max(before.members, members))
+        return list(found.values())
+
+    async def delete_group(self, group: str) -> None:
+        """As `NetworkBroker.delete_group`."""
+        for each in self._brokers:
+            await each.delete_group(group)
+
+    async def retries(self, group: str) -> Retries:
+        """As `NetworkBroker.retries`."""
+        return await self._brokers[0].retries(group)
+
+    async def set_retries(self, group: str, retries: Retries | None) -> None:
+        """As `NetworkBroker.set_retries`."""
+        for each in self._brokers:
+            await each.set_retries(group, retries)
+
+    async def forget_topic(self, group: str, topic: str) -> None:
+        """As `NetworkBroker.forget_topic`."""
+        for each in self._brokers:
+            await each.forget_topic(group, topic)

@@ -1,0 +1,138 @@
+"""Topics and consumers over all shards of a node."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+import trio
+
+import eventstore as es
+from eventstore import NewMessage, blocking
+from tests.cluster.node_process import NodeProcess
+from tests.waiting import DEADLINE_SECONDS, wait_until
+
+pytestmark = pytest.mark.heavy
+KEYS = [f"key-{number}" for number in range(30)]
+
+
+class Handled:
+    """What consumers have handled: the numbers of each key, in order, without the repetitions of a redelivery."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[str, list[int]] = defaultdict(list)
+
+    def take(self, message: es.Delivery) -> None:
+        assert message.key is not None
+        numbers, number = self.by_key[message.key], int(message.body)
+        if number not in numbers:
+            assert number == len(numbers), f"{message.key}: {number} after {numbers[-3:]}"
+            numbers.append(number)
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.by_key.values()))
+
+
+async def send(address: str, first: int, last: int) -> None:
+    """Sends messages of each key; tries again what was not acknowledged, so some may be stored twice."""
+    async with es.connect(address) as store:
+        topic = store.topic("orders")
+        for number in range(first, last):
+            left = [NewMessage(b"%d" % number, key) for key in KEYS]
+            while left:
+                outcomes = await topic.send_many(left)
+                left = [each for each, done in zip(left, outcomes, strict=True) if isinstance(done, es.EventStoreError)]
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["calm", "killed"])
+def test_each_message_is_handled_and_those_of_a_key_in_order(tmp_path: Path, killed: bool) -> None:
+    handled, done = Handled(), trio.Event()
+
+    async def handle(message: es.Delivery) -> None:
+        await trio.lowlevel.checkpoint()
+        handled.take(message)
+        if handled.count == 20 * len(KEYS):
+            done.set()
+
+    async def main(node: NodeProcess) -> None:
+        async with es.connect(node.address, reconnect_timeout=1.0) as store, es.connect(node.address) as other:
+            assert await store.broker.create_topic("orders", 2)
+            assert not await store.broker.create_topic("orders", 2, if_missing=True)
+            assert ("orders", 6, 6) in await store.broker.topics()
+            with trio.fail_after(DEADLINE_SECONDS):
+                async with (
+                    store.consumer("billing", "orders", order="key") as one,
+                    other.consumer("billing", "orders", order="key") as two,
+                    trio.open_nursery() as nursery,
+                ):
+                    nursery.start_soon(one.run, handle)
+                    nursery.start_soon(two.run, handle)
+                    await send(node.address, 0, 10)
+                    if killed:
+                        pid = node.rows()[1].pid
+                        assert pid is not None
+                        os.kill(pid, signal.SIGKILL)
+                    await send(node.address, 10, 20)
+                    await done.wait()
+                    assert [each.name for each in await store.broker.groups()] == ["billing"]
+                    nursery.cancel_scope.cancel()
+
+    with NodeProcess(tmp_path / "data", 3) as node:
+        trio.run(main, node)
+        assert {*handled.by_key} == {*KEYS}
+        assert node.terminate() == 0
+
+
+def test_a_blocking_consumer_reads_all_shards_and_continues_after_what_was_finished(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data", 3) as node, blocking.connect(node.address) as store:
+        store.broker.create_topic("orders", 1)
+        topic = store.topic("orders")
+        sent = [f"m-{number}".encode() for number in range(40)]
+        stored = topic.send_many(sent)
+        assert {es.SendResult} == {each.__class__ for each in stored}
+        assert topic.send(b"keyed", key="a").queue == 0
+        assert len({each.message_id[:4] for each in stored if isinstance(each, es.SendResult)}) == 3, "all shards have some"
+        seen = []
+        for part in (15, 26):
+            with store.consumer("readers", "orders") as consumer:
+                for _ in range(part):
+                    message = next(consumer)
+                    seen.append(message.body)
+                    message.done()
+        assert sorted(seen) == sorted([*sent, b"keyed"])
+        assert node.terminate() == 0
+
+
+def test_a_message_that_fails_on_any_shard_is_retried_and_then_a_dead_letter(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data", 2) as node, blocking.connect(node.address) as store:
+        store.broker.create_topic("orders", 1)
+        retries = es.Retries(delays=(0.01,), attempts=2)
+        for key in KEYS[:6]:
+            store.topic("orders").send(b"poison", key=key)
+        with store.consumer("billing", "orders", retries=retries) as consumer:
+            for _ in range(12):
+                next(consumer).retry("no")
+            dead = [shard.broker.dead_letters for shard in store.shards.values()]
+            wait_until(lambda: sum(len(each("billing")) for each in dead) == 6, "all are dead letters")
+        assert store.broker.retries("billing").attempts == 2
+        assert node.terminate() == 0
+
+
+def test_what_names_a_queue_is_for_the_broker_of_a_shard(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data", 2) as node, blocking.connect(node.address) as store:
+        store.broker.create_topic("orders", 2)
+        with pytest.raises(es.InvalidArgument, match="this call of the broker works on one shard only"):
+            store.broker.queues("orders")
+        with pytest.raises(es.InvalidArgument, match="queue names one of each shard"):
+            store.topic("orders").send(b"m", queue=1)
+        with pytest.raises(es.UnknownTopic), store.consumer("billing", "nothing"):
+            pass
+        with store.consumer("billing", "orders") as consumer, pytest.raises(es.InvalidArgument, match="batches are of one"):
+            next(consumer.batches())
+        assert [len(shard.broker.queues("orders")) for shard in store.shards.values()] == [2, 2]
+        store.broker.delete_topic("orders", ignore_unconsumed=True)
+        assert node.terminate() == 0
