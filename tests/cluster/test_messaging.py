@@ -78,7 +78,7 @@ def test_each_message_is_handled_and_those_of_a_key_in_order(tmp_path: Path, kil
                         os.kill(pid, signal.SIGKILL)
                     await send(node.address, 10, 20)
                     await done.wait()
-                    assert [each.name for each in await store.broker.groups()] == ["billing"]
+                    assert [each.name for each in await other.broker.groups()] == ["billing"]
                     nursery.cancel_scope.cancel()
 
     with NodeProcess(tmp_path / "data", 3) as node:

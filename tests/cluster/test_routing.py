@@ -88,13 +88,8 @@ def test_a_blocking_client_reaches_the_shard_of_each_aggregate(tmp_path: Path) -
 
 
 def check_refused(store: Any) -> None:
-    asked: list[Callable[[], Any]] = [
-        lambda: store.broker, lambda: store.topic("t"), lambda: store.consumer("g", "t"),
-        lambda: store.reactions,
-    ]  # fmt: skip
-    for ask in asked:
-        with pytest.raises(InvalidArgument, match="this cluster has 3; connect to a shard"):
-            ask()
+    with pytest.raises(InvalidArgument, match="this cluster has 3; connect to a shard"):
+        _ = store.reactions
 
 
 def test_an_async_client_reaches_the_shard_of_each_aggregate(tmp_path: Path) -> None:
