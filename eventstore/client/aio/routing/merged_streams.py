@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
+from math import inf
 from typing import Self
 
 import anyio
@@ -92,8 +93,7 @@ class MergedSubscription(ClosedAtExit):
         self._turns = deque(subscriptions)
         self._connections: dict[int, Connection] = {}
         self._away = Away(len(subscriptions))
-        self._to_request: set[int] = set()
-        self._retry_at = 0.0
+        self._to_request: dict[int, float] = {}  # the shards that are away, and when each is tried again
         self._reached = reached
         self._items: Iterator[SubscriptionItem] = iter(())
         self._started = self._closed = False
@@ -129,9 +129,9 @@ class MergedSubscription(ClosedAtExit):
             for shard in self._subscriptions:
                 self._request(shard)
         while True:
-            if self._to_request and anyio.current_time() >= self._retry_at:
-                for shard in list(self._to_request):
-                    self._request(shard)
+            now = anyio.current_time()
+            for shard in [each for each, due in self._to_request.items() if now >= due]:
+                self._request(shard)
             for _ in range(len(self._turns)):
                 shard = self._turns[0]
                 self._turns.rotate(-1)
@@ -140,7 +140,7 @@ class MergedSubscription(ClosedAtExit):
             arrived = anyio.Event()
             for each in self._subscriptions.values():
                 each.arrived = arrived
-            with anyio.CancelScope(deadline=self._retry_at if self._to_request else float("inf")):
+            with anyio.CancelScope(deadline=min(self._to_request.values(), default=inf)):
                 await arrived.wait()
 
     def _take(self, shard: int) -> list[SubscriptionItem]:
@@ -167,12 +167,11 @@ class MergedSubscription(ClosedAtExit):
         except ConnectionLost as error:
             self._lost(shard, error)
         else:
-            self._to_request.discard(shard)
+            self._to_request.pop(shard, None)
 
     def _lost(self, shard: int, error: EventStoreError) -> None:
         """Waits for a shard. Raises the error if all are away."""
-        self._to_request.add(shard)
-        self._retry_at = anyio.current_time() + RETRY_S
+        self._to_request[shard] = anyio.current_time() + RETRY_S
         self._subscriptions[shard].renew()
         self._away.lost(shard, error)
 
