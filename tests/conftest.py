@@ -24,8 +24,8 @@ HEAVY = (
     "domain/projections/test_unstorable", "fuzz/",
     "server/broker/test_broker_kill", "server/commands/test_reactions", "server/work/test_work",
     "server/net/test_many_connections", "server/net/test_slow_clients", "server/outbox/",
-    "server/requests/test_new_events", "server/requests/test_read_requests", "server/test_clients", "server/test_injected_faults",
-    "server/test_interrupted", "server/test_kill", "server/test_stopping", "spark/", "store/faults/test_crashes",
+    "server/requests/test_new_events", "server/requests/test_read_requests", "server/test_clients",
+    "server/test_injected_faults", "server/test_interrupted", "server/test_kill", "server/test_stopping", "spark/", "store/faults/test_crashes",
     "store/faults/test_interrupted", "store/faults/test_torn_tail", "store/memory/test_tail", "store/memory/test_unsorted_tail",
     "store/sorted/test_directory", "store/sorted/test_sorting", "store/test_model",
 )  # fmt: skip
