@@ -17,16 +17,15 @@ settings.register_profile("untimed", deadline=None)  # a busy machine fails no t
 settings.load_profile("untimed")
 HEAVY = (
     "broker/test_crashes", "broker/test_model", "cli/commands/", "cli/test_operations_page", "cli/test_output",
-    "cli/test_planted_faults", "consumers/test_survival", "contract/test_listing",
-    "documents/test_changing", "documents/test_cli_page", "documents/test_names", "documents/test_pages",
-    "documents/test_programs", "documents/test_tutorial", "documents/test_typed_programs",
-    "domain/encoding/test_codec", "domain/projections/test_killed", "domain/projections/test_targets",
-    "domain/projections/test_unstorable", "fuzz/",
+    "cli/test_planted_faults", "consumers/test_survival", "contract/test_listing", "documents/test_changing",
+    "documents/test_cli_page", "documents/test_names", "documents/test_pages", "documents/test_programs",
+    "documents/test_tutorial", "documents/test_typed_programs", "domain/encoding/test_codec",
+    "domain/projections/test_killed", "domain/projections/test_targets", "domain/projections/test_unstorable", "fuzz/",
     "server/broker/test_broker_kill", "server/commands/test_reactions", "server/work/test_work",
-    "server/net/test_many_connections", "server/net/test_slow_clients", "server/outbox/",
-    "server/requests/test_new_events", "server/requests/test_read_requests", "server/test_clients",
-    "server/test_injected_faults", "server/test_interrupted", "server/test_kill", "server/test_stopping", "spark/", "store/faults/test_crashes",
-    "store/faults/test_interrupted", "store/faults/test_torn_tail", "store/memory/test_tail", "store/memory/test_unsorted_tail",
+    "server/net/test_many_connections", "server/net/test_slow_clients", "server/outbox/", "server/requests/test_new_events",
+    "server/requests/test_read_requests", "server/test_clients", "server/test_injected_faults", "server/test_interrupted",
+    "server/test_kill", "server/test_stopping", "spark/", "store/faults/test_crashes", "store/faults/test_interrupted",
+    "store/faults/test_torn_tail", "store/memory/test_tail", "store/memory/test_unsorted_tail",
     "store/sorted/test_directory", "store/sorted/test_sorting", "store/test_model",
 )  # fmt: skip
 """Modules of `heavy` tests, by the beginning of their path: processes that are killed, Spark, crashes at every operation.
