@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import Any, Final
 
 import trio
@@ -10,6 +11,7 @@ import trio
 from eventstore.domain.event_batches import Followable, last_sequence
 from eventstore.domain.projections.projection import Projection
 from eventstore.domain.projections.projector import Progress
+from eventstore.errors import ConnectionLost
 from eventstore.metrics import Metric, counter, gauge, text
 
 _LOOK_SECONDS: Final = 5.0
@@ -40,7 +42,8 @@ class ProjectionWatch:
     async def look_regularly(self, store: Followable) -> None:
         """Looks at the store every few seconds, until cancelled."""
         while True:
-            await self.look(store)
+            with suppress(ConnectionLost):  # the projector waits for a shard that is away, and says so, or ends by it
+                await self.look(store)
             await trio.sleep(_LOOK_SECONDS)
 
     async def look(self, store: Followable) -> None:

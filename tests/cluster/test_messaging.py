@@ -136,3 +136,29 @@ def test_what_names_a_queue_is_for_the_broker_of_a_shard(tmp_path: Path) -> None
         assert [len(shard.broker.queues("orders")) for shard in store.shards.values()] == [2, 2]
         store.broker.delete_topic("orders", ignore_unconsumed=True)
         assert node.terminate() == 0
+
+
+def test_a_topic_that_one_shard_could_not_delete_is_deleted_by_the_next_call_and_one_that_some_have_is_completed(
+    tmp_path: Path,
+) -> None:
+    with NodeProcess(tmp_path / "data", 2) as node, blocking.connect(node.address) as store:
+        store.broker.create_topic("orders", 1)
+        with store.consumer("billing", "orders"):
+            pass
+        store.shards[1].topic("orders").send(b"m")
+        with pytest.raises(es.Unconsumed):
+            store.broker.delete_topic("orders")
+        store.broker.delete_topic("orders", ignore_unconsumed=True)
+        assert [each for each in store.broker.topics() if each.name == "orders"] == []
+        with pytest.raises(es.UnknownTopic):
+            store.broker.delete_topic("orders")
+        store.shards[1].broker.delete_group("billing")
+        store.broker.delete_group("billing")
+        with pytest.raises(es.UnknownGroup):
+            store.broker.delete_group("billing")
+        store.shards[0].broker.create_topic("orders", 1)
+        assert store.broker.create_topic("orders", 1)
+        assert [len(shard.broker.queues("orders")) for shard in store.shards.values()] == [1, 1]
+        with pytest.raises(es.InvalidArgument, match="exists already"):
+            store.broker.create_topic("orders", 1)
+        assert node.terminate() == 0

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import anyio
 import pytest
 import trio
+import trio.testing
 
 import eventstore as es
 import eventstore.domain as d
@@ -126,6 +127,66 @@ def test_a_shard_that_is_killed_holds_up_its_own_events_alone_and_none_is_lost(t
         assert totals(path) == stored(node.address) == {f"Round{number}": 200 for number in range(8)}
         assert (watch.sequence, watch.last_sequence, watch.events, watch.lag_events) == (1_600, 1_600, 1_600, 0)
         assert node.terminate() == 0
+
+
+def take_away(node: NodeProcess, shard: int) -> None:
+    """Ends a shard, which cannot be started again."""
+    pid = node.rows()[shard].pid
+    assert pid is not None
+    folder = node.data / f"shard-{shard}"
+    folder.rename(node.data.with_name("away"))
+    folder.write_text("no folder")
+    os.kill(pid, signal.SIGKILL)
+
+
+def test_what_is_to_end_when_it_has_caught_up_ends_when_the_shards_that_are_left_are_away(tmp_path: Path) -> None:
+    taken = False
+
+    async def main(node: NodeProcess) -> None:
+        async with es.connect(node.address, reconnect_timeout=0.5) as store:
+
+            def on_progress(progress: d.Progress) -> None:
+                nonlocal taken
+                if progress.shard == 1 and not taken:
+                    taken = True
+                    take_away(node, 1)
+
+            target = d.SQLiteTarget(tmp_path / "rows.db")
+            with trio.fail_after(DEADLINE_SECONDS), pytest.raises(es.ConnectionLost, match="no process serves shard 1"):
+                await d.project(store, Totals(), target, events_max=50, until_caught_up=True, on_progress=on_progress)
+
+    with NodeProcess(tmp_path / "data", 2) as node:
+        for _ in range(20):  # more than is under way at once
+            append(node.address, data=b"x" * 20_000)
+        trio.run(main, node)
+        assert taken
+        assert node.terminate() in (0, 1)
+
+
+def test_what_shows_the_lag_survives_a_shard_that_is_away(tmp_path: Path) -> None:
+    looked = trio.Event()
+
+    class Looking(ProjectionWatch):
+        async def look(self, store: Any) -> None:
+            try:
+                await super().look(store)
+            finally:
+                looked.set()
+
+    async def main(node: NodeProcess) -> None:
+        async with es.connect(node.address, reconnect_timeout=0.5) as store:
+            take_away(node, 1)
+            with pytest.raises(es.ConnectionLost):
+                await ProjectionWatch(Totals()).look(store)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(Looking(Totals()).look_regularly, store)
+                await looked.wait()
+                await trio.testing.wait_all_tasks_blocked()
+                nursery.cancel_scope.cancel()
+
+    with NodeProcess(tmp_path / "data", 2) as node:
+        trio.run(main, node)
+        assert node.terminate() in (0, 1)
 
 
 def test_a_second_projector_takes_the_table_over_and_the_first_one_is_fenced(tmp_path: Path) -> None:

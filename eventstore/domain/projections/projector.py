@@ -113,8 +113,9 @@ def _sequence(lines: dict[int | None, Line]) -> int:
 async def _follow_shards(
     lines: dict[int | None, Line], events_max: int, on_batch: Callable[[int | None, int, int, tuple[Parked, ...]], bool]
 ) -> None:
-    """Follows all shards at the same time. Raises the first error; ConnectionLost once all are away."""
+    """Follows all shards at the same time. Raises the first error; ConnectionLost once all that are left are away."""
     away: set[int | None] = set()
+    left = set(lines)
     failed: list[Exception] = []
 
     async def follow_shard(number: int | None, line: Line) -> None:
@@ -127,12 +128,13 @@ async def _follow_shards(
         while True:
             try:
                 await line.check_again()
-                return await line.follow(events_max, written)
+                await line.follow(events_max, written)
+                return left.remove(number)
             except ConnectionLost as error:
                 if number not in away:
                     _log.warning("the events of shard %s wait until it can be reached: %s", number, error)
                 away.add(number)
-                if len(away) == len(lines):
+                if away >= left:
                     raise
                 await anyio.sleep(_RETRY_S)
 

@@ -123,6 +123,7 @@ class Outbox:
         self._waiting = trio.CancelScope()
         self._identity = ""
         self._ends: dict[int, int] = {}
+        self._stuck_at = -1  # the event after it could not be made a message; each attempt may begin far before it
         self._writing = trio.Lock()
         self._latest: _Sent | None = None
         self._maturing: _Sent | None = None  # saved once its message is durable
@@ -144,7 +145,8 @@ class Outbox:
                 try:
                     if resumed:
                         resumed = await self.publish()
-                        pause, self.failure = _PAUSE_S_MIN, None
+                        if self.place > self._stuck_at:
+                            pause, self.failure = _PAUSE_S_MIN, None
                     else:
                         await self.resume()
                         resumed = True
@@ -208,6 +210,7 @@ class Outbox:
             messages += made.messages
             if made.failed is not None:  # what is before it is sent
                 place, failed = made.failed
+                self._stuck_at = place
                 break
             await trio.lowlevel.checkpoint()
         if messages:

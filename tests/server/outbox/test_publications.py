@@ -98,6 +98,20 @@ def test_an_event_that_cannot_be_made_a_message_stops_its_topic_alone_and_says_s
         assert store.stats()["publish_error"] is None
 
 
+def test_a_topic_that_is_stuck_says_so_once_and_all_the_time_however_far_before_it_an_attempt_begins(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ServerThread(tmp_path / "data", domain=SHOP) as server, blocking.connect(server.address) as store:
+        for batch in range(3):
+            free = [d.event_type(Placed).encode(Placed("Ada", 0))]
+            store.append_many([es.Commit(f"o-{batch}-{number}", free, es.ANY) for number in range(1_000)])
+        store.append("bad", [es.NewEvent("Placed", {"customer": 3})], es.ANY)
+        wait_until(lambda: store.stats()["publish_failures"] == 4, "it has been tried again")
+        assert "at sequence 3001" in str(store.stats()["publish_error"])
+    said = [each.getMessage() for each in caplog.records if each.getMessage().startswith("publishing to topic billing stopped")]
+    assert len(said) == 1
+
+
 def test_a_message_that_is_too_large_says_which(tmp_path: Path) -> None:
     publication = Publication("t")
     publication.add(d.event_type(Sent), lambda event, stored: "x" * 20_000_000)

@@ -12,6 +12,7 @@ from typing import Any
 from eventstore.client.aio.broker import NetworkBroker
 from eventstore.client.aio.routing.router import Router
 from eventstore.client.session.broker_info import GroupInfo, TopicInfo
+from eventstore.errors import UnknownGroup, UnknownTopic
 from eventstore.records.consumer_groups import Retries
 
 
@@ -29,9 +30,9 @@ class ShardsBroker(NetworkBroker):
     async def create_topic(self, topic: str, queues: int | None = None, *, if_missing: bool = False) -> bool:
         """As `NetworkBroker.create_topic`; each shard has this number of queues."""
         new = False
-        for each in self._brokers:
-            new |= await each.create_topic(topic, queues, if_missing=if_missing)
-        return new
+        for each in self._brokers:  # an earlier call may have failed after some of them
+            new |= await each.create_topic(topic, queues, if_missing=True)
+        return new or await self._brokers[0].create_topic(topic, queues, if_missing=if_missing)
 
     async def topics(self) -> list[TopicInfo]:
         """Lists all topics, with the queues of all shards."""
@@ -44,8 +45,14 @@ class ShardsBroker(NetworkBroker):
 
     async def delete_topic(self, topic: str, *, ignore_unconsumed: bool = False) -> None:
         """As `NetworkBroker.delete_topic`."""
+        missing: list[UnknownTopic] = []
         for each in self._brokers:
-            await each.delete_topic(topic, ignore_unconsumed=ignore_unconsumed)
+            try:
+                await each.delete_topic(topic, ignore_unconsumed=ignore_unconsumed)
+            except UnknownTopic as error:  # an earlier call may have failed after some of them
+                missing.append(error)
+        if len(missing) == len(self._brokers):
+            raise missing[0]
 
     async def groups(self) -> list[GroupInfo]:
         """Lists all consumer groups. A member is one on every shard; `generation` is the largest of theirs."""
@@ -58,8 +65,14 @@ class ShardsBroker(NetworkBroker):
 
     async def delete_group(self, group: str) -> None:
         """As `NetworkBroker.delete_group`."""
+        missing: list[UnknownGroup] = []
         for each in self._brokers:
-            await each.delete_group(group)
+            try:
+                await each.delete_group(group)
+            except UnknownGroup as error:  # as of `delete_topic`
+                missing.append(error)
+        if len(missing) == len(self._brokers):
+            raise missing[0]
 
     async def retries(self, group: str) -> Retries:
         """As `NetworkBroker.retries`."""

@@ -13,6 +13,7 @@ from typing import Any
 from eventstore.client.blocking.broker import BlockingBroker
 from eventstore.client.blocking.routing.router import Router
 from eventstore.client.session.broker_info import GroupInfo, TopicInfo
+from eventstore.errors import UnknownGroup, UnknownTopic
 from eventstore.records.consumer_groups import Retries
 
 
@@ -30,9 +31,9 @@ class ShardsBroker(BlockingBroker):
     def create_topic(self, topic: str, queues: int | None = None, *, if_missing: bool = False) -> bool:
         """As `BlockingBroker.create_topic`; each shard has this number of queues."""
         new = False
-        for each in self._brokers:
-            new |= each.create_topic(topic, queues, if_missing=if_missing)
-        return new
+        for each in self._brokers:  # an earlier call may have failed after some of them
+            new |= each.create_topic(topic, queues, if_missing=True)
+        return new or self._brokers[0].create_topic(topic, queues, if_missing=if_missing)
 
     def topics(self) -> list[TopicInfo]:
         """Lists all topics, with the queues of all shards."""
@@ -45,8 +46,14 @@ class ShardsBroker(BlockingBroker):
 
     def delete_topic(self, topic: str, *, ignore_unconsumed: bool = False) -> None:
         """As `BlockingBroker.delete_topic`."""
+        missing: list[UnknownTopic] = []
         for each in self._brokers:
-            each.delete_topic(topic, ignore_unconsumed=ignore_unconsumed)
+            try:
+                each.delete_topic(topic, ignore_unconsumed=ignore_unconsumed)
+            except UnknownTopic as error:  # an earlier call may have failed after some of them
+                missing.append(error)
+        if len(missing) == len(self._brokers):
+            raise missing[0]
 
     def groups(self) -> list[GroupInfo]:
         """Lists all consumer groups. A member is one on every shard; `generation` is the largest of theirs."""
@@ -59,8 +66,14 @@ class ShardsBroker(BlockingBroker):
 
     def delete_group(self, group: str) -> None:
         """As `BlockingBroker.delete_group`."""
+        missing: list[UnknownGroup] = []
         for each in self._brokers:
-            each.delete_group(group)
+            try:
+                each.delete_group(group)
+            except UnknownGroup as error:  # as of `delete_topic`
+                missing.append(error)
+        if len(missing) == len(self._brokers):
+            raise missing[0]
 
     def retries(self, group: str) -> Retries:
         """As `BlockingBroker.retries`."""
