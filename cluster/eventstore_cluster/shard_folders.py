@@ -102,7 +102,7 @@ def plan(data: Path, shards: int | None, files: Files | None = None) -> Layout:
             "cannot be split or joined yet. Nothing was changed",
         )
     for each in found.shards:
-        _check(files, each)
+        check_folder(each, files)
     return found
 
 
@@ -221,7 +221,13 @@ def _is_unused(files: Files, layout: Layout) -> bool:
     return not any(each.created or _document(files, each.folder) is not None for each in layout.shards)
 
 
-def _check(files: Files, shard: PlannedShard) -> None:
+def check_folder(shard: PlannedShard, files: Files | None = None) -> None:
+    """Checks that the folder holds this shard, or nothing if it was never created.
+
+    Raises:
+        FolderRefused: it names both sides.
+    """
+    files = files or OsFiles()
     document = _document(files, shard.folder)
     if document is not None:
         check_shard(shard.folder, document, shard.identity)

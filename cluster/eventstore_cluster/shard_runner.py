@@ -49,9 +49,16 @@ class ShardRunner:
     first one serves, or has failed.
     """
 
-    def __init__(self, identity: ShardIdentity, start: Callable[[str | None], ShardStart], changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        identity: ShardIdentity,
+        start: Callable[[str | None], ShardStart],
+        changed: Callable[[], None],
+        check: Callable[[], None],
+    ) -> None:
+        """`check`: called before each start; raises FolderRefused if the folder is not that of the shard any more."""
         self.identity = identity
-        self._start, self._changed = start, changed
+        self._start, self._changed, self._check = start, changed, check
         self.address: str | None = None
         self.pid: int | None = None
         self.error: EventStoreError | None = None
@@ -72,7 +79,10 @@ class ShardRunner:
         delay = FIRST_DELAY_S
         while not self._stopping.is_set():
             try:
+                self._check()
                 how = await self._live()
+            except EventStoreError as error:
+                self._told, how = error, "cannot be started"
             except OSError as error:  # no memory or descriptors for another process
                 how = f"cannot be started ({error.strerror or error})"
             served = self._served_since is not None

@@ -10,6 +10,7 @@ import os
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
@@ -33,7 +34,7 @@ from eventstore_cluster.entry import Entry
 from eventstore_cluster.log_lines import log
 from eventstore_cluster.node_folder import NodeFolder, open_node_folder
 from eventstore_cluster.node_reports import NodeReports
-from eventstore_cluster.shard_folders import LEADER_KEYS, SHARD_KEYS, PlannedShard, map_of
+from eventstore_cluster.shard_folders import LEADER_KEYS, SHARD_KEYS, PlannedShard, check_folder, map_of
 from eventstore_cluster.shard_runner import ShardRunner
 from eventstore_cluster.shard_start import ShardStart
 
@@ -105,7 +106,7 @@ class _Node:
         self._changed, self._told, self._stopping = trio.Event(), trio.Event(), trio.Event()
         self._known = self._map()
         self._shards = [
-            ShardRunner(shard.identity, self._start_of(shard, address), self._note_change)
+            ShardRunner(shard.identity, self._start_of(shard, address), self._note_change, partial(self._check, shard))
             for shard, address in zip(folder.layout.shards, addresses, strict=True)
         ]
         self._reports = NodeReports(self._shards, self._stopping.is_set)
@@ -118,6 +119,11 @@ class _Node:
     def _start_of(self, shard: PlannedShard, address: str) -> Callable[[str | None], ShardStart]:
         values = {**self._options.values, "data": str(shard.folder), "http": None}
         return lambda last: ShardStart({**values, "listen": last or address}, shard.identity, self._known)
+
+    def _check(self, shard: PlannedShard) -> None:
+        """Refuses to start a shard whose folder is gone since: its process would create an empty one."""
+        kept = self._folder.registry.read().value(f"{SHARD_KEYS}{shard.identity.shard}") or {}
+        check_folder(replace(shard, created=kept.get("created") is True))
 
     def _note_change(self) -> None:
         self._changed.set()

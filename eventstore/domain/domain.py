@@ -120,8 +120,13 @@ class Domain:
         but its arguments, because an event may be published again.
 
         Raises:
-            DomainRefused: the topic has one of these classes already.
+            DomainRefused: the topic has one of these classes already, or none is named.
         """
+
+        if not events:
+            raise DomainRefused(
+                f"@publishes({topic!r}) names no class of events; name those that become its messages", name=topic
+            )
 
         def register(function: PF) -> PF:
             publication = self._publications.setdefault(topic, Publication(topic))

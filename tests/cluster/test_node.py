@@ -270,6 +270,23 @@ def test_a_shard_that_cannot_be_opened_leaves_the_others_serving_and_health_name
         assert node.terminate() == 0
 
 
+def test_a_shard_whose_folder_is_gone_is_not_started_with_an_empty_one(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with NodeProcess(data, 2) as node:
+        append_to(node, 1, ids_of(1)[0])
+        wait_until(lambda: node.health()["degraded"] is False, "both shards serve")
+        pid = node.rows()[1].pid
+        assert pid is not None
+        (data / "shard-1").rename(tmp_path / "away")
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: "is missing, or has no store.json" in str(node.health()["attention"]), "its folder is missed")
+        assert not (data / "shard-1").exists()
+        (tmp_path / "away").rename(data / "shard-1")
+        wait_until(lambda: node.health()["degraded"] is False, "the shard is tried again")
+        assert [row.events for row in node.rows()] == [0, 1]
+        assert node.terminate() == 0
+
+
 def refused_status(node: NodeProcess) -> str:
     """Returns the error of `cluster status`, which shows the other shards all the same."""
     shown = run("cluster", "status", "--interval", 0, store=node.address)

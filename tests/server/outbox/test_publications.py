@@ -163,6 +163,9 @@ def test_a_publication_is_declared_once_and_is_not_async() -> None:
     with pytest.raises(es.DomainRefused, match="are published to topic 't' already; remove one of the two"):
         domain.publishes("t", Happened)(lambda event, stored: None)
 
+    with pytest.raises(es.DomainRefused, match="names no class of events"):
+        domain.publishes("t")
+
     async def later(event: Happened, stored: es.Event) -> object:
         return None
 
