@@ -90,7 +90,7 @@ def test_the_address_of_a_node_stores_nothing_and_a_shard_only_what_it_owns(tmp_
         with pytest.raises(Elsewhere):
             append_to(node, 0, own)
         append_to(node, 1, own)
-        assert [row.events for row in node.rows()] == [0, 1]
+        wait_until(lambda: [row.events for row in node.rows()] == [0, 1], "the map says where it is")
 
 
 def test_a_killed_node_leaves_no_process_and_its_successor_has_every_event(tmp_path: Path) -> None:
@@ -266,7 +266,7 @@ def test_a_shard_that_cannot_be_opened_leaves_the_others_serving_and_health_name
         assert "shard 1: " in refused_status(node)
         (tmp_path / "away").rename(events)
         wait_until(lambda: node.health()["degraded"] is False, "the shard is tried again")
-        assert [row.events for row in node.rows()] == [0, 1]
+        wait_until(lambda: [row.events for row in node.rows()] == [0, 1], "the map says where it is")
         assert node.terminate() == 0
 
 
@@ -283,7 +283,7 @@ def test_a_shard_whose_folder_is_gone_is_not_started_with_an_empty_one(tmp_path:
         assert not (data / "shard-1").exists()
         (tmp_path / "away").rename(data / "shard-1")
         wait_until(lambda: node.health()["degraded"] is False, "the shard is tried again")
-        assert [row.events for row in node.rows()] == [0, 1]
+        wait_until(lambda: [row.events for row in node.rows()] == [0, 1], "the map says where it is")
         assert node.terminate() == 0
 
 
