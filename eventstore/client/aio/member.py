@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import Final, Self, cast
@@ -22,19 +23,72 @@ from eventstore.errors import Closed, InvalidArgument, copy_error
 BUSY_SECONDS_MAX: Final = 0.05
 
 
-class Member:
+class Entered(ABC):
+    """What a member of one shard or of several is as a context: entered once, with a task group while it is."""
+
+    def __init__(self) -> None:
+        self._group: TaskGroup | None = None
+        self._was_entered = False
+        self._last: Delivery | None = None  # handed out last by an iteration
+
+    @property
+    @abstractmethod
+    def failed(self) -> bool:
+        """Whether the member was ended by an error of its own."""
+
+    @abstractmethod
+    async def _join(self, group: TaskGroup) -> None:
+        """Joins the group of consumers, and begins its tasks."""
+
+    @abstractmethod
+    def _stop(self, group: TaskGroup) -> None:
+        """Has the tasks end."""
+
+    @abstractmethod
+    async def _leave(self) -> None:
+        """Leaves the group of consumers, once the tasks have ended."""
+
+    async def __aenter__(self) -> Self:
+        if self._was_entered:
+            raise Closed("a consumer is entered once; make another one")
+        self._was_entered = True
+        self._group = await anyio.create_task_group().__aenter__()
+        try:
+            await self._join(self._group)
+        except BaseException as error:
+            await self.__aexit__(type(error), error, error.__traceback__)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        group, self._group = self._group, None
+        assert group is not None
+        if not self.failed:
+            ended_consumer(self._last, error)
+        self._stop(group)
+        try:
+            if error is None or isinstance(error, Exception):  # kept out of the task group, which would wrap it
+                await group.__aexit__(None, None, None)
+                return None
+            return await group.__aexit__(kind, error, trace)
+        finally:
+            await self._leave()
+
+
+class Member(Entered):
     """Runs the tasks of a member while it is entered."""
 
     def __init__(self, connection: Connection, options: MemberOptions) -> None:
+        super().__init__()
         self.options = options
         self._tasks = MemberTasks(connection, options)
         self._state = self._tasks.state
         self._in_order = self._state.ready.in_order
-        self._group: TaskGroup | None = None
         self._waiting = 0
         self._fetching = False
         self._pause_at = 0.0
-        self._last: Delivery | None = None  # handed out last by an iteration
 
     @property
     def assigned(self) -> list[tuple[str, int]]:
@@ -51,36 +105,18 @@ class Member:
         """The generation of the assignment."""
         return self._state.generation
 
-    async def __aenter__(self) -> Self:
-        if self._group is not None or self._tasks.error is not None:
-            raise Closed("a consumer is entered once; make another one")
-        self._group = await anyio.create_task_group().__aenter__()
-        try:
-            await self._tasks.join()
-        except BaseException as error:
-            await self.__aexit__(type(error), error, error.__traceback__)
-            raise
-        self._group.start_soon(self._tasks.report)
+    async def _join(self, group: TaskGroup) -> None:
+        await self._tasks.join()
+        group.start_soon(self._tasks.report)
         if self._in_order:
-            self._group.start_soon(self._tasks.suspended.hand_out_again)
-        return self
+            group.start_soon(self._tasks.suspended.hand_out_again)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        group, self._group = self._group, None
-        assert group is not None
-        if not self.failed:
-            ended_consumer(self._last, error)
+    def _stop(self, group: TaskGroup) -> None:
         self._tasks.close()
         group.cancel_scope.cancel()
-        try:
-            if error is None or isinstance(error, Exception):  # kept out of the task group, which would wrap it
-                await group.__aexit__(None, None, None)
-                return None
-            return await group.__aexit__(kind, error, trace)
-        finally:
-            await self._tasks.leave()
+
+    async def _leave(self) -> None:
+        await self._tasks.leave()
 
     def deliveries(self) -> AsyncIterator[Delivery]:
         """Returns the messages, one by one."""

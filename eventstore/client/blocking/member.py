@@ -133,7 +133,7 @@ async def _open(connection: Connection, options: MemberOptions) -> AsyncIterator
     from eventstore.client.aio.connection import Connection as AsyncConnection
     from eventstore.client.aio.member import Member as AsyncMember
     from eventstore.client.aio.routing.router import is_entry, open_router
-    from eventstore.client.aio.routing.shards_member import ShardsMember
+    from eventstore.client.aio.routing.shards_member import shards_member
 
     async with AsyncConnection(connection.address, connection.options) as own:
         if not is_entry(own):
@@ -142,8 +142,7 @@ async def _open(connection: Connection, options: MemberOptions) -> AsyncIterator
             return
         router = await open_router(own)
         try:
-            several = len(router.table.known.shards) > 1
-            async with ShardsMember(router, options) if several else AsyncMember(router.only(""), options) as found:
+            async with shards_member(router, options) as found:
                 yield found
         finally:
             router.close()

@@ -118,14 +118,14 @@ class BlockingStore(Consumers):
     def shards(self) -> dict[int, BlockingStore]:
         """The store of each shard by itself, by number; empty unless there are several. They are open while this one is."""
         found = {}
-        for number, connection in ({} if self._several is None else self._several.several()).items():
+        for number, connection in (self._several.connections() if self._several is not None else {}).items():
             store = found[number] = BlockingStore.__new__(BlockingStore)
             store._connection, store._router = connection, None
         return found
 
     @property
     def _several(self) -> Router | None:
-        return self._router if self._router is not None and len(self._router.table.known.shards) > 1 else None
+        return self._router if self._router is not None and self._router.has_several else None
 
     def _only(self, wanted: str) -> Connection:
         return self._connection if self._router is None else self._router.only(wanted)
@@ -252,7 +252,7 @@ class BlockingStore(Consumers):
 
     def stats(self) -> dict[str, Scalar]:
         """Returns the server's figures, by name; of several shards, those of their node."""
-        has_one = self._router is not None and len(self._router.table.known.shards) == 1
+        has_one = self._router is not None and not self._router.has_several
         connection = self._only("`stats`") if has_one else self._connection
         return connection.call(Stats(), read_stats)
 
@@ -287,8 +287,7 @@ class BlockingStore(Consumers):
         return BlockingTopic(self._only("a broker") if router is None else self._connection, name, resend=resend, router=router)
 
     def _new_member(self, options: MemberOptions) -> Any:
-        router = self._several
-        return Member(self._only("a broker"), options) if router is None else shards_member(router, options)
+        return Member(self._connection, options) if self._router is None else shards_member(self._router, options)
 
 
 def _appends(connection: Connection) -> BatchQueue[Any, Any, Any]:

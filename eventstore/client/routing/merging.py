@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from eventstore.errors import EventStoreError, InvalidArgument
@@ -77,7 +77,7 @@ class Reached:
 
 
 class MergedRead:
-    """The turns of the shards in a read of what is stored: a page of one, then of another. `cursors`: by shard."""
+    """Reads the stored events of the shards in turns: a page of one, then of another. `cursors`: by shard."""
 
     def __init__(self, known: ClusterMap, after: After, limit: int | None, cursor: Callable[[int], LogCursor]) -> None:
         """`cursor`: makes one that begins after a sequence. Raises InvalidArgument."""
@@ -111,10 +111,10 @@ class MergedRead:
 
 
 class Away:
-    """The shards that a subscription waits for. The log says which, once for each time."""
+    """Those of the followed shards that are waited for. The log says which, once for each time."""
 
-    def __init__(self, shards: int) -> None:
-        self._shards = shards
+    def __init__(self, shards: Iterable[int]) -> None:
+        self._followed = set(shards)
         self._away: set[int] = set()
 
     def lost(self, shard: int, error: EventStoreError) -> None:
@@ -122,8 +122,12 @@ class Away:
         if shard not in self._away:
             _log.warning("the events of shard %d wait until it can be reached: %s", shard, error)
         self._away.add(shard)
-        if len(self._away) == self._shards:
+        if self._away >= self._followed:
             raise error
+
+    def ended(self, shard: int) -> None:
+        """Notes that the shard is not followed any longer."""
+        self._followed.remove(shard)
 
     def found(self, shard: int) -> None:
         """Notes that something of the shard has arrived."""

@@ -74,8 +74,10 @@ class PayloadCodec(Generic[T]):
             PayloadInvalid: it is not a JSON object, or does not match the class.
         """
         found = self.decode_canonical(data)
-        if found is not None:
-            return found
+        return self.decode_parsed(data) if found is None else found
+
+    def decode_parsed(self, data: bytes) -> T:
+        """As `decode`, for data that `decode_canonical` has returned None for."""
         try:
             text = data.decode()
             parsed, end = _scan(text, 0)

@@ -90,7 +90,7 @@ class CommandType(Generic[C]):
         if command is not None:
             fingerprint = self.fingerprints.of_canonical(payload)
         else:
-            command = self.codec.decode(payload)
+            command = self.codec.decode_parsed(payload)
             fingerprint = self.fingerprints.of(payload, command)
         if self._id_of(command) != aggregate_id or not aggregate_id:
             named = self.aggregate_id(command)

@@ -37,7 +37,7 @@ class Codec(NamedTuple):
     """Encoder and decoder of one type. `textual`: its JSON is always text, so it may be a key of a dict. `json_type`: set if
     the parsed JSON is the value exactly when it has this type. `canonical`: a regular expression with one group; JSON without
     backslashes that it matches is what `encode` returns for the value, which `read` makes from the group (None: the group is
-    the value). None if there is no such expression. `decode_canonical`: of a class, see `canonical`."""
+    the value); None if no expression can tell. `decode_canonical`: of a class, see the module `canonical`."""
 
     encode: Encode
     decode: Decode

@@ -95,9 +95,10 @@ class Line:
 
         await follow(subscription, handle, events_max)
 
-    async def check_again(self) -> None:
-        """Compares the checkpoint with the store, which may have been replaced while it was away. Raises Diverged."""
+    async def follow_again(self, events_max: int, on_batch: Callable[[int, int, tuple[Parked, ...]], bool]) -> None:
+        """As `follow`, of a store that was away, and may have been replaced meanwhile."""
         await self._check_checkpoint(self.checkpoint.sequence)
+        await self.follow(events_max, on_batch)
 
     async def _reached(self, batch: Batch) -> Checkpoint:
         """Returns the checkpoint after the batch.

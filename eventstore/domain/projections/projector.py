@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import anyio
 import anyio.to_thread
 
+from eventstore.client.routing.merging import RETRY_S, Away
 from eventstore.domain.event_batches import Followable
 from eventstore.domain.projections.line import Line
 from eventstore.domain.projections.projection import Projection
@@ -18,8 +18,6 @@ from eventstore.fields import check_int
 
 EVENTS_MAX = 1_000
 _EVENTS_MAX_MAX = 100_000
-_RETRY_S: Final = 1.0
-_log = logging.getLogger(__name__)
 
 
 class Progress(NamedTuple):
@@ -100,7 +98,7 @@ async def project(
         if None in lines:
             await lines[None].follow(events_max, lambda *written: on_batch(None, *written))
         else:
-            await _follow_shards(lines, events_max, on_batch)
+            await _follow_shards({number: line for number, line in lines.items() if number is not None}, events_max, on_batch)
     finally:
         target.close()
     return _sequence(lines)
@@ -111,34 +109,27 @@ def _sequence(lines: dict[int | None, Line]) -> int:
 
 
 async def _follow_shards(
-    lines: dict[int | None, Line], events_max: int, on_batch: Callable[[int | None, int, int, tuple[Parked, ...]], bool]
+    lines: dict[int, Line], events_max: int, on_batch: Callable[[int, int, int, tuple[Parked, ...]], bool]
 ) -> None:
     """Follows all shards at the same time. Raises the first error; ConnectionLost once all that are left are away."""
-    away: set[int | None] = set()
-    left = set(lines)
-    failed: list[Exception] = []
+    away, failed = Away(lines), list[Exception]()
 
-    async def follow_shard(number: int | None, line: Line) -> None:
+    async def follow_shard(number: int, line: Line) -> None:
         def written(events: int, rows: int, parked: tuple[Parked, ...]) -> bool:
-            if number in away:
-                away.remove(number)
-                _log.info("shard %s is reached again; its events continue", number)
+            away.found(number)
             return on_batch(number, events, rows, parked)
 
+        follow = line.follow
         while True:
             try:
-                await line.check_again()
-                await line.follow(events_max, written)
-                return left.remove(number)
+                await follow(events_max, written)
+                return away.ended(number)
             except ConnectionLost as error:
-                if number not in away:
-                    _log.warning("the events of shard %s wait until it can be reached: %s", number, error)
-                away.add(number)
-                if away >= left:
-                    raise
-                await anyio.sleep(_RETRY_S)
+                away.lost(number, error)
+                follow = line.follow_again
+                await anyio.sleep(RETRY_S)
 
-    async def keep_failure(number: int | None, line: Line) -> None:
+    async def keep_failure(number: int, line: Line) -> None:
         try:
             await follow_shard(number, line)
         except Exception as error:  # raised outside the task group, which would wrap it in an ExceptionGroup

@@ -54,7 +54,7 @@ def check_publish(topic: str | None, domain: Domain, *, with_broker: bool) -> No
         )
 
 
-class _Line:
+class _WatchedOutbox:
     """One outbox of a server, and its oldest event that was not published a moment ago."""
 
     def __init__(self, store: EmbeddedStore, events: StoreEvents, outbox: Outbox) -> None:
@@ -90,19 +90,19 @@ class Publishing:
 
     def __init__(self, store: EmbeddedStore, broker: Broker | None, topic: str | None, domain: Domain, folder: Path) -> None:
         """`folder`: of the checkpoints."""
-        self._lines: list[_Line] = []
+        self._watched: list[_WatchedOutbox] = []
         if broker is None:
             return
         if topic is not None:
             events = StoreEvents(store)
             file = CheckpointFile(folder / CHECKPOINT)
-            self._lines.append(_Line(store, events, Outbox(events, BrokerTopic(broker, topic), file)))
+            self._watched.append(_WatchedOutbox(store, events, Outbox(events, BrokerTopic(broker, topic), file)))
         for publication in domain.publications.values():
             events = StoreEvents(store, EventFilter(types=frozenset(publication.kinds)))
             file = CheckpointFile(folder / _CHECKPOINT_OF.format(publication.topic))
             messages = PublishedEvents(events.store, publication)
             outbox = Outbox(events, BrokerTopic(broker, publication.topic), file, messages)
-            self._lines.append(_Line(store, events, outbox))
+            self._watched.append(_WatchedOutbox(store, events, outbox))
 
     @property
     def attention(self) -> str | None:
@@ -116,23 +116,23 @@ class Publishing:
 
     @property
     def outboxes(self) -> list[Outbox]:
-        return [line.outbox for line in self._lines]
+        return [each.outbox for each in self._watched]
 
     @property
     def lag_microseconds(self) -> int:
         """The age of the oldest event that was not published a second ago; 0 if there is none now."""
-        return max((line.lag_microseconds for line in self._lines), default=0)
+        return max((each.lag_microseconds for each in self._watched), default=0)
 
     @property
     def backlog(self) -> int:
         """The number of events that are not published yet, of the topic that is furthest behind."""
-        return max((line.backlog for line in self._lines), default=0)
+        return max((each.backlog for each in self._watched), default=0)
 
     async def run(self) -> None:
         """Publishes until cancelled."""
         async with trio.open_nursery() as nursery:
-            for line in self._lines:
-                nursery.start_soon(line.run)
+            for each in self._watched:
+                nursery.start_soon(each.run)
 
 
 PUBLISHING_METRICS: Final[tuple[Metric[Publishing], ...]] = (

@@ -21,13 +21,13 @@ AGGREGATES = 7
 ROUNDS = 6
 
 
-def published(store: blocking.BlockingStore) -> list[Message]:
+def published(store: blocking.BlockingStore, topic: str = TOPIC) -> list[Message]:
     """Returns all messages of the topic, in the order of the log."""
     found: list[Message] = []
-    for queue in store.broker.queues(TOPIC):
+    for queue in store.broker.queues(topic):
         offset = queue.begin
         while offset < queue.end:
-            pulled = store.broker.pull([(TOPIC, queue.queue, offset, None)], 1_000)
+            pulled = store.broker.pull([(topic, queue.queue, offset, None)], 1_000)
             found += pulled.messages()
             offset = pulled.queues[0].next_offset
     return sorted(found, key=lambda message: message.position)

@@ -15,6 +15,7 @@ from eventstore.domain.publication import Publication
 from tests.cli.processes import refused
 from tests.server.outbox import published_shop
 from tests.server.outbox.published_shop import Placed, Sent
+from tests.server.outbox.test_outbox_killed import published
 from tests.server_process import ServerProcess
 from tests.server_thread import ServerThread
 from tests.waiting import wait_until
@@ -33,18 +34,6 @@ def append(store: blocking.BlockingStore, order: str, *events: object) -> None:
     store.append(order, [d.event_type(type(event)).encode(event) for event in events], es.ANY)
 
 
-def messages(store: blocking.BlockingStore, topic: str) -> list[es.Message]:
-    """Returns all messages of a topic, in the order of the log."""
-    found: list[es.Message] = []
-    for queue in store.broker.queues(topic):
-        offset = queue.begin
-        while offset < queue.end:
-            pulled = store.broker.pull([(topic, queue.queue, offset, None)], 1_000)
-            found += pulled.messages()
-            offset = pulled.queues[0].next_offset
-    return sorted(found, key=lambda message: message.position)
-
-
 def caught_up(store: blocking.BlockingStore) -> bool:
     stats = store.stats()
     return (stats["published_sequence"], stats["publish_backlog"]) == (stats["events"], 0)
@@ -56,15 +45,15 @@ def test_each_topic_gets_the_events_that_the_domain_publishes_to_it_in_the_form_
         append(store, "o-2", Placed("Bob", 0))
         store.append("other", [es.NewEvent("Unknown", {})], es.ANY)
         wait_until(lambda: caught_up(store), "all is published")
-        (bill,) = messages(store, "billing")
+        (bill,) = published(store, "billing")
         assert (bill.key, bill.tag, bill.body) == ("o-1", "Placed", b'{"order":"o-1","cents":5}')
         event = next(iter(store.read("o-1")))
         assert bill.properties == {
             "store": str(server.ask(lambda running: running.store.opened.uuid)), "sequence": "1", "version": "1",
             "command_id": event.command_id, "timestamp": str(event.timestamp),
         }  # fmt: skip
-        assert [message.body for message in messages(store, "shipping")] == [b"Rome"]
-        stored = [(message.key, message.tag, message.body) for message in messages(store, "orders")]
+        assert [message.body for message in published(store, "shipping")] == [b"Rome"]
+        stored = [(message.key, message.tag, message.body) for message in published(store, "orders")]
         assert stored == [
             ("o-1", "Placed", b'{"customer":"Ada","cents":5}'),
             ("o-1", "Sent", b'{"address":"Rome"}'),
@@ -83,8 +72,8 @@ def test_an_event_that_cannot_be_made_a_message_stops_its_topic_alone_and_says_s
         append(store, "o-1", *[Sent(f"before {number}") for number in range(5)], Sent("nowhere"))
         append(store, "o-2", Sent("after"))
         wait_until(lambda: store.stats()["publish_failures"], "it has failed")
-        wait_until(lambda: len(messages(store, "orders")) == 7, "the other topic has all")
-        assert [message.body for message in messages(store, "shipping")] == [b"before %d" % number for number in range(5)]
+        wait_until(lambda: len(published(store, "orders")) == 7, "the other topic has all")
+        assert [message.body for message in published(store, "shipping")] == [b"before %d" % number for number in range(5)]
         stats = store.stats()
         assert (stats["published_sequence"], stats["publish_backlog"]) == (5, 2)
         assert "event Sent at sequence 6, version 6 of 'o-1', cannot be made a message of topic 'shipping'" in str(
@@ -93,7 +82,7 @@ def test_an_event_that_cannot_be_made_a_message_stops_its_topic_alone_and_says_s
         assert "LookupError: no carrier goes to nowhere; mend the function that publishes it" in str(stats["publish_error"])
         broken.clear()
         wait_until(lambda: caught_up(store), "all is published once the function can")
-        shipped = [message.body for message in messages(store, "shipping")]
+        shipped = [message.body for message in published(store, "shipping")]
         assert shipped == [b"before %d" % number for number in range(5)] + [b"nowhere", b"after"]
         assert store.stats()["publish_error"] is None
 
@@ -130,10 +119,10 @@ def test_after_a_kill_each_topic_continues_after_its_own_last_message(tmp_path: 
                 append(store, f"o-{number % 3}", Placed(f"life {life}", number))
             wait_until(lambda: caught_up(store), "all is published")
             if life == 2:
-                assert [message.body for message in messages(store, "billing")] == [
+                assert [message.body for message in published(store, "billing")] == [
                     b'{"order":"o-%d","cents":%d}' % (number % 3, number) for _ in range(3) for number in range(1, 20)
                 ]
-                assert len(messages(store, "orders")) == 60
+                assert len(published(store, "orders")) == 60
                 wait_until((tmp_path / "data" / "published-billing.json").exists, "each topic has a checkpoint")
                 assert server.terminate() == 0
             else:

@@ -92,7 +92,7 @@ class MergedSubscription(ClosedAtExit):
         self._subscriptions = subscriptions
         self._turns = deque(subscriptions)
         self._connections: dict[int, Connection] = {}
-        self._away = Away(len(subscriptions))
+        self._away = Away(subscriptions)
         self._to_request: dict[int, float] = {}  # the shards that are away, and when each is tried again
         self._reached = reached
         self._items: Iterator[SubscriptionItem] = iter(())

@@ -6,13 +6,13 @@ queue, an offset or a message is for the broker of a shard: `store.shards[number
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from eventstore.client.aio.broker import NetworkBroker
 from eventstore.client.aio.routing.router import Router
 from eventstore.client.session.broker_info import GroupInfo, TopicInfo
-from eventstore.errors import UnknownGroup, UnknownTopic
+from eventstore.errors import EventStoreError, UnknownGroup, UnknownTopic
 from eventstore.records.consumer_groups import Retries
 
 
@@ -21,7 +21,7 @@ class ShardsBroker(NetworkBroker):
 
     def __init__(self, router: Router) -> None:
         self._router = router
-        self._brokers: Sequence[NetworkBroker] = [NetworkBroker(shard) for shard in router.several().values()]
+        self._brokers: Sequence[NetworkBroker] = [NetworkBroker(shard) for shard in router.connections().values()]
         self._call = self._refuse
 
     async def _refuse(self, *_: Any, **__: Any) -> Any:
@@ -32,7 +32,9 @@ class ShardsBroker(NetworkBroker):
         new = False
         for each in self._brokers:  # an earlier call may have failed after some of them
             new |= await each.create_topic(topic, queues, if_missing=True)
-        return new or await self._brokers[0].create_topic(topic, queues, if_missing=if_missing)
+        if not new and not if_missing:
+            await self._brokers[0].create_topic(topic, queues)  # says that it exists
+        return new
 
     async def topics(self) -> list[TopicInfo]:
         """Lists all topics, with the queues of all shards."""
@@ -45,14 +47,7 @@ class ShardsBroker(NetworkBroker):
 
     async def delete_topic(self, topic: str, *, ignore_unconsumed: bool = False) -> None:
         """As `NetworkBroker.delete_topic`."""
-        missing: list[UnknownTopic] = []
-        for each in self._brokers:
-            try:
-                await each.delete_topic(topic, ignore_unconsumed=ignore_unconsumed)
-            except UnknownTopic as error:  # an earlier call may have failed after some of them
-                missing.append(error)
-        if len(missing) == len(self._brokers):
-            raise missing[0]
+        await self._delete(lambda each: each.delete_topic(topic, ignore_unconsumed=ignore_unconsumed), UnknownTopic)
 
     async def groups(self) -> list[GroupInfo]:
         """Lists all consumer groups. A member is one on every shard; `generation` is the largest of theirs."""
@@ -65,11 +60,15 @@ class ShardsBroker(NetworkBroker):
 
     async def delete_group(self, group: str) -> None:
         """As `NetworkBroker.delete_group`."""
-        missing: list[UnknownGroup] = []
+        await self._delete(lambda each: each.delete_group(group), UnknownGroup)
+
+    async def _delete(self, delete: Callable[[NetworkBroker], Any], unknown: type[EventStoreError]) -> None:
+        """Deletes it wherever it is: an earlier call may have failed after some shards. Raises `unknown` if it is nowhere."""
+        missing: list[EventStoreError] = []
         for each in self._brokers:
             try:
-                await each.delete_group(group)
-            except UnknownGroup as error:  # as of `delete_topic`
+                await delete(each)
+            except unknown as error:
                 missing.append(error)
         if len(missing) == len(self._brokers):
             raise missing[0]

@@ -6,36 +6,33 @@ Each shard assigns its own queues, so limits, order and retries hold within a sh
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
 from eventstore.client.aio.connection import Connection
-from eventstore.client.aio.member import Member
+from eventstore.client.aio.member import Entered, Member
 from eventstore.client.aio.routing.router import Router
 from eventstore.client.consumer.delivery import Delivery, RawBatch
-from eventstore.client.consumer.handling import ended_consumer
 from eventstore.client.consumer.member_options import MemberOptions
 from eventstore.client.routing.merging import RETRY_S, Away
 from eventstore.errors import Closed, ConnectionLost, EventStoreError, InvalidArgument, copy_error
 
 
-class ShardsMember:
+class ShardsMember(Entered):
     """As `Member`. A shard that is away holds up its own queues alone, and the log says so."""
 
     def __init__(self, router: Router, options: MemberOptions) -> None:
+        super().__init__()
         self.options = options
         self._router = router
         self._members: dict[int, Member] = {}
         self._scopes: set[anyio.CancelScope] = set()
-        self._group: TaskGroup | None = None
         self._left = False
         self._error: EventStoreError | None = None
         self._put, self._taken = anyio.create_memory_object_stream[Sequence[Delivery]](0)
         self._page: Iterator[Delivery] = iter(())
-        self._last: Delivery | None = None  # handed out last by an iteration
 
     @property
     def assigned(self) -> list[tuple[str, int]]:
@@ -52,39 +49,18 @@ class ShardsMember:
         """None: each shard has a generation of its own."""
         return None
 
-    async def __aenter__(self) -> Self:
-        if self._group is not None or self._left:
-            raise Closed("a consumer is entered once; make another one")
-        shards = self._router.several()
-        away = Away(len(shards))
-        self._group = await anyio.create_task_group().__aenter__()
-        try:
-            for number, connection in shards.items():
-                await self._group.start(self._consume, number, connection, away)
-        except BaseException as error:
-            await self.__aexit__(type(error), error, error.__traceback__)
-            raise
-        return self
+    async def _join(self, group: TaskGroup) -> None:
+        shards = self._router.connections()
+        away = Away(shards)
+        for number, connection in shards.items():
+            await group.start(self._consume, number, connection, away)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        group, self._group = self._group, None
-        assert group is not None
-        if not self.failed:
-            ended_consumer(self._last, error)
-        self._leave()
-        try:
-            if error is None or isinstance(error, Exception):  # kept out of the task group, which would wrap it
-                await group.__aexit__(None, None, None)
-                return None
-            return await group.__aexit__(kind, error, trace)
-        finally:
-            self._put.close()
-            self._taken.close()
+    async def _leave(self) -> None:
+        self._put.close()
+        self._taken.close()
 
-    def _leave(self) -> None:
-        """Has every shard's member commit and leave."""
+    def _stop(self, group: TaskGroup | None = None) -> None:
+        """Has every shard's member commit and leave, which cancelling the group would prevent."""
         self._left = True
         for scope in self._scopes:
             scope.cancel()
@@ -132,7 +108,7 @@ class ShardsMember:
             away.lost(number, error)
         except EventStoreError as ending:
             self._error = self._error or ending
-            self._leave()
+            self._stop()
             self._put.close()
 
     def deliveries(self) -> AsyncIterator[Delivery]:
@@ -164,6 +140,6 @@ class ShardsMember:
             raise copy_error(self._error or Closed("the consumer is not open; use `async with`")) from None
 
 
-def shards_member(router: Router, options: MemberOptions) -> ShardsMember:
+def shards_member(router: Router, options: MemberOptions) -> Member | ShardsMember:
     """Returns a member of the group on all shards."""
-    return ShardsMember(router, options)
+    return ShardsMember(router, options) if router.has_several else Member(router.only("a broker"), options)

@@ -84,7 +84,7 @@ class MergedSubscription:
     def __init__(self, router: Router, subscriptions: Mapping[int, Subscription], reached: Reached) -> None:
         self._receiver = _Receiver(router, subscriptions)
         self._reached = reached
-        self._away = Away(len(subscriptions))
+        self._away = Away(subscriptions)
         self._items: Iterator[SubscriptionItem] = iter(())
         self._started = False
 

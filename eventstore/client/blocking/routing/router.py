@@ -74,10 +74,14 @@ class Router:
             self._shards[number] = ShardConnection(number, self, self.entry)
         return self._shards[number]
 
-    def several(self) -> dict[int, Connection]:
-        """Returns the connections to the shards, by number; none if there is only one shard."""
-        shards = self.table.known.shards
-        return {each.shard: self.shard(each.shard) for each in shards} if len(shards) > 1 else {}
+    @property
+    def has_several(self) -> bool:
+        """Whether there is more than one shard."""
+        return len(self.table.known.shards) > 1
+
+    def connections(self) -> dict[int, Connection]:
+        """Returns the connections to all shards, by number."""
+        return {each.shard: self.shard(each.shard) for each in self.table.known.shards}
 
     def call(self, aggregate_id: str, request: Request, read: Callable[[Call[Any]], T]) -> T:
         """As `Connection.call`, at the shard of the aggregate."""
