@@ -55,8 +55,8 @@ async def project(
     Returns the checkpoint. A batch has at most `events_max` events. Opens and closes the target. If `begins` is false, the
     target must have a checkpoint. `retry_parked`: first folds what parked keys have skipped; those that fail again stay parked.
 
-    Over several shards, each has a checkpoint of its own, and the events of different shards come in no order. A shard that is
-    away is waited for, and the log says so, while the others continue.
+    Over several shards, each has a checkpoint of its own, and the events of different shards come in no order. All must be
+    there at the start; one that goes away later is waited for, and the log says so, while the others continue.
 
     Raises:
         InvalidArgument: the table was made from another store; or it is of an earlier version, which kept no identity, and its

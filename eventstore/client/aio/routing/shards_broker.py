@@ -46,7 +46,7 @@ class ShardsBroker(NetworkBroker):
         return list(found.values())
 
     async def delete_topic(self, topic: str, *, ignore_unconsumed: bool = False) -> None:
-        """As `NetworkBroker.delete_topic`."""
+        """As `NetworkBroker.delete_topic`. If a shard raises Unconsumed, those before it have deleted theirs."""
         await self._delete(lambda each: each.delete_topic(topic, ignore_unconsumed=ignore_unconsumed), UnknownTopic)
 
     async def groups(self) -> list[GroupInfo]:

@@ -21,7 +21,7 @@ from eventstore.errors import Closed, ConnectionLost, EventStoreError, InvalidAr
 
 
 class ShardsMember(Entered):
-    """As `Member`. A shard that is away holds up its own queues alone, and the log says so."""
+    """As `Member`. A shard that is away holds up its own queues alone; the log names one that has to be joined again."""
 
     def __init__(self, router: Router, options: MemberOptions) -> None:
         super().__init__()

@@ -47,7 +47,7 @@ class ShardsBroker(BlockingBroker):
         return list(found.values())
 
     def delete_topic(self, topic: str, *, ignore_unconsumed: bool = False) -> None:
-        """As `BlockingBroker.delete_topic`."""
+        """As `BlockingBroker.delete_topic`. If a shard raises Unconsumed, those before it have deleted theirs."""
         self._delete(lambda each: each.delete_topic(topic, ignore_unconsumed=ignore_unconsumed), UnknownTopic)
 
     def groups(self) -> list[GroupInfo]:
