@@ -1,0 +1,100 @@
+"""What a replica wants done. The driver carries actions out in order and reports the results to the `Replica`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from eventstore_cluster.replica.frames import Data, Frame
+from eventstore_cluster.replica.places import Ends
+from eventstore_cluster.replica.registry_state import Leader, Swap
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRegistry:
+    """Read both keys; report to `saw`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transact:
+    """Send the transaction; report to `answered`."""
+
+    swap: Swap
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """Connect to this leader, closing any other connection to one; report to `connected`, `received` and `disconnected`."""
+
+    leader: Leader
+
+
+@dataclass(frozen=True, slots=True)
+class Unfollow:
+    """Close the connection to the leader."""
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a frame on a connection."""
+
+    connection: int
+    frame: Frame
+
+
+@dataclass(frozen=True, slots=True)
+class Serve:
+    """Read the log from `start` and send a `Data` with it; report `mismatched` if the records before `start` differ (R3)."""
+
+    connection: int
+    session: int
+    epoch: int
+    start: Ends
+    last_crcs: tuple[int, ...]
+    committed: Ends
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Write what a leader sent after the log's end, and sync it; report to `stored`."""
+
+    data: Data
+
+
+@dataclass(frozen=True, slots=True)
+class CutTo:
+    """Cut the log back to these ends, durably, keeping a copy of what is cut (R7); report to `stored`."""
+
+    ends: Ends
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Open the log for writing and append the record that begins the epoch, in each kind; report to `begun`."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Everything before these ends is committed: may be acknowledged and read."""
+
+    ends: Ends
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """The epoch's record is committed: take appends and reads."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """End this process without acknowledging anything more: a run never leads twice (R3). `sit_out`: for a lease's time."""
+
+    reason: str
+    sit_out: bool = False
+
+
+Action: TypeAlias = ReadRegistry | Transact | Follow | Unfollow | Send | Serve | Store | CutTo | Begin | Commit | Open | End

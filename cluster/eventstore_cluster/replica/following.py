@@ -1,0 +1,141 @@
+"""A follower: joins the leader, cuts back what the leader does not have, and writes what the leader has more."""
+
+from __future__ import annotations
+
+from eventstore_cluster.replica.actions import Action, Commit, CutTo, Follow, ReadRegistry, Send, Store, Unfollow
+from eventstore_cluster.replica.epochs import Tail
+from eventstore_cluster.replica.frames import Data, Fetch, Frame, Join, Joined, NotLeading
+from eventstore_cluster.replica.limits import Limits
+from eventstore_cluster.replica.places import Ends, least, reaches
+from eventstore_cluster.replica.registry_state import Leader, Member
+
+
+class Following:
+    """Follows one leader at a time. `logs`: of the own disk, synced. `busy`: the disk is writing or cutting."""
+
+    def __init__(self, member: Member, run: str, logs: tuple[Tail, ...], crcs: tuple[int, ...], limits: Limits) -> None:
+        self.logs = logs
+        self.busy = False
+        self.committed: Ends | None = None
+        self._crcs = crcs
+        self._member = member
+        self._run = run
+        self._limits = limits
+        self._leader: Leader | None = None
+        self._epoch = 0
+        self._connection: int | None = None
+        self._session: int | None = None
+        self._joins = 0
+        self._heard_at = 0.0
+        self._rejoin_at: float | None = None
+
+    @property
+    def last_epoch(self) -> int:
+        """The largest epoch in the own log."""
+        return max(log.last.epoch for log in self.logs)
+
+    @property
+    def ends(self) -> Ends:
+        return tuple(log.end for log in self.logs)
+
+    def follow(self, leader: Leader | None, epoch: int, now: float) -> list[Action]:
+        """Follows this leader of this epoch from now on; an older one is not listened to any more (R11)."""
+        if (leader, epoch) == (self._leader, self._epoch):
+            return []
+        had = self._leader is not None
+        self._leader, self._epoch = leader, epoch
+        return self._connect(now, had)
+
+    def _connect(self, now: float, had: bool) -> list[Action]:
+        self._connection = self._session = None
+        self._heard_at = now
+        if self._leader is None:
+            return [Unfollow()] if had else []
+        return [Follow(self._leader)]
+
+    def connected(self, connection: int, run: str, now: float) -> list[Action]:
+        """A connection to the leader of this run is open."""
+        if self._leader is None or run != self._leader.run:
+            return []
+        self._connection, self._session, self._heard_at = connection, None, now
+        return self._join()
+
+    def disconnected(self, connection: int, now: float) -> list[Action]:
+        if connection != self._connection:
+            return []
+        self._connection = self._session = None
+        self._heard_at = now
+        return [ReadRegistry()]
+
+    def tick(self, now: float) -> list[Action]:
+        if self._leader is None or self.busy:
+            return []
+        if now > self._heard_at + self._limits.silence_s:
+            return [ReadRegistry(), *self._connect(now, True)]
+        return self._join() if self._rejoin_at is not None and now >= self._rejoin_at else []
+
+    def received(self, connection: int, frame: Frame, now: float) -> list[Action]:
+        if connection != self._connection:
+            return []
+        self._heard_at = now
+        match frame:
+            case Joined():
+                return self._joined(frame)
+            case Data():
+                return self._data(frame)
+            case NotLeading():
+                self._session = None
+                self._rejoin_at = now + self._limits.rejoin_s
+                return [ReadRegistry()]
+        return []
+
+    def _join(self) -> list[Action]:
+        self._rejoin_at = None
+        if self._connection is None or self.busy:
+            return []  # joined when the disk is done
+        assert self._leader is not None
+        self._joins += 1
+        logs = tuple(log.last for log in self.logs)
+        return [Send(self._connection, Join(self._joins, self._member, self._run, self._leader.run, logs))]
+
+    def _joined(self, joined: Joined) -> list[Action]:
+        if joined.number != self._joins or self._session is not None or self.busy:
+            return []
+        if joined.epoch != self._epoch or joined.epoch < self.last_epoch:
+            return []  # R11: a leader of an older epoch never makes this log shorter
+        ends = tuple(log.common_end(other) for log, other in zip(self.logs, joined.logs, strict=True))
+        if ends != self.ends:
+            self.busy = True
+            return [CutTo(ends)]  # then join again, until both agree (R4)
+        self._session = joined.session
+        return self._fetch()
+
+    def _fetch(self) -> list[Action]:
+        assert self._connection is not None
+        assert self._session is not None
+        return [Send(self._connection, Fetch(self._session, self._epoch, self.ends, self._crcs))]
+
+    def _data(self, data: Data) -> list[Action]:
+        if data.session != self._session or data.epoch != self._epoch or self.busy or data.start != self.ends:
+            return []
+        actions = self._learn(data.committed)
+        if data.payload is None:
+            return [*actions, *self._fetch()]
+        self.busy = True
+        return [*actions, Store(data)]
+
+    def _learn(self, committed: Ends) -> list[Action]:
+        """Takes the leader's committed mark, as far as the own log reaches (R10)."""
+        ends = least((committed, self.ends))
+        if self.committed is not None and (ends == self.committed or not reaches(ends, self.committed)):
+            return []
+        self.committed = ends
+        return [Commit(ends)]
+
+    def stored(self, logs: tuple[Tail, ...], crcs: tuple[int, ...]) -> list[Action]:
+        """The disk has stored or cut: the logs end so now, synced."""
+        self.busy = False
+        self.logs, self._crcs = logs, crcs
+        if self._connection is None:
+            return []
+        return self._fetch() if self._session is not None else self._join()

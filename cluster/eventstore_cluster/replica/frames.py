@@ -1,0 +1,67 @@
+"""What replicas say to each other, over a connection that the follower opens and that keeps its order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from eventstore_cluster.replica.epochs import LastEpoch
+from eventstore_cluster.replica.places import Ends
+from eventstore_cluster.replica.registry_state import Member
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A follower asks from where to fetch. `number`: of this attempt; `run`: of the follower's process; `leader_run`: of the
+    process that it wants to follow; `logs`: how its log of each kind ends.
+    """
+
+    number: int
+    member: Member
+    run: str
+    leader_run: str
+    logs: tuple[LastEpoch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Answers the Join of this number. `logs`: for each kind the largest epoch not larger than the follower's, and its end."""
+
+    number: int
+    session: int
+    epoch: int
+    logs: tuple[LastEpoch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Asks for what follows `ends`. Everything before is durable at the follower: this is the acknowledgement.
+
+    `last_crcs`: of the last record of each kind before `ends`; 0 if there is none.
+    """
+
+    session: int
+    epoch: int
+    ends: Ends
+    last_crcs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """Answers a Fetch: what follows `start`, possibly nothing, and the committed mark."""
+
+    session: int
+    epoch: int
+    start: Ends
+    committed: Ends
+    payload: Any
+
+
+@dataclass(frozen=True, slots=True)
+class NotLeading:
+    """The process asked does not lead in that run or epoch, or the session is not the latest: join again."""
+
+    epoch: int
+
+
+Frame: TypeAlias = Join | Joined | Fetch | Data | NotLeading

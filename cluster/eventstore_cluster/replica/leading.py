@@ -1,0 +1,194 @@
+"""A leader: what its followers fetch, what is committed, and who belongs to the in-sync set."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from eventstore_cluster.replica.actions import Action, Commit, End, Open, ReadRegistry, Send, Serve, Transact
+from eventstore_cluster.replica.epochs import Tail
+from eventstore_cluster.replica.frames import Fetch, Join, Joined, NotLeading
+from eventstore_cluster.replica.limits import Limits
+from eventstore_cluster.replica.places import NOWHERE, Ends, least, reaches
+from eventstore_cluster.replica.registrar import Registrar
+from eventstore_cluster.replica.registry_state import Leader, Member
+from eventstore_cluster.replica.sessions import Progress, Session, Sessions
+
+
+class Leading:
+    """Leads one epoch, from the transaction that won it until the process ends.
+
+    `written`: the end of the own log, `synced` how far it is durable here. `committed`: durable on every member that counts;
+    None until the epoch's own record is (R10): what is before it may be uncommitted too.
+    """
+
+    def __init__(self, me: Leader, registrar: Registrar, logs: tuple[Tail, ...], limits: Limits, now: float) -> None:
+        self.epoch = registrar.state.epoch
+        self.logs = logs
+        self.written: Ends = tuple(log.end for log in logs)
+        self.synced: Ends = self.written
+        self.committed: Ends | None = None
+        self.open_at: Ends | None = None
+        self.sessions = Sessions()
+        self.progress: dict[Member, Progress] = {}
+        self._me = me
+        self._registrar = registrar
+        self._limits = limits
+        self._began = now
+        self._committed_at = now
+        self._read_at = now
+
+    @property
+    def takes_appends(self) -> bool:
+        """Whether an append may be written: the leader is open, and the in-sync set is large enough (R5)."""
+        state = self._registrar.state
+        return self.committed is not None and len(state.in_sync) >= state.in_sync_min
+
+    # the own log
+
+    def begun(self, ends: Ends, now: float) -> list[Action]:
+        """The epoch's record was appended in each kind; the log ends there."""
+        self.open_at = ends
+        return self.grown(ends, now)
+
+    def grown(self, ends: Ends, now: float) -> list[Action]:
+        """Records were written here. They may be fetched while they are synced, and are never taken back (R3)."""
+        self.written = ends
+        self.logs = tuple(log.grow(self.epoch, end) for log, end in zip(self.logs, ends, strict=True))
+        return [action for session in self.sessions for action in self._answer(session, now)]
+
+    def durable(self, ends: Ends, now: float) -> list[Action]:
+        """The own log is synced up to here."""
+        self.synced = ends
+        return self.advance(now)
+
+    def advance(self, now: float) -> list[Action]:
+        """Moves the committed mark to what every member that counts has made durable."""
+        if self.open_at is None:
+            return []
+        ends = least(self._durable_at(member) for member in self._registrar.counting())  # R1
+        if self.committed is None:
+            if not reaches(ends, self.open_at):
+                return []
+            self._commit(ends, now)
+            return [Commit(ends), Open(self.epoch), *self._tell_committed(now)]
+        if ends == self.committed or not reaches(ends, self.committed):
+            return []
+        self._commit(ends, now)
+        return [Commit(ends), *self._tell_committed(now)]
+
+    def _commit(self, ends: Ends, now: float) -> None:
+        self.committed = ends
+        self._committed_at = now
+
+    def _durable_at(self, member: Member) -> Ends:
+        if member == self._me.member:
+            return self.synced
+        session = self.sessions.of(member)
+        if session is None or session.acked is None:
+            return tuple(NOWHERE for _ in self.logs)
+        return session.acked
+
+    # followers
+
+    def join(self, connection: int, join: Join, now: float) -> list[Action]:
+        """Answers where the follower's log may part from this one."""
+        if self.open_at is None or join.leader_run != self._me.run or len(join.logs) != len(self.logs):
+            return [Send(connection, NotLeading(self.epoch))]
+        session = self.sessions.begin(join.member, connection)
+        answers = tuple(log.at_most(last.epoch) for log, last in zip(self.logs, join.logs, strict=True))
+        return [Send(connection, Joined(join.number, session.number, self.epoch, answers))]
+
+    def fetch(self, connection: int, fetch: Fetch, now: float) -> list[Action]:
+        """Takes a Fetch: it acknowledges everything before its ends, and is answered as soon as there is more."""
+        session = self.sessions.find(fetch.session, connection)
+        if session is None or fetch.epoch != self.epoch:
+            return [Send(connection, NotLeading(self.epoch))]
+        if not reaches(self.written, fetch.ends):
+            return self.mismatched(session.number, connection)
+        session.acked = fetch.ends
+        session.held, session.held_since = fetch, now
+        self._progress(session.member, now).acked(fetch.ends, self.written, now)
+        return [*self.advance(now), *self._answer(session, now), *self._maybe_add(session)]
+
+    def mismatched(self, number: int, connection: int) -> list[Action]:
+        """The follower's last records are not those before its ends here: it must join again (R3)."""
+        session = self.sessions.find(number, connection)
+        if session is None:
+            return []
+        self.sessions.end(session)
+        return [Send(connection, NotLeading(self.epoch))]
+
+    def disconnected(self, connection: int) -> None:
+        for session in self.sessions.on(connection):
+            self.sessions.end(session)
+
+    def _answer(self, session: Session, now: float) -> list[Action]:
+        """Answers the Fetch that is held if there is anything new to say."""
+        held = session.held
+        if held is None:
+            return []
+        committed = self.committed or tuple(NOWHERE for _ in self.logs)
+        if held.ends == self.written and session.told == committed and now < session.held_since + self._limits.poll_s:
+            return []
+        session.held, session.told = None, committed
+        return [Serve(session.connection, session.number, self.epoch, held.ends, held.last_crcs, committed)]
+
+    def _tell_committed(self, now: float) -> list[Action]:
+        return [action for session in self.sessions for action in self._answer(session, now)]
+
+    # the in-sync set
+
+    def tick(self, now: float) -> list[Action]:
+        actions = [action for session in self.sessions for action in self._answer(session, now)]
+        if self._stalled(now):
+            return [End(f"nothing was committed for {self._limits.stall_max_s:g} s", sit_out=True)]
+        if now >= self._read_at + self._limits.retry_s:
+            self._read_at = now
+            actions.append(ReadRegistry())
+        return [*actions, *self.settle_set(now)]
+
+    def settle_set(self, now: float) -> list[Action]:
+        """Takes a member that is behind out of the set, or one that caught up into it; one transaction at a time."""
+        if self._registrar.unanswered is not None:
+            return []
+        lagging = [member for member in self._registrar.state.in_sync if self._lags(member, now)]
+        if lagging and self._may_drop():
+            longest = min(lagging, key=lambda member: (self._progress(member, now).level_at, member))
+            return self._propose(self._registrar.state.in_sync - {longest})
+        for session in self.sessions:
+            if actions := self._maybe_add(session):
+                return actions
+        if self._registrar.uncertain:  # a write settles what a read cannot (R2); until then a lost member may count
+            return self._propose(self._registrar.state.in_sync)
+        return []
+
+    def _lags(self, member: Member, now: float) -> bool:
+        return member != self._me.member and now > self._progress(member, now).level_at + self._limits.lag_max_s
+
+    def _may_drop(self) -> bool:
+        state = self._registrar.state
+        return len(state.in_sync) > state.in_sync_min  # R5
+
+    def _maybe_add(self, session: Session) -> list[Action]:
+        state, member = self._registrar.state, session.member
+        if self._registrar.unanswered is not None or member in state.in_sync or member.node not in state.replicas:
+            return []
+        if session.acked is None or self.open_at is None or not reaches(session.acked, self.open_at):
+            return []
+        if self.committed is not None and not reaches(session.acked, self.committed):
+            return []
+        others = frozenset(each for each in state.in_sync if each.node != member.node)
+        return self._propose(others | {member})
+
+    def _propose(self, in_sync: frozenset[Member]) -> list[Action]:
+        assert self._registrar.seen is not None
+        state = replace(self._registrar.state, in_sync=in_sync)
+        return [Transact(self._registrar.propose(state, self._registrar.seen.leader_revision))]
+
+    def _progress(self, member: Member, now: float) -> Progress:
+        return self.progress.setdefault(member, Progress(now))
+
+    def _stalled(self, now: float) -> bool:
+        if self.committed == self.written:
+            self._committed_at = now
+        return now > self._committed_at + self._limits.stall_max_s

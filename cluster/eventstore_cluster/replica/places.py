@@ -1,0 +1,23 @@
+"""Places in a log: where a record ends, for each kind of record that a shard keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, TypeAlias
+
+Place: TypeAlias = tuple[int, int]
+"""A chunk and a byte offset in it. The end of a log is the end of its last record, in that record's chunk."""
+Ends: TypeAlias = tuple[Place, ...]
+"""A place for each kind, always in the same order."""
+NOWHERE: Final[Place] = (0, 0)
+"""The end of an empty log."""
+
+
+def reaches(ends: Ends, others: Ends) -> bool:
+    """Whether no kind ends before the others' place."""
+    return all(end >= other for end, other in zip(ends, others, strict=True))
+
+
+def least(many: Iterable[Ends]) -> Ends:
+    """Returns the smallest place of each kind."""
+    return tuple(map(min, zip(*many, strict=True)))

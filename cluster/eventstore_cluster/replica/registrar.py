@@ -1,0 +1,83 @@
+"""What a replica knows of the registry, and which of its transactions may still apply (R2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from eventstore_cluster.replica.registry_state import Leader, Member, Seen, ShardState, Swap
+
+
+class Registrar:
+    """One transaction is under way at a time; those whose answer was lost stay open beside it.
+
+    A transaction can apply only while the state has the revision it compares. So it is settled by seeing a later revision,
+    whoever wrote it, and by a refusal; never by a read that shows the same revision (R2).
+    """
+
+    def __init__(self, new_nonce: Callable[[], str]) -> None:
+        self.seen: Seen | None = None
+        self.unanswered: int | None = None
+        self._open: Final[dict[int, Swap]] = {}
+        self._new_nonce = new_nonce
+        self._numbers = 0
+
+    @property
+    def state(self) -> ShardState:
+        assert self.seen is not None
+        return self.seen.state
+
+    def saw(self, seen: Seen) -> bool:
+        """Takes a read of the registry. Returns whether it is not older than what is known."""
+        if self.seen is not None and seen.at < self.seen.at:
+            return False
+        self.seen = seen
+        for number, swap in list(self._open.items()):
+            if self._settled(swap, seen):
+                self._settle(number)
+        return True
+
+    def _settled(self, swap: Swap, seen: Seen) -> bool:
+        return seen.revision > swap.revision  # R2
+
+    def _settle(self, number: int) -> None:
+        del self._open[number]
+        if self.unanswered == number:
+            self.unanswered = None
+
+    @property
+    def uncertain(self) -> bool:
+        """Whether a transaction without an answer may still apply."""
+        return bool(self._open)
+
+    def propose(self, state: ShardState, leader_revision: int | None, leads: Leader | None = None) -> Swap:
+        """Returns a transaction on what was seen last. From now on it counts as one that may apply."""
+        assert self.seen is not None
+        assert self.unanswered is None
+        self._numbers += 1
+        state = replace(state, nonce=self._new_nonce())
+        swap = Swap(self._numbers, self.seen.revision, leader_revision, state, leads)
+        self._open[swap.number] = swap
+        self.unanswered = swap.number
+        return swap
+
+    def answered(self, number: int, applied: int | None) -> None:
+        """Takes an answer. `applied`: the revision that it made; 0 if it was refused; None if the answer was lost."""
+        if self.unanswered == number:
+            self.unanswered = None
+        swap = self._open.get(number)
+        if swap is None or applied is None:
+            return
+        if not applied:
+            del self._open[number]
+            return
+        assert self.seen is not None
+        leader, created = self.seen.leader, self.seen.leader_revision
+        if swap.leads is not None:
+            leader, created = swap.leads, applied
+        self.saw(Seen(applied, swap.state, applied, leader, created))
+
+    def counting(self) -> frozenset[Member]:
+        """Returns the members that count: those in the set, and those that a transaction of ours may have added (R1)."""
+        return self.state.in_sync.union(*(swap.state.in_sync for swap in self._open.values()))

@@ -1,0 +1,219 @@
+"""A replica of a shard: starts as a follower, may be elected, and leads until its process ends.
+
+The driver calls one method at a time and carries out the returned actions in their order. Nothing here waits, reads a clock or
+touches a file: what was decided follows from the inputs alone, so a simulator can replay any history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from eventstore_cluster.replica.actions import Action, Begin, End, ReadRegistry, Send, Transact
+from eventstore_cluster.replica.epochs import Tail
+from eventstore_cluster.replica.following import Following
+from eventstore_cluster.replica.frames import Fetch, Frame, Join, NotLeading
+from eventstore_cluster.replica.leading import Leading
+from eventstore_cluster.replica.limits import Limits
+from eventstore_cluster.replica.places import Ends
+from eventstore_cluster.replica.registrar import Registrar
+from eventstore_cluster.replica.registry_state import Leader, Member, Seen, ShardState
+
+
+class Replica:
+    """The replica of one shard in one run of a process.
+
+    `me`: the member, the run and the address of this process. `earlier`: incarnations of this folder that a transaction may
+    have left in the registry, latest last (R9). `logs`: the log on the disk, synced. `candidate_from`: not elected before.
+    """
+
+    def __init__(
+        self, me: Leader, earlier: tuple[str, ...], logs: tuple[Tail, ...], crcs: tuple[int, ...], *,
+        limits: Limits, new_nonce: Callable[[], str], now: float, candidate_from: float = 0.0,
+    ) -> None:  # fmt: skip
+        self.me = me
+        self.registrar = Registrar(new_nonce)
+        self.following = Following(me.member, me.run, logs, crcs, limits)
+        self.leading: Leading | None = None
+        self.ended = False
+        self._earlier = frozenset(Member(me.member.node, incarnation) for incarnation in earlier)
+        self._limits = limits
+        self._lease_until = now
+        self._candidate_from = candidate_from
+        self._vacant_since: float | None = None
+        self._asked_at = now
+        self._won = False
+
+    def start(self) -> list[Action]:
+        return [ReadRegistry()]
+
+    def may_read(self, now: float) -> bool:
+        """Whether a value that was read from the log may be sent: checked after it was read (R11)."""
+        leading = self.leading
+        return leading is not None and leading.committed is not None and not self.ended and now < self._lease_until
+
+    def takes_appends(self, now: float) -> bool:
+        return self.may_read(now) and self.leading is not None and self.leading.takes_appends
+
+    def tick(self, now: float, lease_until: float) -> list[Action]:
+        """Takes the time, and until when the lease of this process lasts at least."""
+        self._lease_until = lease_until
+        if self.ended:
+            return []
+        if self._won:
+            if now >= lease_until:
+                return self._end("the lease of the leader ran out")
+            return self._ending(self.leading.tick(now)) if self.leading is not None else []
+        return [*self.following.tick(now), *self._look(now), *self._compete(now)]
+
+    def resign(self, reason: str) -> list[Action]:
+        """Ends this run, and lets others lead first: the disk is full or broken. Nothing is taken back (R3)."""
+        return [] if self.ended else self._end(reason, sit_out=True)
+
+    def lease_lost(self) -> list[Action]:
+        """The registry knows the lease of this run no more. A run never gets a second one: the leader's key that a late
+        transaction of this run may have written went with the first.
+        """
+        return [] if self.ended else self._end("the lease of this process ran out")
+
+    # the registry
+
+    def saw(self, seen: Seen, now: float) -> list[Action]:
+        """Takes a linearizable read of the registry."""
+        if self.ended or not self.registrar.saw(seen):
+            return []
+        return self._decide(now)
+
+    def answered(self, number: int, applied: int | None, now: float) -> list[Action]:
+        """Takes the answer to a transaction: the revision it made, 0 if it was refused, None if the answer was lost."""
+        if self.ended:
+            return []
+        before = self.registrar.seen
+        self.registrar.answered(number, applied)
+        if self.registrar.seen is before:
+            return [ReadRegistry()]
+        return self._decide(now)
+
+    def _decide(self, now: float) -> list[Action]:
+        seen = self.registrar.seen
+        assert seen is not None
+        if seen.state.epoch < self.following.last_epoch:
+            return self._end(
+                f"the log holds epoch {self.following.last_epoch}, the registry knows {seen.state.epoch}: it was restored "
+                "from an older copy. `eventstore cluster registry rebuild` makes a new generation"
+            )  # R12
+        if self._won:
+            return self._still_leads(seen, now)
+        if seen.leader is not None and (seen.leader.member.node, seen.leader.run) == (self.me.member.node, self.me.run):
+            self._won = True
+            return [*self.following.follow(None, seen.state.epoch, now), *self._begin()]
+        leader = seen.leader if seen.leader is not None and seen.leader.member.node != self.me.member.node else None
+        self._vacant_since = None if seen.leader is not None else self._vacant_since or now
+        return [*self.following.follow(leader, seen.state.epoch, now), *self._rename(seen.state), *self._compete(now)]
+
+    def _still_leads(self, seen: Seen, now: float) -> list[Action]:
+        if seen.leader is None or seen.leader.run != self.me.run:
+            return self._end("another process leads, or the lease was lost")
+        if self.leading is None:
+            return []
+        return [*self.leading.advance(now), *self.leading.settle_set(now)]
+
+    def _rename(self, state: ShardState) -> list[Action]:
+        """Puts this run's incarnation in the place of the folder's earlier one, if that is in the set (R9)."""
+        if self.registrar.unanswered is not None or not (known := state.in_sync & self._earlier):
+            return []
+        return [Transact(self.registrar.propose(replace(state, in_sync=state.in_sync - known | {self.me.member}), None))]
+
+    def _look(self, now: float) -> list[Action]:
+        if now < self._asked_at + self._limits.retry_s:
+            return []
+        self._asked_at = now
+        return [ReadRegistry()]
+
+    # election
+
+    def _compete(self, now: float) -> list[Action]:
+        """Tries to lead if there is no leader and this replica holds everything that was acknowledged."""
+        seen = self.registrar.seen
+        if seen is None or seen.leader is not None or self._vacant_since is None or self.registrar.unanswered is not None:
+            return []
+        state, member = seen.state, self.me.member
+        if member not in state.in_sync or now >= self._lease_until or now < max(self._candidate_from, self._turn(state)):
+            return []
+        others = state.in_sync - {state.leader} if len(state.in_sync) > state.in_sync_min else state.in_sync
+        elected = replace(state, epoch=state.epoch + 1, leader=member, in_sync=others | {member})  # it would be waited for
+        return [Transact(self.registrar.propose(elected, 0, leads=self.me))]
+
+    def _turn(self, state: ShardState) -> float:
+        assert self._vacant_since is not None
+        rank = state.replicas.index(self.me.member.node) if self.me.member.node in state.replicas else len(state.replicas)
+        return self._vacant_since + rank * self._limits.rank_s
+
+    def _begin(self) -> list[Action]:
+        return [] if self.following.busy else [Begin(self.registrar.state.epoch)]
+
+    # the disk
+
+    def stored(self, logs: tuple[Tail, ...], crcs: tuple[int, ...]) -> list[Action]:
+        """The disk has done what `Store` or `CutTo` asked for."""
+        if self.ended:
+            return []
+        actions = self.following.stored(logs, crcs)
+        return self._begin() if self._won else actions
+
+    def begun(self, before: tuple[Tail, ...], ends: Ends, now: float) -> list[Action]:
+        """The log is open for writing and ends with the epoch's record. `before`: without it."""
+        if self.ended:
+            return []
+        self.leading = Leading(self.me, self.registrar, before, self._limits, now)
+        return self._ending(self.leading.begun(ends, now))
+
+    def grown(self, ends: Ends, now: float) -> list[Action]:
+        """This leader has written records up to here; they may not be durable yet."""
+        return [] if self.ended or self.leading is None else self.leading.grown(ends, now)
+
+    def durable(self, ends: Ends, now: float) -> list[Action]:
+        """This leader's own log is synced up to here."""
+        return [] if self.ended or self.leading is None else self.leading.durable(ends, now)
+
+    # other replicas
+
+    def connected(self, connection: int, run: str, now: float) -> list[Action]:
+        """The connection that `Follow` asked for, to the leader of this run."""
+        return [] if self.ended or self._won else self.following.connected(connection, run, now)
+
+    def disconnected(self, connection: int, now: float) -> list[Action]:
+        if self.ended:
+            return []
+        if self.leading is not None:
+            self.leading.disconnected(connection)
+            return []
+        return [] if self._won else self.following.disconnected(connection, now)
+
+    def received(self, connection: int, frame: Frame, now: float) -> list[Action]:
+        """Takes a frame of another replica."""
+        if self.ended:
+            return []
+        if isinstance(frame, Join | Fetch):
+            return self._asked(connection, frame, now)
+        return [] if self._won else self.following.received(connection, frame, now)
+
+    def _asked(self, connection: int, frame: Join | Fetch, now: float) -> list[Action]:
+        if self.leading is None:
+            epoch = self.registrar.seen.state.epoch if self.registrar.seen is not None else 0
+            return [Send(connection, NotLeading(epoch))]
+        if isinstance(frame, Join):
+            return self.leading.join(connection, frame, now)
+        return self.leading.fetch(connection, frame, now)
+
+    def mismatched(self, session: int, connection: int) -> list[Action]:
+        """What a follower says of its last records is not what this log holds there."""
+        return [] if self.ended or self.leading is None else self.leading.mismatched(session, connection)
+
+    def _end(self, reason: str, *, sit_out: bool = False) -> list[Action]:
+        self.ended = True
+        return [End(reason, sit_out)]
+
+    def _ending(self, actions: list[Action]) -> list[Action]:
+        self.ended = self.ended or any(isinstance(action, End) for action in actions)
+        return actions

@@ -1,0 +1,81 @@
+"""A leader's sessions with its followers: what each has made durable, and which Fetch waits for more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from eventstore_cluster.replica.frames import Fetch
+from eventstore_cluster.replica.places import Ends, reaches
+from eventstore_cluster.replica.registry_state import Member
+
+
+@dataclass(slots=True)
+class Session:
+    """One follower since its latest join. `acked`: durable there; None before its first Fetch.
+
+    `held`: the Fetch that is not answered yet, since `held_since`. `told`: the committed mark that was sent last.
+    """
+
+    number: int
+    member: Member
+    connection: int
+    acked: Ends | None = None
+    held: Fetch | None = None
+    held_since: float = 0.0
+    told: Ends | None = None
+
+
+@dataclass(slots=True)
+class Progress:
+    """When a member was last level with the leader; kept over its sessions.
+
+    `level_at`: it had by then everything that the leader had then. `goal`: what the leader had at `goal_at`, to
+    be reached next.
+    """
+
+    level_at: float
+    goal: Ends | None = None
+    goal_at: float = 0.0
+
+    def acked(self, ends: Ends, written: Ends, now: float) -> None:
+        if self.goal is not None and reaches(ends, self.goal):
+            self.level_at, self.goal = self.goal_at, None
+        if reaches(ends, written):
+            self.level_at, self.goal = now, None
+        elif self.goal is None:
+            self.goal, self.goal_at = written, now
+
+
+class Sessions:
+    """A session per node, the latest one: what came on an earlier one counts no more (R4)."""
+
+    def __init__(self) -> None:
+        self._by_node: dict[str, Session] = {}
+        self._numbers = 0
+
+    def begin(self, member: Member, connection: int) -> Session:
+        self._numbers += 1
+        session = self._by_node[member.node] = Session(self._numbers, member, connection)
+        return session
+
+    def find(self, number: int, connection: int) -> Session | None:
+        """Returns the session if it is the latest of its node, and the frame came on its connection."""
+        for session in self._by_node.values():
+            if session.number == number and session.connection == connection:
+                return session
+        return None
+
+    def of(self, member: Member) -> Session | None:
+        session = self._by_node.get(member.node)
+        return session if session is not None and session.member == member else None
+
+    def end(self, session: Session) -> None:
+        if self._by_node.get(session.member.node) is session:
+            del self._by_node[session.member.node]
+
+    def on(self, connection: int) -> list[Session]:
+        return [session for session in self._by_node.values() if session.connection == connection]
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(list(self._by_node.values()))

@@ -1,0 +1,96 @@
+"""The log of a replica on a simulated disk: two kinds of records, of which those after the last sync may be lost."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from eventstore_cluster.replica.epochs import Tail
+from eventstore_cluster.replica.places import NOWHERE, Ends, Place
+
+KINDS = 2
+_IN_A_CHUNK = 7
+Record = tuple[int, int]
+"""The epoch, and a number that stands for the content."""
+
+
+def place(count: int) -> Place:
+    """Returns where a log of so many records ends."""
+    if not count:
+        return NOWHERE
+    chunk, before = divmod(count - 1, _IN_A_CHUNK)
+    return (chunk + 1, 4096 + 100 * (before + 1))
+
+
+def count(end: Place) -> int:
+    """Returns how many records end at or before this place."""
+    return 0 if end == NOWHERE else (end[0] - 1) * _IN_A_CHUNK + (end[1] - 4096) // 100
+
+
+@dataclass
+class Disk:
+    """`incarnations`: tokens of which the registry may hold one, the latest last."""
+
+    records: tuple[list[Record], ...] = field(default_factory=lambda: tuple([] for _ in range(KINDS)))
+    synced: list[int] = field(default_factory=lambda: [0] * KINDS)
+    incarnations: list[str] = field(default_factory=list)
+
+    @property
+    def ends(self) -> Ends:
+        return tuple(place(len(records)) for records in self.records)
+
+    @property
+    def synced_ends(self) -> Ends:
+        return tuple(place(synced) for synced in self.synced)
+
+    @property
+    def last_crcs(self) -> tuple[int, ...]:
+        return tuple(records[-1][1] if records else 0 for records in self.records)
+
+    def tails(self) -> tuple[Tail, ...]:
+        """Returns what the synced part of each log ends with, read from its records."""
+        return tuple(_tail(records[:synced]) for records, synced in zip(self.records, self.synced, strict=True))
+
+    def holds(self, start: Ends, last_crcs: tuple[int, ...]) -> bool:
+        """Whether the log has records up to `start`, and those before it are the ones with these numbers."""
+        for records, end, crc in zip(self.records, start, last_crcs, strict=True):
+            at = count(end)
+            if at > len(records) or (at and records[at - 1][1] != crc):
+                return False
+        return True
+
+    def after(self, start: Ends, most: int) -> list[list[Record]]:
+        return [records[count(end) : count(end) + most] for records, end in zip(self.records, start, strict=True)]
+
+    def append(self, payload: list[list[Record]]) -> None:
+        for records, more in zip(self.records, payload, strict=True):
+            records.extend(more)
+
+    def sync(self, counts: list[int]) -> None:
+        self.synced = [max(synced, count) for synced, count in zip(self.synced, counts, strict=True)]
+
+    def cut(self, ends: Ends) -> None:
+        for kind, end in enumerate(ends):
+            del self.records[kind][count(end) :]
+            self.synced[kind] = min(self.synced[kind], count(end))
+
+    def wipe(self) -> None:
+        """Loses the folder and everything in it."""
+        self.records = tuple([] for _ in range(KINDS))
+        self.synced = [0] * KINDS
+        self.incarnations = []
+
+    def lose_power(self, choice: random.Random) -> None:
+        """Keeps what was synced, and of the rest a beginning."""
+        for kind, records in enumerate(self.records):
+            del records[choice.randint(self.synced[kind], len(records)) :]
+            self.synced[kind] = len(records)
+
+
+def _tail(records: list[Record]) -> Tail:
+    tail, epoch = Tail(), 0
+    for number, record in enumerate(records):
+        if record[0] != epoch:
+            tail = tail.grow(epoch, place(number)) if epoch else tail
+            epoch = record[0]
+    return tail.grow(epoch, place(len(records))) if epoch else tail

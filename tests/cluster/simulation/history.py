@@ -1,0 +1,27 @@
+"""Runs the history of a seed, and says what broke together with how to see it again."""
+
+from __future__ import annotations
+
+from tests.cluster.simulation.checks import Broken
+from tests.cluster.simulation.world import World
+
+_TRACED_LINES = 60
+
+
+def run(seed: int) -> World:
+    """Raises Broken with the seed and the last steps of its history."""
+    try:
+        return World(seed).run()
+    except Exception as error:
+        again = f"python -m tests.cluster.simulate --from {seed} --seeds 1 --trace"
+        raise Broken(f"seed {seed}: {error!r}\n{again}\n" + "\n".join(trace(seed)[-_TRACED_LINES:])) from error
+
+
+def trace(seed: int) -> list[str]:
+    """Returns every step of the history as a line."""
+    world = World(seed, traced=True)
+    try:
+        world.run()
+    except Exception as error:
+        world.trace.append(repr(error))
+    return world.trace

@@ -1,0 +1,78 @@
+"""Single steps of the replica that a history rarely shows."""
+
+from __future__ import annotations
+
+from itertools import count
+
+from eventstore_cluster.replica.actions import Begin, End, ReadRegistry, Transact
+from eventstore_cluster.replica.epochs import LastEpoch, Tail
+from eventstore_cluster.replica.limits import Limits
+from eventstore_cluster.replica.registry_state import Leader, Member, Seen, ShardState
+from eventstore_cluster.replica.replica import Replica
+
+ME = Leader(Member("n1", "i1"), "run1", "127.0.0.1:1")
+OTHER = Member("n2", "i2")
+
+
+def state(epoch: int = 1, *members: Member) -> ShardState:
+    return ShardState(epoch, frozenset(members or (ME.member, OTHER)), ("n1", "n2"), 2)
+
+
+def replica(*logs: Tail, earlier: tuple[str, ...] = ()) -> Replica:
+    nonces = count()
+    logs = logs or (Tail(),)
+    return Replica(
+        ME, earlier, logs, tuple(0 for _ in logs), limits=Limits(), new_nonce=lambda: str(next(nonces)), now=0.0
+    )  # fmt: skip
+
+
+def test_a_log_with_a_later_epoch_than_the_registry_knows_ends_the_process_with_the_next_step() -> None:
+    own = replica(Tail().grow(7, (1, 4200)))
+    (end,) = own.saw(Seen(1, state(6), 1), 0.0)
+    assert isinstance(end, End)
+    assert "registry rebuild" in end.reason
+    assert own.tick(1.0, 10.0) == []  # it does nothing more
+
+
+def test_a_member_of_the_set_is_elected_when_nobody_leads_and_begins_an_epoch() -> None:
+    own = replica()
+    own.tick(0.0, 10.0)
+    (elect,) = own.saw(Seen(5, state(3), 4), 0.0)
+    assert isinstance(elect, Transact)
+    assert (elect.swap.revision, elect.swap.leader_revision, elect.swap.state.epoch) == (4, 0, 4)
+    assert elect.swap.leads == ME
+    assert own.answered(elect.swap.number, 6, 0.1) == [Begin(4)]
+
+
+def test_a_replica_outside_the_set_or_without_a_lease_is_not_elected() -> None:
+    outside = replica()
+    outside.tick(0.0, 10.0)
+    assert outside.saw(Seen(5, state(3, OTHER), 4), 0.0) == []
+    unleased = replica()
+    assert unleased.saw(Seen(5, state(3), 4), 0.0) == []
+
+
+def test_an_election_without_an_answer_is_won_when_its_effect_is_seen() -> None:
+    own = replica()
+    own.tick(0.0, 10.0)
+    (elect,) = own.saw(Seen(5, state(3), 4), 0.0)
+    assert isinstance(elect, Transact)
+    assert own.answered(elect.swap.number, None, 1.0) == [ReadRegistry()]
+    assert own.saw(Seen(6, elect.swap.state, 6, ME, 6), 1.1) == [Begin(4)]
+
+
+def test_an_earlier_incarnation_of_the_own_folder_is_replaced_in_the_set() -> None:
+    own = replica(earlier=("i0",))
+    (rename,) = own.saw(Seen(5, state(3, Member("n1", "i0"), OTHER), 4), 0.0)
+    assert isinstance(rename, Transact)
+    assert rename.swap.state.in_sync == {ME.member, OTHER}
+
+
+def test_logs_are_cut_to_the_last_epoch_that_both_have() -> None:
+    own = Tail().grow(1, (1, 5000)).grow(3, (1, 7000))
+    leader = Tail().grow(1, (1, 6000)).grow(2, (2, 5000)).grow(4, (2, 6000))
+    answer = leader.at_most(own.last.epoch)
+    assert answer == LastEpoch(2, (2, 5000))
+    cut = own.cut(own.common_end(answer))
+    assert cut == Tail().grow(1, (1, 5000))
+    assert cut.common_end(leader.at_most(cut.last.epoch)) == cut.end
