@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from eventstore_cluster.replica.places import Ends
-from eventstore_cluster.replica.registry_state import Leader
+from eventstore_cluster.replica.registry_state import Leader, Member
 from tests.cluster.simulation.disk import KINDS, Record, count
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Checks:
     def elected(self, leader: Leader, epoch: int) -> None:
         """The registry has a new leader: its log must hold everything that was acknowledged."""
         self._elected[epoch] = leader.run
-        self._holds(leader.member.node, "was elected")
+        self._member_holds(leader.member, "was elected")
 
     def begins(self, process: Process, epoch: int) -> None:
         """A process writes the first record of an epoch: only the run that was elected may."""
@@ -65,8 +65,11 @@ class Checks:
         if len(state.in_sync) < state.in_sync_min:
             raise Broken(f"the set has {len(state.in_sync)} members, {state.in_sync_min} are the least")
         for member in state.in_sync:
-            if member.incarnation in self._world.machines[member.node].disk.incarnations:
-                self._holds(member.node, "is in sync")
+            self._member_holds(member, "is in sync")
+
+    def _member_holds(self, member: Member, what: str) -> None:
+        if member.incarnation in self._world.machines[member.node].disk.incarnations:  # else its folder is lost, and it with it
+            self._holds(member.node, what)
 
     def _holds(self, name: str, what: str) -> None:
         disk = self._world.machines[name].disk
