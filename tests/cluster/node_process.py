@@ -76,8 +76,14 @@ class NodeProcess(LoggedProcess):
                 children = self.shard_pids()
         super().kill()
         for pid in children:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            kill_process(pid)
+
+
+def kill_process(pid: int | None) -> None:
+    """Kills a process; one that has ended, and that its parent has noticed, is left alone."""
+    assert pid is not None
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
 
 
 def has_ended(pid: int) -> bool:

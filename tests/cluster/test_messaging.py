@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections import defaultdict
 from pathlib import Path
 
@@ -12,7 +10,7 @@ import trio
 
 import eventstore as es
 from eventstore import NewMessage, blocking
-from tests.cluster.node_process import NodeProcess
+from tests.cluster.node_process import NodeProcess, kill_process
 from tests.waiting import DEADLINE_SECONDS, wait_until
 
 pytestmark = pytest.mark.heavy
@@ -74,8 +72,7 @@ def test_each_message_is_handled_and_those_of_a_key_in_order(tmp_path: Path, kil
                     await send(node.address, 0, 10)
                     if killed:
                         pid = node.rows()[1].pid
-                        assert pid is not None
-                        os.kill(pid, signal.SIGKILL)
+                        kill_process(pid)
                     await send(node.address, 10, 20)
                     await done.wait()
                     assert [each.name for each in await other.broker.groups()] == ["billing"]

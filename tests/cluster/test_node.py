@@ -32,7 +32,7 @@ from eventstore.records.slots import slot_of
 from eventstore_cluster.status import cluster_status
 from eventstore_cluster.supervisor import shard_addresses
 from tests.cli.processes import output, refused, run
-from tests.cluster.node_process import NodeProcess, has_ended, wait_until_ended
+from tests.cluster.node_process import NodeProcess, kill_process, wait_until_ended
 from tests.server.ledger import Ledger
 from tests.server.test_kill import verify
 from tests.server.tracing import injecting, needs_strace
@@ -114,7 +114,7 @@ def test_a_shard_that_dies_is_started_again_while_the_other_serves(tmp_path: Pat
         os.kill(pid, signal.SIGSTOP)
         with blocking.connect(address) as other:  # while the first one is neither alive nor dead
             other.append(ids_of(1)[0], [EVENT], ANY)
-        os.kill(pid, signal.SIGKILL)
+        kill_process(pid)
         wait_until(lambda: node.said("a shard has ended and is started again"), "the node notices")
         node.wait_for_pid(0, other_than=pid)
         assert [row.events for row in node.rows()] == [1, 1]
@@ -133,8 +133,8 @@ def test_what_a_shard_acknowledged_before_it_was_killed_is_there_when_it_serves_
             assert pid is not None
 
             def kill(acknowledged: int, pid: int = pid, last: int = last) -> None:
-                if acknowledged >= last and not has_ended(pid):
-                    os.kill(pid, signal.SIGKILL)
+                if acknowledged >= last:
+                    kill_process(pid)
 
             ledger.run(address, commits=10_000, at=kill)
             node.wait_for_pid(0, other_than=pid)
@@ -278,7 +278,7 @@ def test_a_shard_whose_folder_is_gone_is_not_started_with_an_empty_one(tmp_path:
         pid = node.rows()[1].pid
         assert pid is not None
         (data / "shard-1").rename(tmp_path / "away")
-        os.kill(pid, signal.SIGKILL)
+        kill_process(pid)
         wait_until(lambda: "is missing, or has no store.json" in str(node.health()["attention"]), "its folder is missed")
         assert not (data / "shard-1").exists()
         (tmp_path / "away").rename(data / "shard-1")
@@ -345,8 +345,7 @@ def test_a_map_is_waited_for_at_the_address_of_a_node_until_a_shard_changes(tmp_
         with blocking.connect(node.address) as store:
             before = store.cluster_map()
         pid = node.rows()[0].pid
-        assert pid is not None
-        os.kill(pid, signal.SIGKILL)
+        kill_process(pid)
         node.wait_for_pid(0, other_than=pid)
         for address in (node.address, node.shard_address(0), node.shard_address(1)):
             with blocking.connect(address) as store:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import sqlite3
 from collections import Counter
 from contextlib import closing
@@ -21,7 +19,7 @@ import eventstore.domain as d
 from eventstore import ANY, Commit, NewEvent, blocking
 from eventstore.server.projection_watch import ProjectionWatch
 from tests.cli.processes import output, refused
-from tests.cluster.node_process import NodeProcess
+from tests.cluster.node_process import NodeProcess, kill_process
 from tests.server_process import ServerProcess
 from tests.waiting import DEADLINE_SECONDS
 
@@ -100,8 +98,7 @@ def test_a_shard_that_is_killed_holds_up_its_own_events_alone_and_none_is_lost(t
                 await trio.to_thread.run_sync(append, node.address, IDS, f"Round{number}")
                 if number in (2, 5):
                     pid = node.rows()[number % 3].pid
-                    assert pid is not None
-                    os.kill(pid, signal.SIGKILL)
+                    kill_process(pid)
 
         async with es.connect(node.address, reconnect_timeout=0.5) as store:
             with trio.fail_after(DEADLINE_SECONDS):
@@ -136,7 +133,7 @@ def take_away(node: NodeProcess, shard: int) -> None:
     folder = node.data / f"shard-{shard}"
     folder.rename(node.data.with_name("away"))
     folder.write_text("no folder")
-    os.kill(pid, signal.SIGKILL)
+    kill_process(pid)
 
 
 def test_what_is_to_end_when_it_has_caught_up_ends_when_the_shards_that_are_left_are_away(tmp_path: Path) -> None:

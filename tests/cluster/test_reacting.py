@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 from pathlib import Path
 
 import pytest
 
 import bank
 from eventstore import blocking
-from tests.cluster.node_process import NodeProcess
+from tests.cluster.node_process import NodeProcess, kill_process
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.heavy, pytest.mark.usefixtures("examples")]
@@ -53,8 +51,7 @@ def test_transfers_between_accounts_of_different_shards_take_effect_once(tmp_pat
                 store.send_many([bank.Transfer(rng.choice(ACCOUNTS), rng.choice([*ACCOUNTS, "nobody"]), 1) for _ in range(50)])
                 if killed and batch % 2:
                     pid = node.rows()[batch % 3].pid
-                    assert pid is not None
-                    os.kill(pid, signal.SIGKILL)
+                    kill_process(pid)
         wait_until(lambda: finished(node.address), "every transfer has ended")
         found = balances(node.address)
         assert sum(found.values()) == OPENING * len(ACCOUNTS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import threading
@@ -22,7 +21,7 @@ import trio
 import eventstore as es
 from eventstore import ANY, Commit, NewEvent, blocking
 from tests.cli.processes import output, refused
-from tests.cluster.node_process import NodeProcess, has_ended
+from tests.cluster.node_process import NodeProcess, kill_process
 from tests.waiting import DEADLINE_SECONDS, wait_until
 
 pytestmark = pytest.mark.heavy
@@ -143,9 +142,7 @@ def killer(node: NodeProcess, acknowledged: Callable[[], int]) -> Callable[[], N
         if at and acknowledged() >= at[-1]:
             at.pop()
             pid = pids.pop()
-            assert pid is not None
-            if not has_ended(pid):
-                os.kill(pid, signal.SIGKILL)
+            kill_process(pid)
 
     return kill
 
@@ -188,8 +185,7 @@ def test_a_blocking_subscription_survives_a_killed_shard(tmp_path: Path) -> None
         with store.subscribe() as stream:  # type: ignore[union-attr] # of several shards
             seen = [next(stream) for _ in range(200)]
             pid = node.rows()[1].pid
-            assert pid is not None
-            os.kill(pid, signal.SIGKILL)
+            kill_process(pid)
             fill(node, ["later"])
             while len(seen) < 402:
                 seen.append(next(stream))
@@ -201,8 +197,7 @@ def test_a_blocking_subscription_finds_a_shard_that_was_away_when_the_client_rea
     with NodeProcess(tmp_path / "data", 3) as node:
         fill(node)
         pid = node.rows()[1].pid
-        assert pid is not None
-        os.kill(pid, signal.SIGKILL)
+        kill_process(pid)
         wait_until(lambda: node.rows()[1].leader is None or node.rows()[1].pid not in (None, pid), "the node has noticed")
         with blocking.connect(node.address) as store:
             node.wait_for_pid(1, other_than=pid)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 from collections.abc import Callable
 from dataclasses import replace
 from operator import itemgetter
@@ -29,7 +27,7 @@ from eventstore.protocol.requests import Version
 from eventstore.records.cluster_map import ClusterMap
 from eventstore.records.raw_commit import encode_commits
 from eventstore.records.slots import slot_of
-from tests.cluster.node_process import NodeProcess, has_ended
+from tests.cluster.node_process import NodeProcess, kill_process
 from tests.server_process import ServerProcess
 
 pytestmark = pytest.mark.heavy
@@ -153,9 +151,7 @@ def test_a_shard_that_is_killed_under_load_loses_nothing_that_was_acknowledged(t
             if at and sum(acknowledged.values()) >= at[-1]:
                 at.pop()
                 pid = pids.pop()
-                assert pid is not None
-                if not has_ended(pid):
-                    os.kill(pid, signal.SIGKILL)
+                kill_process(pid)
 
         async with es.connect(node.address) as store, trio.open_nursery() as nursery:
             for each in IDS[:24]:

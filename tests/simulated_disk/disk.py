@@ -42,7 +42,8 @@ class SimulatedDisk:
         self._crash_operation: int | None = None
         self._crashed = False  # the planned crash has happened
         self._look: Callable[[SimulatedDisk], None] | None = None
-        self._outcomes = 0  # the number of calls of `crash`; after the first this disk is gone
+        self._outcomes = 0  # the number of calls of `survivors`
+        self._gone = False  # after `crash`
 
     def __repr__(self) -> str:
         return f"<SimulatedDisk seed={self.seed} operations={self.operations}>"
@@ -133,6 +134,12 @@ class SimulatedDisk:
     def crash(self, mode: CrashMode) -> SimulatedDisk:
         """Returns a new disk with what survives; this one and its handles then raise OSError."""
         with self._lock:
+            self._gone = True
+            return self.survivors(mode)
+
+    def survivors(self, mode: CrashMode) -> SimulatedDisk:
+        """Returns a disk with what would survive a crash now; this one goes on."""
+        with self._lock:
             self._outcomes += 1
             rng = self._rng(f"crash {self._outcomes}")
             after = SimulatedDisk(rng.getrandbits(64), capacity_bytes=self.capacity_bytes)
@@ -218,7 +225,7 @@ class SimulatedDisk:
         self, operation: str, paths: Sequence[str], detail: str = "", written: PendingWrite | None = None
     ) -> Exception | None:
         """Counts the operation and returns its planned error; raises if the disk has stopped."""
-        if self._outcomes:
+        if self._gone:
             raise OSError(ENODEV, "this disk has crashed; continue with the one that crash() returned", paths[0])
         if self._crashed:
             raise SimulatedCrash(f"{operation} {paths[0]}: after the crash")

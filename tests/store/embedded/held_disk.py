@@ -25,8 +25,8 @@ Opener = Callable[..., AbstractAsyncContextManager[EmbeddedStore]]
 
 
 def left_after(disk: SimulatedDisk, tmp_path: Path, mode: str = "lost") -> list[Event]:
-    """Returns the events that remain if the power fails now."""
-    store = Stepped(disk.crash(mode), tmp_path / f"left-{mode}-{disk._outcomes}")  # type: ignore[arg-type] # a mode
+    """Returns the events that would remain if the power failed now."""
+    store = Stepped(disk.survivors(mode), tmp_path / f"left-{mode}-{disk._outcomes}")  # type: ignore[arg-type] # a mode
     state = store.state()
     store.abandon()
     return state
