@@ -1,0 +1,137 @@
+"""Keys of one cluster in etcd: read at one revision, changed by transactions that compare revisions, watched.
+
+Each key of etcd is `/eventstore/CLUSTER/KEY`, its value JSON.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import trio
+
+from eventstore.chunks.documents import Tree
+from eventstore.errors import Corrupt, InvalidArgument
+from eventstore_cluster.registry.etcd.errors import RegistryRefused, RegistryUnavailable
+from eventstore_cluster.registry.etcd.gateway import Gateway
+from eventstore_cluster.registry.etcd.lease import Lease
+from eventstore_cluster.registry.registry import Changes, Entry, Snapshot
+
+OPERATIONS_MAX: Final = 128
+"""Of one transaction; etcd's own limit."""
+SILENCE_S: Final = 3.0
+"""A watch is only a hint: after such a silence the keys are read."""
+_LEASE_GONE: Final = 5
+
+
+class EtcdRegistry:
+    """The keys of the cluster `name`."""
+
+    def __init__(self, gateway: Gateway, name: str) -> None:
+        if not name or "/" in name:
+            raise InvalidArgument(f"{name!r} is not the name of a cluster: it must not be empty or contain /", field="name")
+        self._gateway = gateway
+        self._prefix = f"/eventstore/{name}/"
+
+    async def read(self) -> Snapshot:
+        """Returns all keys: a linearizable read.
+
+        Raises:
+            RegistryUnavailable, RegistryRefused
+            Corrupt: a value is not JSON: something else writes under the prefix.
+        """
+        answer = await self._gateway.call("/v3/kv/range", self._range())
+        entries = {}
+        for each in answer.get("kvs", ()):
+            key = base64.b64decode(each["key"]).decode()
+            entries[key.removeprefix(self._prefix)] = Entry(self._value(key, each), int(each["mod_revision"]))
+        return Snapshot(_revision(answer), entries)
+
+    def _value(self, key: str, each: Mapping[str, Any]) -> Tree:
+        try:
+            value = json.loads(base64.b64decode(each.get("value", "")))
+        except ValueError:
+            value = None
+        if not isinstance(value, dict):
+            raise Corrupt(key, 0, "the value of this key in etcd is not a JSON object; nothing else may write under its prefix")
+        return value
+
+    async def transact(self, compared: Mapping[str, int], changes: Changes, *, lease: Lease | None = None) -> int | None:
+        """Changes the keys if each compared key was last written by that revision (0: it does not exist).
+
+        Returns the revision that it made; None if a comparison failed or the lease has run out: it never takes effect.
+        `lease`: the keys that are written are gone with it.
+
+        Raises:
+            OutcomeUnknown: it may have been applied, or may still be.
+            RegistryUnavailable, RegistryRefused: nothing was changed.
+        """
+        if len(compared) + len(changes) > OPERATIONS_MAX:
+            many = f"a transaction on {len(compared) + len(changes)} keys, allowed are {OPERATIONS_MAX}"
+            raise InvalidArgument(many, field="changes", limit=OPERATIONS_MAX)
+        body = {
+            "compare": [
+                {"result": "EQUAL", "target": "MOD", "key": self._key(key), "mod_revision": str(revision)}
+                for key, revision in compared.items()
+            ],
+            "success": [self._change(key, value, lease) for key, value in changes.items()],
+        }
+        try:
+            answer = await self._gateway.call("/v3/kv/txn", body, changes=True)
+        except RegistryRefused as error:
+            if lease is not None and error.status == _LEASE_GONE:
+                return None
+            raise
+        return _revision(answer) if answer.get("succeeded") else None
+
+    def _change(self, key: str, value: Tree | None, lease: Lease | None) -> dict[str, Any]:
+        if value is None:
+            return {"requestDeleteRange": {"key": self._key(key)}}
+        put = {"key": self._key(key), "value": _text(json.dumps(value, sort_keys=True))}
+        return {"requestPut": put if lease is None else {**put, "lease": str(lease.id)}}
+
+    async def changed(self, seen: Snapshot) -> Snapshot:
+        """Waits until the keys differ from what was seen, and returns them.
+
+        A watch that is lost, cancelled or compacted away is noticed by reading, at the latest after `SILENCE_S`.
+
+        Raises:
+            RegistryUnavailable, RegistryRefused
+        """
+        while True:
+            with trio.move_on_after(SILENCE_S):
+                await self._wait_for_an_event(seen.revision + 1)
+            latest = await self.read()
+            if latest.entries != seen.entries:
+                return latest
+            seen = latest
+
+    async def _wait_for_an_event(self, first: int) -> None:
+        """Returns on the first event from this revision on, or when the watch ends."""
+        request = {"create_request": {**self._range(), "start_revision": str(first)}}
+        try:
+            with trio.CancelScope() as heard:  # the generators of httpx end by a cancellation, not by leaving the loop
+                async with self._gateway.stream("/v3/watch", request) as lines:
+                    async for line in lines:
+                        result = json.loads(line).get("result", {})
+                        if result.get("events") or result.get("canceled"):
+                            heard.cancel()
+        except (RegistryUnavailable, ValueError):
+            await trio.sleep(SILENCE_S / 10)  # the read that follows says whether etcd is away
+
+    def _key(self, key: str) -> str:
+        return _text(self._prefix + key)
+
+    def _range(self) -> dict[str, str]:
+        last = self._prefix[:-1] + chr(ord(self._prefix[-1]) + 1)
+        return {"key": _text(self._prefix), "range_end": _text(last)}
+
+
+def _text(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+def _revision(answer: Mapping[str, Any]) -> int:
+    return int(answer["header"]["revision"])

@@ -1,0 +1,81 @@
+"""A real etcd, alone or as a cluster, in a folder of its own; skipped by name where there is none."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+class Etcd:
+    """One member. `url`: for its clients."""
+
+    def __init__(self, folder: Path, name: str, ports: tuple[int, int], cluster: str, extra: tuple[str, ...] = ()) -> None:
+        self.scheme = "https" if "--cert-file" in extra else "http"
+        self.url, peer = f"{self.scheme}://127.0.0.1:{ports[0]}", f"http://127.0.0.1:{ports[1]}"
+        self._folder, self._name = folder, name
+        self._command = [
+            "etcd", "--name", name, "--data-dir", str(folder / name), "--logger=zap", "--log-outputs=stdout",
+            "--listen-client-urls", self.url, "--advertise-client-urls", self.url,
+            "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", cluster, *extra,
+        ]  # fmt: skip
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        log = (self._folder / f"{self._name}.log").open("a")
+        self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, stderr=log, text=True)
+        log.close()
+
+    def ready(self) -> None:
+        """Waits until it serves clients."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if "serving client traffic" in line:
+                return
+        raise AssertionError(f"etcd ended with {self._process.wait()}")
+
+    def send(self, what: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(what)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+
+@contextmanager
+def running(folder: Path, members: int = 1, extra: tuple[str, ...] = ()) -> Iterator[list[Etcd]]:
+    """Starts the members of an etcd, and kills them at the end."""
+    if shutil.which("etcd") is None:
+        pytest.skip("etcd is not installed (Debian: etcd-server)")
+    ports = free_ports(2 * members)
+    names = [f"e{number}" for number in range(members)]
+    cluster = ",".join(f"{name}=http://127.0.0.1:{port}" for name, port in zip(names, ports[1::2], strict=True))
+    pairs = zip(ports[::2], ports[1::2], strict=True)
+    etcds = [Etcd(folder, name, pair, cluster, extra) for name, pair in zip(names, pairs, strict=True)]
+    try:
+        for each in etcds:
+            each.start()
+        for each in etcds:
+            each.ready()
+        yield etcds
+    finally:
+        for each in etcds:
+            each.kill()

@@ -1,0 +1,228 @@
+"""The registry over a real etcd: comparisons, leases, watches, and what is said when etcd is slow, away or full."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from eventstore.errors import InvalidArgument
+from eventstore_cluster.registry.etcd.errors import OutcomeUnknown, RegistryRefused, RegistryUnavailable
+from eventstore_cluster.registry.etcd.etcd_registry import OPERATIONS_MAX, EtcdRegistry
+from eventstore_cluster.registry.etcd.gateway import EtcdOptions, Gateway
+from eventstore_cluster.registry.etcd.lease import Lease, now
+from eventstore_cluster.registry.registry import Snapshot
+from tests.cluster.etcd.real_etcd import Etcd, running
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+    with running(tmp_path_factory.mktemp("etcd")) as (one,):
+        yield one
+
+
+@asynccontextmanager
+async def connected(*etcds: Etcd, name: str = "test", timeout_s: float = 5.0) -> AsyncIterator[tuple[Gateway, EtcdRegistry]]:
+    options = EtcdOptions(tuple(each.url for each in etcds), request_timeout_s=timeout_s)
+    async with Gateway(options) as gateway:
+        yield gateway, EtcdRegistry(gateway, name)
+
+
+async def test_a_key_is_changed_only_by_who_has_seen_its_last_revision(etcd: Etcd) -> None:
+    async with connected(etcd, name="compared") as (_, registry):
+        first = await registry.transact({"shard/0": 0}, {"shard/0": {"epoch": 1}})
+        assert first is not None
+        assert await registry.transact({"shard/0": 0}, {"shard/0": {"epoch": 9}}) is None
+        second = await registry.transact({"shard/0": first}, {"shard/0": {"epoch": 2}, "map": {"version": 7}})
+        assert second == first + 1
+        seen = await registry.read()
+        assert {key: (entry.value, entry.revision) for key, entry in seen.entries.items()} == {
+            "shard/0": ({"epoch": 2}, second),
+            "map": ({"version": 7}, second),
+        }
+        assert await registry.transact({"map": second}, {"map": None}) == second + 1
+        assert set((await registry.read()).entries) == {"shard/0"}
+
+
+async def test_clusters_with_other_names_do_not_see_each_other(etcd: Etcd) -> None:
+    async with connected(etcd, name="a") as (gateway, a):
+        assert await a.transact({}, {"key": {"of": "a"}})
+        assert (await EtcdRegistry(gateway, "ab").read()).entries == {}
+    with pytest.raises(InvalidArgument, match="name of a cluster"):
+        EtcdRegistry(gateway, "a/b")
+
+
+async def test_keys_under_a_lease_are_gone_with_it_and_a_lease_that_is_gone_writes_nothing(etcd: Etcd) -> None:
+    async with connected(etcd, name="leased") as (gateway, registry):
+        before = now()
+        lease = await Lease.grant(gateway, 5)
+        assert before < lease.until <= now() + 5
+        assert await registry.transact({"leader": 0}, {"leader": {"run": "r1"}}, lease=lease)
+        assert await lease.keep_alive(gateway)
+        seen = await registry.read()
+        await lease.revoke(gateway)
+        assert (await registry.changed(seen)).entries == {}
+        assert not await lease.keep_alive(gateway)
+        assert lease.until == 0.0
+        assert await registry.transact({"leader": 0}, {"leader": {"run": "r1"}}, lease=lease) is None
+        await lease.revoke(gateway)  # once more does no harm
+
+
+@pytest.mark.heavy
+async def test_a_lease_that_is_not_renewed_ends_not_before_it_has_ended_here(etcd: Etcd) -> None:
+    async with connected(etcd, name="ending") as (gateway, registry):
+        lease = await Lease.grant(gateway, 2)
+        assert await registry.transact({}, {"leader": {"run": "r1"}}, lease=lease)
+        seen = await registry.read()
+        assert (await registry.changed(seen)).entries == {}
+        assert now() >= lease.until
+
+
+async def test_a_change_by_another_client_ends_the_wait_for_one(etcd: Etcd) -> None:
+    async with connected(etcd, name="watched") as (_, registry), connected(etcd, name="watched") as (_, other):
+        seen = await registry.read()
+        async with trio.open_nursery() as nursery:
+
+            async def changed() -> None:
+                latest = await registry.changed(seen)
+                assert latest.value("map") == {"version": 2}
+
+            nursery.start_soon(changed)
+            await other.transact({}, {"map": {"version": 2}})
+
+
+async def test_a_revision_that_was_compacted_away_is_no_obstacle(etcd: Etcd) -> None:
+    async with connected(etcd, name="compacted") as (gateway, registry):
+        seen = await registry.read()
+        for version in range(3):
+            last = await registry.transact({}, {"map": {"version": version}})
+        await gateway.call("/v3/kv/compaction", {"revision": str(last)})
+        assert (await registry.changed(seen)).value("map") == {"version": 2}
+
+
+async def test_more_than_a_transaction_holds_is_refused_before_it_is_sent(etcd: Etcd) -> None:
+    async with connected(etcd, name="large") as (_, registry):
+        with pytest.raises(InvalidArgument, match="allowed are 128"):
+            await registry.transact({}, {f"key{number}": {} for number in range(OPERATIONS_MAX + 1)})
+        with pytest.raises(InvalidArgument, match="fewer keys at once"):
+            await registry.transact({}, {"key": {"text": "x" * 2_000_000}})
+        assert (await registry.read()).entries == {}
+
+
+@pytest.mark.heavy
+async def test_what_a_stopped_etcd_was_asked_is_unknown_and_settled_by_a_later_revision(tmp_path: Path) -> None:
+    with running(tmp_path) as (etcd,):
+        async with connected(etcd, timeout_s=1.0) as (_, registry):
+            first = await registry.transact({}, {"shard": {"epoch": 1}})
+            assert first is not None
+            etcd.send(signal.SIGSTOP)
+            with pytest.raises(OutcomeUnknown):
+                await registry.transact({"shard": first}, {"shard": {"epoch": 2}})
+            with pytest.raises(RegistryUnavailable, match="quorum"):
+                await registry.read()
+            etcd.send(signal.SIGCONT)
+            seen = await read_again(registry)
+            last = seen.revision_of("shard")  # which does not say what is still on its way; a write on top of it does
+            settled = await registry.transact({"shard": last}, {"shard": {"epoch": 3}})
+            latest = await registry.read()
+            assert latest.value("shard") == {"epoch": 3 if settled is not None else 2}
+            assert settled is None or await registry.transact({"shard": first}, {"shard": {"epoch": 2}}) is None
+
+
+async def read_again(registry: EtcdRegistry) -> Snapshot:
+    """Reads as soon as etcd answers."""
+    with trio.fail_after(60):
+        while True:
+            try:
+                return await registry.read()
+            except RegistryUnavailable:
+                await trio.lowlevel.checkpoint()
+
+
+@pytest.mark.heavy
+async def test_a_restart_of_etcd_is_survived_by_a_wait_and_by_its_keys(tmp_path: Path) -> None:
+    with running(tmp_path) as (etcd,):
+        async with connected(etcd) as (_, registry):
+            first = await registry.transact({}, {"shard": {"epoch": 1}})
+            etcd.kill()
+            with pytest.raises(RegistryUnavailable, match="does not answer"):
+                await registry.transact({}, {"shard": {"epoch": 2}})  # it was certainly not sent
+            etcd.start()
+            etcd.ready()
+            seen = await read_again(registry)
+            assert seen.revision_of("shard") == first
+
+
+@pytest.mark.heavy
+async def test_without_a_quorum_nothing_is_answered_and_with_it_the_next_endpoint_is(tmp_path: Path) -> None:
+    with running(tmp_path, members=3) as etcds:
+        async with connected(*etcds, timeout_s=10.0) as (_, registry):
+            first = await registry.transact({}, {"shard": {"epoch": 1}})
+            assert first is not None
+            etcds[0].kill()
+            assert (await read_again(registry)).revision_of("shard") == first
+            assert await registry.transact({"shard": first}, {"shard": {"epoch": 2}}) is not None
+            etcds[1].kill()
+            with pytest.raises((OutcomeUnknown, RegistryUnavailable)):
+                await registry.transact({}, {"shard": {"epoch": 3}})
+            etcds[0].start()
+            etcds[0].ready()
+            assert (await read_again(registry)).value("shard") in ({"epoch": 2}, {"epoch": 3})
+
+
+@pytest.mark.heavy
+async def test_a_user_with_a_password_is_let_in_and_another_is_refused(tmp_path: Path) -> None:
+    with running(tmp_path) as (etcd,):
+        async with connected(etcd) as (gateway, _):
+            await gateway.call("/v3/auth/user/add", {"name": "root", "password": "secret"})
+            await gateway.call("/v3/auth/role/add", {"name": "root"})
+            await gateway.call("/v3/auth/user/grant", {"user": "root", "role": "root"})
+            await gateway.call("/v3/auth/enable", {})
+        async with Gateway(EtcdOptions((etcd.url,), user="root", password="secret")) as gateway:
+            registry = EtcdRegistry(gateway, "locked")
+            assert await registry.transact({}, {"map": {}})
+            gateway._token = "of yesterday"
+            assert set((await registry.read()).entries) == {"map"}
+        async with Gateway(EtcdOptions((etcd.url,), user="root", password="wrong")) as gateway:
+            with pytest.raises(RegistryRefused, match="authentication failed"):
+                await EtcdRegistry(gateway, "locked").read()
+        async with Gateway(EtcdOptions((etcd.url,))) as gateway:
+            with pytest.raises(RegistryRefused, match="user name is empty"):
+                await EtcdRegistry(gateway, "locked").read()
+
+
+@pytest.mark.heavy
+async def test_an_etcd_with_tls_is_reached_by_those_who_know_its_authority(tmp_path: Path) -> None:
+    key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
+    self_signed(key, cert)
+    with running(tmp_path, extra=("--cert-file", str(cert), "--key-file", str(key))) as (etcd,):
+        async with Gateway(EtcdOptions((etcd.url,), ca=str(cert))) as gateway:
+            assert await EtcdRegistry(gateway, "secret").transact({}, {"map": {}})
+        async with Gateway(EtcdOptions((etcd.url,))) as gateway:
+            with pytest.raises(RegistryUnavailable, match="certificate"):
+                await EtcdRegistry(gateway, "secret").read()
+
+
+def self_signed(key: Path, cert: Path) -> None:
+    try:
+        subprocess.run(
+            [
+                "openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=etcd",
+                "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert),
+            ],
+            check=True, capture_output=True,
+        )  # fmt: skip
+    except FileNotFoundError:
+        pytest.skip("openssl is not installed")
+
+
+def test_endpoints_must_be_urls() -> None:
+    with pytest.raises(InvalidArgument, match="http or https"):
+        EtcdOptions(("127.0.0.1:2379",))
+    with pytest.raises(InvalidArgument, match="usual one"):
+        EtcdOptions(())
