@@ -15,7 +15,9 @@ from eventstore.chunks.header import RECORDS_FROM
 
 @dataclass(slots=True)
 class Segment:
-    """Records for one range of bytes in one chunk, from `offset` to `end`."""
+    """Records for one range of bytes in one chunk, from `offset` to `end`. A buffer holds one record, unless `records` says how
+    many all of them hold.
+    """
 
     chunk: int
     offset: int
@@ -25,6 +27,7 @@ class Segment:
     buffers: list[bytes] = field(default_factory=list)
     end: int = 0
     checksum: int = 0
+    records: int = 0
 
 
 class FrontBuffer:

@@ -100,6 +100,14 @@ class ChunkHeader:
             checksum=checksum & (2**64 - 1),
         )
 
+    def reopened(self) -> ChunkHeader:
+        """Returns the header that this chunk had while it was ongoing."""
+        return ChunkHeader(self.kind, self.number, self.store, self.epoch, self.first_sequence, self.created)
+
+    def unsorted(self) -> ChunkHeader:
+        """Returns the header that this chunk had before it was sorted."""
+        return replace(self, flags=self.flags & ~SORTED)
+
     def encode(self) -> bytes:
         raw = HEADER.struct.pack(
             MAGIC, FORMAT, self.kind, self.flags, RECORDS_FROM, self.epoch, self.number, self.store.bytes,

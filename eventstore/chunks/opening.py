@@ -22,7 +22,7 @@ from eventstore.chunks.files import NO_SPACE, File, Files, Lock
 from eventstore.chunks.folder import TEMPORARY, ChunkFolder, record_space
 from eventstore.chunks.front import FrontBuffer
 from eventstore.chunks.header import FOOTER_BYTES, RECORDS_FROM, ChunkHeader, check_footer
-from eventstore.chunks.recovery import OnRecords, Recovered, read_records, recover
+from eventstore.chunks.recovery import OnRecords, read_records, recover
 from eventstore.chunks.writer import ChunkWriter
 from eventstore.errors import Corrupt, FolderRefused
 
@@ -129,9 +129,9 @@ class OpenedChunks:
 
     def __init__(
         self, folder: ChunkFolder, header_bytes: int, *, size_bytes: int, preallocate_bytes: int, sync: bool,
-        clock: Callable[[], float],
+        clock: Callable[[], float], epoch: int | None = None,
     ) -> None:  # fmt: skip
-        """`header_bytes`: the length of the headers of its records.
+        """`header_bytes`: the length of the headers of its records. `epoch`: of what follows; None: as the last chunk.
 
         Raises:
             FolderRefused, Corrupt
@@ -140,7 +140,7 @@ class OpenedChunks:
             self.headers = folder.headers()
         except FileNotFoundError as error:
             raise FolderRefused(str(error.filename or folder.path), "is missing; restore it") from None
-        self.epoch = max((header.epoch for header in self.headers), default=1)
+        self.epoch = epoch or max((header.epoch for header in self.headers), default=1)
         self.front = FrontBuffer(record_space(size_bytes), sync=sync)
         self.front.resume_with_new_chunk(0, 1)
         self.writer = ChunkWriter(
@@ -185,10 +185,11 @@ class OpenedChunks:
         key = self._folder.read_key()
         judge = witness.Judge(header.number, self._header_bytes, key)
         found = recover(file, name, header.first_sequence, known_end, judge, on_records)
-        copy = self._copy_torn(header.number, found) if found.torn else None
+        copy = keep_copy(self._folder, header.number, found.end, found.torn) if found.torn else None
         self.writer.resume(header, found.end, found.next_sequence, found.records, found.checksum)
         if found.torn:
-            copy = copy or self._copy_torn(header.number, found)  # the disk was full: the cut has freed space
+            # The disk may have been full, and the cut has freed space.
+            copy = copy or keep_copy(self._folder, header.number, found.end, found.torn)
             self.torn = TornTail(len(found.torn), copy)
             _log.warning(
                 "%s: cut %d bytes of a torn batch at byte offset %d; %s",
@@ -213,32 +214,34 @@ class OpenedChunks:
             return key
         return new
 
-    def _copy_torn(self, number: int, found: Recovered) -> str | None:
-        """Keeps a copy of a torn tail, unless an interrupted start has kept it; returns its path, or None if the disk is full.
 
-        The copy gets its name once it is whole, so that no number of attempts leaves more than one file.
-        """
-        files, folder = self._folder.files, self._folder.path.parent / CUT
-        temporary = folder / f"copy{TEMPORARY[0]}"
-        try:
-            files.make_folder(folder)
-            copy = self._path_of_copy(folder, f"{number:010d}-{found.end}", found.torn)
-            if not files.exists(copy):
-                if files.exists(temporary):
-                    files.remove(temporary)
-                write_file(files, temporary, found.torn)
-                files.rename(temporary, copy)
-            files.sync_folder(folder)
-        except OSError as error:
-            if error.errno not in NO_SPACE:
-                raise
+def keep_copy(folder: ChunkFolder, number: int, end: int, raw: bytes) -> str | None:
+    """Keeps a copy of bytes that are about to be cut from byte `end` of a chunk, unless an interrupted start has kept it.
+
+    Returns its path, or None if the disk is full. The copy gets its name once it is whole, so that no number of attempts leaves
+    more than one file.
+    """
+    files, copies = folder.files, folder.path.parent / CUT
+    temporary = copies / f"copy{TEMPORARY[0]}"
+    try:
+        files.make_folder(copies)
+        copy = _path_of_copy(files, copies, f"{number:010d}-{end}", raw)
+        if not files.exists(copy):
             if files.exists(temporary):
                 files.remove(temporary)
-            return None
-        return str(copy)
+            write_file(files, temporary, raw)
+            files.rename(temporary, copy)
+        files.sync_folder(copies)
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise
+        if files.exists(temporary):
+            files.remove(temporary)
+        return None
+    return str(copy)
 
-    def _path_of_copy(self, folder: Path, name: str, torn: bytes) -> Path:
-        """Returns the path of the copy of these bytes, or the first free path."""
-        files = self._folder.files
-        paths = (folder / f"{name}-{place}" for place in itertools.count())
-        return next(path for path in paths if not files.exists(path) or read_file(files, path) == torn)
+
+def _path_of_copy(files: Files, copies: Path, name: str, raw: bytes) -> Path:
+    """Returns the path of the copy of these bytes, or the first free path."""
+    paths = (copies / f"{name}-{place}" for place in itertools.count())
+    return next(path for path in paths if not files.exists(path) or read_file(files, path) == raw)

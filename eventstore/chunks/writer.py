@@ -119,8 +119,16 @@ class ChunkWriter:
             self._current().write_at(start, [data])
             self._current().sync()
 
-    def write(self, segment: Segment) -> None:
-        """Writes the segment; durable on return with `sync`, otherwise at the next `sync_now`.
+    @property
+    def as_completed(self) -> ChunkHeader | None:
+        """The header of the current chunk as it will be when the next one begins; None if there is no chunk yet."""
+        if self._header is None or self._header.completed:
+            return self._header
+        return self._header.complete(self.end, self._next_sequence, self._records, self._checksum)
+
+    def write(self, segment: Segment, begun: ChunkHeader | None = None) -> None:
+        """Writes the segment; durable on return with `sync`, otherwise at the next `sync_now`. `begun`: the header of the chunk
+        that the segment begins, if another process decides it.
 
         Raises:
             StorageFull, Overloaded: nothing of the segment was stored; later segments may succeed.
@@ -129,7 +137,7 @@ class ChunkWriter:
         self._refuse_if_poisoned()
         try:
             if segment.begins_chunk and (self._header is None or self._header.number != segment.chunk):
-                self._roll(segment)
+                self._roll(segment, begun)
             self._reserve(segment.end)
             self.zero_ahead.claim(segment.offset, segment.end)
             self._current().write_at(segment.offset, segment.buffers)
@@ -145,7 +153,7 @@ class ChunkWriter:
         if self._sync:
             self.sync_now()
         self.end, self._next_sequence = segment.end, segment.next_sequence
-        self._records += len(segment.buffers)
+        self._records += segment.records or len(segment.buffers)
         self._checksum += segment.checksum
 
     def sync_now(self) -> tuple[int, int]:
@@ -197,15 +205,19 @@ class ChunkWriter:
             self._allocated = target
             self.zero_ahead.reserved(target)
 
-    def _roll(self, segment: Segment) -> None:
+    def _roll(self, segment: Segment, begun: ChunkHeader | None) -> None:
         if self._header is not None and not self._header.completed:
-            self._complete(self._header)
-        self._begin(segment)
+            self._complete()
+        self._begin(begun or self._new_header(segment))
 
-    def _complete(self, header: ChunkHeader) -> None:
-        file = self._current()
+    def _new_header(self, segment: Segment) -> ChunkHeader:
+        folder, created = self._folder, int(self._clock() * 1_000_000)
+        return ChunkHeader(folder.kind, segment.chunk, folder.store, self._epoch, segment.first_sequence, created)
+
+    def _complete(self) -> None:
+        file, completed = self._current(), self.as_completed
+        assert completed is not None
         self.zero_ahead.detach()
-        completed = header.complete(self.end, self._next_sequence, self._records, self._checksum)
         footer = completed.footer()
         file.write_at(self.end, [footer])
         file.truncate(self.end + len(footer))
@@ -224,13 +236,9 @@ class ChunkWriter:
         except OSError as error:
             raise self._poison("sync", error) from error
 
-    def _begin(self, segment: Segment) -> None:
+    def _begin(self, header: ChunkHeader) -> None:
         folder, files = self._folder, self._folder.files
-        created = int(self._clock() * 1_000_000)
-        header = ChunkHeader(
-            folder.kind, segment.chunk, folder.store, self._epoch, segment.first_sequence, created
-        )  # fmt: skip
-        path = folder.chunk_path(segment.chunk)
+        path = folder.chunk_path(header.number)
         temporary = path.with_name(path.name + ".new")
         if files.exists(temporary):
             files.remove(temporary)
@@ -240,14 +248,14 @@ class ChunkWriter:
             file.sync()
             files.rename(temporary, path)
             files.sync_folder(folder.path)
-            folder.write_document(segment.chunk, key=self.key)
+            folder.write_document(header.number, key=self.key)
         except OSError:
             file.close()
             raise
         self._file, self._header = file, header
         self._allocated, self.end = RECORDS_FROM, RECORDS_FROM
         self.zero_ahead.attach(path, RECORDS_FROM)
-        self._next_sequence, self._records, self._checksum = segment.first_sequence, 0, 0
+        self._next_sequence, self._records, self._checksum = header.first_sequence, 0, 0
 
     def _cut_back(self, cause: OSError) -> None:
         """Cuts off a batch that did not fit, durably, and raises the error for its callers."""

@@ -87,10 +87,10 @@ class OpenStore:
 
 def open_folder(
     path: Path, settings: StoreSettings, *, files: Files | None = None, directory: Path | None = None,
-    clock: Callable[[], float] = time.time, shard: ShardIdentity | None = None,
+    clock: Callable[[], float] = time.time, shard: ShardIdentity | None = None, epoch: int | None = None,
 ) -> OpenStore:  # fmt: skip
     """Opens or creates the store in `path`. `directory`: where LMDB lives, if not in the folder itself. `shard`: the store must
-    be this one; the store of a cluster of one shard may be opened without.
+    be this one; the store of a cluster of one shard may be opened without. `epoch`: of the leadership that begins, if one does.
 
     Raises:
         FolderRefused, Corrupt
@@ -111,7 +111,8 @@ def open_folder(
             if check_shard(path, document, shard) and shard is not None:
                 write_document(files, path / STORE, {**document, **shard.members()})
             report = OpenReport()
-            engine = _open_engine(event_folder(files, path, identity), settings, directory or path / DIRECTORY, report, clock)
+            events = event_folder(files, path, identity)
+            engine = _open_engine(events, settings, directory or path / DIRECTORY, report, clock, epoch)
         preload = PreloadFile(files, path)
         with contextlib.suppress(EventStoreError):  # what cannot be read is reported to the first caller that needs it
             engine.recent.begin(preload.read())
@@ -129,11 +130,12 @@ def _beside(shard: ShardIdentity | None) -> tuple[str, ...]:
 
 
 def _open_engine(
-    folder: ChunkFolder, settings: StoreSettings, directory_path: Path, report: OpenReport, clock: Callable[[], float]
-) -> Engine:
+    folder: ChunkFolder, settings: StoreSettings, directory_path: Path, report: OpenReport, clock: Callable[[], float],
+    epoch: int | None,
+) -> Engine:  # fmt: skip
     chunks = OpenedChunks(
         folder, HEADER_BYTES, size_bytes=settings.file_size_bytes, preallocate_bytes=settings.preallocate_bytes,
-        sync=settings.durability == "sync", clock=clock,
+        sync=settings.durability == "sync", clock=clock, epoch=epoch,
     )  # fmt: skip
     event_files, tail = EventFiles(folder, settings.open_files_max), Tail()
     sorted_files = max((header.number for header in chunks.headers if header.sorted), default=0)

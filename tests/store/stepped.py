@@ -42,16 +42,21 @@ def raw(
 
 @dataclass
 class Stepped:
-    """An open store and its disk. `directory`: the folder of LMDB, which is always a real one."""
+    """An open store and its disk. `directory`: the folder of LMDB, which is always a real one. `epoch`: of what is
+    appended.
+    """
 
     disk: Files
     directory: Path
     settings: StoreSettings = SMALL
     clock: Callable[[], float] = lambda: 1_000.0
+    epoch: int | None = None
     opened: OpenStore = field(init=False)
 
     def __post_init__(self) -> None:
-        self.opened = open_folder(DATA, self.settings, files=self.disk, directory=self.directory, clock=self.clock)
+        self.opened = open_folder(
+            DATA, self.settings, files=self.disk, directory=self.directory, clock=self.clock, epoch=self.epoch
+        )
 
     @property
     def engine(self) -> Engine:

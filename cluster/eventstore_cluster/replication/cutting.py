@@ -1,0 +1,95 @@
+"""Cuts a log back to a place, across chunks: a table of steps that a start finishes (R7).
+
+1. copies of what is cut are kept; 2. the intent is noted; 3. `chunks.json` is lowered; 4. later chunks are removed, the last
+first; 5. the chunk of the place becomes the ongoing one again and ends there; 6. the intent is removed. Each step is durable
+before the next, and may be done again.
+"""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Final
+
+from eventstore.chunks.documents import PREVIOUS, Document, read_document, read_file, write_document
+from eventstore.chunks.folder import ChunkFolder
+from eventstore.chunks.header import RECORDS_FROM
+from eventstore.chunks.opening import keep_copy
+from eventstore.errors import Corrupt, FolderRefused, StorageFull
+from eventstore_cluster.replica.places import NOWHERE, Place
+
+INTENT: Final = "cutting.json"
+
+
+def cut(folder: ChunkFolder, end: Place) -> None:
+    """Makes the log end at `end`, which is the end of a record; nothing may have the folder open.
+
+    Raises:
+        FolderRefused: the chunk is sorted, thus committed: it is never cut.
+        StorageFull: what is cut could not be kept; nothing was changed.
+    """
+    chunk, offset = end
+    intent: Document = {"kind": folder.kind, "chunk": chunk, "end": offset}
+    if chunk:
+        header = folder.read_header(chunk)
+        if header.sorted:
+            raise FolderRefused(str(folder.chunk_path(chunk)), f"is sorted, and would have to be cut at byte {offset}")
+        intent["header"] = header.reopened().encode().hex()
+    numbers = _numbers_from(folder, max(chunk, 1))
+    for number in numbers:
+        start = offset if number == chunk else RECORDS_FROM
+        raw = read_file(folder.files, folder.chunk_path(number))[start:].rstrip(b"\0")
+        if raw and keep_copy(folder, number, start, raw) is None:
+            raise StorageFull(f"no space left to keep what is cut from {folder.chunk_path(number)}; free some space")
+    write_document(folder.files, _intent(folder), intent)
+    finish_cut(folder)
+
+
+def finish_cut(folder: ChunkFolder) -> None:
+    """Finishes a cut that was interrupted. Raises Corrupt, FolderRefused."""
+    path = _intent(folder)
+    if not folder.files.exists(path):
+        return
+    match read_document(folder.files, path):
+        case {"kind": folder.kind, "chunk": 0}:
+            _finish(folder, NOWHERE, b"")
+        case {"kind": folder.kind, "chunk": int(chunk), "end": int(offset), "header": str(header)}:
+            _finish(folder, (chunk, offset), bytes.fromhex(header))
+        case _:
+            raise Corrupt(str(path), 0, "does not say where the log is cut; remove this replica: it is copied again")
+
+
+def _finish(folder: ChunkFolder, end: Place, header: bytes) -> None:
+    files, (chunk, offset) = folder.files, end
+    folder.write_document(chunk, offset if chunk else RECORDS_FROM, folder.read_key())
+    for number in reversed(_numbers_from(folder, chunk + 1)):
+        files.remove(folder.chunk_path(number))
+        files.sync_folder(folder.path)
+    if chunk:
+        _reopen(folder, chunk, offset, header)
+    path = _intent(folder)
+    for each in (path, path.with_name(path.name + PREVIOUS)):
+        if files.exists(each):
+            files.remove(each)
+    files.sync_folder(path.parent)
+
+
+def _reopen(folder: ChunkFolder, number: int, end: int, header: bytes) -> None:
+    """Makes the chunk the ongoing one again, which ends at `end`."""
+    file = folder.files.open(folder.chunk_path(number), write=True)
+    try:
+        file.write_at(0, [header])
+        file.sync()
+        file.truncate(end)
+        file.sync()
+    finally:
+        file.close()
+
+
+def _numbers_from(folder: ChunkFolder, first: int) -> list[int]:
+    """Returns the numbers of the chunks that exist from this one on."""
+    return list(itertools.takewhile(lambda number: folder.files.exists(folder.chunk_path(number)), itertools.count(first)))
+
+
+def _intent(folder: ChunkFolder) -> Path:
+    return folder.path.parent / INTENT

@@ -1,0 +1,156 @@
+"""The log of one kind in the folder of a follower: the bytes of its leader's log, written as the leader wrote them.
+
+It ends with the last byte of a record, never with an empty or a completed chunk: which chunk comes next, and when, is decided
+by the leader of the records that follow.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+
+from eventstore.chunks import slab
+from eventstore.chunks.folder import ChunkFolder
+from eventstore.chunks.front import Segment
+from eventstore.chunks.header import RECORDS_FROM
+from eventstore.chunks.opening import OpenedChunks
+from eventstore.chunks.record import PREFIX, Walk
+from eventstore.errors import Corrupt, FolderRefused
+from eventstore_cluster.replica.epochs import Tail
+from eventstore_cluster.replica.places import NOWHERE, Place
+from eventstore_cluster.replication import cutting
+from eventstore_cluster.replication.log_end import LogEnd
+from eventstore_cluster.replication.pieces import Payload, Piece
+
+_CLAIMS = PREFIX.dtype("durable", "crc")
+
+
+class FollowerLog:
+    """Owned by one thread at a time. After an error it must be opened again."""
+
+    def __init__(self, folder: ChunkFolder, header_bytes: int, *, size_bytes: int, preallocate_bytes: int) -> None:
+        """Opens the log of a locked folder; finishes what was interrupted, and cuts off a torn tail.
+
+        Raises:
+            FolderRefused, Corrupt
+        """
+        self._folder = folder
+        self._header_bytes = header_bytes
+        self._open = partial(
+            OpenedChunks, folder, header_bytes, size_bytes=size_bytes, preallocate_bytes=preallocate_bytes, sync=True,
+            clock=time.time,
+        )  # fmt: skip
+        cutting.finish_cut(folder)
+        self._recover()
+
+    @property
+    def tail(self) -> Tail:
+        return self._end.tail
+
+    @property
+    def last_crc(self) -> int:
+        return self._end.last_crc
+
+    def store(self, payload: Payload) -> None:
+        """Writes what follows the end of the log; durable on return.
+
+        Raises:
+            Corrupt: it is not what follows, or damaged; the pieces before are stored.
+            StorageFull, Poisoned
+        """
+        for piece in payload.pieces:
+            self._store(piece, payload.key)
+
+    def cut(self, end: Place) -> None:
+        """Cuts the log back to `end`, durably; what is cut is kept in `cut/`. Raises FolderRefused, StorageFull."""
+        self._writer.close()
+        cutting.cut(self._folder, end)
+        self._recover()
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def _recover(self) -> None:
+        opened = self._load()
+        last = opened.headers[-1] if opened.headers else None
+        if last is not None and not last.sorted and (last.completed or self.tail.end[0] < last.number):
+            opened.writer.close()
+            cutting.cut(self._folder, self.tail.end)
+            opened = self._load()
+        self._writer, self._next_sequence = opened.writer, opened.front.next_sequence
+
+    def _load(self) -> OpenedChunks:
+        opened = self._open()
+        self._end = LogEnd(self._header_bytes)
+        for header in opened.headers:
+            path = self._folder.chunk_path(header.number)
+            file = self._folder.files.open(path)
+            try:
+                if header.sorted:
+                    self._end.add_sorted(header, file, str(path))
+                else:
+                    opened.load(header, file, partial(self._end.add, header.number))
+            finally:
+                file.close()
+        opened.finish()
+        return opened
+
+    def _store(self, piece: Piece, key: bytes) -> None:
+        found = self._checked(piece)
+        if key != self._writer.key:  # of another leader: what its records claim is proven with it
+            self._writer.key = key
+            if piece.begun is None:
+                self._folder.write_document(piece.chunk, piece.offset, key)
+        for start, end in self._batches(piece, found):
+            self._writer.write(self._segment(piece, found, start, end), piece.begun)
+        self._end.add(piece.chunk, piece.data, piece.offset, found)
+        self._next_sequence = found.next_sequence
+
+    def _checked(self, piece: Piece) -> Walk:
+        """Returns the walk over the records, which are the ones that follow."""
+        name, (chunk, offset) = str(self._folder.chunk_path(piece.chunk)), self.tail.end
+        if piece.begun is None:
+            follows = (piece.chunk, piece.offset) == (chunk, offset) != NOWHERE
+        else:
+            begun = piece.begun
+            follows = (piece.chunk, piece.offset) == (begun.number, RECORDS_FROM) == (chunk + 1, RECORDS_FROM)
+            follows = follows and begun.first_sequence == self._next_sequence and begun.kind == self._folder.kind
+            if begun.store != self._folder.store:
+                raise FolderRefused(name, f"the leader sends records of store {begun.store}, this is {self._folder.store}")
+            before = self._writer.as_completed
+            if piece.completed != (before and before.unsorted()):
+                raise Corrupt(name, offset, f"chunk {chunk} ends otherwise at the leader; remove this replica's folder")
+        found = slab.walk(piece.data, piece.offset, self._next_sequence, self._header_bytes)
+        if not follows or found.fault is not None or not found.offsets:
+            what = found.fault if follows and found.fault is not None else f"the log ends at byte {offset} of chunk {chunk}"
+            raise Corrupt(name, found.end if follows else piece.offset, f"not what follows: {what}")
+        return found
+
+    def _batches(self, piece: Piece, found: Walk) -> Iterator[tuple[int, int]]:
+        """Yields the ranges of records that may be synced together: a record claims how far its file is durable, and that
+        must be true here as well when it is written.
+        """
+        offsets = np.array(found.offsets)
+        claims = slab.gather(piece.data, offsets - piece.offset, _CLAIMS)["durable"].astype(np.int64)
+        start, count = 0, len(offsets)
+        while start < count:
+            later = np.flatnonzero(claims[start:] > offsets[start])
+            end = start + int(later[0]) if len(later) else count
+            if end == start:
+                raise Corrupt(str(self._folder.chunk_path(piece.chunk)), int(offsets[start]), "claims to be durable itself")
+            yield start, end
+            start = end
+
+    def _segment(self, piece: Piece, found: Walk, start: int, end: int) -> Segment:
+        whole = end == len(found.offsets)
+        first, last = found.offsets[start], found.end if whole else found.offsets[end]
+        data = piece.data if start == 0 and whole else piece.data[first - piece.offset : last - piece.offset]
+        crcs = slab.gather(data, np.array(found.offsets[start:end]) - first, _CLAIMS)["crc"]
+        return Segment(
+            piece.chunk, first, found.sequences[start], found.next_sequence if whole else found.sequences[end],
+            begins_chunk=piece.begun is not None and start == 0, buffers=[data], end=last,
+            checksum=int(crcs.sum(dtype=np.uint64)), records=end - start,
+        )  # fmt: skip

@@ -1,0 +1,57 @@
+"""Reads how a log ends: the place of its last record, that record's CRC, and where its epochs begin."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from eventstore.chunks import slab
+from eventstore.chunks.files import File
+from eventstore.chunks.header import RECORDS_FROM, ChunkHeader
+from eventstore.chunks.record import PREFIX, UNORDERED, Walk
+from eventstore.chunks.recovery import read_records
+from eventstore.errors import Corrupt
+from eventstore_cluster.replica.epochs import Tail
+
+_COLUMNS = PREFIX.dtype("epoch", "crc", "length", "sequence")
+
+
+class LogEnd:
+    """The end of a log of one kind, moved on by the records that follow. `header_bytes`: the length of their headers."""
+
+    def __init__(self, header_bytes: int) -> None:
+        self.header_bytes = header_bytes
+        self.tail = Tail()
+        self.last_crc = 0
+
+    def add(self, chunk: int, data: bytes | memoryview, base: int, found: Walk) -> None:
+        """Takes records in the order of the log: `data` lies at byte `base` of the chunk, and `found` is its walk."""
+        if not found.offsets:
+            return
+        rows = slab.gather(data, np.array(found.offsets) - base, _COLUMNS)
+        self._add(chunk, rows, np.array(found.offsets))
+
+    def add_sorted(self, header: ChunkHeader, file: File, name: str) -> None:
+        """Takes all records of a sorted file, in the order in which they were appended.
+
+        Raises:
+            Corrupt, ReadFailed
+        """
+        every: list[slab.Rows] = []
+
+        def note(data: memoryview, base: int, found: Walk) -> None:
+            every.append(slab.gather(data, np.array(found.offsets) - base, _COLUMNS))
+
+        end, fault = read_records(file, name, RECORDS_FROM, header.end, UNORDERED, self.header_bytes, note)
+        if fault is not None:
+            raise Corrupt(name, end.end, fault)
+        rows = np.concatenate(every)
+        rows = rows[np.argsort(rows["sequence"])]
+        lengths = rows["length"].astype(np.int64)
+        self._add(header.number, rows, RECORDS_FROM + lengths.cumsum() - lengths)
+
+    def _add(self, chunk: int, rows: slab.Rows, offsets: slab.Ints) -> None:
+        epochs, ends = rows["epoch"].astype(np.int64), offsets + rows["length"].astype(np.int64)
+        firsts = [0, *(np.flatnonzero(np.diff(epochs)) + 1).tolist()]
+        for first, behind in zip(firsts, [*firsts[1:], len(rows)], strict=True):
+            self.tail = self.tail.grow(int(epochs[first]), (chunk, int(ends[behind - 1])))
+        self.last_crc = int(rows["crc"][-1])

@@ -1,0 +1,119 @@
+"""Reads pieces of a leader's log for its followers: from its files, in the order in which the records were appended."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from eventstore.chunks import slab
+from eventstore.chunks.files import File
+from eventstore.chunks.folder import ChunkFolder
+from eventstore.chunks.header import RECORDS_FROM, ChunkHeader
+from eventstore.chunks.record import PREFIX, TRAILER, UNORDERED, Walk
+from eventstore.chunks.recovery import read_records
+from eventstore.errors import Corrupt
+from eventstore_cluster.replica.places import NOWHERE, Place
+from eventstore_cluster.replication.pieces import Piece
+
+_PLACED = PREFIX.dtype("length", "sequence")
+_CRC = PREFIX.part("crc", stop=PREFIX["crc"].end)
+
+
+class Differs(Exception):
+    """The follower's last record is not the one that ends at this place here."""
+
+
+class LogReader:
+    """Reads on any thread, one call at a time. `header_bytes`: the length of the records' headers."""
+
+    def __init__(self, folder: ChunkFolder, header_bytes: int) -> None:
+        self._folder = folder
+        self._header_bytes = header_bytes
+        self._restored: tuple[int, bytes] = 0, b""
+
+    def after(self, start: Place, last_crc: int, written: Place, bytes_max: int) -> Piece | None:
+        """Returns whole records that follow `start`, at least one, about `bytes_max` bytes; None if there are none.
+
+        `written`: the end of the last record in the files. `last_crc`: of the record before `start`, 0 if it is the first.
+
+        Raises:
+            Differs
+            Corrupt, FolderRefused, ReadFailed: a file is damaged or gone.
+        """
+        if start >= written:
+            return None
+        if start == NOWHERE:
+            return self._first_of(self._folder.deleted() + 1, None, written, bytes_max)
+        chunk, offset = start
+        header = self._folder.read_header(chunk)
+        if self._crc_before(header, offset) != last_crc:
+            raise Differs
+        if header.completed and offset == header.end:
+            return self._first_of(chunk + 1, header.unsorted(), written, bytes_max)
+        return Piece(chunk, offset, self._read(header, offset, written, bytes_max))
+
+    def _first_of(self, number: int, completed: ChunkHeader | None, written: Place, bytes_max: int) -> Piece:
+        header = self._folder.read_header(number)
+        data = self._read(header, RECORDS_FROM, written, bytes_max)
+        return Piece(number, RECORDS_FROM, data, header.reopened(), completed)
+
+    def _read(self, header: ChunkHeader, offset: int, written: Place, bytes_max: int) -> bytes:
+        """Returns whole records from `offset` on."""
+        end = written[1] if written[0] == header.number else header.end
+        wanted = min(end - offset, bytes_max)
+        while True:
+            data = self._bytes(header, offset, wanted)
+            found = slab.walk(data, offset, UNORDERED, self._header_bytes)
+            if found.offsets:
+                return data[: found.end - offset]
+            if not found.wants or wanted == end - offset:
+                raise Corrupt(str(self._folder.chunk_path(header.number)), offset, found.fault or "no record")
+            wanted = min(end - offset, found.wants)
+
+    def _crc_before(self, header: ChunkHeader, offset: int) -> int:
+        """Returns the CRC of the record that ends at `offset`; raises Differs if none does."""
+        trailer = self._bytes(header, offset - TRAILER.size, TRAILER.size) if offset > RECORDS_FROM else b""
+        if len(trailer) < TRAILER.size:
+            raise Differs
+        _, length = TRAILER.struct.unpack(trailer)
+        if not TRAILER.size < length <= offset - RECORDS_FROM:
+            raise Differs
+        return int(_CRC.unpack(self._bytes(header, offset - length, _CRC.size))[0])
+
+    def _bytes(self, header: ChunkHeader, offset: int, length: int) -> bytes:
+        if header.sorted:
+            return bytes(self._in_order(header)[offset - RECORDS_FROM :][:length])
+        file = self._folder.files.open(self._folder.chunk_path(header.number))
+        try:
+            return file.read_at(offset, length)
+        finally:
+            file.close()
+
+    def _in_order(self, header: ChunkHeader) -> memoryview:
+        """Returns the records of a sorted file in the order in which they were appended, as its bytes were before it was."""
+        number, data = self._restored
+        if number != header.number:
+            path = self._folder.chunk_path(header.number)
+            file = self._folder.files.open(path)
+            try:
+                data = self._restore(header, file, str(path))
+            finally:
+                file.close()
+            self._restored = header.number, data
+        return memoryview(data)
+
+    def _restore(self, header: ChunkHeader, file: File, name: str) -> bytes:
+        records: list[tuple[int, memoryview]] = []
+
+        def note(data: memoryview, base: int, found: Walk) -> None:
+            starts = np.array(found.offsets) - base
+            rows = slab.gather(data, starts, _PLACED)
+            ends = (starts + rows["length"]).tolist()
+            records.extend(
+                (sequence, data[start:end])
+                for sequence, start, end in zip(rows["sequence"].tolist(), starts.tolist(), ends, strict=True)
+            )
+
+        end, fault = read_records(file, name, RECORDS_FROM, header.end, UNORDERED, self._header_bytes, note)
+        if fault is not None:
+            raise Corrupt(name, end.end, fault)
+        return b"".join(data for _, data in sorted(records, key=lambda each: each[0]))

@@ -1,0 +1,35 @@
+"""What travels from a leader's log to a follower's: runs of whole records, each of one chunk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from eventstore.chunks.header import ChunkHeader
+from eventstore_cluster.replica.places import Place
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Whole records that lie from byte `offset` of `chunk` on.
+
+    `begun`: the chunk's header as an ongoing one, if these are its first records; then `completed` is the final header of the
+    chunk before it, if there is one: nothing follows in that chunk (R6).
+    """
+
+    chunk: int
+    offset: int
+    data: bytes
+    begun: ChunkHeader | None = None
+    completed: ChunkHeader | None = None
+
+    @property
+    def end(self) -> Place:
+        return self.chunk, self.offset + len(self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """Consecutive pieces of the log of one kind. `key`: of the witnesses in their records."""
+
+    key: bytes
+    pieces: tuple[Piece, ...]
