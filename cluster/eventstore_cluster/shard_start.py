@@ -4,21 +4,47 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from eventstore.chunks.documents import Tree
 from eventstore.records.cluster_map import ClusterMap, read_cluster_map, slots_of_text, slots_text
 from eventstore.settings.server import ServerSettings, server_settings
 from eventstore.store.data_folder import ShardIdentity
+from eventstore_cluster.registry.etcd.options import EtcdOptions
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStart:
+    """What a process needs to be a replica of its shard.
+
+    `registry`: the name of the cluster in etcd. `node`: the name of its node. `peers`: HOST:PORT where the other replicas reach
+    it. `sit_out`: it leads only if nobody else does for the time of a lease.
+    """
+
+    registry: str
+    etcd: EtcdOptions
+    node: str
+    peers: str
+    lease_s: int = 5
+    sit_out: bool = False
+
+    def value(self) -> Tree:
+        etcd: Tree = {**asdict(self.etcd), "endpoints": list(self.etcd.endpoints)}
+        return {
+            "registry": self.registry, "etcd": etcd, "node": self.node, "peers": self.peers, "lease_s": self.lease_s,
+            "sit_out": self.sit_out,
+        }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class ShardStart:
-    """`values`: all settings as an operator writes them, by their names."""
+    """`values`: all settings as an operator writes them, by their names. `replica`: None, if there is only one."""
 
     values: Mapping[str, object]
     identity: ShardIdentity
     known: ClusterMap
+    replica: ReplicaStart | None = None
 
     def message(self) -> Tree:
         identity = self.identity
@@ -29,6 +55,7 @@ class ShardStart:
             "slots": slots_text(identity.slots),
             "store": identity.store.hex,
             "map": self.known.encode().decode(),
+            "replica": None if self.replica is None else self.replica.value(),
         }
 
     def settings(self) -> ServerSettings:
@@ -44,8 +71,17 @@ def read_start(message: Tree) -> ShardStart:
             "map": str(known),
         }:  # fmt: skip
             identity = ShardIdentity(uuid.UUID(cluster), shard, slots_of_text(slots), uuid.UUID(store))
-            return ShardStart(values, identity, read_cluster_map(known.encode()))
+            return ShardStart(values, identity, read_cluster_map(known.encode()), _replica(message.get("replica")))
     raise ValueError("not the first message to a shard")
+
+
+def _replica(value: object) -> ReplicaStart | None:
+    match value:
+        case {"etcd": dict(etcd), **rest}:
+            options: Any = {**etcd, "endpoints": tuple(etcd["endpoints"])}
+            given: Any = rest
+            return ReplicaStart(etcd=EtcdOptions(**options), **given)
+    return None
 
 
 def plain(value: object) -> str | int | float | bool | None:

@@ -10,13 +10,13 @@ import json
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 
 import httpx
 
 from eventstore.errors import InvalidArgument
 from eventstore_cluster.registry.etcd.errors import OutcomeUnknown, RegistryRefused, RegistryUnavailable
+from eventstore_cluster.registry.etcd.options import EtcdOptions
 
 BODY_BYTES_MAX: Final = 1_500_000
 """etcd refuses requests of 1.5 MiB; base64 is a third longer than what it stands for, so this is on the safe side."""
@@ -24,26 +24,6 @@ _UNAUTHENTICATED: Final = 16
 _PASSING: Final = frozenset({4, 14})  # deadline exceeded, unavailable: no leader, no quorum, or too slow
 _TOKEN_WORDS: Final = ("invalid auth token", "user name is empty")
 _NOT_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
-
-
-@dataclass(frozen=True, slots=True)
-class EtcdOptions:
-    """`endpoints`: URLs. `ca`, `cert`, `key`: files, for https. `user`, `password`: of etcd, if it asks for them."""
-
-    endpoints: tuple[str, ...]
-    user: str | None = None
-    password: str | None = None
-    ca: str | None = None
-    cert: str | None = None
-    key: str | None = None
-    request_timeout_s: float = 2.0
-
-    def __post_init__(self) -> None:
-        if not self.endpoints:
-            raise InvalidArgument("no endpoint of etcd is given; the usual one is http://127.0.0.1:2379", field="endpoints")
-        for endpoint in self.endpoints:
-            if httpx.URL(endpoint).scheme not in ("http", "https"):
-                raise InvalidArgument(f"{endpoint!r} is not an http or https URL", field="endpoints", value=endpoint)
 
 
 class Gateway:

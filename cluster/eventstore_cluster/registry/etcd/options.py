@@ -1,0 +1,28 @@
+"""Where etcd is, and how it is asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from eventstore.errors import InvalidArgument
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdOptions:
+    """`endpoints`: URLs. `ca`, `cert`, `key`: files, for https. `user`, `password`: of etcd, if it asks for them."""
+
+    endpoints: tuple[str, ...]
+    user: str | None = None
+    password: str | None = None
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+    request_timeout_s: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not self.endpoints:
+            raise InvalidArgument("no endpoint of etcd is given; the usual one is http://127.0.0.1:2379", field="endpoints")
+        for endpoint in self.endpoints:
+            if urlsplit(endpoint).scheme not in ("http", "https") or not urlsplit(endpoint).netloc:
+                raise InvalidArgument(f"{endpoint!r} is not an http or https URL", field="endpoints", value=endpoint)

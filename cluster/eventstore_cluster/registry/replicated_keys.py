@@ -1,0 +1,124 @@
+"""The keys of a cluster with replicas, and their values as JSON.
+
+    cluster       uuid, layout; replicas and in_sync_min of new shards
+    shard/N       slots, store and `ShardState` of a shard; changed by its replicas, comparing its revision
+    leader/N      leased by the process that was elected: member, run, and where the other replicas reach it
+    serving/N     leased by the same process once it takes appends: where clients reach it, and its epoch
+    node/NAME     leased by a node: where clients ask it for the map
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import Any, Final
+
+from eventstore.chunks.documents import Member as Value
+from eventstore.chunks.documents import Tree
+from eventstore.errors import Corrupt
+from eventstore.records.cluster_map import SlotRange, read_slots
+from eventstore_cluster.registry.registry import Entry, Snapshot
+from eventstore_cluster.replica.registry_state import Leader, Member, Seen, ShardState
+
+CLUSTER: Final = "cluster"
+SHARDS: Final = "shard/"
+LEADERS: Final = "leader/"
+SERVING: Final = "serving/"
+NODES: Final = "node/"
+NEW: Final = "new"
+"""The incarnation of a replica that has never been started: it is empty, so it is in sync with a new shard."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardKey:
+    """`store`: uuid of its log."""
+
+    store: uuid.UUID
+    slots: tuple[SlotRange, ...]
+    state: ShardState
+
+    def value(self) -> Tree:
+        state = self.state
+        members: list[Value] = [_flat(each) for each in sorted(state.in_sync)]
+        return {
+            "store": self.store.hex, "slots": [list(pair) for pair in self.slots], "epoch": state.epoch, "in_sync": members,
+            "replicas": list(state.replicas), "in_sync_min": state.in_sync_min, "generation": state.generation,
+            "leader": None if state.leader is None else _flat(state.leader), "nonce": state.nonce,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ServingKey:
+    """`address`: HOST:PORT for clients."""
+
+    address: str
+    epoch: int
+
+    def value(self) -> Tree:
+        return {"address": self.address, "epoch": self.epoch}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeKey:
+    """`address`: HOST:PORT where it has the map; `run`: of its process; `version`: of its program."""
+
+    address: str
+    run: str
+    version: str
+
+    def value(self) -> Tree:
+        return {"address": self.address, "run": self.run, "version": self.version}
+
+
+def leader_value(leader: Leader) -> Tree:
+    return {**_named(leader.member), "run": leader.run, "address": leader.address}
+
+
+def read_shard(number: int, value: Tree) -> ShardKey:
+    """Raises Corrupt: something else wrote the key."""
+    try:
+        found: Any = value
+        state = ShardState(
+            int(found["epoch"]), frozenset(Member(*map(str, each)) for each in found["in_sync"]),
+            tuple(map(str, found["replicas"])), int(found["in_sync_min"]),
+            None if found["leader"] is None else Member(*map(str, found["leader"])), int(found["generation"]),
+            str(found["nonce"]),
+        )  # fmt: skip
+        return ShardKey(uuid.UUID(str(found["store"])), read_slots(found["slots"]), state)
+    except (KeyError, TypeError, ValueError) as error:
+        raise Corrupt(f"{SHARDS}{number}", 0, f"not a shard in the registry ({error!r})") from None
+
+
+def read_leader(entry: Entry | None) -> Leader | None:
+    if entry is None:
+        return None
+    value = entry.value
+    member = Member(str(value.get("node")), str(value.get("incarnation")))
+    return Leader(member, str(value.get("run")), str(value.get("address")))
+
+
+def read_serving(value: Tree | None) -> ServingKey | None:
+    if value is None or not isinstance(epoch := value.get("epoch"), int):
+        return None
+    return ServingKey(str(value.get("address")), epoch)
+
+
+def seen_of(number: int, snapshot: Snapshot) -> Seen | None:
+    """Returns what a replica of the shard sees at this revision; None if there is no such shard.
+
+    Raises:
+        Corrupt
+    """
+    entry, leader = snapshot.entries.get(f"{SHARDS}{number}"), snapshot.entries.get(f"{LEADERS}{number}")
+    if entry is None:
+        return None
+    state = read_shard(number, entry.value).state
+    return Seen(snapshot.revision, state, entry.revision, read_leader(leader), 0 if leader is None else leader.revision)
+
+
+def _flat(member: Member) -> list[Value]:
+    return [member.node, member.incarnation]
+
+
+def _named(member: Member) -> Tree:
+    return {"node": member.node, "incarnation": member.incarnation}
