@@ -17,7 +17,7 @@ from typing import Final, cast
 import trio
 
 from eventstore.chunks.files import OsFile
-from eventstore.chunks.group_commit import Deliver
+from eventstore.chunks.writing.group_commit import Deliver
 from eventstore.server.bootstrap import run_to_end, stop_on_signals
 from eventstore.server.mailbox_wiring import ServerMailboxes
 from eventstore.server.serve import Server, serve

@@ -30,7 +30,7 @@ from eventstore.broker.pulls import Pulls, queue_log
 from eventstore.broker.statistics import Statistics
 from eventstore.broker.topics import Topic
 from eventstore.chunks.files import Files
-from eventstore.chunks.group_commit import Deliver
+from eventstore.chunks.writing.group_commit import Deliver
 from eventstore.errors import Closed, InvalidArgument
 from eventstore.records.message import RawMessage
 from eventstore.records.topic_names import RETRY, check_name, is_own

@@ -10,13 +10,14 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from eventstore.chunks import witness
+from eventstore.chunks.files import File
 from eventstore.chunks.header import RECORDS_FROM
 
 
 @dataclass(slots=True)
 class Segment:
     """Records for one range of bytes in one chunk, from `offset` to `end`. A buffer holds one record, unless `records` says how
-    many all of them hold.
+    many all of them hold. `file`: the chunk's, once they were written.
     """
 
     chunk: int
@@ -28,6 +29,7 @@ class Segment:
     end: int = 0
     checksum: int = 0
     records: int = 0
+    file: File | None = None
 
 
 class FrontBuffer:

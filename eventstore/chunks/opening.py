@@ -23,7 +23,7 @@ from eventstore.chunks.folder import TEMPORARY, ChunkFolder, record_space
 from eventstore.chunks.front import FrontBuffer
 from eventstore.chunks.header import FOOTER_BYTES, RECORDS_FROM, ChunkHeader, check_footer
 from eventstore.chunks.recovery import OnRecords, read_records, recover
-from eventstore.chunks.writer import ChunkWriter
+from eventstore.chunks.writing.writer import ChunkWriter
 from eventstore.errors import Corrupt, FolderRefused
 
 LOCK: Final = "lock"

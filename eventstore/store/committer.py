@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from eventstore.chunks.group_commit import Deliver, GroupCommit
 from eventstore.chunks.header import ChunkHeader
+from eventstore.chunks.writing.group_commit import Deliver, GroupCommit
 from eventstore.errors import EventStoreError
 from eventstore.store.append import REFUSED, AppendOutcome, NewCommit
 from eventstore.store.engine import Engine

@@ -22,7 +22,7 @@ from eventstore.aggregate_info import AggregateInfo, IdRange
 from eventstore.chunks.files import File
 from eventstore.chunks.front import FrontBuffer, Segment
 from eventstore.chunks.header import ChunkHeader
-from eventstore.chunks.writer import ChunkWriter
+from eventstore.chunks.writing.writer import ChunkWriter
 from eventstore.errors import EventStoreError
 from eventstore.records import commit
 from eventstore.records.commit import CommitView, check_id
@@ -103,9 +103,9 @@ class Engine:
         """Makes the commits of a written segment visible. Returns the files that it completed."""
         assert self._in_flight
         assert self._in_flight[0] is segment
-        completed = self._take_completed()
+        completed = self._take_completed(segment.chunk)
         if segment.begins_chunk:
-            self._give_file(segment.chunk)
+            self._give_file(segment)
         if durable:
             self.front.mark_durable(segment.chunk, segment.end)
         self._in_flight.popleft()
@@ -114,14 +114,14 @@ class Engine:
             self.durable_sequence = self.visible_sequence
         return completed
 
-    def _give_file(self, number: int) -> None:
+    def _give_file(self, segment: Segment) -> None:
         """Shares the writer's descriptor with readers: opening another one could fail, and nothing may fail here."""
         for file in self.tail.files:
-            if file.number == number and file.file is None:
-                file.file = self.writer.file
+            if file.number == segment.chunk and file.file is None:
+                file.file = segment.file
 
-    def _take_completed(self) -> list[ChunkHeader]:
-        completed, self.writer.completed = self.writer.completed, []
+    def _take_completed(self, before: int | None = None) -> list[ChunkHeader]:
+        completed = self.writer.take_completed(before)
         for header in completed:
             self.files.update(header)
         return completed

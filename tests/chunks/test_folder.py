@@ -10,7 +10,7 @@ import pytest
 from eventstore.chunks.folder import ChunkFolder, record_space
 from eventstore.chunks.front import FrontBuffer
 from eventstore.chunks.header import EVENTS, FOOTER_BYTES, MESSAGES, RECORDS_FROM
-from eventstore.chunks.writer import ChunkWriter
+from eventstore.chunks.writing.writer import ChunkWriter
 from eventstore.errors import Corrupt, FolderRefused
 from tests.chunks.sample_records import crc_of, record
 from tests.simulated_disk import CRASH_MODES, CrashMode, SimulatedCrash, SimulatedDisk

@@ -14,7 +14,7 @@ from eventstore.chunks.header import EVENTS, FOOTER_BYTES, RECORDS_FROM
 from eventstore.chunks.record import PREFIX_BYTES, Walk
 from eventstore.chunks.recovery import recover
 from eventstore.chunks.witness import NO_KEY, Judge
-from eventstore.chunks.writer import ChunkWriter, WritePace
+from eventstore.chunks.writing.writer import ChunkWriter, WritePace
 from eventstore.errors import EventStoreError, Overloaded, Poisoned, StorageFull
 from tests.chunks.sample_records import record, segment
 from tests.simulated_disk import SimulatedDisk
@@ -92,7 +92,7 @@ def test_a_roll_completes_one_chunk_and_begins_the_next() -> None:
     writer = new_writer(folder)
     for part in (BEGIN, GO_ON, ROLL):
         writer.write(part)
-    (completed,) = writer.completed
+    (completed,) = writer.take_completed()
     assert (completed.number, completed.first_sequence, completed.last_sequence) == (1, 1, 2)
     assert (completed.records, completed.end) == (2, GO_ON.end)
     after = disk.crash("lost")

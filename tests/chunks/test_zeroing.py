@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from eventstore.chunks.zeroing import AHEAD_BYTES, SLICE_BYTES, ZeroAhead
+from eventstore.chunks.writing.zeroing import AHEAD_BYTES, SLICE_BYTES, ZeroAhead
 from tests.simulated_disk import SimulatedDisk, SimulatedFile
 from tests.waiting import DEADLINE_SECONDS, wait_until
 
@@ -121,7 +121,7 @@ def test_a_claim_that_would_wait_can_be_refused_instead() -> None:
 
 
 def test_while_a_thread_zeroes_every_record_of_a_busy_writer_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eventstore.chunks.zeroing.SLICE_BYTES", 3 * PAGE)  # so that they collide often
+    monkeypatch.setattr("eventstore.chunks.writing.zeroing.SLICE_BYTES", 3 * PAGE)  # so that they collide often
     disk, file, zeros = attached(2 * SLICE_BYTES)
     thread = threading.Thread(target=zeros.run, daemon=True)
     thread.start()

@@ -1,10 +1,10 @@
 """The keys of a cluster with replicas, and their values as JSON.
 
-    cluster       uuid, layout; replicas and in_sync_min of new shards
-    shard/N       slots, store and `ShardState` of a shard; changed by its replicas, comparing its revision
-    leader/N      leased by the process that was elected: member, run, and where the other replicas reach it
-    serving/N     leased by the same process once it takes appends: where clients reach it, and its epoch
-    node/NAME     leased by a node: where clients ask it for the map
+cluster       uuid, layout; replicas and in_sync_min of new shards
+shard/N       slots, store and `ShardState` of a shard; changed by its replicas, comparing its revision
+leader/N      leased by the process that was elected: member, run, and where the other replicas reach it
+serving/N     leased by the same process once it takes appends: where clients reach it, and its epoch
+node/NAME     leased by a node: where clients ask it for the map
 """
 
 from __future__ import annotations

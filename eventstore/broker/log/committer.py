@@ -9,8 +9,8 @@ import trio
 from eventstore.broker.log.engine import Engine, WriteResult
 from eventstore.broker.log.sender import SendOutcome
 from eventstore.broker.topics import Topic
-from eventstore.chunks.group_commit import Deliver, GroupCommit
 from eventstore.chunks.header import ChunkHeader
+from eventstore.chunks.writing.group_commit import Deliver, GroupCommit
 from eventstore.errors import EventStoreError
 from eventstore.records.message import RawMessage
 

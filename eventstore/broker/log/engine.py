@@ -28,7 +28,7 @@ from eventstore.broker.log.sender import Sender, SendOutcome
 from eventstore.broker.topics import Topic
 from eventstore.chunks.front import FrontBuffer, Segment
 from eventstore.chunks.header import ChunkHeader
-from eventstore.chunks.writer import ChunkWriter
+from eventstore.chunks.writing.writer import ChunkWriter
 from eventstore.errors import EventStoreError
 from eventstore.records.message import HEADER, RawMessage, position_of
 from eventstore.records.state_record import QueueKey
@@ -108,7 +108,7 @@ class Engine:
         """Makes the messages of a written segment visible."""
         first, changed_queues = self._in_flight[0]
         assert first is segment
-        completed = self._take_completed()
+        completed = self._take_completed(segment.chunk)
         if segment.begins_chunk:
             self._begun(segment)
         if durable:
@@ -127,8 +127,8 @@ class Engine:
         folder, created = self.files.folder, int(self.clock() * 1_000_000)
         self.files.put(ChunkHeader(folder.kind, segment.chunk, folder.store, 1, segment.first_sequence, created))
 
-    def _take_completed(self) -> list[ChunkHeader]:
-        completed, self.writer.completed = self.writer.completed, []
+    def _take_completed(self, before: int | None = None) -> list[ChunkHeader]:
+        completed = self.writer.take_completed(before)
         for header in completed:
             self.files.put(header)
         return completed

@@ -15,8 +15,8 @@ from eventstore.errors import InvalidArgument
 from eventstore_cluster.registry.etcd.errors import OutcomeUnknown, RegistryRefused, RegistryUnavailable
 from eventstore_cluster.registry.etcd.etcd_registry import OPERATIONS_MAX, EtcdRegistry
 from eventstore_cluster.registry.etcd.gateway import Gateway
-from eventstore_cluster.registry.etcd.options import EtcdOptions
 from eventstore_cluster.registry.etcd.lease import Lease, now
+from eventstore_cluster.registry.etcd.options import EtcdOptions
 from eventstore_cluster.registry.registry import Snapshot
 from tests.cluster.etcd.real_etcd import Etcd, running
 

@@ -5,7 +5,8 @@ sync for any number of callers.
                                ├─ take ─ writer thread: write + sync ─ mark_written ─ deliver
     submit ─ memory ─ waiting ─┘
 
-An outcome is delivered only when everything it depends on is written, and with durability `sync` also synced. A lone caller
+An outcome is delivered only when everything it depends on is written, and with durability `sync` also synced; where there are
+replicas, when it is committed: written batches wait for that, while later ones are written. A lone caller
 gains nothing from a thread: its writes and syncs run in place as long as the disk is fast. With durability `async` every short
 write runs in place; a sync follows every `flush_interval_s`.
 """
@@ -14,19 +15,20 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import queue
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar
 
 import trio
 
-from eventstore.chunks.front import FrontBuffer, Segment
+from eventstore.chunks.front import Segment
 from eventstore.chunks.header import ChunkHeader
-from eventstore.chunks.writer import ChunkWriter, WritePace
+from eventstore.chunks.writing.commit_log import Log, Replication
+from eventstore.chunks.writing.writer import WritePace
+from eventstore.chunks.writing.writer_thread import WriterThread
 from eventstore.errors import EventStoreError, Poisoned, copy_error
 
 _LONE_STREAK: Final = 4
@@ -35,25 +37,8 @@ _EVERYTHING: Final = 2**64
 _log = logging.getLogger(__name__)
 
 Outcome = TypeVar("Outcome")
-Written = TypeVar("Written", covariant=True)
 WrittenT = TypeVar("WrittenT")
 Deliver: TypeAlias = Callable[[list[Outcome]], None]
-
-
-class Log(Protocol[Written]):
-    """An engine to commit to. It has neither threads nor tasks."""
-
-    front: FrontBuffer
-    writer: ChunkWriter
-
-    @property
-    def failed(self) -> EventStoreError | None: ...
-    def take(self) -> Segment | None: ...
-    def write(self, segment: Segment) -> None: ...
-    def mark_written(self, segment: Segment, *, durable: bool) -> Written: ...
-    def roll_back(self, error: EventStoreError) -> list[ChunkHeader]: ...
-    def sync_now(self) -> tuple[int, int]: ...
-    def mark_synced(self, chunk: int, end: int) -> None: ...
 
 
 class GroupCommit(ABC, Generic[Outcome, WrittenT]):
@@ -63,8 +48,11 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
     counts the batches written, `batches_in_place` those written without the thread, `write_seconds` their time, `pace` each.
     """
 
-    def __init__(self, log: Log[WrittenT], name: str, *, full_bytes: int, sync: bool, flush_interval_s: float) -> None:
-        """`full_bytes`: callers should wait while more bytes wait to be written."""
+    def __init__(
+        self, log: Log[WrittenT], name: str, *, full_bytes: int, sync: bool, flush_interval_s: float,
+        replication: Replication | None = None,
+    ) -> None:  # fmt: skip
+        """`full_bytes`: callers should wait while more bytes wait to be written, or to be committed."""
         self.advanced = trio.lowlevel.ParkingLot()
         self.poisoned = trio.Event()
         self.batches = self.batches_in_place = 0
@@ -77,16 +65,18 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
         self._flush_interval_s = flush_interval_s
         self._room = trio.lowlevel.ParkingLot()
         self._waiting: deque[tuple[int, list[Outcome], Deliver[Outcome]]] = deque()
+        self._replication = replication
+        self._uncommitted: deque[Segment] = deque()
+        self._uncommitted_bytes = 0
         self._writing: Segment | None = None
         self._syncing = self._delivering = False
         self._sync_turn = trio.Lock()
         self._synced = -1  # the barrier up to which everything is known to be synced
         self._own_thread = trio.CapacityLimiter(1)  # a sync must not wait for readers
-        self._jobs: queue.SimpleQueue[Segment | None] = queue.SimpleQueue()
+        self._thread = WriterThread(f"{name}-writer", self._write, self._done)
         self._stopped = trio.Event()
         self._last_source: object = None
         self._streak = 0
-        self._token: trio.lowlevel.TrioToken | None = None
 
     # -- for subclasses -----------------------------------------------------------------------------------------------
 
@@ -114,7 +104,8 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
     @property
     def waiting_bytes(self) -> int:
         writing = self._writing
-        return self._log.front.waiting_bytes + (0 if writing is None else writing.end - writing.offset)
+        taken_bytes = self._uncommitted_bytes + (0 if writing is None else writing.end - writing.offset)
+        return self._log.front.waiting_bytes + taken_bytes
 
     @property
     def writing(self) -> bool:
@@ -147,11 +138,13 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
         if (segment := self._log.take()) is None:
             return
         self._writing = segment
+        if self._replication is not None:
+            self._replication.taken(segment)
         if self._in_place(segment):
             self.batches_in_place += 1
             self._done(segment, self._write(segment))
         else:
-            self._jobs.put(segment)
+            self._thread.put(segment)
 
     def _in_place(self, segment: Segment) -> bool:
         if segment.begins_chunk or segment.end - segment.offset > _IN_PLACE_BYTES_MAX:
@@ -165,14 +158,10 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serves until `stop`. Shielded from cancellation, because callers that wait for the disk must get their outcomes."""
-        self._token = trio.lowlevel.current_trio_token()
         zero_ahead = self._log.writer.zero_ahead
-        threads = [
-            threading.Thread(target=self._write_jobs, name=f"{self._name}-writer", daemon=True),
-            threading.Thread(target=zero_ahead.run, name=f"{self._name}-zeros", daemon=True),
-        ]
-        for thread in threads:
-            thread.start()
+        zeros = threading.Thread(target=zero_ahead.run, name=f"{self._name}-zeros", daemon=True)
+        self._thread.start()
+        zeros.start()
         with trio.CancelScope(shield=True):
             task_status.started()
             async with trio.open_nursery() as nursery:
@@ -180,10 +169,9 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
                     nursery.start_soon(self._sync_regularly)
                 await self._stopped.wait()
                 nursery.cancel_scope.cancel()
-            self._jobs.put(None)
             zero_ahead.stop()
-            for thread in threads:
-                await trio.to_thread.run_sync(thread.join)
+            await self._thread.stop()
+            await trio.to_thread.run_sync(zeros.join)
 
     def stop(self) -> None:
         """Ends `run`. Call it after `drain`."""
@@ -192,7 +180,7 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
     async def drain(self) -> None:
         """Returns when all outcomes were delivered."""
         self.kick()
-        while self._waiting or self._writing is not None:
+        while self._waiting or self._writing is not None or self._uncommitted:
             await self.advanced.park()
             self.kick()
 
@@ -233,15 +221,6 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
             self._syncing = False
             self.kick()
 
-    def _write_jobs(self) -> None:
-        assert self._token is not None
-        while (segment := self._jobs.get()) is not None:
-            error = self._write(segment)
-            try:
-                self._token.run_sync_soon(self._done, segment, error)
-            except trio.RunFinishedError:
-                return
-
     def _write(self, segment: Segment) -> EventStoreError | None:
         started = time.perf_counter()
         try:
@@ -260,19 +239,38 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
         self._writing = None
         if error is not None:
             self._fail(error)
+        elif self._replication is not None:
+            self._uncommitted.append(segment)
+            self._uncommitted_bytes += segment.end - segment.offset
+            self._replication.written(segment)
         else:
-            self.batches += 1
-            written = self._log.mark_written(segment, durable=self._sync)
-            self._deliver(self._visible(), None)
-            self._batch_written(written)
-            self.advanced.unpark_all()
-            if not self.full:
-                self._room.unpark_all()
+            self._make_visible(segment)
         self.kick()
+
+    def commit(self, chunk: int, end: int) -> None:
+        """Everything written up to byte `end` of `chunk` is committed: durable wherever it has to be."""
+        uncommitted = self._uncommitted
+        while uncommitted and (uncommitted[0].chunk, uncommitted[0].end) <= (chunk, end):
+            segment = uncommitted.popleft()
+            self._uncommitted_bytes -= segment.end - segment.offset
+            self._make_visible(segment)
+        self.kick()
+
+    def _make_visible(self, segment: Segment) -> None:
+        self.batches += 1
+        written = self._log.mark_written(segment, durable=self._sync)
+        self._deliver(self._visible(), None)
+        self._batch_written(written)
+        self.advanced.unpark_all()
+        if not self.full:
+            self._room.unpark_all()
 
     def _fail(self, error: EventStoreError) -> None:
         """Delivers the error to all waiting callers and takes what they submitted out of memory."""
         _log.error("%s: a batch was not written: %s", self._name, error)
+        if self._replication is not None:  # followers may have it already, so it cannot be refused any more
+            self._replication.failed(error)
+            return
         completed = self._log.roll_back(error)
         self._deliver(_EVERYTHING, error)
         if completed:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -22,7 +23,7 @@ from eventstore.chunks.folder import ChunkFolder
 from eventstore.chunks.front import Segment
 from eventstore.chunks.header import RECORDS_FROM, ChunkHeader
 from eventstore.chunks.witness import NO_KEY
-from eventstore.chunks.zeroing import AHEAD_BYTES, ZeroAhead
+from eventstore.chunks.writing.zeroing import AHEAD_BYTES, ZeroAhead
 from eventstore.errors import Overloaded, Poisoned, StorageFull
 
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
@@ -80,7 +81,7 @@ class ChunkWriter:
         self.key = NO_KEY
         self.end = RECORDS_FROM
         self.poisoned: str | None = None
-        self.completed: list[ChunkHeader] = []
+        self._completed: deque[ChunkHeader] = deque()
         self.zero_ahead = ZeroAhead(folder.files)
 
     def resume(self, header: ChunkHeader, end: int, next_sequence: int, records: int, checksum: int) -> None:
@@ -126,6 +127,13 @@ class ChunkWriter:
             return self._header
         return self._header.complete(self.end, self._next_sequence, self._records, self._checksum)
 
+    def take_completed(self, before: int | None = None) -> list[ChunkHeader]:
+        """Returns the chunks that were completed since the last call, those with a number below `before`."""
+        taken = []
+        while self._completed and (before is None or self._completed[0].number < before):
+            taken.append(self._completed.popleft())
+        return taken
+
     def write(self, segment: Segment, begun: ChunkHeader | None = None) -> None:
         """Writes the segment; durable on return with `sync`, otherwise at the next `sync_now`. `begun`: the header of the chunk
         that the segment begins, if another process decides it.
@@ -149,7 +157,7 @@ class ChunkWriter:
             if self.poisoned is None:
                 self._poison("write", error)
             raise
-        self._unsynced = True
+        segment.file, self._unsynced = self._file, True
         if self._sync:
             self.sync_now()
         self.end, self._next_sequence = segment.end, segment.next_sequence
@@ -228,7 +236,7 @@ class ChunkWriter:
             raise self._poison("completing a chunk", error) from error
         self._sync_or_poison(file)
         self._file, self._header, self._unsynced = None, completed, False
-        self.completed.append(completed)
+        self._completed.append(completed)
 
     def _sync_or_poison(self, file: File) -> None:
         try:
