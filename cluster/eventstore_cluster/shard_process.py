@@ -6,6 +6,7 @@ the server starts inherits it.
 
 from __future__ import annotations
 
+import importlib
 import os
 import socket
 import sys
@@ -79,14 +80,16 @@ class ShardProcess:
 
     async def _answer(self, number: int, what: str) -> None:
         value: Tree | str | None = None
-        if self._server is not None:
-            reports = self._server.reports
-            # On a thread, as those who ask by HTTP: formatting a thousand topics would hold up commits.
-            if what == "metrics":
-                value = (await trio.to_thread.run_sync(reports.metrics)).decode()
-            elif what == "health":
-                value = dict(await trio.to_thread.run_sync(reports.health))
+        # On a thread, as those who ask by HTTP: formatting a thousand topics would hold up commits.
+        if what == "metrics" and self._server is not None:
+            value = (await trio.to_thread.run_sync(self._server.reports.metrics)).decode()
+        elif what == "health":
+            value = await trio.to_thread.run_sync(self.health)
         await self._channel.send({"answer": number, "value": value})
+
+    def health(self) -> Tree:
+        """Returns what `/health` says; nothing while it does not serve."""
+        return {} if self._server is None else dict(self._server.reports.health())
 
     async def _wait_for_folder(self) -> None:
         """Waits a bounded time while another process has the folder; then `serve` refuses it by name."""
@@ -114,11 +117,19 @@ async def _main(taken: socket.socket) -> None:
             start = read_start(message)
             settings = start.settings()
             configure_logs(settings.log_format, settings.log_level, start.identity.shard)
-            await ShardProcess(channel, start, settings).run()
+            await _process_of(channel, start, settings).run()
         except* EventStoreError as group:
             error = _first(group)
             await channel.send({"failed": [plain(each) for each in to_wire(error)]})
             raise error from None
+
+
+def _process_of(channel: Channel, start: ShardStart, settings: ServerSettings) -> ShardProcess:
+    if start.replica is None:
+        return ShardProcess(channel, start, settings)
+    module = importlib.import_module("eventstore_cluster.replica_process")  # above this one; with what only a replica needs
+    made: ShardProcess = module.ReplicaProcess(channel, start, settings, start.replica)
+    return made
 
 
 def _first(group: BaseExceptionGroup[EventStoreError]) -> EventStoreError:

@@ -25,11 +25,12 @@ from eventstore.broker.log.committer import Committer
 from eventstore.broker.log.engine import WriteResult
 from eventstore.broker.log.sender import SendOutcome
 from eventstore.broker.message_lookups import MessageLookups
-from eventstore.broker.opening import OpenBroker, open_broker_folder
+from eventstore.broker.opening import BrokerIdentity, OpenBroker, open_broker_folder
 from eventstore.broker.pulls import Pulls, queue_log
 from eventstore.broker.statistics import Statistics
 from eventstore.broker.topics import Topic
 from eventstore.chunks.files import Files
+from eventstore.chunks.writing.commit_log import Replication
 from eventstore.chunks.writing.group_commit import Deliver
 from eventstore.errors import Closed, InvalidArgument
 from eventstore.records.message import RawMessage
@@ -43,7 +44,7 @@ _Submit: TypeAlias = Callable[[Sequence[RawMessage], Deliver[SendOutcome]], None
 class Broker:
     """An open broker, opened by `open_broker`. Safe to use from any task of the same trio run."""
 
-    def __init__(self, opened: OpenBroker) -> None:
+    def __init__(self, opened: OpenBroker, replication: Replication | None = None) -> None:
         self.opened = opened
         self.engine = engine = opened.engine
         self.topics = topics = opened.topics
@@ -59,7 +60,7 @@ class Broker:
         self.statistics = Statistics(engine, topics)
         self.committer = Committer(
             engine, self._on_written, waiting_bytes_max=settings.waiting_bytes_max, sync=settings.durability == "sync",
-            flush_interval_s=settings.flush_interval_s,
+            flush_interval_s=settings.flush_interval_s, replication=replication,
         )  # fmt: skip
         self.housekeeping = Housekeeping(
             opened, self.groups, self.statistics, opened.offsets_document, self.committer.sync_written
@@ -171,18 +172,21 @@ class _Submission:
 @asynccontextmanager
 async def open_broker(
     path: str | Path, settings: BrokerSettings | None = None, *, files: Files | None = None,
-    clock: Callable[[], float] = time.time,
+    clock: Callable[[], float] = time.time, identity: BrokerIdentity | None = None, epoch: int | None = None,
+    replication: Replication | None = None,
 ) -> AsyncIterator[Broker]:  # fmt: skip
-    """Opens or creates the broker in a folder, for as long as the block runs.
+    """Opens or creates the broker in a folder, for as long as the block runs. `identity`, `epoch`, `replication`: of a replica.
 
     Raises:
         FolderRefused, Corrupt
     """
     settings = settings or BrokerSettings()
-    opened = await trio.to_thread.run_sync(lambda: open_broker_folder(Path(path), settings, files=files, clock=clock))
+    opened = await trio.to_thread.run_sync(
+        lambda: open_broker_folder(Path(path), settings, files=files, clock=clock, identity=identity, epoch=epoch)
+    )
     try:
         async with trio.open_nursery() as nursery:
-            broker = Broker(opened)
+            broker = Broker(opened, replication)
             await nursery.start(broker.committer.run)
             nursery.start_soon(broker.housekeeping.run)
             try:

@@ -55,6 +55,16 @@ _WRITTEN_FIRST: Final = (TOPICS, TOPICS + PREVIOUS, OFFSETS, OFFSETS + PREVIOUS)
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class BrokerIdentity:
+    """What a new broker is: the uuid of its log, and the `node` of its message ids. Given where replicas have the
+    same.
+    """
+
+    store: uuid.UUID
+    node: int
+
+
 @dataclass(slots=True)
 class OpenReport:
     """The result of opening, for logs. `rebuilt`: queue chunks were missing, and the index was built from the messages."""
@@ -92,32 +102,34 @@ class OpenBroker:
 def open_broker_folder(
     path: Path, settings: BrokerSettings, *, files: Files | None = None, clock: Callable[[], float] = time.time,
     memory: Callable[[], float] = memory_used, monotonic: Callable[[], float] = time.monotonic,
+    identity: BrokerIdentity | None = None, epoch: int | None = None,
 ) -> OpenBroker:  # fmt: skip
-    """Opens or creates the broker in `path`.
+    """Opens or creates the broker in `path`. `identity`: of a new one; None: chosen. `epoch`: of the leadership that begins, if
+    one does.
 
     Raises:
         FolderRefused, Corrupt: nothing was changed.
     """
     started = time.perf_counter()
     files = files or OsFiles()
-    own = OwnedFolder(files, path, BROKER, FORMAT, lambda store: _message_folder(files, path, store), _WRITTEN_FIRST)
+    own = OwnedFolder(files, path, BROKER, FORMAT, lambda store: message_folder(files, path, store), _WRITTEN_FIRST)
     with refusing(path):
         lock = own.lock()
     try:
         with refusing(path):
-            store, node = _identity(own, clock)
+            store, node = _identity(own, clock, identity)
             topics = Topics(files, path / TOPICS)
             topics.load()
             offsets_document = OffsetsDocument(files, path / OFFSETS)
             offsets_document.load()
             message_files = MessageFiles(
-                _message_folder(files, path, store), open_files_max=settings.open_files_max,
+                message_folder(files, path, store), open_files_max=settings.open_files_max,
                 release_above=settings.release_above, map_below=settings.map_below, idle_release_s=settings.idle_release_s,
                 memory=memory, clock=monotonic,
             )  # fmt: skip
             report = OpenReport()
             index = QueueChunks(files, path, store, settings.queue_chunk_entries)
-            engine = _Opening(settings, message_files, index, report, clock).open(topics, node)
+            engine = _Opening(settings, message_files, index, report, clock, epoch).open(topics, node)
         topics.before_visible = engine.add_queues
         offsets_document.begin()
         report.seconds = time.perf_counter() - started
@@ -127,20 +139,20 @@ def open_broker_folder(
         raise
 
 
-def _message_folder(files: Files, path: Path, store: uuid.UUID) -> ChunkFolder:
+def message_folder(files: Files, path: Path, store: uuid.UUID) -> ChunkFolder:
     return ChunkFolder(files, path / MESSAGES_FOLDER, MESSAGES, ENDING, store, deletable=True)
 
 
-def _identity(own: OwnedFolder, clock: Callable[[], float]) -> tuple[uuid.UUID, int]:
+def _identity(own: OwnedFolder, clock: Callable[[], float], chosen: BrokerIdentity | None) -> tuple[uuid.UUID, int]:
     """Returns store uuid and node of the broker; initialises a folder without a broker."""
 
     def create() -> Document:
         Topics(own.files, own.path / TOPICS).save()
         offsets_document = OffsetsDocument(own.files, own.path / OFFSETS)
         offsets_document.write(offsets_document.tree())
-        return {"node": 1 + secrets.randbelow(65_535)}
+        return {"node": 1 + secrets.randbelow(65_535) if chosen is None else chosen.node}
 
-    store, document = own.identity(create, clock)
+    store, document = own.identity(create, clock, None if chosen is None else chosen.store)
     node = document.get("node")
     if not isinstance(node, int) or not 0 < node < 65_536:
         raise Corrupt(str(own.path / BROKER), 0, f"not the node of a broker; the previous copy is {BROKER}{PREVIOUS}")
@@ -152,7 +164,7 @@ class _Opening:
 
     def __init__(
         self, settings: BrokerSettings, message_files: MessageFiles, index: QueueChunks, report: OpenReport,
-        clock: Callable[[], float],
+        clock: Callable[[], float], epoch: int | None,
     ) -> None:  # fmt: skip
         self._settings = settings
         self._message_files = message_files
@@ -163,7 +175,7 @@ class _Opening:
         self._last_time = 0
         self._chunks = OpenedChunks(
             self._folder, HEADER_BYTES, size_bytes=settings.chunk_size_bytes, preallocate_bytes=settings.preallocate_bytes,
-            sync=settings.durability == "sync", clock=clock,
+            sync=settings.durability == "sync", clock=clock, epoch=epoch,
         )  # fmt: skip
 
     def open(self, topics: Topics, node: int) -> Engine:

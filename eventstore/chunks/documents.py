@@ -6,7 +6,7 @@ import json
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, TypeAlias, cast
+from typing import Final, Protocol, TypeAlias, cast, runtime_checkable
 
 from eventstore.chunks.files import Files
 from eventstore.errors import Corrupt, FolderRefused
@@ -17,15 +17,30 @@ Tree: TypeAlias = dict[str, Member]
 PREVIOUS: Final = ".previous"
 
 
+@runtime_checkable
+class WatchesDocuments(Protocol):
+    """Files that are told of each document that was replaced: replicas have to have it too."""
+
+    def document_replaced(self, path: Path) -> None:
+        """The document is durable here. It is not answered for before the call returns."""
+
+
 def write_document(files: Files, path: Path, document: Mapping[str, Member]) -> None:
     """Writes the document; durable on return. A crash at any point leaves the old or the new document whole under `path`."""
+    replace_document(files, path, _encoded(document))
+    if isinstance(files, WatchesDocuments):
+        files.document_replaced(path)
+
+
+def replace_document(files: Files, path: Path, raw: bytes) -> None:
+    """As `write_document`, with the bytes of a document."""
     temporary = path.with_name(path.name + ".tmp")
     if files.exists(temporary):
         files.remove(temporary)
     if files.exists(path):
         write_file(files, temporary, read_file(files, path))
         files.rename(temporary, path.with_name(path.name + PREVIOUS))
-    write_file(files, temporary, _encoded(document))
+    write_file(files, temporary, raw)
     files.rename(temporary, path)
     files.sync_folder(path.parent)
 

@@ -11,6 +11,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Final
 
 import structlog
 import trio
@@ -49,6 +50,7 @@ from eventstore.server.requests.append_batcher import AppendBatcher
 from eventstore.server.requests.command_batcher import CommandBatcher
 from eventstore.server.requests.command_replies import CommandReplies
 from eventstore.server.requests.dispatch import Dispatch
+from eventstore.server.requests.leadership import Leadership
 from eventstore.server.requests.map_requests import MapRequests
 from eventstore.server.requests.owned_slots import appends_of, commands_of
 from eventstore.server.requests.paced_scans import PacedScans
@@ -61,8 +63,8 @@ from eventstore.store.data_folder import ShardIdentity
 from eventstore.store.embedded import EmbeddedStore
 from eventstore.store.open_store import open_store
 
-_REACTIONS = "reactions.json"
-_BROKER = "broker"
+REACTIONS: Final = "reactions.json"
+BROKER: Final = "broker"
 
 
 @dataclass(slots=True)
@@ -90,11 +92,13 @@ async def serve(
     shard: ShardIdentity | None = None,
     known: ClusterMap | None = None,
     *,
+    leadership: Leadership | None = None,
     task_status: trio.TaskStatus[Server] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serves until `Server.stop` is called. Wrong settings are reported before the data folder is created.
 
-    `shard`: it serves this shard of a cluster, of which it has the map `known`; with None a store of its own.
+    `shard`: it serves this shard of a cluster, of which it has the map `known`; with None a store of its own. `leadership`: it
+    leads a shard that has replicas.
 
     Raises:
         DomainRefused: the domain cannot be loaded.
@@ -109,7 +113,7 @@ async def serve(
     if settings.http is not None:
         bind(settings.http, "http").close()
     with bind(settings.listen) as listener:
-        await _serve(settings, domain, listener, shard, known, task_status)
+        await _serve(settings, domain, listener, shard, known, leadership, task_status)
     log.info("stopped")
 
 
@@ -119,12 +123,17 @@ async def _serve(
     listener: socket.socket,
     shard: ShardIdentity | None,
     known: ClusterMap | None,
+    leads: Leadership | None,
     task_status: trio.TaskStatus[Server],
 ) -> None:
     log = structlog.get_logger("eventstore.server")
-    async with open_store(settings.data, settings.store_settings, shard=shard) as store:
-        place = Place(shard, known or single_map(store.opened.uuid.bytes))
-        async with _broker_of(settings) as broker, _listening(settings, store, broker, domain, listener, place) as server:
+    epoch, events = (None, None) if leads is None else (leads.epoch, leads.events)
+    async with open_store(settings.data, settings.store_settings, shard=shard, epoch=epoch, replication=events) as store:
+        at = Place(shard, known or single_map(store.opened.uuid.bytes), leads)
+        async with (
+            _broker_of(settings, leads) as broker,
+            _listening(settings, store, broker, domain, listener, at) as server,
+        ):
             calm_collector()
             yield_often()
             log.info(
@@ -151,12 +160,18 @@ async def _serve(
 
 
 @asynccontextmanager
-async def _broker_of(settings: ServerSettings) -> AsyncIterator[Broker | None]:
+async def _broker_of(settings: ServerSettings, leads: Leadership | None) -> AsyncIterator[Broker | None]:
     """Opens the broker next to the store, which already holds the lock of the data folder; None if it is switched off."""
     if not settings.broker:
         yield None
         return
-    async with open_broker(settings.data / _BROKER, settings.broker_settings) as broker:
+    path, own = settings.data / BROKER, settings.broker_settings
+    opening = (
+        open_broker(path, own)
+        if leads is None
+        else open_broker(path, own, files=leads.files, identity=leads.identity, epoch=leads.epoch, replication=leads.messages)
+    )
+    async with opening as broker:
         for group, topic, queue, before, now in broker.clamped:
             structlog.get_logger("eventstore.server").warning(
                 "an offset outside its queue was clamped",
@@ -178,6 +193,11 @@ async def _listening(
     listener: socket.socket,
     place: Place,
 ) -> AsyncIterator[Server]:
+    leads = place.leadership
+    if leads is not None:
+        assert broker is not None, "a shard with replicas has a broker"
+        await leads.begin(store, broker)
+    files = None if leads is None else leads.files
     async with trio.open_nursery() as nursery:
         gate, access, order = Gate(listener, gate_limits(settings)), embedded_access(store), ArrivalOrder()
         waiting = WaitingCommands(gate, settings.waiting_commands_bytes_max, settings.mailbox_options.waiting_bytes_max)
@@ -193,9 +213,9 @@ async def _listening(
         subscriptions = Subscriptions(gate, store.committer, nursery, scans)
         host, port = listener.getsockname()[:2]
         others = None if slots is None else OtherShards(slots, host, port)
-        reactions = ReactionRunner(store, settings.data / _REACTIONS, domain, mailboxes, access, others)
+        reactions = ReactionRunner(store, settings.data / REACTIONS, domain, mailboxes, access, others, files)
         service = None if broker is None else BrokerService(gate, broker, nursery)
-        publishing = Publishing(store, broker, settings.publish, domain, settings.data)
+        publishing = Publishing(store, broker, settings.publish, domain, settings.data, files)
 
         def end_turn() -> None:
             order.end_turn()
@@ -214,6 +234,8 @@ async def _listening(
         if service is not None:
             routes |= service.routes
         node = None if broker is None else broker.opened.node
+        if leads is not None:
+            gate.before_sending = leads.before_sending
         dispatch = Dispatch(gate, store.opened.uuid, settings.requests_max, routes, reports.stats, node, place.seat(maps))
         sources = sources_of(store, mailboxes, waiting, dispatch, subscriptions, service, publishing, reactions)
         collectors: list[Collector] = [ReactionCollector(reactions)]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import trio
 
 from eventstore.chunks.header import ChunkHeader
+from eventstore.chunks.writing.commit_log import Replication
 from eventstore.chunks.writing.group_commit import Deliver, GroupCommit
 from eventstore.errors import EventStoreError
 from eventstore.store.append import REFUSED, AppendOutcome, NewCommit
@@ -16,8 +17,14 @@ from eventstore.store.engine import Engine
 class Committer(GroupCommit[AppendOutcome, list[ChunkHeader]]):
     """The only way to append to an open engine. `on_completed` is called with the event files that were completed."""
 
-    def __init__(self, engine: Engine, *, waiting_bytes_max: int, sync: bool, flush_interval_s: float) -> None:
-        super().__init__(engine, "eventstore", full_bytes=waiting_bytes_max, sync=sync, flush_interval_s=flush_interval_s)
+    def __init__(
+        self, engine: Engine, *, waiting_bytes_max: int, sync: bool, flush_interval_s: float,
+        replication: Replication | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            engine, "eventstore", full_bytes=waiting_bytes_max, sync=sync, flush_interval_s=flush_interval_s,
+            replication=replication,
+        )  # fmt: skip
         self.engine = engine
         self.on_completed: Callable[[list[ChunkHeader]], None] = lambda _: None
         self._synced_before = engine.durable_sequence

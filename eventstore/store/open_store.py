@@ -10,6 +10,7 @@ import trio
 
 from eventstore.allocator import expect_large_buffers
 from eventstore.chunks.files import Files
+from eventstore.chunks.writing.commit_log import Replication
 from eventstore.errors import InvalidArgument
 from eventstore.settings.store import StoreSettings
 from eventstore.store.committer import Committer
@@ -27,11 +28,13 @@ async def open_store(
     files: Files | None = None,
     directory: Path | None = None,
     shard: ShardIdentity | None = None,
+    epoch: int | None = None,
+    replication: Replication | None = None,
 ) -> AsyncIterator[EmbeddedStore]:
     """Opens, or creates, the store in the folder `path` for this process alone. On trio only.
 
     `files` and `directory` replace the disk in tests. `shard`: the shard of a cluster that the store must be, or becomes when
-    it is created; None: a store of its own.
+    it is created; None: a store of its own. `epoch`, `replication`: of a replica that leads.
 
     Raises:
         FolderRefused, Corrupt: the folder cannot be opened.
@@ -44,11 +47,13 @@ async def open_store(
         )
     settings, path = settings or StoreSettings(), Path(path)
     expect_large_buffers()
-    opened = await trio.to_thread.run_sync(lambda: open_folder(path, settings, files=files, directory=directory, shard=shard))
+    opened = await trio.to_thread.run_sync(
+        lambda: open_folder(path, settings, files=files, directory=directory, shard=shard, epoch=epoch)
+    )
     try:
         committer = Committer(
             opened.engine, waiting_bytes_max=settings.waiting_bytes_max,
-            sync=settings.durability == "sync", flush_interval_s=settings.flush_interval_s,
+            sync=settings.durability == "sync", flush_interval_s=settings.flush_interval_s, replication=replication,
         )  # fmt: skip
         sorter = ChildSorter(path, directory or path / DIRECTORY) if files is None else ThreadSorter(opened.engine)
         maintenance = Maintenance(opened.engine, sorter)

@@ -88,6 +88,14 @@ class Leading:
             return tuple(NOWHERE for _ in self.logs)
         return session.acked
 
+    def lags(self, now: float) -> dict[Member, float]:
+        """Returns for how long each other member of the set has not been level with this leader, in seconds."""
+        return {
+            each: max(0.0, now - self._progress(each, now).level_at)
+            for each in self._registrar.state.in_sync
+            if each != self._me.member
+        }
+
     # followers
 
     def join(self, connection: int, join: Join, now: float) -> list[Action]:

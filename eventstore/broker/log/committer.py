@@ -10,6 +10,7 @@ from eventstore.broker.log.engine import Engine, WriteResult
 from eventstore.broker.log.sender import SendOutcome
 from eventstore.broker.topics import Topic
 from eventstore.chunks.header import ChunkHeader
+from eventstore.chunks.writing.commit_log import Replication
 from eventstore.chunks.writing.group_commit import Deliver, GroupCommit
 from eventstore.errors import EventStoreError
 from eventstore.records.message import RawMessage
@@ -20,10 +21,12 @@ class Committer(GroupCommit[SendOutcome, WriteResult]):
 
     def __init__(
         self, engine: Engine, on_written: Callable[[WriteResult], None], *, waiting_bytes_max: int, sync: bool,
-        flush_interval_s: float,
+        flush_interval_s: float, replication: Replication | None = None,
     ) -> None:  # fmt: skip
         self.full_bytes = waiting_bytes_max * 4 // 5
-        super().__init__(engine, "broker", full_bytes=self.full_bytes, sync=sync, flush_interval_s=flush_interval_s)
+        super().__init__(
+            engine, "broker", full_bytes=self.full_bytes, sync=sync, flush_interval_s=flush_interval_s, replication=replication
+        )
         self.engine = engine
         self._on_written = on_written
 
@@ -50,6 +53,11 @@ class Committer(GroupCommit[SendOutcome, WriteResult]):
             deliver(outcomes)
         else:
             self._wait_for(engine.barrier, outcomes, deliver)
+
+    def begin_chunk(self) -> None:
+        """Begins a new chunk, as the first thing that is written: an epoch of the log begins with it."""
+        self.engine.sender.begin_chunk()
+        self.kick()
 
     def _visible(self) -> int:
         return self.engine.visible_number

@@ -159,6 +159,11 @@ class Sender:
         starts = map(THROUGH_CRC.pack, repeat(MARK), repeat(HEADER_BYTES - 2), crcs)
         front.extend(list(map(concat, starts, rests)), sum(crcs), sum(lengths), len(lengths))
 
+    def begin_chunk(self) -> None:
+        """Begins a new chunk with its state record alone, which is how an epoch begins."""
+        self._front.begin_chunk()
+        self._make_room(0)
+
     def _make_room(self, length: int) -> None:
         """Begins a new chunk if the record does not fit into the current one. A chunk begins with a state record."""
         front = self._front

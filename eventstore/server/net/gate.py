@@ -8,8 +8,7 @@ them.
 A client affects only its own connection: any failure while serving it closes it and is logged. What a connection may make the
 server hold is bounded: requests not answered yet, and answers not read yet. At the bound its requests wait, first in
 `Connection.pending`, then in the kernel, then at the client.
-
-The gate is made first and handed to the request handlers; `run` takes what serves the requests.
+It is made first and handed to the handlers; `run` takes what serves the requests. `flush` calls `before_sending` first.
 """
 
 from __future__ import annotations
@@ -55,6 +54,7 @@ class Gate:
         self._settled: trio.Event | None = None
         self._handle: Callable[[Connection, bytes], None]
         self._end_turn: Callable[[], None]
+        self.before_sending: Callable[[], object] = int  # calls nothing
         self.connections: set[Connection] = set()
         self.holding: set[Connection] = set()
         self.outbound = OutboundBudget(limits.unsent_bytes_max, limits.outgoing_bytes_max, limits.connections_max)
@@ -207,13 +207,14 @@ class Gate:
             self._touched.add(connection)
 
     def send_page(self, connection: Connection, *frames: bytes) -> None:
-        """Queues a page made on the event loop, and counts it at once: many may be made in one turn."""
+        """Queues a page made on the event loop, and counts it at once: a turn may make many."""
         for frame in frames:
             self.send(connection, frame)
         self.outbound.count(connection)
 
     def flush(self) -> None:
         """Sends queued frames."""
+        self.before_sending()
         now = trio.current_time()
         touched, self._touched = self._touched, set()
         for connection in touched:
@@ -295,6 +296,5 @@ class Gate:
         await self._settled.wait()
 
     def _check_settled(self) -> None:
-        owing = (client.owed or client.unsent or client.pending for client in self.connections)
-        if self._settled is not None and not any(owing):
+        if self._settled is not None and not any(each.owed or each.unsent or each.pending for each in self.connections):
             self._settled.set()

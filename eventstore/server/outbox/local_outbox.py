@@ -14,6 +14,7 @@ from eventstore.broker.broker import Broker
 from eventstore.broker.log.engine import Engine
 from eventstore.broker.log.sender import SendOutcome
 from eventstore.broker.pulls import Want
+from eventstore.chunks.files import Files
 from eventstore.domain.domain import Domain
 from eventstore.errors import EventStoreError, InvalidArgument, UnknownTopic, copy_error
 from eventstore.metrics import Metric, counter, gauge, text
@@ -88,18 +89,21 @@ class Publishing:
     """The outboxes of a server: of the setting `publish`, for all events, and of each topic that the domain publishes to. They
     do not wait for each other."""
 
-    def __init__(self, store: EmbeddedStore, broker: Broker | None, topic: str | None, domain: Domain, folder: Path) -> None:
+    def __init__(
+        self, store: EmbeddedStore, broker: Broker | None, topic: str | None, domain: Domain, folder: Path,
+        files: Files | None = None,
+    ) -> None:  # fmt: skip
         """`folder`: of the checkpoints."""
         self._watched: list[_WatchedOutbox] = []
         if broker is None:
             return
         if topic is not None:
             events = StoreEvents(store)
-            file = CheckpointFile(folder / CHECKPOINT)
+            file = CheckpointFile(folder / CHECKPOINT, files)
             self._watched.append(_WatchedOutbox(store, events, Outbox(events, BrokerTopic(broker, topic), file)))
         for publication in domain.publications.values():
             events = StoreEvents(store, EventFilter(types=frozenset(publication.kinds)))
-            file = CheckpointFile(folder / _CHECKPOINT_OF.format(publication.topic))
+            file = CheckpointFile(folder / _CHECKPOINT_OF.format(publication.topic), files)
             messages = PublishedEvents(events.store, publication)
             outbox = Outbox(events, BrokerTopic(broker, publication.topic), file, messages)
             self._watched.append(_WatchedOutbox(store, events, outbox))

@@ -12,6 +12,7 @@ from typing import Final
 
 import trio
 
+from eventstore.chunks.files import Files
 from eventstore.command_metadata import encode_metadata
 from eventstore.domain.domain import Domain
 from eventstore.domain.encoding.command_type import encode_command
@@ -60,6 +61,7 @@ class ReactionRunner:
         mailboxes: ServerMailboxes,
         access: StoreAccess,
         others: OtherShards | None = None,
+        files: Files | None = None,
     ) -> None:
         """`others`: takes the commands to aggregates of other shards."""
         self._store = store
@@ -67,7 +69,7 @@ class ReactionRunner:
         self._mailboxes = mailboxes
         self._access = access
         self._others = others
-        self._reactor = Reactor(store, domain, self._send, FileCheckpoint(checkpoint))
+        self._reactor = Reactor(store, domain, self._send, FileCheckpoint(checkpoint, files))
         self.failure: str | None = None
 
     async def run(self) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from eventstore.records.cluster_map import ClusterMap
 from eventstore.server.requests.dispatch import Seat
+from eventstore.server.requests.leadership import Leadership
 from eventstore.server.requests.map_requests import MapRequests
 from eventstore.server.requests.owned_slots import OwnedSlots
 from eventstore.store.data_folder import ShardIdentity
@@ -13,10 +14,11 @@ from eventstore.store.data_folder import ShardIdentity
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """`shard`: None for a store of its own; `known` is then the map of a single shard."""
+    """`shard`: None for a store of its own; `known` is then that of a single shard. `leadership`: of one with replicas."""
 
     shard: ShardIdentity | None
     known: ClusterMap
+    leadership: Leadership | None = None
 
     def slots(self, maps: MapRequests) -> OwnedSlots | None:
         """Returns the slots to check; None if the store takes every aggregate."""

@@ -15,9 +15,9 @@ from eventstore.records.commit import HEADER_BYTES
 from eventstore.store.data_folder import event_folder
 from eventstore_cluster.replica.epochs import Beginning, LastEpoch
 from eventstore_cluster.replica.places import NOWHERE, Place
-from eventstore_cluster.replication.follower_log import FollowerLog
-from eventstore_cluster.replication.log_reader import Differs, LogReader
-from eventstore_cluster.replication.pieces import Payload, Piece
+from eventstore_cluster.replication.logs.follower_log import FollowerLog
+from eventstore_cluster.replication.logs.log_reader import Differs, LogReader
+from eventstore_cluster.replication.logs.pieces import Payload, Piece
 from tests.simulated_disk import CRASH_MODES, CrashMode, SimulatedCrash, SimulatedDisk
 from tests.store.stepped import DATA, EVENTS, Stepped, raw
 

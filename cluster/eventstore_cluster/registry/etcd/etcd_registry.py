@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 import trio
@@ -43,11 +43,21 @@ class EtcdRegistry:
             Corrupt: a value is not JSON: something else writes under the prefix.
         """
         answer = await self._gateway.call("/v3/kv/range", self._range())
+        return Snapshot(_revision(answer), self._entries(answer.get("kvs", ())))
+
+    async def read_some(self, *keys: str) -> Snapshot:
+        """Returns these keys, as far as they exist, at one revision: a linearizable read. Raises the errors of `read`."""
+        ranges = [{"requestRange": {"key": self._key(key)}} for key in keys]
+        answer = await self._gateway.call("/v3/kv/txn", {"success": ranges})
+        found = [each for part in answer["responses"] for each in part["response_range"].get("kvs", ())]
+        return Snapshot(_revision(answer), self._entries(found))
+
+    def _entries(self, found: Iterable[Mapping[str, Any]]) -> dict[str, Entry]:
         entries = {}
-        for each in answer.get("kvs", ()):
+        for each in found:
             key = base64.b64decode(each["key"]).decode()
             entries[key.removeprefix(self._prefix)] = Entry(self._value(key, each), int(each["mod_revision"]))
-        return Snapshot(_revision(answer), entries)
+        return entries
 
     def _value(self, key: str, each: Mapping[str, Any]) -> Tree:
         try:
@@ -58,11 +68,18 @@ class EtcdRegistry:
             raise Corrupt(key, 0, "the value of this key in etcd is not a JSON object; nothing else may write under its prefix")
         return value
 
-    async def transact(self, compared: Mapping[str, int], changes: Changes, *, lease: Lease | None = None) -> int | None:
+    async def transact(
+        self,
+        compared: Mapping[str, int],
+        changes: Changes,
+        *,
+        lease: Lease | None = None,
+        leased: Collection[str] | None = None,
+    ) -> int | None:
         """Changes the keys if each compared key was last written by that revision (0: it does not exist).
 
         Returns the revision that it made; None if a comparison failed or the lease has run out: it never takes effect.
-        `lease`: the keys that are written are gone with it.
+        `lease`: the keys that are written are gone with it, or only those in `leased`.
 
         Raises:
             OutcomeUnknown: it may have been applied, or may still be.
@@ -76,7 +93,9 @@ class EtcdRegistry:
                 {"result": "EQUAL", "target": "MOD", "key": self._key(key), "mod_revision": str(revision)}
                 for key, revision in compared.items()
             ],
-            "success": [self._change(key, value, lease) for key, value in changes.items()],
+            "success": [
+                self._change(key, value, lease if leased is None or key in leased else None) for key, value in changes.items()
+            ],
         }
         try:
             answer = await self._gateway.call("/v3/kv/txn", body, changes=True)
@@ -101,12 +120,16 @@ class EtcdRegistry:
             RegistryUnavailable, RegistryRefused
         """
         while True:
-            with trio.move_on_after(SILENCE_S):
-                await self._wait_for_an_event(seen.revision + 1)
+            await self.hint(seen.revision)
             latest = await self.read()
             if latest.entries != seen.entries:
                 return latest
             seen = latest
+
+    async def hint(self, after: int) -> None:
+        """Returns when the keys may have changed after this revision, at the latest after `SILENCE_S`."""
+        with trio.move_on_after(SILENCE_S):
+            await self._wait_for_an_event(after + 1)
 
     async def _wait_for_an_event(self, first: int) -> None:
         """Returns on the first event from this revision on, or when the watch ends."""

@@ -21,9 +21,9 @@ from eventstore.chunks.record import PREFIX, Walk
 from eventstore.errors import Corrupt, FolderRefused
 from eventstore_cluster.replica.epochs import Tail
 from eventstore_cluster.replica.places import NOWHERE, Place
-from eventstore_cluster.replication import cutting
-from eventstore_cluster.replication.log_end import LogEnd
-from eventstore_cluster.replication.pieces import Payload, Piece
+from eventstore_cluster.replication.logs import cutting
+from eventstore_cluster.replication.logs.log_end import LogEnd
+from eventstore_cluster.replication.logs.pieces import Payload, Piece
 
 _CLAIMS = PREFIX.dtype("durable", "crc")
 
@@ -37,7 +37,7 @@ class FollowerLog:
         Raises:
             FolderRefused, Corrupt
         """
-        self._folder = folder
+        self._folder = self.folder = folder
         self._header_bytes = header_bytes
         self._open = partial(
             OpenedChunks, folder, header_bytes, size_bytes=size_bytes, preallocate_bytes=preallocate_bytes, sync=True,

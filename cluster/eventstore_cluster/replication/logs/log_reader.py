@@ -12,7 +12,7 @@ from eventstore.chunks.record import PREFIX, TRAILER, UNORDERED, Walk
 from eventstore.chunks.recovery import read_records
 from eventstore.errors import Corrupt
 from eventstore_cluster.replica.places import NOWHERE, Place
-from eventstore_cluster.replication.pieces import Piece
+from eventstore_cluster.replication.logs.pieces import Piece
 
 _PLACED = PREFIX.dtype("length", "sequence")
 _CRC = PREFIX.part("crc", stop=PREFIX["crc"].end)
@@ -49,11 +49,16 @@ class LogReader:
             raise Differs
         if header.completed and offset == header.end:
             return self._first_of(chunk + 1, header.unsorted(), written, bytes_max)
-        return Piece(chunk, offset, self._read(header, offset, written, bytes_max))
+        piece = Piece(chunk, offset, self._read(header, offset, written, bytes_max))
+        if header.sorted != self._folder.read_header(chunk).sorted:  # meanwhile: the bytes may be those of the sorted file
+            return self.after(start, last_crc, written, bytes_max)
+        return piece
 
     def _first_of(self, number: int, completed: ChunkHeader | None, written: Place, bytes_max: int) -> Piece:
         header = self._folder.read_header(number)
         data = self._read(header, RECORDS_FROM, written, bytes_max)
+        if header.sorted != self._folder.read_header(number).sorted:
+            return self._first_of(number, completed, written, bytes_max)
         return Piece(number, RECORDS_FROM, data, header.reopened(), completed)
 
     def _read(self, header: ChunkHeader, offset: int, written: Place, bytes_max: int) -> bytes:

@@ -1,8 +1,9 @@
-"""What travels from a leader's log to a follower's: runs of whole records, each of one chunk."""
+"""What travels from a leader's log to a follower's: runs of whole records, each of one chunk, and documents."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from eventstore.chunks.header import ChunkHeader
 from eventstore_cluster.replica.places import Place
@@ -33,3 +34,15 @@ class Payload:
 
     key: bytes
     pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """Documents as they are at version `end`, by path in the folder of the shard (R14)."""
+
+    end: Place
+    documents: tuple[tuple[str, bytes], ...]
+
+
+Cargo: TypeAlias = tuple[Payload | None, Payload | None, Documents | None]
+"""What follows a place in each kind: events, messages, documents; None: nothing."""

@@ -1,0 +1,170 @@
+"""The process of a replica: follows the leader of its shard, or leads it, until its node ends the channel."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import sys
+from functools import partial
+from typing import Final, NoReturn
+
+import structlog
+import trio
+
+from eventstore.chunks.documents import Tree
+from eventstore.chunks.files import OsFiles
+from eventstore.errors import EventStoreError, to_wire
+from eventstore.server.bootstrap import bind, stop_on_signals
+from eventstore.server.serve import serve
+from eventstore.settings.server import ServerSettings
+from eventstore_cluster.channel import Channel
+from eventstore_cluster.registry.etcd.errors import OutcomeUnknown, RegistryUnavailable
+from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
+from eventstore_cluster.registry.etcd.gateway import Gateway
+from eventstore_cluster.registry.etcd.lease import Lease, now
+from eventstore_cluster.replica.limits import Limits
+from eventstore_cluster.replica.registry_state import Leader, Member
+from eventstore_cluster.replica.replica import Replica
+from eventstore_cluster.replication.driver import Driver
+from eventstore_cluster.replication.follower_sorting import sort_committed
+from eventstore_cluster.replication.links import Links
+from eventstore_cluster.replication.logs.follower_logs import FollowerLogs
+from eventstore_cluster.replication.peer_frames import PeerHello
+from eventstore_cluster.replication.run import Run
+from eventstore_cluster.replication.shard_registry import ShardRegistry
+from eventstore_cluster.shard_process import ShardProcess
+from eventstore_cluster.shard_start import ReplicaStart, ShardStart, plain
+
+_RETRY_S: Final = 0.5
+_REVOKE_S: Final = 1.0
+_log = structlog.get_logger("eventstore.cluster")
+
+
+class ReplicaProcess(ShardProcess):
+    """As `ShardProcess`, which is a leader without followers."""
+
+    def __init__(self, channel: Channel, start: ShardStart, settings: ServerSettings, replica: ReplicaStart) -> None:
+        super().__init__(channel, start, settings)
+        self._replica = replica
+        self._driver: Driver | None = None
+        self._news = trio.Event()
+
+    async def run(self) -> None:
+        """Follows or leads until the channel ends, or on SIGTERM."""
+        logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request
+        async with trio.open_nursery() as beside:
+            await beside.start(stop_on_signals, self._stopping)
+            beside.start_soon(self._follow)
+            await self._wait_for_folder()
+            async with Gateway(self._replica.etcd) as gateway:
+                lease = await self._lease(gateway)
+                if lease is not None:
+                    try:
+                        await self._replicate(gateway, lease)
+                    finally:
+                        with trio.move_on_after(_REVOKE_S, shield=True):
+                            await self._revoke(gateway, lease)
+            beside.cancel_scope.cancel()
+
+    async def _lease(self, gateway: Gateway) -> Lease | None:
+        """Returns the lease of this run; None if the process is stopped before etcd gives one."""
+        said = False
+        while not self._stopping.is_set():
+            try:
+                lease = await Lease.grant(gateway, self._replica.lease_s)
+            except (RegistryUnavailable, OutcomeUnknown) as error:
+                if not said:
+                    _log.warning("waiting for the registry", error=error.message)
+                said = True
+                with trio.move_on_after(_RETRY_S):
+                    await self._stopping.wait()
+            else:
+                await self._channel.send({"lease": str(lease.id)})
+                return lease
+        return None
+
+    async def _revoke(self, gateway: Gateway, lease: Lease) -> None:
+        try:
+            await lease.revoke(gateway)
+        except EventStoreError as error:  # it runs out
+            _log.warning("the lease is not revoked", error=error.message)
+
+    async def _replicate(self, gateway: Gateway, lease: Lease) -> None:
+        own, identity = self._replica, self._start.identity
+        run = secrets.token_hex(8)
+        with bind(own.peers, "peers") as listener:
+            host, port = listener.getsockname()[:2]
+            opened = partial(FollowerLogs, OsFiles(), self._settings, identity, own.node)
+            logs = await trio.to_thread.run_sync(opened)
+            me = Leader(Member(own.node, logs.incarnation.token), run, f"{host}:{port}")
+            machine = Replica(
+                me, logs.incarnation.earlier, logs.tails, logs.last_crcs, limits=Limits(),
+                new_nonce=lambda: secrets.token_hex(8), now=now(),
+                candidate_from=now() + (own.lease_s if own.sit_out else 0.0),
+            )  # fmt: skip
+            registry = ShardRegistry(EtcdRegistry(gateway, own.registry), identity.shard, lease)
+            links = Links(listener, PeerHello(identity.cluster.bytes, identity.shard, own.node, run))
+            driver = self._driver = Driver(Run(machine, logs, registry, lease, gateway), links, self._end, self._wake)
+            async with trio.open_nursery() as nursery:
+                await nursery.start(driver.run)
+                nursery.start_soon(self._tell_role, driver)
+                await self._follow_until_elected(driver)
+                if driver.elected.is_set() and not self._stopping.is_set():
+                    await self._lead(driver)
+                nursery.cancel_scope.cancel()
+            if not driver.elected.is_set():
+                await trio.to_thread.run_sync(logs.close)
+
+    async def _follow_until_elected(self, driver: Driver) -> None:
+        async with trio.open_nursery() as nursery:
+
+            async def until(event: trio.Event) -> None:
+                await event.wait()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(until, driver.elected)
+            nursery.start_soon(until, self._stopping)
+            nursery.start_soon(sort_committed, driver, self._settings.data)
+
+    async def _lead(self, driver: Driver) -> None:
+        leadership = driver.open_leadership()
+        async with trio.open_nursery() as nursery:
+            self._server = server = await nursery.start(
+                partial(serve, self._settings, self._start.identity, self._start.known, leadership=leadership)
+            )
+            server.maps.publish(self._newest)
+            await driver.say_serving(server.address.removeprefix("tcp://"))
+            await self._channel.send({"serving": server.address})
+            await self._stopping.wait()
+            server.stop()
+
+    # what the node is told
+
+    def _wake(self) -> None:
+        self._news.set()
+
+    async def _tell_role(self, driver: Driver) -> None:
+        told: Tree = {}
+        while True:
+            await self._news.wait()
+            self._news = trio.Event()
+            report = {name: value for name, value in driver.report().items() if name not in ("ends", "lag_s")}
+            if report != told:
+                told = report
+                await self._channel.send({"following": report})
+
+    def health(self) -> Tree:
+        found = super().health()
+        return found if self._driver is None else {"healthy": True, **found, **self._driver.report()}
+
+    def _end(self, reason: str, sit_out: bool) -> NoReturn:
+        """Ends the process at once: nothing is answered after that."""
+        led = self._driver is not None and self._driver.elected.is_set()
+        _log.error("this run of the replica ends", reason=reason)
+        if sit_out:
+            self._channel.send_at_once({"sit_out": True})
+        if not led:
+            self._channel.send_at_once({"failed": [plain(each) for each in to_wire(EventStoreError(reason))]})
+        sys.stderr.flush()
+        os._exit(0 if led else 1)

@@ -1,0 +1,233 @@
+"""Drives a replica: carries out what it decides on the log, the network and the registry, and tells it what came of it.
+
+    follower   the logs are written as the leader sends them (`FollowerLogs`)
+    elected    the folder is opened as a store, whose writes are told to followers (`ShardLeadership`)
+
+Everything runs on one event loop. A run ends with its process: nothing is answered after that, and the next one begins anew.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+import trio
+
+from eventstore.chunks.documents import Tree
+from eventstore.errors import EventStoreError
+from eventstore_cluster.registry.etcd.errors import OutcomeUnknown, RegistryRefused, RegistryUnavailable
+from eventstore_cluster.registry.etcd.lease import now
+from eventstore_cluster.registry.replicated_keys import ServingKey
+from eventstore_cluster.replica.actions import (
+    Action,
+    Begin,
+    Commit,
+    CutTo,
+    End,
+    Follow,
+    Open,
+    ReadRegistry,
+    Send,
+    Serve,
+    Store,
+    Transact,
+    Unfollow,
+)
+from eventstore_cluster.replica.places import Ends
+from eventstore_cluster.replica.registry_state import Swap
+from eventstore_cluster.replication.leadership import ShardLeadership
+from eventstore_cluster.replication.links import Links
+from eventstore_cluster.replication.run import Run
+
+TICK_S: Final = 0.1
+_SYNC_MAX_S: Final = 2.0
+_log = structlog.get_logger("eventstore.cluster")
+
+
+class Driver:
+    """`elected`: set when the replica is to lead; then `leadership` is what the store is opened with. `ended`: called when the
+    process has to end at once; it does not return.
+    """
+
+    def __init__(self, run: Run, links: Links, ended: Callable[[str, bool], None], changed: Callable[[], None]) -> None:
+        """`changed`: called when the role may have changed."""
+        self.run_of = run
+        self.replica = run.replica
+        self._links = links
+        self.elected = trio.Event()
+        self.leadership: ShardLeadership | None = None
+        self.committed: Ends | None = None
+        self.opened = False
+        self.committed_moved = trio.lowlevel.ParkingLot()
+        self._ended, self._changed = ended, changed
+        self._actions: deque[Action] = deque()
+        self._busy = False
+        self._epoch = 0
+        self._nursery: trio.Nursery
+        self._read_wanted = trio.Event()
+        self._disk = trio.CapacityLimiter(1)
+
+    # the loops
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Runs until cancelled, or the process ends."""
+        async with trio.open_nursery() as self._nursery:
+            self.do(self.replica.start())
+            self._nursery.start_soon(self._tick)
+            self._nursery.start_soon(self._keep_lease)
+            self._nursery.start_soon(self._read)
+            self._nursery.start_soon(self._watch)
+            self._nursery.start_soon(self._links.run, self.replica, self.do)
+            task_status.started()
+
+    async def _tick(self) -> None:
+        while True:
+            self.do(self.replica.tick(now(), self.run_of.lease.until))
+            await trio.sleep(TICK_S)
+
+    async def _keep_lease(self) -> None:
+        """Renews the lease, as long as the disk answers (R11)."""
+        lease = self.run_of.lease
+        while True:
+            await trio.sleep(lease.ttl_s / 3)
+            if self.leadership is not None and self.leadership.sync_takes_s() > _SYNC_MAX_S:
+                _log.warning("the disk does not answer: the lease is not renewed")
+                continue
+            try:
+                kept = await lease.keep_alive(self.run_of.gateway)
+            except (RegistryUnavailable, RegistryRefused) as error:
+                _log.warning("the lease cannot be renewed", error=error.message)
+                continue
+            if not kept:
+                self.do(self.replica.lease_lost())
+
+    async def _watch(self) -> None:
+        while True:
+            await self.run_of.registry.hint()
+            self._read_wanted.set()
+
+    async def _read(self) -> None:
+        """Reads the registry whenever it is wanted, one read at a time."""
+        while True:
+            await self._read_wanted.wait()
+            self._read_wanted = trio.Event()
+            try:
+                seen = await self.run_of.registry.read()
+            except (RegistryUnavailable, RegistryRefused, OutcomeUnknown) as error:
+                _log.debug("the registry cannot be read", error=error.message)
+                continue
+            if seen is not None:
+                self.do(self.replica.saw(seen, now()))
+                self._changed()
+
+    # actions
+
+    def do(self, actions: list[Action]) -> None:
+        """Carries out actions, after those that are under way."""
+        self._actions.extend(actions)
+        if self._busy:
+            return
+        self._busy = True
+        try:
+            while self._actions:
+                self._do(self._actions.popleft())
+        finally:
+            self._busy = False
+
+    def _do(self, action: Action) -> None:
+        match action:
+            case Send(connection, frame):
+                self._links.send(connection, frame)
+            case Serve():
+                self._serve(action)
+            case Store(data):
+                self._nursery.start_soon(self._on_disk, lambda: self.run_of.logs.store(data.payload))
+            case CutTo(ends):
+                self._nursery.start_soon(self._on_disk, lambda: self.run_of.logs.cut(ends))
+            case Commit(ends):
+                self._commit(ends)
+            case ReadRegistry():
+                self._read_wanted.set()
+            case Transact(swap):
+                self._nursery.start_soon(self._transact, swap)
+            case Follow(leader):
+                self._links.follow(leader)
+                self._changed()
+            case Unfollow():
+                self._links.follow(None)
+            case Begin(epoch):
+                self._epoch = epoch
+                self.elected.set()
+                self._changed()
+            case Open():
+                self.opened = True
+                assert self.leadership is not None
+                self.leadership.opened.set()
+                self._changed()
+            case End(reason, sit_out):
+                self.end(reason, sit_out=sit_out)
+
+    def end(self, reason: str, *, sit_out: bool = False) -> None:
+        """Ends the process at once."""
+        self._ended(reason, sit_out)
+
+    def open_leadership(self) -> ShardLeadership:
+        """Returns what the store is opened with, once the replica is elected; the logs of the follower are closed."""
+        self.leadership = ShardLeadership(self.run_of, self._epoch, self._links, self.do, self.end)
+        return self.leadership
+
+    async def _transact(self, swap: Swap) -> None:
+        applied = await self.run_of.registry.transact(swap)
+        self.do(self.replica.answered(swap.number, applied, now()))
+        self._changed()
+
+    async def _on_disk(self, step: Callable[[], None]) -> None:
+        logs = self.run_of.logs
+        try:
+            await trio.to_thread.run_sync(step, limiter=self._disk)
+        except (EventStoreError, OSError) as error:  # a start finds out what is stored
+            self._ended(f"what the leader sent cannot be stored: {error}", False)
+        self.do(self.replica.stored(logs.tails, logs.last_crcs))
+
+    def _commit(self, ends: Ends) -> None:
+        self.committed = ends
+        if self.leadership is not None:
+            self.leadership.commit(ends)
+        self.committed_moved.unpark_all()
+
+    def _serve(self, serve: Serve) -> None:
+        assert self.leadership is not None, "only a leader serves"
+        self.leadership.serve(serve, self._nursery)
+
+    async def say_serving(self, address: str) -> None:
+        """Tells clients where the leader is, again until the registry has it."""
+        seen = self.replica.registrar.seen
+        assert seen is not None
+        serving = ServingKey(address, seen.state.epoch)
+        for _ in itertools.count():
+            if await self.run_of.registry.serve(seen.leader_revision, serving):
+                return
+            await trio.sleep(TICK_S)
+
+    # for operators
+
+    def report(self) -> Tree:
+        """Returns the role of this replica, and what it knows of the others."""
+        replica, seen = self.replica, self.replica.registrar.seen
+        leading = replica.leading
+        report: Tree = {
+            "role": "leader" if self.opened else "elected" if self.elected.is_set() else "follower",
+            "epoch": None if seen is None else seen.state.epoch,
+            "leader": None if seen is None or seen.leader is None else seen.leader.member.node,
+            "in_sync": [] if seen is None else [member.node for member in sorted(seen.state.in_sync)],
+            "replicas": [] if seen is None else list(seen.state.replicas),
+        }
+        if leading is None:
+            report["ends"] = [list(end) for end in replica.following.ends]
+        else:
+            report["ends"] = [list(end) for end in leading.written]
+            report["lag_s"] = {member.node: lag for member, lag in leading.lags(now()).items()}
+        return report

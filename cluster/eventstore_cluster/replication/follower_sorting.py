@@ -1,0 +1,39 @@
+"""Sorts the event files of a follower: those that are followed by a file with a committed record (R6)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import structlog
+import trio
+
+from eventstore.errors import EventStoreError
+from eventstore.store.data_folder import DIRECTORY
+from eventstore.store.maintenance import ChildSorter
+from eventstore.store.sorted.sorting import switch
+from eventstore_cluster.replication.driver import Driver
+
+_AGAIN_S: Final = 30.0
+_log = structlog.get_logger("eventstore.cluster")
+
+
+async def sort_committed(driver: Driver, data: Path) -> None:
+    """Sorts, indexes and lists files as they are committed, one at a time; until cancelled."""
+    folder = driver.run_of.logs.events.folder
+    sorter = ChildSorter(data, data / DIRECTORY)
+    number = 1
+    while True:
+        while driver.committed is not None and driver.committed[0][0] > number:
+            try:
+                header = await trio.to_thread.run_sync(folder.read_header, number)
+                if not header.sorted:
+                    await sorter.sort(number)
+                    await trio.to_thread.run_sync(switch, folder, number, sorter.token)
+                await sorter.list_in_directory(number)
+            except (EventStoreError, OSError, RuntimeError) as error:  # the file itself is unchanged
+                _log.error("sorting an event file failed", file=number, error=str(error), again_s=_AGAIN_S)
+                await trio.sleep(_AGAIN_S)
+            else:
+                number += 1
+        await driver.committed_moved.park()

@@ -1,0 +1,161 @@
+"""A replica that leads: opens its folder as a store, begins the epoch, and lets clients see what is committed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+import trio
+
+from eventstore.broker.broker import Broker
+from eventstore.errors import EventStoreError
+from eventstore.model import NewEvent
+from eventstore.records import commit, message
+from eventstore.store.embedded import EmbeddedStore
+from eventstore_cluster.registry.etcd.lease import now
+from eventstore_cluster.replica.actions import Action, Serve
+from eventstore_cluster.replica.epochs import Tail
+from eventstore_cluster.replica.frames import Data, NotLeading
+from eventstore_cluster.replica.places import Ends
+from eventstore_cluster.replication.links import Links
+from eventstore_cluster.replication.logs.follower_logs import broker_identity
+from eventstore_cluster.replication.logs.leader_documents import LeaderDocuments
+from eventstore_cluster.replication.logs.leader_log import LeaderLog
+from eventstore_cluster.replication.logs.log_reader import Differs, LogReader
+from eventstore_cluster.replication.logs.pieces import Cargo, Payload
+from eventstore_cluster.replication.run import Run
+
+EPOCHS: Final = "$epochs"
+"""The reserved aggregate with an event for each epoch of the shard."""
+_log = structlog.get_logger("eventstore.cluster")
+
+
+class ShardLeadership:
+    """What a server of the shard needs (see `Leadership`). The logs of the follower are closed when it is made."""
+
+    def __init__(
+        self, run: Run, epoch: int, links: Links, do: Callable[[list[Action]], None], end: Callable[[str], None]
+    ) -> None:
+        """`do` carries out what the replica wants done, `end` ends the process."""
+        logs = run.logs
+        self.epoch = epoch
+        self.opened = trio.Event()
+        self.identity = broker_identity(logs.shard)
+        self.files = LeaderDocuments(logs.folder, epoch, self._documents_grew)
+        self._replica, self._lease, self._links, self._do, self._end = run.replica, run.lease, links, do, end
+        self._before: tuple[Tail, ...] = logs.tails_on_disk()
+        self._begun = False
+        self._wrote = trio.lowlevel.ParkingLot()
+        self._store: EmbeddedStore | None = None
+        self._broker: Broker | None = None
+        events, messages = logs.events, logs.messages
+        self.events = self._log_of(LogReader(events.folder, commit.HEADER_BYTES), 0, events.last_crc)
+        self.messages = self._log_of(LogReader(messages.folder, message.HEADER_BYTES), 1, messages.last_crc)
+        logs.close()
+
+    def _log_of(self, reader: LogReader, kind: int, last_crc: int) -> LeaderLog:
+        return LeaderLog(
+            reader, lambda: self._key(kind), self._before[kind].end, last_crc,
+            grown=self._grown, durable=self._durable, failed=self._failed,
+        )  # fmt: skip
+
+    def _key(self, kind: int) -> bytes:
+        assert self._store is not None
+        assert self._broker is not None
+        return (self._store.engine if kind == 0 else self._broker.engine).writer.key
+
+    # the server
+
+    async def begin(self, store: EmbeddedStore, broker: Broker) -> None:
+        self._store, self._broker = store, broker
+        await trio.to_thread.run_sync(self.files.begin)
+        self.files.attach()
+        member = self._replica.me.member
+        async with trio.open_nursery() as nursery:
+            event = NewEvent("EpochBegan", {"epoch": self.epoch, "node": member.node, "incarnation": member.incarnation})
+            nursery.start_soon(store.append_reserved, EPOCHS, event)
+            broker.committer.begin_chunk()
+            while not all(end > tail.end for end, tail in zip(self._written(), self._before, strict=True)):
+                await self._wrote.park()
+            self._begun = True
+            self._do(self._replica.begun(self._before, self._written(), now()))
+            self._durable()
+            await self.opened.wait()
+        _log.info("the shard is led from here", epoch=self.epoch, node=member.node)
+
+    def before_sending(self) -> None:
+        if now() >= self._lease.until:  # another may lead by now (R11)
+            self._end("the lease of the leader ran out")
+
+    # the logs
+
+    def _written(self) -> Ends:
+        return self.events.end, self.messages.end, self.files.end
+
+    def _grown(self) -> None:
+        if self._begun:
+            self._do(self._replica.grown(self._written(), now()))
+
+    def _durable(self) -> None:
+        self._wrote.unpark_all()
+        if self._begun:
+            self._do(self._replica.durable((self.events.synced, self.messages.synced, self.files.end), now()))
+
+    def _documents_grew(self) -> None:
+        self._grown()
+        self._durable()
+
+    def _failed(self, error: EventStoreError) -> None:
+        self._do(self._replica.resign(f"the log cannot be written: {error.message}"))
+
+    def sync_takes_s(self) -> float:
+        """Returns how long the oldest write that is under way takes by now."""
+        since = [each.writing_since for each in (self.events, self.messages) if each.writing_since is not None]
+        return time.monotonic() - min(since) if since else 0.0
+
+    def commit(self, ends: Ends) -> None:
+        if self._store is not None and self._broker is not None:
+            self._store.committer.commit(*ends[0])
+            self._broker.committer.commit(*ends[1])
+            self.files.commit(ends[2])
+
+    # followers
+
+    def serve(self, serve: Serve, nursery: trio.Nursery) -> None:
+        """Answers a Fetch: at once from memory, or by a thread from the files."""
+        logs = (self.events, self.messages)
+        try:
+            found = [log.recent(start, crc) for log, start, crc in zip(logs, serve.start, serve.last_crcs, strict=False)]
+        except Differs:
+            self._do(self._replica.mismatched(serve.session, serve.connection))
+            return
+        behind = [at for at, payload in enumerate(found) if payload is None and serve.start[at] != logs[at].end]
+        if behind:
+            nursery.start_soon(self._send_from_files, serve, found, behind)
+        else:
+            self._send(serve, found)
+
+    async def _send_from_files(self, serve: Serve, found: list[Payload | None], behind: list[int]) -> None:
+        logs = (self.events, self.messages)
+
+        def read() -> None:
+            for at in behind:
+                found[at] = logs[at].read(serve.start[at], serve.last_crcs[at])
+
+        try:
+            await trio.to_thread.run_sync(read)
+        except Differs:
+            self._do(self._replica.mismatched(serve.session, serve.connection))
+        except (EventStoreError, OSError) as error:
+            _log.warning("a follower cannot be served", error=str(error))
+            self._links.send(serve.connection, NotLeading(serve.epoch))  # it joins again
+        else:
+            self._send(serve, found)
+
+    def _send(self, serve: Serve, found: list[Payload | None]) -> None:
+        events, messages = found
+        cargo: Cargo = (events, messages, self.files.after(serve.start[2]))
+        payload = cargo if any(each is not None for each in cargo) else None
+        self._links.send(serve.connection, Data(serve.session, serve.epoch, serve.start, serve.committed, payload))

@@ -1,0 +1,80 @@
+"""Documents of a shard that every replica has to have: topics, groups' offsets, and where reactions and the outbox are (R14).
+
+Their version is a place like those of the logs: the epoch, and a number that counts changes in it. A leader gives all documents
+a new version when it begins, so that a follower that joins gets them all; what a follower had is replaced, never merged.
+
+`replicated.json` says which version the documents have at least.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from eventstore.chunks.documents import read_document, read_file, replace_document, write_document
+from eventstore.chunks.files import Files
+from eventstore.errors import Corrupt
+from eventstore_cluster.replica.epochs import Beginning, Tail
+from eventstore_cluster.replica.places import NOWHERE, Place
+from eventstore_cluster.replication.logs.pieces import Documents
+
+VERSION: Final = "replicated.json"
+_NAMES: Final = ("broker/topics.json", "broker/offsets.json", "reactions.json", "published.json")
+_PATTERNS: Final = ("published-*.json",)
+
+
+def is_replicated(folder: Path, path: Path) -> bool:
+    """Whether this is a document that every replica of the shard in `folder` has."""
+    return path.is_relative_to(folder) and (
+        str(relative := path.relative_to(folder)) in _NAMES or any(relative.match(each) for each in _PATTERNS)
+    )
+
+
+def tail_of(version: Place) -> Tail:
+    """Returns the version as the end of a log, whose epochs before the last one nobody knows any more."""
+    return Tail() if version == NOWHERE else Tail(version, (Beginning(version[0], NOWHERE),))
+
+
+def read_documents(files: Files, folder: Path) -> list[tuple[str, bytes]]:
+    """Returns all documents there are."""
+    paths = [folder / name for name in _NAMES]
+    paths += [folder / name for name in files.names(folder) if any(Path(name).match(each) for each in _PATTERNS)]
+    return [(str(path.relative_to(folder)), read_file(files, path)) for path in paths if files.exists(path)]
+
+
+class FollowerDocuments:
+    """The documents of a follower. `tail`: their version, as the end of a log."""
+
+    def __init__(self, files: Files, folder: Path) -> None:
+        """Raises Corrupt."""
+        self._files, self._folder = files, folder
+        self.tail = tail_of(read_version(files, folder))
+
+    def store(self, given: Documents) -> None:
+        """Replaces documents; durable on return. Raises Corrupt: one is not of a shard."""
+        for name, raw in given.documents:
+            path = self._folder / name
+            if ".." in path.parts or not is_replicated(self._folder, path):
+                raise Corrupt(str(path), 0, "the leader sends a document that is not of a shard")
+            replace_document(self._files, path, raw)
+        write_version(self._files, self._folder, given.end)
+        self.tail = tail_of(given.end)
+
+    def cut(self, end: Place) -> None:
+        """Forgets the version, if it is not `end`: the leader's documents replace these, which are kept until then."""
+        if end != self.tail.end:
+            self.tail = Tail()
+
+
+def read_version(files: Files, folder: Path) -> Place:
+    path = folder / VERSION
+    if not files.exists(path):
+        return NOWHERE
+    match read_document(files, path):
+        case {"epoch": int(epoch), "number": int(number)}:
+            return epoch, number
+    raise Corrupt(str(path), 0, "no version of documents; remove this replica's folder: it is copied again")
+
+
+def write_version(files: Files, folder: Path, version: Place) -> None:
+    write_document(files, folder / VERSION, {"epoch": version[0], "number": version[1]})

@@ -1,0 +1,111 @@
+"""Everything that a follower keeps of its shard: the logs of events and messages, and the documents."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Final
+
+from eventstore.broker.opening import BROKER, BrokerIdentity, message_folder, open_broker_folder
+from eventstore.chunks.files import Files, Lock
+from eventstore.chunks.opening import LOCK
+from eventstore.records import commit, message
+from eventstore.server.serve import BROKER as BROKER_FOLDER
+from eventstore.settings.server import ServerSettings
+from eventstore.store.data_folder import STORE, ShardIdentity, event_folder
+from eventstore.store.opening import open_folder
+from eventstore_cluster.replica.epochs import Tail
+from eventstore_cluster.replica.places import Ends
+from eventstore_cluster.replication.logs.documents import FollowerDocuments, read_version, tail_of
+from eventstore_cluster.replication.logs.follower_log import FollowerLog
+from eventstore_cluster.replication.logs.incarnations import Incarnation, next_incarnation
+from eventstore_cluster.replication.logs.pieces import Cargo
+
+KINDS: Final = 3
+
+
+def broker_identity(shard: ShardIdentity) -> BrokerIdentity:
+    """Returns what the broker of a shard is: all its replicas must have the same one. `node` is never 0 (R15)."""
+    return BrokerIdentity(uuid.uuid5(shard.store, BROKER), shard.shard + 1)
+
+
+class FollowerLogs:
+    """The folder of a replica that does not lead, locked. Used by one thread at a time.
+
+    `incarnation`: of this start. `folder`: of the shard.
+    """
+
+    def __init__(self, files: Files, settings: ServerSettings, shard: ShardIdentity, node: str) -> None:
+        """Opens the folder, or creates it.
+
+        Raises:
+            FolderRefused, Corrupt
+        """
+        self._files, self._settings, self.shard = files, settings, shard
+        self.folder = folder = settings.data
+        broker = folder / BROKER_FOLDER
+        is_new = not files.exists(folder / STORE)
+        if is_new or not files.exists(broker / BROKER):
+            open_folder(folder, settings.store_settings, files=files, shard=shard).close()
+            open_broker_folder(broker, settings.broker_settings, files=files, identity=broker_identity(shard)).close()
+        self._locks: list[Lock] = []
+        try:
+            self._locks = [files.lock(folder / LOCK), files.lock(broker / LOCK)]
+            self.incarnation: Incarnation = next_incarnation(files, folder, node, is_new=is_new)
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self) -> None:
+        files, settings, identity = self._files, self._settings, broker_identity(self.shard)
+        store, own = settings.store_settings, settings.broker_settings
+        self.events = FollowerLog(
+            event_folder(files, self.folder, self.shard.store), commit.HEADER_BYTES,
+            size_bytes=store.file_size_bytes, preallocate_bytes=store.preallocate_bytes,
+        )  # fmt: skip
+        self.messages = FollowerLog(
+            message_folder(files, self.folder / BROKER_FOLDER, identity.store), message.HEADER_BYTES,
+            size_bytes=own.chunk_size_bytes, preallocate_bytes=own.preallocate_bytes,
+        )  # fmt: skip
+        self.documents = FollowerDocuments(files, self.folder)
+
+    @property
+    def tails(self) -> tuple[Tail, ...]:
+        return self.events.tail, self.messages.tail, self.documents.tail
+
+    def tails_on_disk(self) -> tuple[Tail, ...]:
+        """As `tails`; of the documents, the version of those that are there, also if the leader's were to replace them."""
+        return self.events.tail, self.messages.tail, tail_of(read_version(self._files, self.folder))
+
+    @property
+    def last_crcs(self) -> tuple[int, ...]:
+        return self.events.last_crc, self.messages.last_crc, 0
+
+    def store(self, cargo: Cargo) -> None:
+        """Writes what the leader sent; durable on return. Documents first: records may need them (R14).
+
+        Raises:
+            Corrupt, StorageFull, Poisoned, OSError
+        """
+        events, messages, documents = cargo
+        if documents is not None:
+            self.documents.store(documents)
+        if events is not None:
+            self.events.store(events)
+        if messages is not None:
+            self.messages.store(messages)
+
+    def cut(self, ends: Ends) -> None:
+        """Cuts the logs back. Raises FolderRefused, StorageFull."""
+        for log, end in zip((self.events, self.messages), ends, strict=False):
+            if log.tail.end != end:
+                log.cut(end)
+        self.documents.cut(ends[2])
+
+    def close(self) -> None:
+        """Closes the logs and releases the folder, for a store that continues them."""
+        for log in (getattr(self, "events", None), getattr(self, "messages", None)):
+            if log is not None:
+                log.close()
+        for lock in self._locks:
+            lock.release()

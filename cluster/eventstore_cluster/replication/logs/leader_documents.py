@@ -1,0 +1,71 @@
+"""The documents of a shard at its leader: each that is replaced gets a number, and waits until followers have it too (R14)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import trio
+
+from eventstore.chunks.documents import read_file
+from eventstore.chunks.files import OsFiles
+from eventstore_cluster.replica.places import Place
+from eventstore_cluster.replication.logs.documents import is_replicated, read_documents, write_version
+from eventstore_cluster.replication.logs.pieces import Documents
+
+
+class LeaderDocuments(OsFiles):
+    """The files of the leader. `grown` is called on the event loop when there is a new version."""
+
+    def __init__(self, folder: Path, epoch: int, grown: Callable[[], None]) -> None:
+        super().__init__()
+        self._folder, self._epoch, self._grown = folder, epoch, grown
+        self._lock = threading.Lock()
+        self._latest: dict[str, tuple[int, bytes]] = {}
+        self._number = 0
+        self._waiting: list[tuple[int, threading.Event]] = []
+        self._token: trio.lowlevel.TrioToken | None = None
+
+    @property
+    def end(self) -> Place:
+        return self._epoch, self._number
+
+    def begin(self) -> None:
+        """Gives all documents the first version of the epoch, durably. From now on, changes are told to followers."""
+        write_version(self, self._folder, (self._epoch, 1))
+        self._latest = {name: (1, raw) for name, raw in read_documents(self, self._folder)}
+        self._number = 1
+
+    def attach(self) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+
+    def document_replaced(self, path: Path) -> None:
+        """Returns when the document is committed. Call it on a thread."""
+        token = self._token
+        if token is None or not is_replicated(self._folder, path):
+            return
+        raw, committed = read_file(self, path), threading.Event()
+        with self._lock:
+            self._number += 1
+            self._latest[str(path.relative_to(self._folder))] = self._number, raw
+            self._waiting.append((self._number, committed))
+        token.run_sync_soon(self._grown)
+        committed.wait()
+
+    def commit(self, end: Place) -> None:
+        """Everything up to this version is on all replicas that count."""
+        with self._lock:
+            ready = [event for number, event in self._waiting if (self._epoch, number) <= end]
+            self._waiting = [each for each in self._waiting if (self._epoch, each[0]) > end]
+        for event in ready:
+            event.set()
+
+    def after(self, start: Place) -> Documents | None:
+        """Returns what changed after this version; None if nothing did."""
+        with self._lock:
+            end = self.end
+            if start >= end:
+                return None
+            changed = [(name, raw) for name, (number, raw) in self._latest.items() if (self._epoch, number) > start]
+        return Documents(end, tuple(changed))

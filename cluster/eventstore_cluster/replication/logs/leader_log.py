@@ -1,0 +1,111 @@
+"""The log of one kind at the leader: tells the replica how far it is written, and serves what followers fetch.
+
+A batch is sent while it is written here: followers get it from memory, those that are further behind from the files.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from eventstore.chunks.front import Segment
+from eventstore.chunks.record import PREFIX
+from eventstore.errors import EventStoreError
+from eventstore_cluster.replica.places import Place
+from eventstore_cluster.replication.logs.log_reader import Differs, LogReader
+from eventstore_cluster.replication.logs.pieces import Payload, Piece
+
+KEPT_BYTES: Final = 8 * 1024 * 1024
+PAYLOAD_BYTES: Final = 4 * 1024 * 1024
+_CRC: Final = PREFIX.part("crc", stop=PREFIX["crc"].end)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """`before`: the CRC of the record before the segment."""
+
+    segment: Segment
+    before: int
+
+
+class LeaderLog:
+    """Told by the group commit of its log (see `Replication`); belongs to its thread, except for `read`."""
+
+    def __init__(
+        self, reader: LogReader, key: Callable[[], bytes], end: Place, last_crc: int, *,
+        grown: Callable[[], None], durable: Callable[[], None], failed: Callable[[EventStoreError], None],
+    ) -> None:  # fmt: skip
+        """`end`, `last_crc`: how the log ends. `key`: the key of the witnesses in its records."""
+        self.end = self.synced = self._in_files = end
+        self.writing_since: float | None = None
+        self._reader, self._key = reader, key
+        self._last_crc = last_crc
+        self._kept: deque[_Kept] = deque()
+        self._kept_bytes = 0
+        self._grown, self._durable, self._failed = grown, durable, failed
+
+    # the group commit
+
+    def taken(self, segment: Segment) -> None:
+        self.writing_since = time.monotonic()
+        before, (self._last_crc,) = self._last_crc, _CRC.unpack_from(segment.buffers[-1])
+        if segment.begins_chunk:  # its header is not known before it is written: this one is read from the file
+            self._kept.clear()
+            self._kept_bytes = 0
+            return
+        self._kept.append(_Kept(segment, before))
+        self._kept_bytes += segment.end - segment.offset
+        while self._kept_bytes > KEPT_BYTES and len(self._kept) > 1:
+            oldest = self._kept.popleft().segment
+            self._kept_bytes -= oldest.end - oldest.offset
+        self.end = segment.chunk, segment.end
+        self._grown()
+
+    def written(self, segment: Segment) -> None:
+        self.writing_since = None
+        self.synced = self._in_files = segment.chunk, segment.end
+        if segment.begins_chunk:
+            self.end = self.synced
+            self._grown()
+        self._durable()
+
+    def failed(self, error: EventStoreError) -> None:
+        self._failed(error)
+
+    # followers
+
+    def recent(self, start: Place, last_crc: int) -> Payload | None:
+        """Returns what follows `start`, if all of it is in memory; None if it is not, or if nothing follows.
+
+        Raises:
+            Differs: the follower's last record is not the one before `start` here.
+        """
+        kept = self._kept
+        if start == self.end and last_crc != self._last_crc:
+            raise Differs
+        first = next((at for at, each in enumerate(kept) if (each.segment.chunk, each.segment.offset) == start), None)
+        if first is None:
+            return None
+        if kept[first].before != last_crc:
+            raise Differs
+        buffers: list[bytes] = []
+        size = 0
+        for at in range(first, len(kept)):
+            segment = kept[at].segment
+            if size and size + segment.end - segment.offset > PAYLOAD_BYTES:
+                break
+            buffers += segment.buffers
+            size += segment.end - segment.offset
+        return Payload(self._key(), (Piece(*start, b"".join(buffers)),))
+
+    def read(self, start: Place, last_crc: int) -> Payload | None:
+        """Returns what follows `start` in the files, on any thread; None if nothing does.
+
+        Raises:
+            Differs, Corrupt, FolderRefused, ReadFailed, OSError
+        """
+        piece = self._reader.after(start, last_crc, self._in_files, PAYLOAD_BYTES)
+        return None if piece is None else Payload(self._key(), (piece,))

@@ -1,0 +1,165 @@
+"""Connections between replicas, which send at once what the kernel takes, and the rest later."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
+
+import trio
+
+from eventstore.errors import ProtocolError
+from eventstore.protocol.frames import FrameReader
+from eventstore_cluster.replication.peer_frames import (
+    FRAME_BYTES_MAX,
+    PeerDecoder,
+    PeerFrame,
+    PeerHello,
+    encode_peer_frame,
+)
+
+CONNECT_S: Final = 2.0
+HELLO_S: Final = 2.0
+_RECEIVE_BYTES: Final = 1024 * 1024
+
+
+class Peer:
+    """A connection to another replica, whose first frame has come. `hello`: that one."""
+
+    def __init__(self, number: int, wire: Wire, hello: PeerHello, waiting: Sequence[PeerFrame]) -> None:
+        """`waiting`: frames that came with the first one."""
+        self.number, self.hello = number, hello
+        self._wire, self._waiting = wire, waiting
+        self._unsent: list[bytes] = []
+        self._more = trio.Event()
+        self.closed = False
+
+    def send(self, frame: PeerFrame) -> None:
+        """Sends the frame, some of it perhaps later. Does nothing once the connection is closed."""
+        if self.closed:
+            return
+        data = encode_peer_frame(frame)
+        if not self._unsent:
+            try:
+                sent = self._wire.socket.send(data)
+            except BlockingIOError:
+                sent = 0
+            except OSError:
+                self.close()
+                return
+            data = data[sent:]
+        if data:
+            self._unsent.append(data)
+            self._more.set()
+
+    async def flush_later(self) -> None:
+        """Sends what `send` could not; until the connection is closed."""
+        while not self.closed:
+            await self._more.wait()
+            self._more = trio.Event()
+            while self._unsent and not self.closed:
+                try:
+                    await trio.lowlevel.wait_writable(self._wire.socket)
+                    sent = self._wire.socket.send(self._unsent[0])
+                except BlockingIOError:
+                    continue
+                except (OSError, trio.ClosedResourceError):
+                    self.close()
+                    return
+                rest = self._unsent[0][sent:]
+                self._unsent[:1] = [rest] if rest else []
+
+    async def frames(self) -> AsyncIterator[PeerFrame]:
+        """Yields what the other side sends; ends with the connection. Raises ProtocolError."""
+        for frame in self._waiting:
+            yield frame
+        while not self.closed and not self._wire.ended:
+            for frame in await self._wire.receive():
+                yield frame
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self._more.set()
+            trio.lowlevel.notify_closing(self._wire.socket)
+            with contextlib.suppress(OSError):
+                self._wire.socket.close()
+
+
+class Wire:
+    """A socket that does not block, and the frames in what it receives."""
+
+    def __init__(self, own: socket.socket, decoder: PeerDecoder) -> None:
+        self.socket = own
+        own.setblocking(False)
+        own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.ended = False
+        self._decoder = decoder
+        self._reader = FrameReader(FRAME_BYTES_MAX)
+
+    async def receive(self) -> list[PeerFrame]:
+        """Returns the frames that came next; `ended` is then set if there will be no more. Raises ProtocolError."""
+        try:
+            await trio.lowlevel.wait_readable(self.socket)
+            data = self.socket.recv(_RECEIVE_BYTES)
+        except BlockingIOError:
+            return []
+        except (OSError, trio.ClosedResourceError):
+            data = b""
+        if not data:
+            self.ended = True
+            return []
+        return [self._decoder.decode(payload) for payload in self._reader.feed(data)]
+
+
+class Peers:
+    """Makes connections to other replicas of the shard. `hello`: what this one says of itself."""
+
+    def __init__(self, hello: PeerHello) -> None:
+        self._hello = hello
+        self._decoder = PeerDecoder()
+        self._numbers = 0
+
+    async def connect(self, host: str, port: int) -> Peer:
+        """Raises OSError, ProtocolError."""
+        try:
+            with trio.fail_after(CONNECT_S):
+                stream = await trio.open_tcp_stream(host, port)
+        except trio.TooSlowError:
+            raise TimeoutError(f"no answer within {CONNECT_S:g} s") from None
+        return await self.greet(stream.socket)
+
+    async def greet(self, connected: trio.socket.SocketType) -> Peer:
+        """Says hello on a new connection, and waits for that of the other side.
+
+        Raises:
+            OSError: the connection ended, or nothing came.
+            ProtocolError: the other side is no replica of this shard.
+        """
+        wire = Wire(_taken(connected), self._decoder)
+        try:
+            wire.socket.send(encode_peer_frame(self._hello))
+            with trio.fail_after(HELLO_S):
+                while not (frames := await wire.receive()):
+                    if wire.ended:
+                        raise ConnectionResetError("the connection was closed before the hello")
+            return self._peer(wire, *frames)
+        except trio.TooSlowError:
+            wire.socket.close()
+            raise TimeoutError(f"no hello within {HELLO_S:g} s") from None
+        except BaseException:
+            wire.socket.close()
+            raise
+
+    def _peer(self, wire: Wire, first: PeerFrame, *rest: PeerFrame) -> Peer:
+        own = self._hello
+        if not isinstance(first, PeerHello) or (first.cluster, first.shard) != (own.cluster, own.shard):
+            raise ProtocolError(f"another replica was expected, and says {first!r}", field="hello")
+        self._numbers += 1
+        return Peer(self._numbers, wire, first, rest)
+
+
+def _taken(connected: trio.socket.SocketType) -> socket.socket:
+    """Returns the socket inside one of trio's."""
+    return socket.socket(fileno=connected.detach())

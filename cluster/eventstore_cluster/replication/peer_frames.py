@@ -1,0 +1,179 @@
+"""What replicas say to each other as bytes: frames of flat msgpack, as those of clients; docs/PROTOCOL.md describes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from eventstore.chunks.header import EVENTS, MESSAGES, ChunkHeader, decode_header
+from eventstore.errors import EventStoreError, ProtocolError
+from eventstore.flat import Decoder, Malformed, Scalar, encode
+from eventstore.protocol.frames import LENGTH
+from eventstore_cluster.replica.epochs import LastEpoch
+from eventstore_cluster.replica.frames import Data, Fetch, Frame, Join, Joined, NotLeading
+from eventstore_cluster.replica.places import Ends
+from eventstore_cluster.replica.registry_state import Member
+from eventstore_cluster.replication.logs.pieces import Cargo, Documents, Payload, Piece
+
+FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
+"""A record of the largest size, and what goes with it."""
+_VALUES_MAX: Final = 4096
+_HELLO, _JOIN, _JOINED, _FETCH, _DATA, _NOT_LEADING = range(1, 7)
+_KINDS: Final = (EVENTS, MESSAGES)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerHello:
+    """The first frame in both directions. `run`: of the process that says it."""
+
+    cluster: bytes
+    shard: int
+    node: str
+    run: str
+
+
+PeerFrame: TypeAlias = Frame | PeerHello
+
+
+def encode_peer_frame(frame: PeerFrame) -> bytes:
+    """Returns the frame with its length."""
+    payload = encode(_values(frame))
+    return LENGTH.pack(len(payload)) + payload
+
+
+def _values(frame: PeerFrame) -> list[Scalar]:
+    match frame:
+        case PeerHello(cluster, shard, node, run):
+            return [_HELLO, cluster, shard, node, run]
+        case Join(number, member, run, leader_run, logs):
+            return [_JOIN, number, member.node, member.incarnation, run, leader_run, len(logs), *_flat_logs(logs)]
+        case Joined(number, session, epoch, logs):
+            return [_JOINED, number, session, epoch, len(logs), *_flat_logs(logs)]
+        case Fetch(session, epoch, ends, last_crcs):
+            return [_FETCH, session, epoch, len(ends), *_flat_ends(ends), *last_crcs]
+        case Data(session, epoch, start, committed, payload):
+            head = [_DATA, session, epoch, len(start), *_flat_ends(start), *_flat_ends(committed)]
+            return [*head, payload is not None, *(() if payload is None else _flat_cargo(payload))]
+        case NotLeading(epoch):
+            return [_NOT_LEADING, epoch]
+
+
+def _flat_ends(ends: Ends) -> list[Scalar]:
+    return [value for place in ends for value in place]
+
+
+def _flat_logs(logs: Sequence[LastEpoch]) -> list[Scalar]:
+    return [value for each in logs for value in (each.epoch, *each.end)]
+
+
+def _flat_cargo(cargo: Cargo) -> list[Scalar]:
+    *payloads, documents = cargo
+    values: list[Scalar] = []
+    for payload in payloads:
+        values += [0] if payload is None else [len(payload.pieces), payload.key]
+        for piece in () if payload is None else payload.pieces:
+            headers = [None if each is None else each.encode() for each in (piece.begun, piece.completed)]
+            values += [piece.chunk, piece.offset, *headers, piece.data]
+    if documents is None:
+        return [*values, None]
+    return [*values, len(documents.documents), *documents.end, *(value for each in documents.documents for value in each)]
+
+
+class PeerDecoder:
+    """Decodes frames; all connections of an event loop share one."""
+
+    def __init__(self) -> None:
+        self._decoder = Decoder(FRAME_BYTES_MAX, _VALUES_MAX)
+
+    def decode(self, payload: bytes) -> PeerFrame:
+        """Raises ProtocolError."""
+        try:
+            values = iter(self._decoder.decode(payload))
+            frame = _read(next(values), values)
+            if next(values, None) is not None:
+                raise ValueError("values after the last one")
+        except (Malformed, ValueError, TypeError, StopIteration, EventStoreError) as error:
+            raise ProtocolError(f"not a frame of another replica: {error}", field="frame") from None
+        return frame
+
+
+def _read(code: Scalar, values: Iterator[Any]) -> PeerFrame:
+    match code:
+        case 1:
+            return PeerHello(*_typed(values, bytes, int, str, str))
+        case 2:
+            number, node, incarnation, run, leader_run = _typed(values, int, str, str, str, str)
+            return Join(number, Member(node, incarnation), run, leader_run, _logs(values))
+        case 3:
+            number, session, epoch = _typed(values, int, int, int)
+            return Joined(number, session, epoch, _logs(values))
+        case 4:
+            session, epoch, kinds = _typed(values, int, int, int)
+            return Fetch(session, epoch, _ends(values, kinds), tuple(_typed(values, *[int] * kinds)))
+        case 5:
+            (
+                session,
+                epoch,
+                kinds,
+            ) = _typed(values, int, int, int)
+            start, committed = _ends(values, kinds), _ends(values, kinds)
+            (has_cargo,) = _typed(values, bool)
+            return Data(session, epoch, start, committed, _cargo(values) if has_cargo else None)
+        case 6:
+            return NotLeading(*_typed(values, int))
+    raise ValueError(f"code {code!r}")
+
+
+def _typed(values: Iterator[Any], *types: type) -> list[Any]:
+    found: list[Any] = [next(values) for _ in types]
+    for value, wanted in zip(found, types, strict=True):
+        if type(value) is not wanted or (type(value) is int and value < 0):
+            raise ValueError(f"{type(value).__name__} where {wanted.__name__} is expected")
+    return found
+
+
+def _ends(values: Iterator[Any], kinds: int) -> Ends:
+    return tuple((chunk, offset) for chunk, offset in (_typed(values, int, int) for _ in range(kinds)))
+
+
+def _logs(values: Iterator[Any]) -> tuple[LastEpoch, ...]:
+    (kinds,) = _typed(values, int)
+    found = []
+    for _ in range(kinds):
+        epoch, chunk, offset = _typed(values, int, int, int)
+        found.append(LastEpoch(epoch, (chunk, offset)))
+    return tuple(found)
+
+
+def _cargo(values: Iterator[Any]) -> Cargo:
+    events, messages = (_payload(values, kind) for kind in _KINDS)
+    return events, messages, _documents(values)
+
+
+def _payload(values: Iterator[Any], kind: int) -> Payload | None:
+    (count,) = _typed(values, int)
+    if not count:
+        return None
+    (key,) = _typed(values, bytes)
+    return Payload(key, tuple(_piece(values, kind) for _ in range(count)))
+
+
+def _piece(values: Iterator[Any], kind: int) -> Piece:
+    chunk, offset = _typed(values, int, int)
+    begun, completed = _header(next(values), kind), _header(next(values), kind)
+    (data,) = _typed(values, bytes)
+    return Piece(chunk, offset, data, begun, completed)
+
+
+def _header(raw: Any, kind: int) -> ChunkHeader | None:
+    return None if raw is None else decode_header(raw, "a header from the leader", kind)
+
+
+def _documents(values: Iterator[Any]) -> Documents | None:
+    count = next(values)
+    if count is None:
+        return None
+    end = _typed(values, int, int)
+    found = tuple((str(name), raw) for name, raw in (_typed(values, str, bytes) for _ in range(int(count))))
+    return Documents((end[0], end[1]), found)

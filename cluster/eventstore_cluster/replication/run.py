@@ -1,0 +1,22 @@
+"""One run of the process of a replica: what its parts share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from eventstore_cluster.registry.etcd.gateway import Gateway
+from eventstore_cluster.registry.etcd.lease import Lease
+from eventstore_cluster.replica.replica import Replica
+from eventstore_cluster.replication.logs.follower_logs import FollowerLogs
+from eventstore_cluster.replication.shard_registry import ShardRegistry
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """`logs`: of the follower; closed once it leads. `lease`: the one of this run."""
+
+    replica: Replica
+    logs: FollowerLogs
+    registry: ShardRegistry
+    lease: Lease
+    gateway: Gateway

@@ -1,0 +1,34 @@
+"""What makes a server the leader of a shard that has replicas."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from eventstore.broker.broker import Broker
+from eventstore.broker.opening import BrokerIdentity
+from eventstore.chunks.files import Files
+from eventstore.chunks.writing.commit_log import Replication
+from eventstore.store.embedded import EmbeddedStore
+
+
+class Leadership(Protocol):
+    """`epoch`: of this leadership. `identity`: of the broker of all replicas. `events`, `messages`: the followers of both logs.
+    `files`: tell followers of documents.
+    """
+
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def identity(self) -> BrokerIdentity: ...
+    @property
+    def events(self) -> Replication: ...
+    @property
+    def messages(self) -> Replication: ...
+    @property
+    def files(self) -> Files: ...
+
+    async def begin(self, store: EmbeddedStore, broker: Broker) -> None:
+        """Appends the records that begin the epoch. Returns when they are committed: only then may anything be read."""
+
+    def before_sending(self) -> None:
+        """Called before anything is sent to a client. Does not return if another process may lead by now."""
