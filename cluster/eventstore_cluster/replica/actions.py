@@ -70,7 +70,7 @@ class CutTo:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Open the log for writing and append the record that begins the epoch, in each kind; report to `begun`."""
+    """Open the logs for writing and append a record that begins the epoch, to at least one; report to `begun`."""
 
     epoch: int
 

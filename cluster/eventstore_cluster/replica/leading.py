@@ -46,7 +46,7 @@ class Leading:
     # the own log
 
     def begun(self, ends: Ends, now: float) -> list[Action]:
-        """The epoch's record was appended in each kind; the log ends there."""
+        """The record that begins the epoch was appended; the log ends there."""
         self.open_at = ends
         return self.grown(ends, now)
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Final
 
 import structlog
 import trio
 
 from eventstore.broker.broker import Broker
 from eventstore.errors import EventStoreError
-from eventstore.model import NewEvent
 from eventstore.records import commit, message
 from eventstore.store.embedded import EmbeddedStore
 from eventstore_cluster.registry.etcd.lease import now
@@ -27,8 +25,6 @@ from eventstore_cluster.replication.logs.log_reader import Differs, LogReader
 from eventstore_cluster.replication.logs.pieces import Cargo, Payload
 from eventstore_cluster.replication.run import Run
 
-EPOCHS: Final = "$epochs"
-"""The reserved aggregate with an event for each epoch of the shard."""
 _log = structlog.get_logger("eventstore.cluster")
 
 
@@ -72,18 +68,14 @@ class ShardLeadership:
         self._store, self._broker = store, broker
         await trio.to_thread.run_sync(self.files.begin)
         self.files.attach()
-        member = self._replica.me.member
-        async with trio.open_nursery() as nursery:
-            event = NewEvent("EpochBegan", {"epoch": self.epoch, "node": member.node, "incarnation": member.incarnation})
-            nursery.start_soon(store.append_reserved, EPOCHS, event)
-            broker.committer.begin_chunk()
-            while not all(end > tail.end for end, tail in zip(self._written(), self._before, strict=True)):
-                await self._wrote.park()
-            self._begun = True
-            self._do(self._replica.begun(self._before, self._written(), now()))
-            self._durable()
-            await self.opened.wait()
-        _log.info("the shard is led from here", epoch=self.epoch, node=member.node)
+        broker.committer.begin_chunk()
+        while self.messages.end == self._before[1].end:
+            await self._wrote.park()
+        self._begun = True
+        self._do(self._replica.begun(self._before, self._written(), now()))
+        self._durable()
+        await self.opened.wait()
+        _log.info("the shard is led from here", epoch=self.epoch, node=self._replica.me.member.node)
 
     def before_sending(self) -> None:
         if now() >= self._lease.until:  # another may lead by now (R11)

@@ -28,7 +28,7 @@ class Leadership(Protocol):
     def files(self) -> Files: ...
 
     async def begin(self, store: EmbeddedStore, broker: Broker) -> None:
-        """Appends the records that begin the epoch. Returns when they are committed: only then may anything be read."""
+        """Begins the epoch. Returns when that is committed, and everything before: only then may anything be read."""
 
     def before_sending(self) -> None:
         """Called before anything is sent to a client. Does not return if another process may lead by now."""
