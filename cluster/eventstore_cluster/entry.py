@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import trio
 
-from eventstore.errors import Elsewhere
+from eventstore.errors import ConnectionLost, Elsewhere
 from eventstore.metrics import Stats
 from eventstore.protocol import encode_ok
 from eventstore.protocol.request_declaration import DECLARATIONS, Request
@@ -22,27 +22,57 @@ from eventstore.server.requests.dispatch import Dispatch, Route
 from eventstore.server.requests.map_requests import MapRequests
 
 _ANSWERED_BY_DISPATCH = (Hello, Ping, StatsRequest)
+_NO_STORE = uuid.UUID(int=0)
 
 
 class Entry:
-    """Answers HELLO, MAP, PING and STATS. `listener` must be bound; it listens from `run` on."""
+    """Answers HELLO, MAP, PING and STATS. `listener` must be bound; it listens from `run` on.
+
+    Until it knows a map, all requests fail with ConnectionLost, which says `closed`: why there is none, and the next step.
+    """
 
     def __init__(
-        self, listener: socket.socket, limits: GateLimits, cluster: uuid.UUID, known: ClusterMap, stats: Callable[[], Stats]
+        self,
+        listener: socket.socket,
+        limits: GateLimits,
+        stats: Callable[[], Stats],
+        known: ClusterMap | None = None,
+        closed: str = "",
     ) -> None:
         self._gate = Gate(listener, limits)
-        self.maps = MapRequests(self._gate, known)
-        routes: dict[type[Request], Route] = {
-            kind: self._elsewhere for kind in DECLARATIONS if kind not in _ANSWERED_BY_DISPATCH
-        }
-        routes |= {**self.maps.routes, Unsubscribe: self._unsubscribe}
-        self._dispatch = Dispatch(self._gate, cluster, limits.requests_max, routes, stats, None, self._seat)
-        self._cluster = cluster
+        self._limits, self._stats, self._closed = limits, stats, closed
+        self._maps: MapRequests | None = None
+        refused: dict[type[Request], Route] = dict.fromkeys(DECLARATIONS, self._refuse)
+        self._dispatch = Dispatch(self._gate, _NO_STORE, limits.requests_max, refused, stats)
+        if known is not None:
+            self.publish(known)
+
+    def publish(self, newer: ClusterMap) -> None:
+        """Takes a newer map of the cluster; an older one is ignored."""
+        if self._maps is None:
+            self._maps = self._opened(newer)
+        self._maps.publish(newer)
+
+    def _opened(self, first: ClusterMap) -> MapRequests:
+        """Answers by a map from now on."""
+        assert first.cluster is not None
+        cluster, maps = uuid.UUID(bytes=first.cluster), MapRequests(self._gate, first)
+
+        def elsewhere(connection: Connection, request_id: int, request: Request) -> None:
+            raise Elsewhere(None, maps.current.version)
+
+        def seat() -> tuple[bytes, int, None]:
+            return cluster.bytes, maps.current.version, None
+
+        routes: dict[type[Request], Route] = {kind: elsewhere for kind in DECLARATIONS if kind not in _ANSWERED_BY_DISPATCH}
+        routes |= {**maps.routes, Unsubscribe: self._unsubscribe}
+        self._dispatch = Dispatch(self._gate, cluster, self._limits.requests_max, routes, self._stats, None, seat)
+        return maps
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serves until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._gate.run, self._dispatch.handle, _nothing, NoBacklog())
+            nursery.start_soon(self._gate.run, self._handle, _nothing, NoBacklog())
             nursery.start_soon(self._gate.run_timeouts)
             task_status.started()
 
@@ -50,11 +80,11 @@ class Entry:
         """Accepts no more connections, and announces to all clients that the node is stopping."""
         self._gate.say_goodbye()
 
-    def _seat(self) -> tuple[bytes, int, None]:
-        return self._cluster.bytes, self.maps.current.version, None
+    def _handle(self, connection: Connection, payload: bytes) -> None:
+        self._dispatch.handle(connection, payload)
 
-    def _elsewhere(self, connection: Connection, request_id: int, request: Request) -> None:
-        raise Elsewhere(None, self.maps.current.version)
+    def _refuse(self, connection: Connection, request_id: int, request: Request) -> None:
+        raise ConnectionLost(self._closed)
 
     def _unsubscribe(self, connection: Connection, request_id: int, request: Unsubscribe) -> None:
         waiting = connection.bound.pop(request.subscription, None)

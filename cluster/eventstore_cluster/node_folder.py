@@ -15,7 +15,7 @@ from eventstore.errors import FolderRefused
 from eventstore.store.data_folder import CLUSTER
 from eventstore_cluster.registry.file_registry import FileRegistry
 from eventstore_cluster.registry.registry import Changes
-from eventstore_cluster.shard_folders import LOCK, Layout, plan
+from eventstore_cluster.shard_folders import LOCK, NODE_FILE, Layout, plan
 
 
 @dataclass(slots=True)
@@ -44,6 +44,10 @@ def open_node_folder(data: Path, shards: int | None) -> NodeFolder:
     """
     if data.exists() and not data.is_dir():
         raise FolderRefused(str(data), "is a file, not a folder; choose another path")
+    if (data / NODE_FILE).exists():
+        raise FolderRefused(
+            str(data), "belongs to a node of a cluster with replicas; start it with --name and --etcd, as before"
+        )
     if not (data / CLUSTER).exists():
         _check_idle(plan(data, shards))
     # More than any revision that a lost registry can have had, at a change a second: clients go by the newest map.

@@ -38,6 +38,8 @@ LEADER_KEYS: Final = "leader/"
 SHARD_KEYS: Final = "shard/"
 _SHARD_FOLDER: Final = re.compile(r"shard-(0|[1-9][0-9]{0,3})")
 LOCK: Final = "lock"
+NODE_FILE: Final = "node.json"
+"""Only in the folder of a node whose shards have replicas elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)

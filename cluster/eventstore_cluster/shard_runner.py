@@ -10,7 +10,8 @@ import signal
 import socket
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Final
 
 import trio
@@ -45,8 +46,9 @@ class ShardRunner:
     """`start`: returns the first message to a new process, which is to listen at the address it is given, if any: that of the
     last process, so that clients find the new one there. `changed`: called when the shard begins or ceases to serve.
 
-    `address`: HOST:PORT while it serves. `error`: why it does not. `starts`: how many processes it has had. `settled`: the
-    first one serves, or has failed.
+    `address`: HOST:PORT while it serves. `role`: what the process of a replica said last about its part; it may follow and
+    serve nobody. `error`: why it does neither. `starts`: how many processes it has had. `settled`: the first one serves or
+    follows, or has failed.
     """
 
     def __init__(
@@ -55,18 +57,25 @@ class ShardRunner:
         start: Callable[[str | None], ShardStart],
         changed: Callable[[], None],
         check: Callable[[], None],
+        reaped: Callable[[int], Awaitable[None]] | None = None,
     ) -> None:
-        """`check`: called before each start; raises FolderRefused if the folder is not that of the shard any more."""
+        """`check`: called before each start; raises FolderRefused if the folder is not that of the shard any more.
+
+        `reaped`: called with the lease of a process that has ended: nobody renews it.
+        """
         self.identity = identity
-        self._start, self._changed, self._check = start, changed, check
+        self._start, self._changed, self._check, self._reaped = start, changed, check, reaped
         self.address: str | None = None
+        self.role: Tree | None = None
         self.pid: int | None = None
         self.error: EventStoreError | None = None
         self._told: EventStoreError | None = None  # by the process, before it ends
         self.starts = 0
         self.settled = trio.Event()
         self._stopping = trio.Event()
-        self._served_since: float | None = None
+        self._up_since: float | None = None
+        self._lease: int | None = None
+        self._sits_out = False
         self._last_address: str | None = None
         self._to_say: deque[Tree] = deque()
         self._map_due = False
@@ -85,13 +94,19 @@ class ShardRunner:
                 self._told, how = error, "cannot be started"
             except OSError as error:  # no memory or descriptors for another process
                 how = f"cannot be started ({error.strerror or error})"
-            served = self._served_since is not None
-            lasted = self._served_since is not None and trio.current_time() - self._served_since >= STABLE_S
+            up_s = 0.0 if self._up_since is None else trio.current_time() - self._up_since
+            was_up, is_replica = self._up_since is not None, self._reaped is not None
+            left = is_replica and how == _LEFT and up_s >= FIRST_DELAY_S
             self._ended(how)
+            await self._give_up_lease()
             if self._stopping.is_set():
                 return
-            delay = FIRST_DELAY_S if lasted else delay
-            if self.starts > 1 or served:  # otherwise the node decides first whether it starts at all
+            if left:  # a replica that ceased to lead, or to be one that may
+                delay = FIRST_DELAY_S
+                log(_log, logging.INFO, "a replica has ended its run and is started again", shard=self.identity.shard)
+                continue
+            delay = FIRST_DELAY_S if up_s >= STABLE_S else delay
+            if self.starts > 1 or was_up or is_replica:  # otherwise the node decides first whether it starts at all
                 self.log_end()
             with trio.move_on_after(delay):
                 await self._stopping.wait()
@@ -101,6 +116,11 @@ class ShardRunner:
         """Logs why the shard does not serve."""
         error = None if self.error is None else self.error.message
         log(_log, logging.ERROR, "a shard has ended and is started again", shard=self.identity.shard, error=error)
+
+    @property
+    def up(self) -> bool:
+        """Whether it serves, or follows a leader."""
+        return self._up_since is not None
 
     def stop(self) -> None:
         """Has the shard stop in order; `run` ends when it has."""
@@ -113,8 +133,8 @@ class ShardRunner:
         self._wake()
 
     async def ask(self, what: str) -> Member:
-        """Returns the shard's `health` or `metrics`; None if it does not serve, or does not answer within `ANSWER_S`."""
-        if self.address is None or len(self._to_say) >= _ASKS_MAX:  # it has not read for long
+        """Returns the shard's `health` or `metrics`; None if it is not up, or does not answer within `ANSWER_S`."""
+        if not self.up or len(self._to_say) >= _ASKS_MAX:  # it has not read for long
             return None
         self._last_number += 1
         number, asked = self._last_number, _Asked()
@@ -154,7 +174,11 @@ class ShardRunner:
         return _how(await process.wait())  # the channel is closed: it ends, if it has not yet
 
     async def _say(self, channel: Channel) -> None:
-        await channel.send(self._start(self._last_address).message())
+        first = self._start(self._last_address)
+        if self._sits_out and first.replica is not None:
+            first = replace(first, replica=replace(first.replica, sit_out=True))
+        self._sits_out = False
+        await channel.send(first.message())
         while not self._stopping.is_set():
             if self._map_due:
                 self._map_due = False
@@ -169,10 +193,15 @@ class ShardRunner:
     def _hear(self, message: Tree) -> None:
         match message:
             case {"serving": str(address)}:
-                self.address, self._served_since = _host_and_port(address), trio.current_time()
-                self.error = None
-                self.settled.set()
-                self._changed()
+                self.address = _host_and_port(address)
+                self._is_up()
+            case {"following": dict(role)}:
+                self.role = role
+                self._is_up()
+            case {"lease": str(lease)} if lease.isdecimal():
+                self._lease = int(lease)
+            case {"sit_out": True}:
+                self._sits_out = True
             case {"failed": list(flat)} if flat:
                 self._told = from_wire([each if isinstance(each, str | int | bool) else None for each in flat])
             case {"answer": int(number), "value": value}:
@@ -181,9 +210,21 @@ class ShardRunner:
                     asked.value = value
                     asked.over.set()
 
+    def _is_up(self) -> None:
+        if self._up_since is None:
+            self._up_since = trio.current_time()
+        self.error = None
+        self.settled.set()
+        self._changed()
+
+    async def _give_up_lease(self) -> None:
+        lease, self._lease = self._lease, None
+        if lease is not None and self._reaped is not None:
+            await self._reaped(lease)
+
     def _ended(self, how: str) -> None:
         self._last_address = self.address  # None if it did not come so far: somebody else may listen there
-        self.address = self.pid = self._served_since = None
+        self.address = self.pid = self._up_since = self.role = None
         unknown = EventStoreError(f"shard {self.identity.shard} {how}; its last lines in the log say why")
         self.error = self._told or unknown
         for asked in self._asked.values():
@@ -193,6 +234,9 @@ class ShardRunner:
 
     def _wake(self) -> None:
         self._news.set()
+
+
+_LEFT: Final = "ended with exit code 0"
 
 
 def _how(code: int) -> str:

@@ -19,7 +19,8 @@ class ReplicaStart:
     """What a process needs to be a replica of its shard.
 
     `registry`: the name of the cluster in etcd. `node`: the name of its node. `peers`: HOST:PORT where the other replicas reach
-    it. `sit_out`: it leads only if nobody else does for the time of a lease.
+    it. `sit_out`: it leads only if nobody else does for the time of a lease. `host`: by which clients and replicas on other
+    machines reach this one; empty: by the addresses it listens on.
     """
 
     registry: str
@@ -28,12 +29,13 @@ class ReplicaStart:
     peers: str
     lease_s: int = 5
     sit_out: bool = False
+    host: str = ""
 
     def value(self) -> Tree:
         etcd: Tree = {**asdict(self.etcd), "endpoints": list(self.etcd.endpoints)}
         return {
             "registry": self.registry, "etcd": etcd, "node": self.node, "peers": self.peers, "lease_s": self.lease_s,
-            "sit_out": self.sit_out,
+            "sit_out": self.sit_out, "host": self.host,
         }  # fmt: skip
 
 

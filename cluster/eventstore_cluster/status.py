@@ -20,7 +20,10 @@ _CONNECT_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ShardRow:
-    """A shard. What it does not say, or because it does not answer, is None; `error` is then why."""
+    """A shard. What it does not say, or because it does not answer, is None; `error` is then why.
+
+    Only the registry knows `node`, which leads it, `replicas`, the nodes that keep one, and those of them that are `in_sync`.
+    """
 
     shard: int
     slots: str
@@ -34,16 +37,20 @@ class ShardRow:
     sorted_files: int | None = None
     reactions_lag_events: int | None = None
     error: str | None = None
+    node: str | None = None
+    replicas: list[str] | None = None
+    in_sync: list[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """`cluster`: its uuid; None: the store is none, and is shown as the one shard that it is."""
+    """`cluster`: its uuid; None: the store is none, and is shown as the one shard that it is. `nodes`: those that run."""
 
     cluster: str | None
     map_version: int
     layout: int
     shards: list[ShardRow]
+    nodes: list[str] | None = None
 
     def tree(self) -> dict[str, object]:
         """Returns it for JSON."""
@@ -59,6 +66,11 @@ def cluster_status(store: str, interval_s: float) -> ClusterStatus:
     asked = parse_address(store)
     with connect(store, name=_NAME) as entry:
         known = entry.cluster_map()
+    return status_of(known, asked, interval_s)
+
+
+def status_of(known: ClusterMap, asked: Address | None, interval_s: float) -> ClusterStatus:
+    """Asks each shard of a map twice for its figures. `asked`: where the map came from; None: not from a server."""
     with ExitStack() as stack:
         shards = [_Asked(each, address_of(known, each, asked)) for each in known.shards]
         for shard in shards:
@@ -73,14 +85,14 @@ def cluster_status(store: str, interval_s: float) -> ClusterStatus:
     return ClusterStatus(cluster, known.version, known.layout, rows)
 
 
-def address_of(known: ClusterMap, shard: Shard, asked: Address) -> Address | None:
+def address_of(known: ClusterMap, shard: Shard, asked: Address | None) -> Address | None:
     """Returns where a shard listens; None if no process serves it. `asked`: where the map came from.
 
     A shard that listens on all addresses of its machine has the host that was asked. A single store is there.
     """
     if shard.leader is None:
         return asked if known.cluster is None else None
-    return leader_address(shard.leader, asked)
+    return parse_address(f"tcp://{shard.leader}") if asked is None else leader_address(shard.leader, asked)
 
 
 @dataclass(slots=True)

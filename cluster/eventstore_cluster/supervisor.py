@@ -11,14 +11,13 @@ import socket
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 import trio
 
 from eventstore import __version__
 from eventstore.chunks.documents import Tree
 from eventstore.errors import DomainRefused, EventStoreError, InvalidArgument
-from eventstore.metrics import Stats
 from eventstore.records.cluster_map import ClusterMap
 from eventstore.server.bootstrap import (
     bind,
@@ -33,13 +32,10 @@ from eventstore.settings.server import ServerSettings
 from eventstore_cluster.entry import Entry
 from eventstore_cluster.log_lines import log
 from eventstore_cluster.node_folder import NodeFolder, open_node_folder
-from eventstore_cluster.node_reports import NodeReports
+from eventstore_cluster.node_reports import NodeReports, OnThreads
 from eventstore_cluster.shard_folders import LEADER_KEYS, SHARD_KEYS, PlannedShard, check_folder, map_of
 from eventstore_cluster.shard_runner import ShardRunner
 from eventstore_cluster.shard_start import ShardStart
-
-if TYPE_CHECKING:
-    from wsgiref.types import StartResponse, WSGIEnvironment
 
 PORTS_BELOW: Final = 10
 """The first shard listens this much above the address of the node."""
@@ -111,7 +107,7 @@ class _Node:
         ]
         self._reports = NodeReports(self._shards, self._stopping.is_set)
         settings = options.settings
-        self._entry = Entry(listener, gate_limits(settings), folder.layout.cluster, self._known, self._reports.stats)
+        self._entry = Entry(listener, gate_limits(settings), self._reports.stats, self._known)
 
     def _map(self) -> ClusterMap:
         return map_of(self._folder.registry.read(), self._folder.layout)
@@ -131,7 +127,7 @@ class _Node:
     async def run(self) -> None:
         """Serves until a signal. Raises the error of the first shard if none could be started, or a setting is wrong."""
         settings, token = self._options.settings, trio.lowlevel.current_trio_token()
-        reports = _OnThreads(self._reports, token)
+        reports = OnThreads(self._reports, token)
         async with trio.open_nursery() as beside:
             await beside.start(stop_on_signals, self._stopping)
             beside.start_soon(self._keep_map)
@@ -209,7 +205,7 @@ class _Node:
                 self._changed.set()
                 continue
             self._known = self._map()
-            self._entry.maps.publish(self._known)
+            self._entry.publish(self._known)
             for shard in self._shards:
                 shard.tell_map()
             self._told.set()
@@ -232,29 +228,3 @@ class _Node:
             await registry.transact({}, lasting)
         if leased:
             await registry.transact({}, leased, leased=True)
-
-
-class _OnThreads:
-    """The reports for the threads that answer HTTP."""
-
-    def __init__(self, reports: NodeReports, token: trio.lowlevel.TrioToken) -> None:
-        self._reports, self._token = reports, token
-
-    def metrics(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        text = self._ask(self._reports.metrics)
-        if text is None:
-            start_response("503 Service Unavailable", [("Content-Type", "text/plain")])
-            return [b"stopping\n"]
-        start_response("200 OK", [("Content-Type", "text/plain; version=0.0.4; charset=utf-8")])
-        return [text]
-
-    def health(self) -> Stats:
-        found: Any = self._ask(self._reports.health)
-        return {"healthy": False} if found is None else found
-
-    def _ask(self, report: Callable[[], Any]) -> Any:
-        """Returns the report; None if the node has stopped meanwhile."""
-        try:
-            return trio.from_thread.run(report, trio_token=self._token)
-        except (trio.RunFinishedError, trio.Cancelled):
-            return None

@@ -43,7 +43,7 @@ class Running:
 async def begin(nursery: trio.Nursery, settings: ServerSettings) -> Running:
     listener = bind(settings.listen)
     listen(listener, settings.listen)
-    entry = Entry(listener, gate_limits(settings), CLUSTER, map_of_version(3), lambda: {"shards": 2})
+    entry = Entry(listener, gate_limits(settings), lambda: {"shards": 2}, map_of_version(3))
     await nursery.start(entry.run)
     return Running(entry, f"tcp://127.0.0.1:{listener.getsockname()[1]}", nursery.cancel_scope)
 
@@ -85,7 +85,7 @@ def test_a_newer_map_is_told_to_those_who_wait_for_it_and_not_to_one_that_has_en
         assert ended.ask(Unsubscribe(gone)) == Ok()
         assert ended.ask(Unsubscribe(gone)) == Ok()
         assert waiting.ask(Ping()) == Ok()
-        served.ask(lambda running: running.entry.maps.publish(map_of_version(5)))
+        served.ask(lambda running: running.entry.publish(map_of_version(5)))
         answered, answer = waiting.answer()
         assert answered == number
         assert isinstance(answer, Ok)

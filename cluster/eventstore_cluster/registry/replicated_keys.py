@@ -5,6 +5,7 @@ shard/N       slots, store and `ShardState` of a shard; changed by its replicas,
 leader/N      leased by the process that was elected: member, run, and where the other replicas reach it
 serving/N     leased by the same process once it takes appends: where clients reach it, and its epoch
 node/NAME     leased by a node: where clients ask it for the map
+creating      who writes the shards of a cluster that is being created
 """
 
 from __future__ import annotations
@@ -27,6 +28,21 @@ SERVING: Final = "serving/"
 NODES: Final = "node/"
 NEW: Final = "new"
 """The incarnation of a replica that has never been started: it is empty, so it is in sync with a new shard."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterKey:
+    """`layout`: grows when slots change hands. `replicas`, `in_sync_min`: of shards that are made."""
+
+    uuid: uuid.UUID
+    layout: int
+    replicas: int
+    in_sync_min: int
+
+    def value(self) -> Tree:
+        return {
+            "uuid": self.uuid.hex, "layout": self.layout, "replicas": self.replicas, "in_sync_min": self.in_sync_min,
+        }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +84,25 @@ class NodeKey:
 
     def value(self) -> Tree:
         return {"address": self.address, "run": self.run, "version": self.version}
+
+
+def read_cluster(value: Tree) -> ClusterKey:
+    """Raises Corrupt: something else wrote the key."""
+    try:
+        found: Any = value
+        return ClusterKey(
+            uuid.UUID(str(found["uuid"])), int(found["layout"]), int(found["replicas"]), int(found["in_sync_min"])
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise Corrupt(CLUSTER, 0, f"not a cluster in the registry ({error!r})") from None
+
+
+def read_node(name: str, value: Tree) -> NodeKey:
+    """Raises Corrupt: something else wrote the key."""
+    try:
+        return NodeKey(str(value["address"]), str(value["run"]), str(value["version"]))
+    except KeyError as error:
+        raise Corrupt(f"{NODES}{name}", 0, f"not a node in the registry ({error!r})") from None
 
 
 def leader_value(leader: Leader) -> Tree:

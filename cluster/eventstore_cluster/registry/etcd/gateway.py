@@ -7,6 +7,7 @@ that changes something is `OutcomeUnknown`.
 from __future__ import annotations
 
 import json
+import logging
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -24,6 +25,8 @@ _UNAUTHENTICATED: Final = 16
 _PASSING: Final = frozenset({4, 14})  # deadline exceeded, unavailable: no leader, no quorum, or too slow
 _TOKEN_WORDS: Final = ("invalid auth token", "user name is empty")
 _NOT_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+
+logging.getLogger("httpx").setLevel(logging.WARNING)  # otherwise it logs each request
 
 
 class Gateway:
