@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from typing import Final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
 
 from eventstore.errors import Corrupt, DomainRefused, EventStoreError, InvalidArgument
 from eventstore.server.bootstrap import run_to_end
-from eventstore.settings.server import server_settings
+from eventstore.settings.server import ServerSettings, server_settings
 from eventstore_cluster.log_lines import configure_node_logs, log
 from eventstore_cluster.supervisor import NodeOptions, supervise
 
@@ -31,8 +32,7 @@ def main(text: str) -> int:
                 logging.getLogger("eventstore.cluster"), logging.WARNING, "an environment variable is not a setting",
                 variable=name, did_you_mean=meant,
             )  # fmt: skip
-        options = NodeOptions(settings, given["settings"], given["shards"])
-        run_to_end(lambda: supervise(options))
+        run_to_end(_node(settings, given))
     except KeyboardInterrupt:
         return _INTERRUPTED
     except EventStoreError as error:
@@ -43,6 +43,19 @@ def main(text: str) -> int:
         _print_error(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error))
         return 1
     return 0
+
+
+def _node(settings: ServerSettings, given: Mapping[str, Any]) -> Callable[[], Awaitable[None]]:
+    """Returns what runs the node: of one machine, or one of several, whose libraries are loaded only then."""
+    if given.get("replicated") is None:
+        options = NodeOptions(settings, given["settings"], given["shards"])
+        return lambda: supervise(options)
+    from eventstore_cluster.nodes.options import read_options
+
+    replicated = read_options(settings, given["settings"], given["replicated"])
+    from eventstore_cluster.nodes.replicated_node import supervise_replicas
+
+    return lambda: supervise_replicas(replicated)
 
 
 def _print_error(message: str) -> None:

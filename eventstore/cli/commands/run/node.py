@@ -1,4 +1,4 @@
-"""Serves the shards of a folder, each in a process of its own, until stopped."""
+"""Serves the shards of a folder, or the replicas of a node, each in a process of its own, until stopped."""
 
 from __future__ import annotations
 
@@ -6,7 +6,18 @@ from typing import Annotated
 
 import typer
 
+from eventstore.cli.terminal.etcd_options import (
+    DEFAULT_CLUSTER,
+    ClusterName,
+    EtcdCa,
+    EtcdCert,
+    EtcdEndpoints,
+    EtcdKey,
+    EtcdUser,
+    etcd_of,
+)
 from eventstore.cli.terminal.settings_options import Assignments, ConfigFile, all_given, offers_settings
+from eventstore.errors import InvalidArgument
 
 
 @offers_settings()
@@ -15,6 +26,23 @@ def node(
         int | None,
         typer.Option(metavar="N", help="How many shards the folder has; a new one gets as many. [those it has, or 1]"),
     ] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="The name of the node in its cluster. Needs --etcd.")
+    ] = None,
+    advertise: Annotated[
+        str | None,
+        typer.Option("--advertise", metavar="HOST", help="How others reach this machine. Needs --etcd. [as --listen]"),
+    ] = None,
+    lease: Annotated[
+        int,
+        typer.Option("--lease", metavar="SECONDS", help="How long a node or a leader may be silent, 1 to 60. Needs --etcd."),
+    ] = 5,
+    etcd: EtcdEndpoints = None,
+    cluster: ClusterName = DEFAULT_CLUSTER,
+    etcd_user: EtcdUser = None,
+    etcd_ca: EtcdCa = None,
+    etcd_cert: EtcdCert = None,
+    etcd_key: EtcdKey = None,
     config: ConfigFile = None,
     assignments: Assignments = None,
     **given: object,
@@ -25,9 +53,13 @@ def node(
     ports from ten above it on, or on free ones if it is 0. A program connects to the shard that owns an aggregate's slot:
     nothing is forwarded.
 
+    With --etcd it is one node of several, each with a --name: it keeps the replicas that the cluster gives it, and
+    `cluster create` says how many shards there are.
+
     \b
     Example:
       eventstore node --data ./data --shards 4
+      eventstore node --name n1 --data ./n1 --etcd http://127.0.0.1:2379
       eventstore cluster status
     """
     import json
@@ -36,7 +68,29 @@ def node(
 
     from eventstore.settings.sources import load_with_origins, misspelled_variables
 
+    replicated = None
+    if etcd is not None:
+        if name is None:
+            raise InvalidArgument("a node of a cluster needs a name of its own, such as --name n1", field="name")
+        if shards is not None:
+            raise InvalidArgument(
+                "with --etcd, the cluster says which shards there are; leave out --shards, and run `eventstore cluster create "
+                f"--shards {shards}` once the nodes run",
+                field="shards",
+                value=shards,
+            )
+        replicated = {
+            "name": name, "cluster": cluster, "lease_s": lease, "advertise": advertise,
+            "etcd": etcd_of(etcd, etcd_user, etcd_ca, etcd_cert, etcd_key),
+        }  # fmt: skip
+    elif name is not None or advertise is not None:
+        option = "--name" if name is not None else "--advertise"
+        raise InvalidArgument(
+            f"{option} is for a node of several; say with --etcd where their etcd is, or leave it out", field=option.strip("-")
+        )
     loaded = load_with_origins(config, **all_given(assignments, given))
-    options = {"settings": loaded.values, "shards": shards, "misspelled": misspelled_variables()}
+    options = {
+        "settings": loaded.values, "shards": shards, "misspelled": misspelled_variables(), "replicated": replicated,
+    }  # fmt: skip
     # The node lives long: it is to be small, and the libraries of the command line are not.
     os.execv(sys.executable, [sys.executable, "-m", "eventstore_cluster.node", json.dumps(options, default=str)])

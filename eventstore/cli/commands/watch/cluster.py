@@ -1,4 +1,4 @@
-"""Shows the shards of a running cluster."""
+"""Creates a cluster with replicas, and shows the shards of a running cluster."""
 
 from __future__ import annotations
 
@@ -6,18 +6,93 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from eventstore.cli.terminal.etcd_options import (
+    DEFAULT_CLUSTER,
+    ClusterName,
+    EtcdCa,
+    EtcdCert,
+    EtcdEndpoints,
+    EtcdKey,
+    EtcdUser,
+    etcd_of,
+)
 from eventstore.cli.terminal.output import make_table, print_json, print_table
 from eventstore.cli.terminal.program import Command, command_group
-from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, StoreAddress
+from eventstore.cli.terminal.shared_options import DEFAULT_STORE, WAIT_SECONDS, AsJson, StoreAddress
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rich.table import Table
 
+    from eventstore_cluster.registry.etcd.options import EtcdOptions
     from eventstore_cluster.status import ClusterStatus, ShardRow
 
 cluster = command_group("cluster", "The shards of a cluster.")
 _COLUMNS = ("shard", "slots", "leader", "epoch", "events", "events/s", "resident", "sorted", "lag of reactions")
+_REPLICA_COLUMNS = ("node", "replicas", "in sync")
 _MEGABYTE = 1_000_000
+
+
+@cluster.command("create", cls=Command)
+def create(
+    shards: Annotated[int, typer.Option("--shards", metavar="N", help="How many shards it has.")],
+    replicas: Annotated[int, typer.Option("--replicas", metavar="N", help="On how many nodes each shard is kept.")],
+    in_sync_min: Annotated[
+        int | None,
+        typer.Option(
+            "--in-sync-min", metavar="N", help="On how many of them an event must be before it is acknowledged. [2, or 1 of 1]"
+        ),
+    ] = None,
+    wait: Annotated[
+        float, typer.Option("--wait", metavar="SECONDS", min=0, help="How long to wait until all shards serve.")
+    ] = WAIT_SECONDS,
+    etcd: EtcdEndpoints = None,
+    name: ClusterName = DEFAULT_CLUSTER,
+    etcd_user: EtcdUser = None,
+    etcd_ca: EtcdCa = None,
+    etcd_cert: EtcdCert = None,
+    etcd_key: EtcdKey = None,
+) -> None:
+    """Create a cluster with replicas on the nodes that run, and wait until it serves.
+
+    The replicas and the leaders are spread evenly. If it ends half way, run it again. The exit code is 1 if a shard does not
+    serve in time.
+
+    \b
+    Example:
+      eventstore cluster create --shards 4 --replicas 3 --etcd http://127.0.0.1:2379
+    """
+    from eventstore.errors import ConnectionLost, InvalidArgument
+
+    if etcd is None:
+        raise InvalidArgument("say with --etcd where the etcd of the nodes is, such as http://127.0.0.1:2379", field="etcd")
+    options = _options(etcd, etcd_user, etcd_ca, etcd_cert, etcd_key)
+    import trio
+
+    from eventstore_cluster.nodes.creation import create_cluster, wait_until_served
+    from eventstore_cluster.nodes.registry_status import registry_status
+    from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
+    from eventstore_cluster.registry.etcd.gateway import Gateway
+
+    async def created() -> list[int]:
+        async with Gateway(options) as gateway:
+            registry = EtcdRegistry(gateway, name)
+            made = await create_cluster(registry, shards, replicas, in_sync_min)
+            print(
+                f"Created {name} ({made.cluster.uuid}): shards {shards}, replicas {replicas}, in sync at least "
+                f"{made.cluster.in_sync_min}, nodes {', '.join(made.nodes)}",
+                flush=True,
+            )
+            return await wait_until_served(registry, wait)
+
+    missing = trio.run(created)
+    _print(registry_status(options, name, 0))
+    if missing:
+        raise ConnectionLost(
+            f"not served after {wait:g} seconds: shards {', '.join(map(str, missing))}; the cluster was created, and the logs "
+            "of its nodes say what they wait for"
+        )
 
 
 @cluster.command("status", cls=Command)
@@ -25,22 +100,27 @@ def status(
     interval: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="The time that events/s is counted over.")] = 1.0,
     as_json: AsJson = False,
     store: StoreAddress = DEFAULT_STORE,
+    etcd: EtcdEndpoints = None,
+    name: ClusterName = DEFAULT_CLUSTER,
+    etcd_user: EtcdUser = None,
+    etcd_ca: EtcdCa = None,
+    etcd_cert: EtcdCert = None,
+    etcd_key: EtcdKey = None,
 ) -> None:
     """Show each shard of a cluster: slots, leader, events, memory, sorted files, and the lag of its reactions.
 
-    --store is the address of a node or of any shard. The exit code is 1 if a shard cannot be reached.
+    --store is the address of a node or of any shard. With --etcd it is not asked, but etcd, which also knows the replicas and
+    answers while no node does. The exit code is 1 if a shard cannot be reached.
 
     \b
     Example:
       eventstore cluster status --store tcp://127.0.0.1:7701
     """
-    from eventstore_cluster.status import cluster_status
-
-    found = cluster_status(store, interval)
+    found = _look(store, name, etcd, etcd_user, etcd_ca, etcd_cert, etcd_key)(interval)
     if as_json:
         print_json(found.tree())
     else:
-        print_table(None, _COLUMNS, map(_cells, found.shards))
+        _print(found)
     if lost := _lost(found):
         from eventstore.errors import ConnectionLost
 
@@ -53,6 +133,12 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Look once and exit.")] = False,
     as_json: AsJson = False,
     store: StoreAddress = DEFAULT_STORE,
+    etcd: EtcdEndpoints = None,
+    name: ClusterName = DEFAULT_CLUSTER,
+    etcd_user: EtcdUser = None,
+    etcd_ca: EtcdCa = None,
+    etcd_cert: EtcdCert = None,
+    etcd_key: EtcdKey = None,
 ) -> None:
     """Watch the shards of a cluster: what `cluster status` shows, again and again.
 
@@ -65,25 +151,50 @@ def top(
     import json
     import sys
 
-    from eventstore_cluster.status import cluster_status
-
+    look = _look(store, name, etcd, etcd_user, etcd_ca, etcd_cert, etcd_key)
     if as_json:
         while True:
-            print(json.dumps(cluster_status(store, interval).tree()), flush=True)
+            print(json.dumps(look(interval).tree()), flush=True)
             if once:
                 return
     if once or not sys.stdout.isatty():
-        print_table(None, _COLUMNS, map(_cells, cluster_status(store, interval).shards))
+        _print(look(interval))
         return
     from rich.live import Live
 
-    with Live(_drawn(cluster_status(store, 0)), screen=True, auto_refresh=False) as live:
+    with Live(_drawn(look(0)), screen=True, auto_refresh=False) as live:
         while True:
-            live.update(_drawn(cluster_status(store, interval)), refresh=True)
+            live.update(_drawn(look(interval)), refresh=True)
+
+
+def _look(store: str, name: str, etcd: str | None, *access: str | None) -> Callable[[float], ClusterStatus]:
+    """Returns what looks at the cluster, for events/s over so many seconds."""
+    if etcd is not None:
+        options = _options(etcd, *access)
+        from eventstore_cluster.nodes.registry_status import registry_status
+
+        return lambda interval: registry_status(options, name, interval)
+    from eventstore_cluster.status import cluster_status
+
+    return lambda interval: cluster_status(store, interval)
+
+
+def _options(etcd: str, *access: str | None) -> EtcdOptions:
+    from eventstore_cluster.nodes.options import etcd_options
+
+    return etcd_options(etcd_of(etcd, *access))
+
+
+def _print(found: ClusterStatus) -> None:
+    print_table(None, _columns(found), map(_cells, found.shards))
 
 
 def _drawn(found: ClusterStatus) -> Table:
-    return make_table(_lost(found), _COLUMNS, map(_cells, found.shards))
+    return make_table(_lost(found), _columns(found), map(_cells, found.shards))
+
+
+def _columns(found: ClusterStatus) -> tuple[str, ...]:
+    return _COLUMNS if found.nodes is None else (*_COLUMNS, *_REPLICA_COLUMNS)
 
 
 def _lost(found: ClusterStatus) -> str | None:
@@ -92,10 +203,13 @@ def _lost(found: ClusterStatus) -> str | None:
 
 
 def _cells(row: ShardRow) -> tuple[object, ...]:
-    return (
+    own = (
         row.shard, row.slots.replace("-", "–"), row.leader, row.epoch, row.events,
         None if row.events_a_second is None else round(row.events_a_second),
         None if row.resident_bytes is None else f"{row.resident_bytes / _MEGABYTE:.0f} MB",
         None if row.event_files is None else f"{row.sorted_files}/{row.event_files}",
         row.reactions_lag_events,
     )  # fmt: skip
+    if row.replicas is None or row.in_sync is None:
+        return own
+    return (*own, row.node, " ".join(row.replicas), " ".join(row.in_sync))

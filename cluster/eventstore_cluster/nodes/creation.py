@@ -1,0 +1,112 @@
+"""Creates a cluster in the registry: its shards and which nodes keep them, then the key by which nodes see them.
+
+A cluster that was half made, because its maker died, is made anew by the next one: until the last transaction no node sees
+it, and of several makers at a time only the one that began last goes on.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final
+
+import trio
+
+from eventstore.chunks.documents import Tree
+from eventstore.errors import EventStoreError, InvalidArgument
+from eventstore.fields import check_int, counted
+from eventstore.records.cluster_map import SHARDS_MAX, even_slots
+from eventstore_cluster.nodes.cluster_view import ClusterView, cluster_view, nodes_of
+from eventstore_cluster.nodes.first_read import first_read
+from eventstore_cluster.nodes.placement import place
+from eventstore_cluster.registry.etcd.errors import OutcomeUnknown
+from eventstore_cluster.registry.etcd.etcd_registry import OPERATIONS_MAX, EtcdRegistry
+from eventstore_cluster.registry.registry import Changes, Snapshot
+from eventstore_cluster.registry.replicated_keys import CLUSTER, NEW, SHARDS, ClusterKey, ShardKey
+from eventstore_cluster.replica.registry_state import Member, ShardState
+
+CREATING: Final = "creating"
+_COMPARED: Final = 2
+
+
+async def create_cluster(registry: EtcdRegistry, shards: int, replicas: int, in_sync_min: int | None = None) -> ClusterView:
+    """Creates a cluster on the nodes that run. `in_sync_min`: None: the lesser of 2 and `replicas`.
+
+    Raises:
+        InvalidArgument: a number is out of range, there are fewer nodes than replicas, or the cluster exists.
+        EventStoreError: another process creates it at the same time; or it is unknown how a transaction ended.
+        RegistryUnavailable, RegistryRefused: it may be half made.
+    """
+    check_int("shards", shards, 1, SHARDS_MAX)
+    check_int("replicas", replicas, 1, SHARDS_MAX)
+    least = min(2, replicas) if in_sync_min is None else check_int("in_sync_min", in_sync_min, 1, replicas)
+    seen = await first_read(registry)
+    keys = _shards(seen, shards, replicas, least)
+    stale = {key for key in seen.entries if key.startswith(SHARDS)} - keys.keys()
+    begun = await _written(registry, {CLUSTER: 0, CREATING: seen.revision_of(CREATING)}, {CREATING: {"by": uuid.uuid4().hex}})
+    compared = {CLUSTER: 0, CREATING: begun}
+    for changes in _batches({**dict.fromkeys(stale), **keys}):
+        await _written(registry, compared, changes)
+    cluster = ClusterKey(uuid.uuid4(), 1, replicas, least)
+    await _written(registry, compared, {CLUSTER: cluster.value(), CREATING: None})
+    view = cluster_view(await registry.read())
+    if view is None:
+        raise EventStoreError("the cluster was created and is gone again: something else deletes its keys in etcd")
+    return view
+
+
+async def wait_until_served(registry: EtcdRegistry, seconds: float) -> list[int]:
+    """Waits until every shard is served. Returns those that are not when the time is over. Raises as `EtcdRegistry.changed`."""
+    unserved: list[int] = []
+    with trio.move_on_after(seconds):
+        seen = await registry.read()
+        while (view := cluster_view(seen)) is not None and (unserved := view.unserved()):
+            seen = await registry.changed(seen)
+    return unserved
+
+
+def _shards(seen: Snapshot, shards: int, replicas: int, in_sync_min: int) -> dict[str, Tree | None]:
+    """Returns the keys of the shards. Raises InvalidArgument."""
+    if CLUSTER in seen.entries:
+        raise InvalidArgument(
+            "the cluster exists already: `eventstore cluster status` shows it; another one needs another --cluster",
+            field="cluster",
+        )
+    nodes = list(nodes_of(seen))
+    if len(nodes) < replicas:
+        named = f"{counted(len(nodes), 'node')} of it ({', '.join(nodes)})" if nodes else "no node of it"
+        verb = "runs" if len(nodes) <= 1 else "run"
+        raise InvalidArgument(
+            f"{named} {verb}, {replicas} replicas need as many nodes; start more with `eventstore node --name`, or ask "
+            "for fewer --replicas",
+            field="replicas",
+            limit=len(nodes),
+            value=replicas,
+        )
+    keys: dict[str, Tree | None] = {}
+    for number, (names, slots) in enumerate(zip(place(nodes, shards, replicas), even_slots(shards), strict=True)):
+        state = ShardState(0, frozenset(Member(name, NEW) for name in names), names, in_sync_min, nonce=uuid.uuid4().hex)
+        keys[f"{SHARDS}{number}"] = ShardKey(uuid.uuid4(), slots, state).value()
+    return keys
+
+
+def _batches(changes: Changes) -> Iterator[Changes]:
+    rest = iter(changes.items())
+    while some := dict(islice(rest, OPERATIONS_MAX - _COMPARED)):
+        yield some
+
+
+async def _written(registry: EtcdRegistry, compared: dict[str, int], changes: Changes) -> int:
+    try:
+        revision = await registry.transact(compared, changes)
+    except OutcomeUnknown as error:
+        raise EventStoreError(
+            f"{error.message}: it is unknown whether the cluster was created; look with `eventstore cluster status`, and "
+            "create it again if there is none"
+        ) from None
+    if revision is None:
+        raise EventStoreError(
+            "another process creates the cluster at the same time; look what it made with `eventstore cluster status`"
+        )
+    return revision

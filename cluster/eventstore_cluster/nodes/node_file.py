@@ -1,0 +1,102 @@
+"""The folder of a node: its lock, `node.json` that says which node of which cluster it belongs to, and its replicas."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NoReturn
+
+from eventstore.chunks.documents import PREVIOUS, Document, read_document, write_document
+from eventstore.chunks.files import OsFiles
+from eventstore.errors import Corrupt, FolderRefused
+from eventstore_cluster.shard_folders import LOCK, NODE_FILE
+
+FORMAT: Final = 1
+_SHARD_FOLDER: Final = re.compile(r"shard-(0|[1-9][0-9]{0,3})")
+
+
+class NodeFile:
+    """A folder that is locked. `cluster`: the one it belongs to, None until the node has a cluster."""
+
+    def __init__(self, data: Path, name: str) -> None:
+        """Refuses what is not a folder of this node; writes nothing.
+
+        Raises:
+            FolderRefused: it belongs to another node, or holds something else.
+            Corrupt: `node.json` is damaged.
+        """
+        self._files = OsFiles()
+        self._data, self._name = data, name
+        self.cluster = self._read()
+
+    def folder(self, shard: int) -> Path:
+        return self._data / f"shard-{shard}"
+
+    def take(self, cluster: uuid.UUID) -> None:
+        """Makes it the folder of a node of this cluster, durably. Raises FolderRefused: it belongs to another one."""
+        if self.cluster is not None and self.cluster != cluster:
+            raise FolderRefused(
+                str(self._data),
+                f"belongs to node {self._name} of the cluster {self.cluster}, this is the cluster {cluster}; choose another "
+                "folder, or the etcd and the name of its own cluster",
+            )
+        if self.cluster is None:
+            document: Document = {"format": FORMAT, "cluster": cluster.hex, "node": self._name}
+            write_document(self._files, self._data / NODE_FILE, document)
+            self.cluster = cluster
+
+    def refuse_without_cluster(self, name: str) -> NoReturn:
+        """Raises FolderRefused: etcd does not know its cluster, so that another one would be created."""
+        raise FolderRefused(
+            str(self._data),
+            f"belongs to node {self._name} of the cluster {self.cluster}, but etcd has no cluster {name}; check --etcd and "
+            "--cluster, or restore etcd from a backup",
+        )
+
+    def _read(self) -> uuid.UUID | None:
+        path = self._data / NODE_FILE
+        try:
+            found = read_document(self._files, path)
+        except FileNotFoundError:
+            self._refuse_foreign()
+            return None
+        if found.get("format") != FORMAT:
+            raise FolderRefused(str(path), f"format {found.get('format')}; this program knows format {FORMAT}. Use a newer one")
+        if found.get("node") != self._name:
+            raise FolderRefused(
+                str(self._data),
+                f"belongs to node {found.get('node')}, not to {self._name}; choose another folder, or that name",
+            )
+        try:
+            return uuid.UUID(str(found.get("cluster")))
+        except ValueError:
+            raise Corrupt(str(path), 0, f"no node of a cluster; put back its previous copy, {path.name}{PREVIOUS}") from None
+
+    def _refuse_foreign(self) -> None:
+        for name in self._files.names(self._data):
+            if name != LOCK and not name.startswith(NODE_FILE):  # a crash may leave what it was to become
+                what = "the shard of another node" if _SHARD_FOLDER.fullmatch(name) else "not of a node with replicas"
+                raise FolderRefused(
+                    str(self._data), f"has no {NODE_FILE} and holds {name}, which is {what}; choose an empty folder"
+                )
+
+
+@contextlib.contextmanager
+def node_file(data: Path, name: str) -> Iterator[NodeFile]:
+    """Opens the folder of a node, created if it does not exist, for this process alone.
+
+    Raises:
+        FolderRefused, Corrupt: as `NodeFile`, or another process has it.
+    """
+    if data.exists() and not data.is_dir():
+        raise FolderRefused(str(data), "is a file, not a folder; choose another path")
+    files = OsFiles()
+    files.make_folder(data)
+    lock = files.lock(data / LOCK)
+    try:
+        yield NodeFile(data, name)
+    finally:
+        lock.release()

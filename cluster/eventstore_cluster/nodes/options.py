@@ -1,0 +1,95 @@
+"""What the node of a replicated cluster is told at its start."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from typing import Any, Final
+
+from eventstore.errors import InvalidArgument
+from eventstore.fields import check_int
+from eventstore.settings.server import ServerSettings
+from eventstore_cluster.nodes.addresses import reached_by
+from eventstore_cluster.registry.etcd.options import EtcdOptions
+
+PASSWORD: Final = "EVENTSTORE_ETCD_PASSWORD"
+LEASE_S_MAX: Final = 60
+_NAME_LENGTH_MAX: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicatedOptions:
+    """`values`: the settings of `settings` as an operator writes them. `name`: of the node. `cluster`: its name in etcd.
+
+    `host`: by which others reach this machine. `lease_s`: how long the node, or a leader, may be silent.
+    """
+
+    settings: ServerSettings
+    values: Mapping[str, object]
+    name: str
+    cluster: str
+    etcd: EtcdOptions
+    lease_s: int
+    host: str
+
+
+def read_options(settings: ServerSettings, values: Mapping[str, object], given: Mapping[str, Any]) -> ReplicatedOptions:
+    """Returns the options of the command line, as JSON holds them, and the password from the environment.
+
+    Raises:
+        InvalidArgument: one of them is wrong, or not possible with replicas.
+    """
+    name = str(given["name"] or "")
+    if not name or len(name) > _NAME_LENGTH_MAX or "/" in name or not name.isprintable():
+        raise InvalidArgument(
+            f"the name of the node is {name!r}, expected are 1 to {_NAME_LENGTH_MAX} printable characters without /; give each "
+            "node of the cluster one of its own, such as --name n1",
+            field="name",
+            value=name,
+        )
+    if not settings.broker:
+        raise InvalidArgument(
+            "every shard of a cluster with replicas has a broker, whose messages have replicas as well; leave out --no-broker, "
+            "or broker = false in the settings",
+            field="broker",
+        )
+    check_int("lease", given["lease_s"], 1, LEASE_S_MAX)
+    etcd = etcd_options(given["etcd"])
+    host = reached_by(settings.listen, given["advertise"])
+    return ReplicatedOptions(settings, values, name, str(given["cluster"]), etcd, given["lease_s"], host)
+
+
+def etcd_options(given: Mapping[str, Any]) -> EtcdOptions:
+    """Returns how etcd is asked, with the password from the environment.
+
+    Raises:
+        InvalidArgument: an option is wrong, or the library for it is not installed.
+    """
+    if find_spec("httpx") is None:
+        raise InvalidArgument(
+            "etcd is asked by httpx, which is not installed; pip install 'eventstore-trio[cluster]'", field="etcd"
+        )
+    options = EtcdOptions(**{**given, "endpoints": tuple(given["endpoints"])})
+    for option, file in (("--etcd-ca", options.ca), ("--etcd-cert", options.cert), ("--etcd-key", options.key)):
+        if file is not None and not os.path.isfile(file):
+            raise InvalidArgument(f"there is no file {file} for {option}", field=option, value=file)
+    if options.key is not None and options.cert is None:
+        raise InvalidArgument("--etcd-key is of no use without --etcd-cert", field="--etcd-key", value=options.key)
+    return replace(options, password=os.environ.get(PASSWORD))
+
+
+def check_durability(settings: ServerSettings, replicas: int) -> None:
+    """Raises InvalidArgument if a replica would count as durable what it has not synced."""
+    for name, durability in (
+        ("durability", settings.store_settings.durability),
+        ("broker_durability", settings.broker_settings.durability),
+    ):
+        if replicas > 1 and durability == "async":
+            raise InvalidArgument(
+                f"{name} is async, but the cluster has {replicas} replicas of each shard, which acknowledge what is on their "
+                f"disks; start the node with {name} sync",
+                field=name,
+                value=durability,
+            )

@@ -1,0 +1,121 @@
+"""The key of a node in the registry, under a lease: who has it runs, and has the name for itself."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from typing import Final
+
+import trio
+
+from eventstore import __version__
+from eventstore.errors import EventStoreError, InvalidArgument
+from eventstore_cluster.log_lines import log
+from eventstore_cluster.registry.etcd.errors import OutcomeUnknown
+from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
+from eventstore_cluster.registry.etcd.gateway import Gateway
+from eventstore_cluster.registry.etcd.lease import Lease
+from eventstore_cluster.registry.registry import Snapshot
+from eventstore_cluster.registry.replicated_keys import NODES, NodeKey, read_node
+
+_RENEWALS: Final = 3
+"""In the time of a lease."""
+_LEASE_S_LEAST: Final = 2
+"""etcd's shortest lease, as it is set up by default."""
+_GRACE_S: Final = 1.0
+"""By which etcd may notice late that a lease has run out."""
+_REVOKE_S: Final = 2.0
+_log = logging.getLogger("eventstore.cluster")
+
+
+class Registration:
+    """`address`: where clients ask the node for the map. `lost`: why it has no key any more; None while it has."""
+
+    def __init__(self, gateway: Gateway, registry: EtcdRegistry, name: str, address: str, lease_s: int) -> None:
+        self._gateway, self._registry = gateway, registry
+        self._name, self._key, self._lease_s = name, f"{NODES}{name}", lease_s
+        self._value = NodeKey(address, uuid.uuid4().hex, __version__)
+        self._lease: Lease | None = None
+        self.lost: str | None = None
+
+    async def take(self, seen: Snapshot) -> None:
+        """Writes the key. A node that was killed has its name until its lease has run out, so it is waited for that long.
+
+        Raises:
+            InvalidArgument: another node that runs has the name.
+            RegistryUnavailable, RegistryRefused
+        """
+        waited = trio.CancelScope(deadline=trio.current_time() + max(self._lease_s, _LEASE_S_LEAST) + _GRACE_S)
+        holder = self._holder(seen)
+        with waited:
+            waits = False
+            while holder is not None or not await self._write(seen):
+                if not waits and holder is not None:
+                    log(_log, logging.WARNING, "waiting for the name of the node", name=self._name, holder=holder.address)
+                    waits = True
+                seen = await (self._registry.read() if holder is None else self._registry.changed(seen))
+                holder = self._holder(seen)
+        if waited.cancelled_caught:
+            where = "" if holder is None else f" by the node at {holder.address}"
+            raise InvalidArgument(
+                f"the name {self._name} is taken{where}; choose another --name, or stop that node",
+                field="name",
+                value=self._name,
+            )
+
+    async def keep(self) -> None:
+        """Renews the lease, and registers again if it has run out; until cancelled."""
+        while True:
+            await trio.sleep(self._lease_s / _RENEWALS)
+            try:
+                if self._lease is None or not await self._lease.keep_alive(self._gateway):
+                    await self._register_again()
+            except EventStoreError as error:  # tried again; whoever watches the registry says that etcd is away
+                log(_log, logging.DEBUG, "the lease of the node is not renewed", name=self._name, error=error.message)
+
+    async def give_up(self) -> None:
+        """Deletes the key, by the end of its lease, unless etcd does not answer."""
+        if self._lease is not None:
+            await revoke(self._gateway, self._lease)
+
+    async def _register_again(self) -> None:
+        if self.lost is None:
+            log(_log, logging.WARNING, "the lease of the node has run out, and it registers again", name=self._name)
+            self.lost = "the node is not in the registry: its lease has run out"
+        self._lease = None
+        seen = await self._registry.read()
+        holder = self._holder(seen)
+        if holder is not None:
+            self.lost = f"the name {self._name} was taken by the node at {holder.address} meanwhile; stop one of the two"
+        elif await self._write(seen):
+            log(_log, logging.INFO, "the node is registered again", name=self._name)
+            self.lost = None
+
+    def _holder(self, seen: Snapshot) -> NodeKey | None:
+        """Returns the other process that has the name."""
+        value = seen.value(self._key)
+        found = None if value is None else read_node(self._name, value)
+        return None if found is None or found.run == self._value.run else found
+
+    async def _write(self, seen: Snapshot) -> bool:
+        """Writes the key if it is as it was seen; False: it may not have been, look again."""
+        lease = await Lease.grant(self._gateway, self._lease_s)
+        changes = {self._key: self._value.value()}
+        try:
+            written = await self._registry.transact({self._key: seen.revision_of(self._key)}, changes, lease=lease)
+        except OutcomeUnknown:
+            return False
+        if written is None:
+            await revoke(self._gateway, lease)
+            return False
+        self._lease = lease
+        return True
+
+
+async def revoke(gateway: Gateway, lease: Lease) -> None:
+    """Ends a lease whose holder is gone. If etcd does not answer soon, it runs out by itself."""
+    with trio.move_on_after(_REVOKE_S):
+        try:
+            await lease.revoke(gateway)
+        except EventStoreError as error:
+            log(_log, logging.INFO, "a lease is left to run out", error=error.message)

@@ -1,0 +1,49 @@
+"""The shards of a cluster as its registry has them, with the figures of those that serve: also while no node runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import trio
+
+from eventstore.errors import EventStoreError
+from eventstore_cluster.nodes.cluster_view import ClusterView, cluster_view
+from eventstore_cluster.nodes.first_read import first_read
+from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
+from eventstore_cluster.registry.etcd.gateway import Gateway
+from eventstore_cluster.registry.etcd.options import EtcdOptions
+from eventstore_cluster.status import ClusterStatus, ShardRow, status_of
+
+_WAIT_S: Final = 2.0
+
+
+def registry_status(etcd: EtcdOptions, cluster: str, interval_s: float) -> ClusterStatus:
+    """Reads the registry, and asks each shard that serves twice for its figures, `interval_s` apart.
+
+    Raises:
+        EventStoreError: there is no such cluster.
+        RegistryUnavailable, RegistryRefused, Corrupt
+    """
+    view = trio.run(_view, etcd, cluster)
+    found = status_of(view.map(), None, interval_s)
+    return replace(found, nodes=list(view.nodes), shards=[_row(view, row) for row in found.shards])
+
+
+async def _view(etcd: EtcdOptions, cluster: str) -> ClusterView:
+    async with Gateway(etcd) as gateway:
+        view = cluster_view(await first_read(EtcdRegistry(gateway, cluster), _WAIT_S))
+    if view is None:
+        raise EventStoreError(f"the cluster {cluster} has not been created: eventstore cluster create")
+    return view
+
+
+def _row(view: ClusterView, row: ShardRow) -> ShardRow:
+    state = view.shards[row.shard].state
+    in_sync = {member.node for member in state.in_sync}
+    return replace(
+        row,
+        node=view.leaders.get(row.shard),
+        replicas=list(state.replicas),
+        in_sync=[*(name for name in state.replicas if name in in_sync), *sorted(in_sync.difference(state.replicas))],
+    )

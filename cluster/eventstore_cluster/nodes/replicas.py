@@ -1,0 +1,111 @@
+"""The replicas of a node: a process for each shard that the registry gives it, and none for any other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import trio
+
+from eventstore.errors import DomainRefused, EventStoreError, InvalidArgument
+from eventstore.records.cluster_map import ClusterMap
+from eventstore.store.data_folder import ShardIdentity
+from eventstore_cluster.nodes.addresses import replica_addresses
+from eventstore_cluster.nodes.cluster_view import ClusterView
+from eventstore_cluster.nodes.node_file import NodeFile
+from eventstore_cluster.nodes.options import ReplicatedOptions
+from eventstore_cluster.nodes.registration import revoke
+from eventstore_cluster.registry.etcd.gateway import Gateway
+from eventstore_cluster.registry.etcd.lease import Lease
+from eventstore_cluster.shard_folders import PlannedShard, check_folder
+from eventstore_cluster.shard_runner import ShardRunner
+from eventstore_cluster.shard_start import ReplicaStart, ShardStart
+
+
+class Replicas:
+    """`runners`: of the replicas, also of those that still stop. `refused`: called when a first start shows a wrong setting."""
+
+    def __init__(
+        self, options: ReplicatedOptions, folder: NodeFile, gateway: Gateway, refused: Callable[[EventStoreError], None]
+    ) -> None:
+        self._options, self._folder, self._gateway, self._refused = options, folder, gateway, refused
+        self.runners: list[ShardRunner] = []
+        self._known: ClusterMap | None = None
+        self._wanted: dict[int, ShardIdentity] = {}
+        self._changed = trio.Event()
+        self._served = False
+
+    def want(self, view: ClusterView) -> None:
+        """Has a process run for each shard that names this node, and the others stop."""
+        cluster = view.cluster.uuid
+        self._wanted = {
+            number: ShardIdentity(cluster, number, key.slots, key.store)
+            for number, key in view.shards.items()
+            if self._options.name in key.state.replicas
+        }
+        self._changed.set()
+
+    def publish(self, known: ClusterMap) -> None:
+        """Tells the map to all processes, and to those that are started later."""
+        self._known = known
+        for runner in self.runners:
+            runner.tell_map()
+
+    async def run(self, stopping: trio.Event) -> None:
+        """Runs the processes until `stopping`, then stops them; returns when all have ended."""
+        async with trio.open_nursery() as nursery:
+            async with trio.open_nursery() as until_stopped:
+                until_stopped.start_soon(self._follow, nursery)
+                await stopping.wait()
+                until_stopped.cancel_scope.cancel()
+            for runner in self.runners:
+                runner.stop()
+
+    async def _follow(self, nursery: trio.Nursery) -> None:
+        while True:
+            running = {runner.identity.shard: runner for runner in self.runners}
+            for number, runner in running.items():
+                if self._wanted.get(number) != runner.identity:
+                    runner.stop()
+            for number, identity in self._wanted.items():
+                if number not in running:
+                    nursery.start_soon(self._run, self._added(identity))
+            await self._changed.wait()
+            self._changed = trio.Event()
+
+    def _added(self, identity: ShardIdentity) -> ShardRunner:
+        start, check = partial(self._start, identity), partial(self._check, identity)
+        runner = ShardRunner(identity, start, self._note_change, check, self._reaped)
+        self.runners.append(runner)
+        self.runners.sort(key=lambda each: each.identity.shard)
+        return runner
+
+    async def _run(self, runner: ShardRunner) -> None:
+        """Runs a replica to its end; only then may another one of its shard be started."""
+        await runner.run()
+        self.runners.remove(runner)
+        self._changed.set()
+
+    def _start(self, identity: ShardIdentity, last: str | None) -> ShardStart:
+        options, shard = self._options, identity.shard
+        assert self._known is not None
+        clients, peers = replica_addresses(options.settings.listen, shard)
+        folder = str(self._folder.folder(shard))
+        values = {**options.values, "data": folder, "http": None, "listen": last or clients}
+        replica = ReplicaStart(options.cluster, options.etcd, options.name, peers, options.lease_s, host=options.host)
+        return ShardStart(values, identity, self._known, replica)
+
+    def _check(self, identity: ShardIdentity) -> None:
+        """Refuses a folder of another shard. One that is missing is made anew by the process, as a stranger to the set."""
+        replica_addresses(self._options.settings.listen, identity.shard)
+        check_folder(PlannedShard(identity, self._folder.folder(identity.shard), created=False))
+
+    async def _reaped(self, lease: int) -> None:
+        await revoke(self._gateway, Lease(lease, self._options.lease_s, 0.0))
+
+    def _note_change(self) -> None:
+        """Refuses the start of the node if the first process finds a setting wrong: it would be for all, and next time."""
+        self._served = self._served or any(runner.up for runner in self.runners)
+        for runner in self.runners:
+            if not self._served and runner.starts <= 1 and isinstance(runner.error, InvalidArgument | DomainRefused):
+                self._refused(runner.error)

@@ -1,0 +1,204 @@
+"""Supervises the replicas of a node: registers it, does what the registry says, and publishes the map of the cluster.
+
+The registry is only read here, but for the node's own key: which replica leads and serves is written by its process. While
+etcd is away, the node goes on with what it knows.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from typing import Final
+
+import trio
+
+from eventstore import __version__
+from eventstore.errors import EventStoreError
+from eventstore.records.cluster_map import ClusterMap
+from eventstore.server.bootstrap import bind, gate_limits, listen, raise_descriptor_limit, stop_on_signals
+from eventstore.server.http import http_server
+from eventstore_cluster.entry import Entry
+from eventstore_cluster.log_lines import log
+from eventstore_cluster.node_reports import NodeReports, OnThreads
+from eventstore_cluster.nodes.addresses import is_loopback
+from eventstore_cluster.nodes.cluster_view import ClusterView, cluster_view, newer_map, nodes_of
+from eventstore_cluster.nodes.first_read import first_read
+from eventstore_cluster.nodes.node_file import NodeFile, node_file
+from eventstore_cluster.nodes.options import ReplicatedOptions, check_durability
+from eventstore_cluster.nodes.registration import Registration
+from eventstore_cluster.nodes.replicas import Replicas
+from eventstore_cluster.registry.etcd.errors import RegistryRefused
+from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
+from eventstore_cluster.registry.etcd.gateway import Gateway
+from eventstore_cluster.registry.registry import Snapshot
+
+_RETRY_S: Final = 1.0
+_log = logging.getLogger("eventstore.cluster")
+
+
+async def supervise_replicas(options: ReplicatedOptions) -> None:
+    """Serves the node's replicas until SIGTERM or SIGINT. Returns when all their processes have ended.
+
+    Raises:
+        FolderRefused, Corrupt: the folder or an address is refused.
+        RegistryUnavailable, RegistryRefused: etcd cannot be asked.
+        InvalidArgument, DomainRefused: a setting is wrong, or another node has the name.
+    """
+    settings = options.settings
+    raise_descriptor_limit()
+    if settings.http is not None:
+        bind(settings.http, "http").close()
+    with bind(settings.listen) as listener, node_file(settings.data, options.name) as folder:
+        async with Gateway(options.etcd) as gateway:
+            await _Node(options, folder, gateway, listener).run()
+    log(_log, logging.INFO, "stopped")
+
+
+class _Node:
+    def __init__(self, options: ReplicatedOptions, folder: NodeFile, gateway: Gateway, listener: socket.socket) -> None:
+        self._options, self._folder, self._listener = options, folder, listener
+        self._registry = EtcdRegistry(gateway, options.cluster)
+        self._address = f"{options.host}:{listener.getsockname()[1]}"
+        self._registration = Registration(gateway, self._registry, options.name, self._address, options.lease_s)
+        self._replicas = Replicas(options, folder, gateway, self._fail)
+        self._stopping = trio.Event()
+        self._failed: EventStoreError | None = None
+        self._away: str | None = None
+        self._warned = False
+        self._view: ClusterView | None = None
+        self._known: ClusterMap | None = None
+        self._reports = NodeReports(self._replicas.runners, self._stopping.is_set, self._attention)
+        self._uncreated = f"the cluster {options.cluster} has not been created: eventstore cluster create"
+        limits = gate_limits(options.settings)
+        self._entry = Entry(listener, limits, self._reports.stats, closed=self._uncreated)
+
+    async def run(self) -> None:
+        async with trio.open_nursery() as beside:
+            await beside.start(stop_on_signals, self._stopping)
+            seen = await self._begin()
+            if seen is not None:
+                beside.start_soon(self._registration.keep)
+                beside.start_soon(self._watch, seen)
+                try:
+                    await self._serve()
+                except EventStoreError as error:  # another process listens there by now
+                    self._failed = error
+            await self._registration.give_up()
+            beside.cancel_scope.cancel()
+        if self._failed is not None:
+            raise self._failed
+
+    async def _begin(self) -> Snapshot | None:
+        """Reads the registry and registers the node. Returns None if it is to stop, or has failed."""
+        seen: Snapshot | None = None
+        async with trio.open_nursery() as nursery:
+
+            async def until_stopped() -> None:
+                await self._stopping.wait()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(until_stopped)
+            try:
+                seen = await first_read(self._registry)
+                if self._folder.cluster is not None and cluster_view(seen) is None:
+                    self._folder.refuse_without_cluster(self._options.cluster)
+                await self._registration.take(seen)
+                self._apply(seen)
+            except EventStoreError as error:
+                self._failed = error
+            nursery.cancel_scope.cancel()
+        return None if self._stopping.is_set() or self._failed is not None else seen
+
+    async def _serve(self) -> None:
+        settings, token = self._options.settings, trio.lowlevel.current_trio_token()
+        reports = OnThreads(self._reports, token)
+        with http_server(settings.http, reports.metrics, reports.health) as http_address:
+            listen(self._listener, settings.listen)
+            async with trio.open_nursery() as serving:
+                await serving.start(self._entry.run)
+                self._say_serving(http_address)
+                async with trio.open_nursery() as running:
+                    running.start_soon(self._replicas.run, self._stopping)
+                    await self._stopping.wait()
+                    log(_log, logging.INFO, "stopping", shards=len(self._replicas.runners))
+                    self._entry.say_goodbye()
+                serving.cancel_scope.cancel()
+
+    def _say_serving(self, http_address: str | None) -> None:
+        options = self._options
+        log(
+            _log, logging.INFO, "the node serves", version=__version__, node=options.name, address=f"tcp://{self._address}",
+            http=http_address, data=str(options.settings.data), cluster=options.cluster, pid=os.getpid(),
+        )  # fmt: skip
+
+    def _fail(self, error: EventStoreError) -> None:
+        """Stops the node, in order, with this error."""
+        self._failed = self._failed or error
+        self._stopping.set()
+
+    # ---- the registry
+
+    async def _watch(self, seen: Snapshot) -> None:
+        """Does what the registry says, until cancelled."""
+        while True:
+            try:
+                latest = await (self._registry.changed(seen) if self._away is None else self._registry.read())
+                self._apply(latest)
+                self._note_back()
+                seen = latest
+            except EventStoreError as error:
+                self._note_away(error.message)
+                await trio.sleep(_RETRY_S)
+
+    def _note_away(self, why: str) -> None:
+        if self._away is None:
+            log(_log, logging.WARNING, "the registry is away, and the node goes on with what it knows", error=why)
+        self._away = why
+
+    def _note_back(self) -> None:
+        if self._away is not None:
+            log(_log, logging.INFO, "the registry is back")
+        self._away = None
+
+    def _apply(self, seen: Snapshot) -> None:
+        """Takes what the registry says. Raises Corrupt or InvalidArgument if it makes no cluster."""
+        self._warn_of_loopback(seen)
+        view = cluster_view(seen)
+        if view is None:
+            if self._view is not None:
+                raise RegistryRefused(f"the registry has lost the cluster {self._options.cluster}; restore etcd from a backup")
+            return
+        newer = newer_map(view, self._known)
+        try:
+            check_durability(self._options.settings, view.cluster.replicas)
+            self._folder.take(view.cluster.uuid)
+        except EventStoreError as error:
+            self._fail(error)
+            return
+        self._view = view
+        if newer is not None:
+            self._known = newer
+            self._replicas.publish(newer)
+            self._entry.publish(newer)
+        self._replicas.want(view)
+
+    def _warn_of_loopback(self, seen: Snapshot) -> None:
+        others = [node.address for name, node in nodes_of(seen).items() if name != self._options.name]
+        outside = [each for each in others if not is_loopback(each.rpartition(":")[0])]
+        if outside and is_loopback(self._options.host) and not self._warned:
+            self._warned = True
+            log(
+                _log, logging.WARNING, "other nodes cannot reach this one: name an address of this machine with --listen",
+                address=self._address, other=outside[0],
+            )  # fmt: skip
+
+    def _attention(self) -> str | None:
+        if self._away is not None:
+            return f"the registry is away: {self._away}"
+        if self._registration.lost is not None:
+            return self._registration.lost
+        if self._view is None:
+            return self._uncreated
+        unserved = self._view.unserved()
+        return f"shard {unserved[0]} has no leader" if unserved else None
