@@ -29,11 +29,12 @@ class NodeProcess(LoggedProcess):
         before: Sequence[str] = (),
         listen: str = "127.0.0.1:0",
         wait: bool = True,
+        options: Sequence[str] = (),
         **settings: Any,
     ) -> None:
         self.data = data
         given = {"preallocate_bytes": 1024 * 1024, "log_format": "json", "http": "127.0.0.1:0", **settings}
-        command = [*before, *EVENTSTORE, "node", "--data", str(data), "--listen", listen]
+        command = [*before, *EVENTSTORE, "node", "--data", str(data), "--listen", listen, *options]
         command += [f"--set={name}={value}" for name, value in given.items()]
         if shards is not None:
             command += ["--shards", str(shards)]

@@ -58,12 +58,16 @@ async def create_cluster(registry: EtcdRegistry, shards: int, replicas: int, in_
 
 async def wait_until_served(registry: EtcdRegistry, seconds: float) -> list[int]:
     """Waits until every shard is served. Returns those that are not when the time is over. Raises as `EtcdRegistry.changed`."""
-    unserved: list[int] = []
+    seen = await registry.read()
     with trio.move_on_after(seconds):
-        seen = await registry.read()
-        while (view := cluster_view(seen)) is not None and (unserved := view.unserved()):
+        while _unserved(seen):
             seen = await registry.changed(seen)
-    return unserved
+    return _unserved(seen)
+
+
+def _unserved(seen: Snapshot) -> list[int]:
+    view = cluster_view(seen)
+    return [] if view is None else view.unserved()
 
 
 def _shards(seen: Snapshot, shards: int, replicas: int, in_sync_min: int) -> dict[str, Tree | None]:

@@ -101,7 +101,10 @@ class _Node:
             nursery.start_soon(until_stopped)
             try:
                 seen = await first_read(self._registry)
-                if self._folder.cluster is not None and cluster_view(seen) is None:
+                view = cluster_view(seen)
+                if view is not None:
+                    check_durability(self._options.settings, view.cluster.replicas)
+                elif self._folder.cluster is not None:
                     self._folder.refuse_without_cluster(self._options.cluster)
                 await self._registration.take(seen)
                 self._apply(seen)

@@ -1,0 +1,182 @@
+"""Creating a cluster in a real etcd: what is refused, what is spread, and what a creation that ended half way leaves."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+import trio
+
+from eventstore.errors import EventStoreError, InvalidArgument
+from eventstore.records.cluster_map import even_slots
+from eventstore_cluster.nodes.cluster_view import ClusterView, cluster_view
+from eventstore_cluster.nodes.creation import CREATING, create_cluster, wait_until_served
+from eventstore_cluster.nodes.placement import place
+from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
+from eventstore_cluster.registry.replicated_keys import CLUSTER, NEW, NodeKey, ServingKey, leader_value
+from eventstore_cluster.replica.registry_state import Leader, Member
+from tests.cli.processes import output, refused, run
+from tests.cluster.etcd.real_etcd import Etcd
+from tests.cluster.nodes.named_node import change, keys, registry_of
+
+
+def with_nodes(count: int) -> dict[str, Any]:
+    """Returns the keys of nodes as they write them."""
+    return {f"node/n{number}": NodeKey(f"127.0.0.1:{number}", "run", "0").value() for number in range(1, count + 1)}
+
+
+async def registered(registry: EtcdRegistry, count: int) -> None:
+    assert await registry.transact({}, with_nodes(count))
+
+
+async def created(registry: EtcdRegistry, *numbers: int) -> ClusterView:
+    """Returns what the registry holds after a creation."""
+    made = await create_cluster(registry, *numbers)
+    assert cluster_view(await registry.read()) == made
+    return made
+
+
+async def test_a_cluster_has_all_its_shards_and_their_replicas_are_in_sync(etcd: Etcd, cluster: str) -> None:
+    async with registry_of(etcd, cluster) as (_, registry):
+        await registered(registry, 3)
+        made = await created(registry, 4, 3)
+        assert (made.cluster.layout, made.cluster.replicas, made.cluster.in_sync_min) == (1, 3, 2)
+        assert [key.slots for key in made.shards.values()] == even_slots(4)
+        assert len({key.store for key in made.shards.values()}) == 4
+        for key in made.shards.values():
+            state = key.state
+            assert sorted(state.replicas) == ["n1", "n2", "n3"]
+            assert state.in_sync == {Member(name, NEW) for name in state.replicas}
+            assert (state.epoch, state.in_sync_min, state.leader, state.generation) == (0, 2, None, 1)
+        assert CREATING not in (await registry.read()).entries
+
+
+async def test_more_shards_than_a_transaction_holds_appear_at_once(etcd: Etcd, cluster: str) -> None:
+    async with registry_of(etcd, cluster) as (_, registry):
+        await registered(registry, 2)
+        async with trio.open_nursery() as nursery:
+
+            async def look() -> None:
+                seen = await registry.read()
+                while (view := cluster_view(seen)) is None:
+                    seen = await registry.changed(seen)
+                assert len(view.shards) == 300
+
+            nursery.start_soon(look)
+            await created(registry, 300, 2, 1)
+
+
+async def test_what_a_creation_that_ended_half_way_left_is_replaced(etcd: Etcd, cluster: str) -> None:
+    async with registry_of(etcd, cluster) as (_, registry):
+        await registered(registry, 2)
+        await created(registry, 200, 2)
+        await registry.transact({}, {CLUSTER: None, CREATING: {"by": "somebody"}})  # as if its last transaction were missing
+        assert cluster_view(await registry.read()) is None
+        made = await created(registry, 3, 2)
+        assert list(made.shards) == [0, 1, 2]
+
+
+async def test_of_two_that_create_at_the_same_time_the_later_one_goes_on(etcd: Etcd, cluster: str) -> None:
+    async with registry_of(etcd, cluster) as (_, registry), registry_of(etcd, cluster) as (_, other):
+        await registered(registry, 2)
+        made: list[ClusterView] = []
+        failed: list[EventStoreError] = []
+
+        async def create(through: EtcdRegistry, shards: int) -> None:
+            try:
+                made.append(await create_cluster(through, shards, 2))
+            except EventStoreError as error:
+                failed.append(error)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(create, registry, 250)
+            nursery.start_soon(create, other, 260)
+        assert len(made) == len(failed) == 1
+        assert cluster_view(await registry.read()) == made[0]
+        assert len(made[0].shards) in (250, 260)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [
+        ((0, 1), "shards is 0, allowed are 1 to 4096"),
+        ((4097, 1), "shards is 4097"),
+        ((4, 0), "replicas is 0"),
+        ((4, 2, 3), "in_sync_min is 3, allowed are 1 to 2"),
+        ((4, 2, 0), "in_sync_min is 0"),
+        ((4, 3), r"2 nodes of it \(n1, n2\) run, 3 replicas need as many nodes"),
+    ],
+)
+async def test_numbers_that_make_no_cluster_are_refused(etcd: Etcd, cluster: str, numbers: tuple[int, ...], said: str) -> None:
+    async with registry_of(etcd, cluster) as (_, registry):
+        await registered(registry, 2)
+        with pytest.raises(InvalidArgument, match=said):
+            await create_cluster(registry, *numbers)
+        assert len((await registry.read()).entries) == 2
+
+
+async def test_a_cluster_that_exists_is_refused(etcd: Etcd, cluster: str) -> None:
+    async with registry_of(etcd, cluster) as (_, registry):
+        with pytest.raises(InvalidArgument, match="no node of it runs, 1 replicas need"):
+            await create_cluster(registry, 1, 1)
+        await registered(registry, 1)
+        made = await created(registry, 1, 1)
+        with pytest.raises(InvalidArgument, match="exists already"):
+            await create_cluster(registry, 2, 1)
+        assert cluster_view(await registry.read()) == made
+
+
+async def test_shards_are_waited_for_until_they_serve(etcd: Etcd, cluster: str) -> None:
+    async with registry_of(etcd, cluster) as (_, registry):
+        await registered(registry, 1)
+        await created(registry, 2, 1)
+        assert await wait_until_served(registry, 0.1) == [0, 1]
+        async with trio.open_nursery() as nursery:
+
+            async def wait() -> None:
+                assert await wait_until_served(registry, 60) == []
+
+            nursery.start_soon(wait)
+            for shard in (0, 1):
+                await registry.transact({}, {f"serving/{shard}": ServingKey(f"127.0.0.1:{shard + 1}", 1).value()})
+
+
+def test_the_status_of_a_cluster_is_read_from_etcd_while_nothing_runs(etcd: Etcd, cluster: str) -> None:
+    of_cluster = ["--etcd", etcd.url, "--cluster", cluster]
+    assert "has not been created: eventstore cluster create" in refused("cluster", "status", *of_cluster)
+    assert "--etcd" in refused("cluster", "create", "--shards", 1, "--replicas", 1, code=2)
+    change(etcd, cluster, lambda _: with_nodes(2))
+    made = run("cluster", "create", "--shards", 2, "--replicas", 2, "--wait", 0, *of_cluster)
+    assert made.returncode == 1
+    assert "not served after 0 seconds: shards 0, 1" in made.stderr
+    assert "n1 n2" in made.stdout
+    leader = Leader(Member("n2", "i"), "run", "127.0.0.1:9")
+    state = {**(keys(etcd, cluster).value("shard/1") or {}), "epoch": 7, "in_sync": [["n2", "i"]]}
+    change(etcd, cluster, lambda _: {"leader/1": leader_value(leader), "shard/1": state, "node/n1": None})
+    shown = run("cluster", "status", "--json", "--interval", 0, *of_cluster)
+    assert shown.returncode == 1
+    assert "shard 0: no process serves it" in shown.stderr
+    found = json.loads(shown.stdout)
+    assert found["nodes"] == ["n2"]
+    rows = [(row["shard"], row["node"], row["epoch"], row["replicas"], row["in_sync"]) for row in found["shards"]]
+    assert rows == [(0, None, 0, ["n1", "n2"], ["n1", "n2"]), (1, "n2", 7, ["n2", "n1"], ["n2"])]
+    looked = output("cluster", "top", "--once", "--interval", 0.1, *of_cluster)
+    assert "in sync" in looked
+
+
+@pytest.mark.parametrize("nodes", range(1, 7))
+def test_replicas_and_leaders_are_spread_evenly(nodes: int) -> None:
+    names = [f"n{number}" for number in range(nodes)]
+    for replicas in range(1, nodes + 1):
+        for shards in range(1, 40):
+            placed = place(names, shards, replicas)
+            assert all(len(set(each)) == replicas for each in placed)
+            for counted in (Counter(name for each in placed for name in each), Counter(each[0] for each in placed)):
+                assert max(counted.values()) - min(counted[name] for name in names) <= 1
+
+
+def test_what_a_node_leads_goes_to_all_others_when_it_fails() -> None:
+    placed = place(["n1", "n2", "n3", "n4"], 12, 2)
+    assert {follower for leader, follower in placed if leader == "n1"} == {"n2", "n3", "n4"}

@@ -1,0 +1,238 @@
+"""Nodes of a cluster with replicas, as real processes beside a real etcd: names, leases, maps, and which replicas they run."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from eventstore import blocking
+from eventstore.errors import ConnectionLost
+from eventstore.records.cluster_map import ClusterMap
+from eventstore_cluster.registry.registry import Snapshot
+from eventstore_cluster.registry.replicated_keys import NodeKey, ServingKey
+from tests.cli.processes import refused, run
+from tests.cluster.etcd.real_etcd import Etcd, running
+from tests.cluster.node_process import wait_until_ended
+from tests.cluster.nodes.named_node import NamedNode, change, keys, registry_of
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.heavy
+
+
+def create(etcd: Etcd, cluster: str, shards: int, replicas: int) -> str:
+    """Creates the cluster without waiting for its leaders, and returns what was said."""
+    given = ["--shards", shards, "--replicas", replicas, "--cluster", cluster, "--etcd", etcd.url, "--wait", 0]
+    return run("cluster", "create", *given).stdout
+
+
+def known_map(node: NamedNode) -> ClusterMap:
+    with blocking.connect(node.address) as store:
+        return store.cluster_map()
+
+
+def test_a_node_has_its_name_from_its_start_to_its_stop(tmp_path: Path, etcd: Etcd, cluster: str) -> None:
+    with NamedNode(tmp_path, "n1", etcd.url, cluster, options=["--lease", "60"]) as node:
+        key = keys(etcd, cluster).value("node/n1")
+        assert key is not None
+        assert f"tcp://{key['address']}" == node.address
+        assert node.terminate() == 0
+    assert keys(etcd, cluster).entries == {}
+
+
+def test_a_name_that_is_taken_is_refused_and_that_of_a_killed_node_is_waited_for(
+    tmp_path: Path, etcd: Etcd, cluster: str
+) -> None:
+    lease = ["--lease", "2"]
+    with NamedNode(tmp_path, "n1", etcd.url, cluster, options=lease) as node:
+        given = ["--data", tmp_path / "other", "--listen", "127.0.0.1:0", "--name", "n1", "--cluster", cluster, *lease]
+        second = run("node", *given, "--etcd", etcd.url)
+        assert second.returncode == 2
+        said = second.stderr.splitlines()[-1]
+        assert f"the name n1 is taken by the node at {node.address.removeprefix('tcp://')}" in said
+        os.kill(node.pid, signal.SIGKILL)
+        with NamedNode(tmp_path, "n1", etcd.url, cluster, options=lease) as successor:
+            assert successor.said("waiting for the name of the node")
+            assert successor.terminate() == 0
+
+
+def test_clients_are_told_that_there_is_no_cluster_until_there_is_one(tmp_path: Path, etcd: Etcd, cluster: str) -> None:
+    with NamedNode(tmp_path, "n1", etcd.url, cluster) as node:
+        with pytest.raises(ConnectionLost, match=f"{cluster} has not been created: eventstore cluster create"):
+            known_map(node)
+        health = node.health()
+        assert (health["healthy"], health["degraded"], health["shards"]) == (True, True, [])
+        assert "has not been created" in health["attention"]
+        create(etcd, cluster, 2, 1)
+        wait_until(lambda: node.attention() == "shard 0 has no leader", "both replicas run")
+        assert [shard.leader for shard in known_map(node).shards] == [None, None]
+
+
+def test_the_map_follows_who_serves_and_its_version_only_grows(tmp_path: Path, etcd: Etcd, cluster: str) -> None:
+    with NamedNode(tmp_path, "n1", etcd.url, cluster) as node:
+        create(etcd, cluster, 2, 1)
+        wait_until(lambda: "no leader" in node.attention(), "it knows the cluster")
+        first = known_map(node)
+        assert first.version >> 40 == 1
+        change(etcd, cluster, lambda _: {"serving/1": ServingKey("127.0.0.1:9", 3).value()})
+        wait_until(lambda: known_map(node).version > first.version, "the map has changed")
+        second = known_map(node)
+        assert [(shard.leader, shard.epoch) for shard in second.shards] == [(None, 0), ("127.0.0.1:9", 3)]
+        change(etcd, cluster, lambda _: {"unrelated": {}, "serving/0": ServingKey("127.0.0.1:8", 1).value()})
+        change(etcd, cluster, lambda _: {"serving/1": None})
+        wait_until(lambda: [shard.leader for shard in known_map(node).shards] == ["127.0.0.1:8", None], "it has again")
+        assert known_map(node).version > second.version
+        assert node.attention() == "shard 1 has no leader"
+
+
+def test_a_port_that_a_dead_process_had_is_that_of_the_one_who_wrote_it_last(tmp_path: Path, etcd: Etcd, cluster: str) -> None:
+    with NamedNode(tmp_path, "n1", etcd.url, cluster) as node:
+        create(etcd, cluster, 2, 1)
+        for shard in (1, 0):
+            change(etcd, cluster, lambda _, shard=shard: {f"serving/{shard}": ServingKey("127.0.0.1:9", 1).value()})  # type: ignore[misc] # its type is that of the loop
+        wait_until(lambda: node.attention() == "shard 1 has no leader", "the map has changed")
+        assert [shard.leader for shard in known_map(node).shards] == ["127.0.0.1:9", None]
+
+
+def test_a_node_runs_the_replicas_that_the_registry_gives_it(tmp_path: Path, etcd: Etcd, cluster: str) -> None:
+    with NamedNode(tmp_path, "n1", etcd.url, cluster) as one, NamedNode(tmp_path, "n2", etcd.url, cluster) as two:
+        assert "shards 4, replicas 1, in sync at least 1, nodes n1, n2" in create(etcd, cluster, 4, 1)
+        for node, shards in ((one, [0, 2]), (two, [1, 3])):
+            wait_until(lambda node=node, shards=shards: node.replicas() == shards, "it runs its replicas")  # type: ignore[misc] # as above
+        pids = one.shard_pids()
+
+        def moved(seen: Snapshot) -> dict[str, Any]:
+            return {"shard/0": {**(seen.value("shard/0") or {}), "replicas": ["n2"]}}
+
+        change(etcd, cluster, moved)
+        wait_until(lambda: (one.replicas(), two.replicas()) == ([2], [0, 1, 3]), "the replica is elsewhere")
+        assert len(set(pids) & set(one.shard_pids())) == 1
+        assert (tmp_path / "n1" / "shard-0").exists()
+        wait_until(lambda: (tmp_path / "n2" / "shard-0" / "store.json").exists(), "its folder is made")
+        left = one.shard_pids() + two.shard_pids()
+        assert (one.terminate(), two.terminate()) == (0, 0)
+        wait_until_ended(left)
+
+
+def test_a_restarted_node_knows_its_cluster_and_its_folder(tmp_path: Path, etcd: Etcd, cluster: str) -> None:
+    with NamedNode(tmp_path, "n1", etcd.url, cluster) as node:
+        create(etcd, cluster, 1, 1)
+        wait_until(lambda: node.replicas() == [0], "it runs its replica")
+        assert node.terminate() == 0
+    assert (tmp_path / "n1" / "shard-0").exists()  # also when it is the only one
+    with NamedNode(tmp_path, "n1", etcd.url, cluster) as node:
+        wait_until(lambda: node.replicas() == [0], "it runs its replica")
+        assert node.terminate() == 0
+    data = ["--data", tmp_path / "n1", "--listen", "127.0.0.1:0"]
+    assert "belongs to node n1, not to n2" in refused("node", *data, "--name", "n2", "--etcd", etcd.url)
+    assert "etcd has no cluster other" in refused("node", *data, "--name", "n1", "--etcd", etcd.url, "--cluster", "other")
+    assert "start it with --name and --etcd" in refused("node", *data)
+
+
+def test_the_folder_of_a_node_of_another_cluster_is_refused(tmp_path: Path, etcd: Etcd, cluster: str) -> None:
+    with NamedNode(tmp_path, "n1", etcd.url, cluster) as node:
+        create(etcd, cluster, 1, 1)
+        wait_until(lambda: node.replicas() == [0], "it runs its replica")
+        assert node.terminate() == 0
+    change(etcd, cluster, lambda seen: {"cluster": {**(seen.value("cluster") or {}), "uuid": "7" * 32}})
+    said = refused("node", "--data", tmp_path / "n1", "--name", "n1", "--cluster", cluster, "--etcd", etcd.url)
+    assert "77777777-7777-7777-7777-777777777777" in said
+    assert "belongs to node n1 of the cluster" in said
+    (tmp_path / "n1" / "node.json").unlink()
+    said = refused("node", "--data", tmp_path / "n1", "--name", "n1", "--cluster", cluster, "--etcd", etcd.url)
+    assert "holds shard-0" in said
+
+
+def test_etcd_that_comes_late_is_waited_for_and_one_that_does_not_come_is_named(tmp_path: Path, cluster: str) -> None:
+    with running(tmp_path) as (etcd,):
+        etcd.kill()
+        data = ["--data", tmp_path / "n1", "--listen", "127.0.0.1:0", "--name", "n1"]
+        said = refused("node", *data, "--etcd", etcd.url)
+        assert f"etcd does not answer: {etcd.url}" in said
+        assert "Check that a quorum of it runs, and that --etcd names it" in said
+        with NamedNode(tmp_path, "n1", etcd.url, cluster, wait=False) as node:
+            etcd.start()
+            node.wait_until_serving()
+            assert node.terminate() == 0
+
+
+def test_while_etcd_is_away_a_node_goes_on_with_what_it_knows(tmp_path: Path, cluster: str) -> None:
+    with running(tmp_path) as (etcd,), NamedNode(tmp_path, "n1", etcd.url, cluster) as node:
+        create(etcd, cluster, 1, 1)
+        wait_until(lambda: node.replicas() == [0], "it runs its replica")
+        etcd.kill()
+        wait_until(lambda: node.attention().startswith("the registry is away: etcd does not answer"), "it notices")
+        assert known_map(node).shards[0].shard == 0
+        assert node.replicas() == [0]
+        etcd.start()
+        wait_until(lambda: node.said("the registry is back"), "it notices")
+        wait_until(lambda: node.attention() == "shard 0 has no leader", "it says nothing of it any more")
+        assert len(node.said("the registry is away, and the node goes on with what it knows")) == 1
+        assert node.terminate() == 0
+
+
+def test_a_node_whose_lease_is_lost_registers_again_and_its_replicas_go_on(tmp_path: Path, etcd: Etcd, cluster: str) -> None:
+    with NamedNode(tmp_path, "n1", etcd.url, cluster, options=["--lease", "2"]) as node:
+        create(etcd, cluster, 1, 1)
+        wait_until(lambda: node.replicas() == [0], "it runs its replica")
+        before, pids = keys(etcd, cluster).value("node/n1"), node.shard_pids()
+
+        async def revoke_all() -> None:
+            async with registry_of(etcd, cluster) as (gateway, _):
+                for each in (await gateway.call("/v3/lease/leases", {}))["leases"]:
+                    await gateway.call("/v3/lease/revoke", {"ID": each["ID"]})
+
+        trio.run(revoke_all)
+        wait_until(lambda: node.said("the node is registered again"), "it notices")
+        assert keys(etcd, cluster).value("node/n1") == before
+        assert node.shard_pids() == pids
+        assert node.terminate() == 0
+    assert "node/n1" not in keys(etcd, cluster).entries
+
+
+def test_a_node_is_registered_by_an_address_that_others_reach(tmp_path: Path, etcd: Etcd, cluster: str) -> None:
+    named = ["--data", tmp_path / "n1", "--name", "n1", "--etcd", etcd.url, "--cluster", cluster]
+    assert "--advertise HOST" in refused("node", *named, "--listen", "0.0.0.0:0", code=2)
+    assert "--advertise HOST" in refused("node", *named, "--listen", ":::0", code=2)
+    change(etcd, cluster, lambda _: {"node/far": NodeKey("192.0.2.7:7701", "run", "0").value()})
+    options = ["--advertise", "localhost"]
+    with NamedNode(tmp_path, "n1", etcd.url, cluster, listen="0.0.0.0:0", options=options) as node:
+        key = keys(etcd, cluster).value("node/n1")
+        assert key is not None
+        assert key["address"] == f"localhost:{node.port}"
+        said = node.said("other nodes cannot reach this one: name an address of this machine with --listen")
+        assert [line["other"] for line in said] == ["192.0.2.7:7701"]
+        assert node.terminate() == 0
+
+
+def test_what_replicas_cannot_keep_is_refused(tmp_path: Path, etcd: Etcd, cluster: str) -> None:
+    data = ["--data", tmp_path / "n1", "--listen", "127.0.0.1:0"]
+    named = [*data, "--name", "n1", "--etcd", etcd.url, "--cluster", cluster]
+    for given, said in (
+        ([*named, "--shards", 4], "eventstore cluster create --shards 4"),
+        ([*named, "--no-broker"], "leave out --no-broker"),
+        ([*named, "--lease", 61], "lease is 61"),
+        ([*named, "--etcd-ca", tmp_path / "ca.pem"], "there is no file"),
+        ([*data, "--etcd", etcd.url], "needs a name"),
+        ([*data, "--name", "n1"], "say with --etcd"),
+        ([*data, "--name", "a/b", "--etcd", etcd.url], "without /"),
+    ):
+        assert said in refused("node", *given, code=2)
+    assert not (tmp_path / "n1").exists()
+    with NamedNode(tmp_path, "n1", etcd.url, cluster), NamedNode(tmp_path, "n2", etcd.url, cluster, durability="async") as two:
+        create(etcd, cluster, 1, 2)
+        assert two.wait() == 2
+        assert "start the node with durability sync" in two.log()
+    assert "broker_durability is async" in refused("node", *named, "--set", "broker_durability=async", code=2)
+
+
+def test_a_setting_that_is_wrong_ends_the_first_start(tmp_path: Path, etcd: Etcd, cluster: str) -> None:
+    with NamedNode(tmp_path, "n1", etcd.url, cluster, domain="nowhere:app") as node:
+        create(etcd, cluster, 1, 1)
+        assert node.wait() == 2
+        assert "nowhere" in node.log().splitlines()[-1]
+    assert "node/n1" not in keys(etcd, cluster).entries
