@@ -1,0 +1,123 @@
+"""The process of a replica says that it follows, what its lease is and how it wants to be started: its node acts on it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+
+from eventstore.errors import Poisoned, to_wire
+from eventstore.records.cluster_map import ALL_SLOTS, single_map
+from eventstore.store.data_folder import ShardIdentity
+from eventstore_cluster import shard_runner
+from eventstore_cluster.node_reports import NodeReports
+from eventstore_cluster.nodes.registration import revoke
+from eventstore_cluster.registry.etcd.lease import Lease
+from eventstore_cluster.registry.etcd.options import EtcdOptions
+from eventstore_cluster.shard_runner import FIRST_DELAY_S, ShardRunner
+from eventstore_cluster.shard_start import ReplicaStart, ShardStart, read_start
+from tests.cluster.etcd.real_etcd import Etcd
+from tests.cluster.nodes.named_node import registry_of
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.heavy
+IDENTITY = ShardIdentity(uuid.UUID(int=1), 0, ALL_SLOTS, uuid.UUID(int=2))
+
+
+class Told:
+    """A runner of a process that says these lines. `reaped`: the leases of those that have ended."""
+
+    def __init__(self, says: list[Any], code: int) -> None:
+        self.reaped: list[int] = []
+        replica = ReplicaStart("test", EtcdOptions(("http://127.0.0.1:1",)), "n1", "127.0.0.1:0", host="n1.example")
+        start = ShardStart({"says": json.dumps(says), "code": code}, IDENTITY, single_map(b"2" * 16), replica)
+        assert read_start(json.loads(json.dumps(start.message()))).replica == replica
+        self.runner = ShardRunner(IDENTITY, lambda _: start, lambda: None, lambda: None, self.note)
+
+    async def note(self, lease: int) -> None:
+        self.reaped.append(lease)
+
+    async def is_up(self, starts: int) -> None:
+        async def up() -> bool:
+            return self.runner.up and self.runner.starts == starts
+
+        await eventually(up, "it follows")
+
+    async def has_been_up(self) -> None:
+        """Waits as long as a process must have run so that it counts as one that ended by itself."""
+        since = trio.current_time()
+
+        async def long_enough() -> bool:
+            return trio.current_time() - since >= FIRST_DELAY_S
+
+        await eventually(long_enough, "it has run for some time")
+
+
+@asynccontextmanager
+async def run(told: Told) -> AsyncIterator[Told]:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(told.runner.run)
+        yield told
+        told.runner.stop()
+
+
+@pytest.fixture(autouse=True)
+def _program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard_runner, "PROGRAM", "tests.cluster.nodes.told_process")
+
+
+async def test_a_replica_that_ends_by_itself_is_started_again_as_it_asked(caplog: pytest.LogCaptureFixture) -> None:
+    async with run(Told([{"lease": "77"}, {"sit_out": True}], 0)) as told:
+        await told.is_up(1)
+        assert told.runner.role == {"role": "joining", "sits_out": False}
+        assert (told.runner.address, told.runner.error) == (None, None)
+        await told.has_been_up()
+        told.runner.tell_map()
+        await told.is_up(2)
+        assert told.runner.role == {"role": "joining", "sits_out": True}
+        assert told.reaped == [77]
+    assert told.reaped == [77, 77]
+    assert [each.levelno for each in caplog.records if each.name == "eventstore.cluster" and each.levelno > logging.INFO] == []
+
+
+async def test_a_replica_that_fails_is_started_again_later_and_its_lease_is_given_back_too() -> None:
+    failed = {"failed": to_wire(Poisoned("the disk fails"))}
+    async with run(Told([{"lease": "8"}, failed], 1)) as told:
+        await told.is_up(1)
+        told.runner.tell_map()
+
+        async def has_failed() -> bool:
+            return bool(told.reaped)
+
+        await eventually(has_failed, "it has ended")
+        assert isinstance(told.runner.error, Poisoned)
+        assert told.runner.role is None
+        await told.is_up(2)
+        assert told.runner.role == {"role": "joining", "sits_out": False}
+
+
+async def test_health_has_the_role_of_a_replica_and_is_healthy_while_it_follows() -> None:
+    async with run(Told([], 0)) as told:
+        reports = NodeReports([told.runner], lambda: False, lambda: "shard 0 has no leader")
+        health = await reports.health()
+        assert (health["healthy"], health["attention"]) == (False, "shard 0 does not serve: it starts")
+        await told.is_up(1)
+        health = await reports.health()
+        assert (health["healthy"], health["attention"]) == (True, "shard 0 has no leader")
+        shards: Any = health["shards"]
+        assert (shards[0]["role"], shards[0]["serving"]) == ("joining", False)
+
+
+async def test_the_lease_of_a_process_that_was_reaped_is_revoked(etcd: Etcd, cluster: str) -> None:
+    async with registry_of(etcd, cluster) as (gateway, registry):
+        lease = await Lease.grant(gateway, 60)
+        await registry.transact({}, {"leader/0": {}}, lease=lease)
+        await revoke(gateway, Lease(lease.id, 60, 0.0))
+        assert (await registry.read()).entries == {}
+        await revoke(gateway, Lease(lease.id, 60, 0.0))  # once more does no harm
