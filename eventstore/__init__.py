@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         FolderRefused,
         HandlerFailed,
         InvalidArgument,
+        NotEnoughReplicas,
         Overloaded,
         PayloadInvalid,
         Poisoned,
@@ -71,11 +72,11 @@ __all__ = [
     "ANY", "END", "EXISTS", "AggregateInfo", "CaughtUp", "Closed", "CommandIdReused", "Commit", "Committed",
     "ConnectionLost", "Consumer", "Corrupt", "Delivery", "Diverged", "DomainRefused", "Elsewhere", "EmbeddedStore", "Event",
     "EventStoreError", "Fenced", "FolderRefused", "HandlerFailed", "InvalidArgument", "Message", "NetworkBroker",
-    "NetworkStore", "NetworkTopic", "NewEvent", "NewMessage", "Overloaded", "PayloadInvalid", "Poisoned", "Position",
-    "ProjectionFailed", "ProtocolError", "RawCommand", "ReadFailed", "Rebalanced", "Rejected", "Retries", "SendResult",
-    "ShuttingDown", "StorageFull", "StoreSettings", "Unchanged", "Unconsumed", "UnknownCommand", "UnknownEvent",
-    "UnknownGroup", "UnknownOperation", "UnknownQueue", "UnknownTopic", "UnsupportedVersion", "VersionConflict", "blocking",
-    "connect", "open_store",
+    "NetworkStore", "NetworkTopic", "NewEvent", "NewMessage", "NotEnoughReplicas", "Overloaded", "PayloadInvalid",
+    "Poisoned", "Position", "ProjectionFailed", "ProtocolError", "RawCommand", "ReadFailed", "Rebalanced", "Rejected",
+    "Retries", "SendResult", "ShuttingDown", "StorageFull", "StoreSettings", "Unchanged", "Unconsumed", "UnknownCommand",
+    "UnknownEvent", "UnknownGroup", "UnknownOperation", "UnknownQueue", "UnknownTopic", "UnsupportedVersion",
+    "VersionConflict", "blocking", "connect", "open_store",
 ]  # fmt: skip
 
 # Where each name is. Nothing is imported before it is used: a program should be able to catch Ctrl-C from its first line on.
@@ -90,8 +91,8 @@ _NAMES = {
     "eventstore.commands": "RawCommand",
     "eventstore.errors": (
         "Closed CommandIdReused ConnectionLost Corrupt Diverged DomainRefused Elsewhere EventStoreError Fenced FolderRefused "
-        "HandlerFailed InvalidArgument Overloaded PayloadInvalid Poisoned ProjectionFailed ProtocolError ReadFailed "
-        "Rebalanced Rejected ShuttingDown StorageFull Unconsumed UnknownCommand UnknownEvent UnknownGroup "
+        "HandlerFailed InvalidArgument NotEnoughReplicas Overloaded PayloadInvalid Poisoned ProjectionFailed ProtocolError "
+        "ReadFailed Rebalanced Rejected ShuttingDown StorageFull Unconsumed UnknownCommand UnknownEvent UnknownGroup "
         "UnknownOperation UnknownQueue UnknownTopic UnsupportedVersion VersionConflict"
     ),
     "eventstore.model": "ANY CaughtUp Commit Committed EXISTS Event NewEvent Unchanged",

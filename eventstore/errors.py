@@ -238,13 +238,17 @@ class Unconsumed(EventStoreError):
 
 
 class Diverged(EventStoreError):
-    """A checkpoint stands at an event that the store does not have: the store is an older copy, or lost what was not durable.
-    Build what was derived from it again: it is never continued.
-
-    `what` and `sequence` name it.
-    """
+    """A checkpoint, named by `what` and `sequence`, is at an event that the store does not have: the store is an older copy,
+    or lost what was not durable. Build what was derived from it again: it is never continued."""
 
     code = 30
+
+
+class NotEnoughReplicas(EventStoreError):
+    """Too few replicas of the shard are in sync; nothing was stored. Reads go on; append again when they are back."""
+
+    code = 32
+    retriable = True
 
 
 class Elsewhere(EventStoreError):
@@ -260,9 +264,7 @@ class Elsewhere(EventStoreError):
     def __init__(self, slot: int | None, map_version: int) -> None:
         where = "this address has no shard" if slot is None else f"slot {slot} belongs to another shard"
         super().__init__(
-            f"{where} of the cluster; ask for its map, version {map_version} or newer",
-            slot=slot,
-            map_version=map_version,
+            f"{where} of the cluster; ask for its map, version {map_version} or newer", slot=slot, map_version=map_version
         )
 
 

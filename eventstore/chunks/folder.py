@@ -132,8 +132,8 @@ class ChunkFolder:
         Raises:
             FolderRefused: a file is missing, duplicated, foreign, or of a newer format. Nothing was changed.
         """
-        begun, _ = self.read_document()
         deleted = self.deleted()
+        begun = max(self.read_document()[0], deleted)  # a follower may skip chunks that its leader has deleted
         names = self.files.names(self.path)
         last = self._last(names, deleted)
         have = f"{counted(begun, 'chunk was', 'chunks were')} begun"
@@ -205,6 +205,13 @@ class ChunkFolder:
         if number > before:
             write_document(self.files, self.path / DELETED, {"deleted_through": number, "store": str(self.store)})
         self._remove_deleted(self.files.names(self.path), max(number, before))
+
+    def forget_deletions(self) -> None:
+        """Makes an empty folder begin with the first chunk again."""
+        for path in (self.path / name for name in _DELETIONS):
+            if self.files.exists(path):
+                self.files.remove(path)
+        self.files.sync_folder(self.path)
 
     def _remove_deleted(self, names: list[str], deleted: int) -> None:
         for name in names:

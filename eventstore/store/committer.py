@@ -39,6 +39,9 @@ class Committer(GroupCommit[AppendOutcome, list[ChunkHeader]]):
         """
         self._note_source(source)
         engine = self.engine
+        if self._replication is not None and (refusal := self._replication.refusal()) is not None:
+            deliver([(REFUSED, refusal, 0)] * len(commits))
+            return
         try:
             outcomes = engine.append_batch(commits)
         except BaseException:  # a bug, or no memory: the engine refuses every append from now on

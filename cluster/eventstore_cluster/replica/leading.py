@@ -37,11 +37,13 @@ class Leading:
         self._committed_at = now
         self._read_at = now
 
-    @property
-    def takes_appends(self) -> bool:
-        """Whether an append may be written: the leader is open, and the in-sync set is large enough (R5)."""
-        state = self._registrar.state
-        return self.committed is not None and len(state.in_sync) >= state.in_sync_min
+    def takes_appends(self, now: float) -> bool:
+        """Whether an append may be written: the leader is open, and enough members of the set keep up (R5)."""
+        return self.committed is not None and len(self.level_members(now)) >= self._registrar.state.in_sync_min
+
+    def level_members(self, now: float) -> list[Member]:
+        """Returns the members of the in-sync set that are not behind for too long; this one is."""
+        return [member for member in self._registrar.state.in_sync if not self._lags(member, now)]
 
     # the own log
 

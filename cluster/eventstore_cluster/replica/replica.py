@@ -53,7 +53,11 @@ class Replica:
         return leading is not None and leading.committed is not None and not self.ended and now < self._lease_until
 
     def takes_appends(self, now: float) -> bool:
-        return self.may_read(now) and self.leading is not None and self.leading.takes_appends
+        return self.may_read(now) and self.leading is not None and self.leading.takes_appends(now)
+
+    def level_members(self, now: float) -> list[Member]:
+        """Returns the members of the in-sync set that keep up with this leader; nobody if it does not lead."""
+        return [] if self.leading is None else self.leading.level_members(now)
 
     def tick(self, now: float, lease_until: float) -> list[Action]:
         """Takes the time, and until when the lease of this process lasts at least."""

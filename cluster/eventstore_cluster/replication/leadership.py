@@ -9,7 +9,7 @@ import structlog
 import trio
 
 from eventstore.broker.broker import Broker
-from eventstore.errors import EventStoreError
+from eventstore.errors import EventStoreError, NotEnoughReplicas
 from eventstore.records import commit, message
 from eventstore.store.embedded import EmbeddedStore
 from eventstore_cluster.registry.etcd.lease import now
@@ -54,7 +54,7 @@ class ShardLeadership:
     def _log_of(self, reader: LogReader, kind: int, last_crc: int) -> LeaderLog:
         return LeaderLog(
             reader, lambda: self._key(kind), self._before[kind].end, last_crc,
-            grown=self._grown, durable=self._durable, failed=self._failed,
+            grown=self._grown, durable=self._durable, failed=self._failed, refusal=self._refusal,
         )  # fmt: skip
 
     def _key(self, kind: int) -> bytes:
@@ -98,6 +98,17 @@ class ShardLeadership:
     def _documents_grew(self) -> None:
         self._grown()
         self._durable()
+
+    def _refusal(self) -> EventStoreError | None:
+        if not self._begun or self._replica.takes_appends(now()):
+            return None
+        state = self._replica.registrar.state
+        have = ", ".join(sorted(member.node for member in self._replica.level_members(now())))
+        return NotEnoughReplicas(
+            f"{state.in_sync_min} replicas must be in sync, only {have} answer; nothing was stored. Append again when another "
+            "one is back",
+            needed=state.in_sync_min,
+        )
 
     def _failed(self, error: EventStoreError) -> None:
         self._do(self._replica.resign(f"the log cannot be written: {error.message}"))

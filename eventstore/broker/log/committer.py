@@ -39,9 +39,11 @@ class Committer(GroupCommit[SendOutcome, WriteResult]):
         `source` identifies the sender: a lone sender is served without a thread. Call `kick` after the last call of a round.
 
         Raises:
-            Poisoned, UnknownTopic
+            Poisoned, UnknownTopic, NotEnoughReplicas
         """
         self._note_source(source)
+        if self._replication is not None and (refusal := self._replication.refusal()) is not None:
+            raise refusal
         engine = self.engine
         before = engine.barrier
         try:

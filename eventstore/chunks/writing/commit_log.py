@@ -31,6 +31,9 @@ class Log(Protocol[Written]):
 class Replication(Protocol):
     """The followers of a log. Its methods are called on the owner's thread; the answer is a call of `GroupCommit.commit`."""
 
+    def refusal(self) -> EventStoreError | None:
+        """Returns why nothing more may be written now: then nothing is."""
+
     def taken(self, segment: Segment) -> None:
         """The segment is about to be written. It may be sent to followers at the same time: it is never taken back."""
 

@@ -35,7 +35,7 @@ def cut(folder: ChunkFolder, end: Place) -> None:
         if header.sorted:
             raise FolderRefused(str(folder.chunk_path(chunk)), f"is sorted, and would have to be cut at byte {offset}")
         intent["header"] = header.reopened().encode().hex()
-    numbers = _numbers_from(folder, max(chunk, 1))
+    numbers = _numbers_from(folder, max(chunk, folder.deleted() + 1))
     for number in numbers:
         start = offset if number == chunk else RECORDS_FROM
         raw = read_file(folder.files, folder.chunk_path(number))[start:].rstrip(b"\0")
@@ -62,11 +62,13 @@ def finish_cut(folder: ChunkFolder) -> None:
 def _finish(folder: ChunkFolder, end: Place, header: bytes) -> None:
     files, (chunk, offset) = folder.files, end
     folder.write_document(chunk, offset if chunk else RECORDS_FROM, folder.read_key())
-    for number in reversed(_numbers_from(folder, chunk + 1)):
+    for number in reversed(_numbers_from(folder, max(chunk, folder.deleted()) + 1)):
         files.remove(folder.chunk_path(number))
         files.sync_folder(folder.path)
     if chunk:
         _reopen(folder, chunk, offset, header)
+    else:
+        folder.forget_deletions()
     path = _intent(folder)
     for each in (path, path.with_name(path.name + PREVIOUS)):
         if files.exists(each):

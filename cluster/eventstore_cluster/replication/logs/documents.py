@@ -19,7 +19,9 @@ from eventstore_cluster.replica.places import NOWHERE, Place
 from eventstore_cluster.replication.logs.pieces import Documents
 
 VERSION: Final = "replicated.json"
-_NAMES: Final = ("broker/topics.json", "broker/offsets.json", "reactions.json", "published.json")
+DELETIONS: Final = "broker/messages/deleted.json"
+"""Which message chunks the leader has deleted: followers delete theirs, and keep a document of their own about it."""
+_NAMES: Final = ("broker/topics.json", "broker/offsets.json", "reactions.json", "published.json", DELETIONS)
 _PATTERNS: Final = ("published-*.json",)
 
 
@@ -53,6 +55,8 @@ class FollowerDocuments:
     def store(self, given: Documents) -> None:
         """Replaces documents; durable on return. Raises Corrupt: one is not of a shard."""
         for name, raw in given.documents:
+            if name == DELETIONS:
+                continue
             path = self._folder / name
             if ".." in path.parts or not is_replicated(self._folder, path):
                 raise Corrupt(str(path), 0, "the leader sends a document that is not of a shard")

@@ -15,7 +15,7 @@ import numpy as np
 from eventstore.chunks import slab
 from eventstore.chunks.folder import ChunkFolder
 from eventstore.chunks.front import Segment
-from eventstore.chunks.header import RECORDS_FROM
+from eventstore.chunks.header import RECORDS_FROM, ChunkHeader
 from eventstore.chunks.opening import OpenedChunks
 from eventstore.chunks.record import PREFIX, Walk
 from eventstore.errors import Corrupt, FolderRefused
@@ -70,10 +70,17 @@ class FollowerLog:
         cutting.cut(self._folder, end)
         self._recover()
 
+    def delete_through(self, number: int) -> None:
+        """Deletes the oldest chunks up to this one, as the leader has; never the last one. Raises OSError."""
+        number = min(number, self.tail.end[0] - 1)
+        if number > 0:
+            self._folder.delete_through(number)
+
     def close(self) -> None:
         self._writer.close()
 
     def _recover(self) -> None:
+        self._deleted = self._folder.deleted()
         opened = self._load()
         last = opened.headers[-1] if opened.headers else None
         if last is not None and not last.sorted and (last.completed or self.tail.end[0] < last.number):
@@ -99,6 +106,8 @@ class FollowerLog:
         return opened
 
     def _store(self, piece: Piece, key: bytes) -> None:
+        if piece.begun is not None and piece.completed is None:
+            self._skip_to(piece.begun)
         found = self._checked(piece)
         if key != self._writer.key:  # of another leader: what its records claim is proven with it
             self._writer.key = key
@@ -109,6 +118,15 @@ class FollowerLog:
         self._end.add(piece.chunk, piece.data, piece.offset, found)
         self._next_sequence = found.next_sequence
 
+    def _skip_to(self, begun: ChunkHeader) -> None:
+        """Drops what the leader has deleted, if its log now begins later than this one ends."""
+        if not self._folder.deletable or (self.tail.end == NOWHERE and begun.number == self._deleted + 1):
+            return
+        self._writer.close()
+        self._folder.delete_through(begun.number - 1)
+        self._recover()
+        self._next_sequence, self._deleted = begun.first_sequence, begun.number - 1
+
     def _checked(self, piece: Piece) -> Walk:
         """Returns the walk over the records, which are the ones that follow."""
         name, (chunk, offset) = str(self._folder.chunk_path(piece.chunk)), self.tail.end
@@ -116,7 +134,9 @@ class FollowerLog:
             follows = (piece.chunk, piece.offset) == (chunk, offset) != NOWHERE
         else:
             begun = piece.begun
-            follows = (piece.chunk, piece.offset) == (begun.number, RECORDS_FROM) == (chunk + 1, RECORDS_FROM)
+            follows = (
+                (piece.chunk, piece.offset) == (begun.number, RECORDS_FROM) == (max(chunk, self._deleted) + 1, RECORDS_FROM)
+            )
             follows = follows and begun.first_sequence == self._next_sequence and begun.kind == self._folder.kind
             if begun.store != self._folder.store:
                 raise FolderRefused(name, f"the leader sends records of store {begun.store}, this is {self._folder.store}")

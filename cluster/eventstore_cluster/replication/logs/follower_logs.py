@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from typing import Final
 
@@ -15,10 +16,10 @@ from eventstore.store.data_folder import STORE, ShardIdentity, event_folder
 from eventstore.store.opening import open_folder
 from eventstore_cluster.replica.epochs import Tail
 from eventstore_cluster.replica.places import Ends
-from eventstore_cluster.replication.logs.documents import FollowerDocuments, read_version, tail_of
+from eventstore_cluster.replication.logs.documents import DELETIONS, FollowerDocuments, read_version, tail_of
 from eventstore_cluster.replication.logs.follower_log import FollowerLog
 from eventstore_cluster.replication.logs.incarnations import Incarnation, next_incarnation
-from eventstore_cluster.replication.logs.pieces import Cargo
+from eventstore_cluster.replication.logs.pieces import Cargo, Documents
 
 KINDS: Final = 3
 
@@ -89,11 +90,20 @@ class FollowerLogs:
         """
         events, messages, documents = cargo
         if documents is not None:
+            self._delete(documents)
             self.documents.store(documents)
         if events is not None:
             self.events.store(events)
         if messages is not None:
             self.messages.store(messages)
+
+    def _delete(self, documents: Documents) -> None:
+        """Deletes the message chunks that the leader has deleted."""
+        for name, raw in documents.documents:
+            if name == DELETIONS:
+                match json.loads(raw):
+                    case {"deleted_through": int(number)}:
+                        self.messages.delete_through(number)
 
     def cut(self, ends: Ends) -> None:
         """Cuts the logs back. Raises FolderRefused, StorageFull."""

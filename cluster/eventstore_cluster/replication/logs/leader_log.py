@@ -37,8 +37,10 @@ class LeaderLog:
     def __init__(
         self, reader: LogReader, key: Callable[[], bytes], end: Place, last_crc: int, *,
         grown: Callable[[], None], durable: Callable[[], None], failed: Callable[[EventStoreError], None],
+        refusal: Callable[[], EventStoreError | None],
     ) -> None:  # fmt: skip
         """`end`, `last_crc`: how the log ends. `key`: the key of the witnesses in its records."""
+        self.refusal = refusal
         self.end = self.synced = self._in_files = end
         self.writing_since: float | None = None
         self._reader, self._key = reader, key

@@ -44,6 +44,8 @@ class LogReader:
         if start == NOWHERE:
             return self._first_of(self._folder.deleted() + 1, None, written, bytes_max)
         chunk, offset = start
+        if chunk <= (deleted := self._folder.deleted()):
+            return self._first_of(deleted + 1, None, written, bytes_max)
         header = self._folder.read_header(chunk)
         if self._crc_before(header, offset) != last_crc:
             raise Differs
