@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import secrets
@@ -23,6 +24,7 @@ from eventstore_cluster.registry.etcd.errors import OutcomeUnknown, RegistryUnav
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.gateway import Gateway
 from eventstore_cluster.registry.etcd.lease import Lease, now
+from eventstore_cluster.registry.replicated_keys import ReplicaKey
 from eventstore_cluster.replica.limits import Limits
 from eventstore_cluster.replica.registry_state import Leader, Member
 from eventstore_cluster.replica.replica import Replica
@@ -104,6 +106,7 @@ class ReplicaProcess(ShardProcess):
                 candidate_from=now() + (own.lease_s if own.sit_out else 0.0),
             )  # fmt: skip
             registry = ShardRegistry(EtcdRegistry(gateway, own.registry), identity.shard, lease)
+            await self._present(registry, ReplicaKey(me.member.incarnation, run, machine.last_epoch, machine.ends))
             links = Links(listener, PeerHello(identity.cluster.bytes, identity.shard, own.node, run))
             driver = self._driver = Driver(Run(machine, logs, registry, lease, gateway), links, self._end, self._wake)
             async with trio.open_nursery() as nursery:
@@ -115,6 +118,13 @@ class ReplicaProcess(ShardProcess):
                 nursery.cancel_scope.cancel()
             if not driver.elected.is_set():
                 await trio.to_thread.run_sync(logs.close)
+
+    async def _present(self, registry: ShardRegistry, key: ReplicaKey) -> None:
+        """Tells the registry of this replica, before anything else can end it."""
+        for _ in itertools.count():
+            if self._stopping.is_set() or await registry.present(self._replica.node, key):
+                return
+            await trio.sleep(_RETRY_S)
 
     async def _follow_until_elected(self, driver: Driver) -> None:
         async with trio.open_nursery() as nursery:

@@ -5,6 +5,7 @@ shard/N       slots, store and `ShardState` of a shard; changed by its replicas,
 leader/N      leased by the process that was elected: member, run, and where the other replicas reach it
 serving/N     leased by the same process once it takes appends: where clients reach it, and its epoch
 node/NAME     leased by a node: where clients ask it for the map
+replica/N/NAME  leased by the process of a replica: its incarnation, and how its logs ended when it started
 creating      who writes the shards of a cluster that is being created
 """
 
@@ -19,6 +20,7 @@ from eventstore.chunks.documents import Tree
 from eventstore.errors import Corrupt
 from eventstore.records.cluster_map import SlotRange, read_slots
 from eventstore_cluster.registry.registry import Entry, Snapshot
+from eventstore_cluster.replica.places import Ends
 from eventstore_cluster.replica.registry_state import Leader, Member, Seen, ShardState
 
 CLUSTER: Final = "cluster"
@@ -26,6 +28,7 @@ SHARDS: Final = "shard/"
 LEADERS: Final = "leader/"
 SERVING: Final = "serving/"
 NODES: Final = "node/"
+REPLICAS: Final = "replica/"
 NEW: Final = "new"
 """The incarnation of a replica that has never been started: it is empty, so it is in sync with a new shard."""
 
@@ -105,6 +108,20 @@ def read_node(name: str, value: Tree) -> NodeKey:
         raise Corrupt(f"{NODES}{name}", 0, f"not a node in the registry ({error!r})") from None
 
 
+@dataclass(frozen=True, slots=True)
+class ReplicaKey:
+    """`epoch`: the largest in the logs. `ends`: of each kind, when the process started."""
+
+    incarnation: str
+    run: str
+    epoch: int
+    ends: Ends
+
+    def value(self) -> Tree:
+        ends: list[Value] = [list(end) for end in self.ends]
+        return {"incarnation": self.incarnation, "run": self.run, "epoch": self.epoch, "ends": ends}
+
+
 def leader_value(leader: Leader) -> Tree:
     return {**_named(leader.member), "run": leader.run, "address": leader.address}
 
@@ -130,6 +147,14 @@ def read_leader(entry: Entry | None) -> Leader | None:
     value = entry.value
     member = Member(str(value.get("node")), str(value.get("incarnation")))
     return Leader(member, str(value.get("run")), str(value.get("address")))
+
+
+def read_replica(value: Tree | None) -> ReplicaKey | None:
+    match value:
+        case {"incarnation": str(incarnation), "run": str(run), "epoch": int(epoch), "ends": list(ends)}:
+            found: Any = ends
+            return ReplicaKey(incarnation, run, epoch, tuple((int(chunk), int(offset)) for chunk, offset in found))
+    return None
 
 
 def read_serving(value: Tree | None) -> ServingKey | None:

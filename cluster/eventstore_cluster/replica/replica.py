@@ -44,6 +44,16 @@ class Replica:
         self._asked_at = now
         self._won = False
 
+    @property
+    def last_epoch(self) -> int:
+        """The largest epoch in the log that this replica started with."""
+        return self.following.last_epoch
+
+    @property
+    def ends(self) -> Ends:
+        """The ends of the log: as a leader wrote it, or as a follower stored it."""
+        return self.following.ends if self.leading is None else self.leading.written
+
     def start(self) -> list[Action]:
         return [ReadRegistry()]
 

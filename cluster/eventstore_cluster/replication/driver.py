@@ -225,9 +225,7 @@ class Driver:
             "in_sync": [] if seen is None else [member.node for member in sorted(seen.state.in_sync)],
             "replicas": [] if seen is None else list(seen.state.replicas),
         }
-        if leading is None:
-            report["ends"] = [list(end) for end in replica.following.ends]
-        else:
-            report["ends"] = [list(end) for end in leading.written]
+        report["ends"] = [list(end) for end in replica.ends]
+        if leading is not None:
             report["lag_s"] = {member.node: lag for member, lag in leading.lags(now()).items()}
         return report

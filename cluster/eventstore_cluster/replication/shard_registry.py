@@ -11,8 +11,10 @@ from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.lease import Lease
 from eventstore_cluster.registry.replicated_keys import (
     LEADERS,
+    REPLICAS,
     SERVING,
     SHARDS,
+    ReplicaKey,
     ServingKey,
     ShardKey,
     leader_value,
@@ -60,6 +62,11 @@ class ShardRegistry:
         if swap.leads is not None:
             changes[self._leader] = leader_value(swap.leads)
         return await self._transact(compared, changes, {self._leader})
+
+    async def present(self, node: str, replica: ReplicaKey) -> bool:
+        """Tells operators of this replica. Returns False if this has to be tried again."""
+        key = f"{REPLICAS}{self._number}/{node}"
+        return bool(await self._transact({}, {key: replica.value()}, {key}))
 
     async def serve(self, leader_revision: int, serving: ServingKey) -> bool:
         """Says where clients find the leader, if it still leads. Returns False if this has to be tried again."""

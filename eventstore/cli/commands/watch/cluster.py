@@ -167,6 +167,56 @@ def top(
             live.update(_drawn(look(interval)), refresh=True)
 
 
+@cluster.command("lead", cls=Command)
+def lead(
+    shard: Annotated[int, typer.Argument(metavar="SHARD", help="The shard.")],
+    node: Annotated[str, typer.Argument(metavar="NODE", help="The node whose replica is to lead.")],
+    accept_loss: Annotated[
+        bool,
+        typer.Option("--accept-loss", help="Events that were acknowledged may be lost: only those who are in sync have all."),
+    ] = False,
+    confirm: Annotated[
+        str | None, typer.Option("--confirm", metavar="NODE", help="The name of the node again, instead of being asked for it.")
+    ] = None,
+    lease: Annotated[
+        float,
+        typer.Option("--lease", metavar="SECONDS", min=1, help="The longest lease of a node: what it leads is waited for."),
+    ] = 60.0,
+    etcd: EtcdEndpoints = None,
+    name: ClusterName = DEFAULT_CLUSTER,
+    etcd_user: EtcdUser = None,
+    etcd_ca: EtcdCa = None,
+    etcd_cert: EtcdCert = None,
+    etcd_key: EtcdKey = None,
+) -> None:
+    """Have a replica lead that is not in sync, when all that are in sync are lost for good.
+
+    Replicas that are in sync lead by themselves: start their nodes rather than this. What only they had is lost, though it was
+    acknowledged. All other replicas then become copies of this one; what they have more is kept in `cut/`.
+
+    \b
+    Example:
+      eventstore cluster lead 3 n2 --accept-loss --etcd http://127.0.0.1:2379
+    """
+    from eventstore.errors import InvalidArgument
+    from eventstore_cluster.nodes.accepting_loss import accept_loss as accept
+    from eventstore_cluster.nodes.accepting_loss import candidate
+
+    if etcd is None:
+        raise InvalidArgument("--etcd is needed: who leads is decided there", field="etcd")
+    options = _options(etcd, etcd_user, etcd_ca, etcd_cert, etcd_key)
+    found = candidate(options, name, shard, node)
+    print(f"The log of {node} has epoch {found.replica.epoch} of {found.epoch}, and its events end at {found.replica.ends[0]}.")
+    print(f"In sync and running: {', '.join(found.in_sync) or 'nobody'}. What {node} does not have is lost for ever.")
+    if not accept_loss:
+        raise InvalidArgument("nothing was done: --accept-loss says that this is wanted", field="accept_loss")
+    given = input("The name of the node, to go on: ") if confirm is None else confirm
+    if given.strip() != node:
+        raise InvalidArgument(f"nothing was done: {given!r} is not {node}", field="confirm")
+    accept(options, name, found, lease)
+    print(f"The replica on {node} is the only one in sync, in a new generation; it is elected within seconds.")
+
+
 def _look(store: str, name: str, etcd: str | None, *access: str | None) -> Callable[[float], ClusterStatus]:
     """Returns what looks at the cluster, for events/s over so many seconds."""
     if etcd is not None:

@@ -1,0 +1,143 @@
+"""Has a replica lead that was not in sync: the word of a person who accepts that acknowledged events are lost (R12).
+
+The leader is deposed first, and its lease waited for: it answers no read after that. Then one transaction makes the replica
+the only member of the in-sync set, in a new generation; it is elected as any other member is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import trio
+
+from eventstore.errors import EventStoreError, InvalidArgument
+from eventstore_cluster.nodes.first_read import first_read
+from eventstore_cluster.registry.etcd.errors import OutcomeUnknown
+from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
+from eventstore_cluster.registry.etcd.gateway import Gateway
+from eventstore_cluster.registry.etcd.options import EtcdOptions
+from eventstore_cluster.registry.registry import Changes, Snapshot
+from eventstore_cluster.registry.replicated_keys import (
+    LEADERS,
+    REPLICAS,
+    SERVING,
+    SHARDS,
+    ReplicaKey,
+    ShardKey,
+    read_leader,
+    read_replica,
+    read_shard,
+)
+from eventstore_cluster.replica.registry_state import Member
+
+MARGIN: Final = 1.1
+_NONCE: Final = "a person accepted loss"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A replica as it may lead. `in_sync`: who is, and has what it may lack; `leader`: the node that leads now.
+    `epoch`: the largest that anybody knows.
+    """
+
+    shard: int
+    node: str
+    replica: ReplicaKey
+    in_sync: tuple[str, ...]
+    leader: str | None
+    epoch: int
+
+
+def candidate(etcd: EtcdOptions, cluster: str, shard: int, node: str) -> Candidate:
+    """Returns what is known of the replica.
+
+    Raises:
+        InvalidArgument: there is no such shard, no process of this replica runs, or it is in sync.
+        RegistryUnavailable, RegistryRefused, Corrupt
+    """
+
+    async def look() -> Candidate:
+        async with Gateway(etcd) as gateway:
+            return _candidate(await first_read(EtcdRegistry(gateway, cluster)), shard, node)
+
+    found = trio.run(look)
+    if node in found.in_sync:
+        raise InvalidArgument(
+            f"the replica of shard {shard} on {node} is in sync: it leads by itself when no other one does",
+            field="node",
+            value=node,
+        )
+    return found
+
+
+def _candidate(seen: Snapshot, shard: int, node: str) -> Candidate:
+    state = _shard(seen, shard).state
+    running = _running(seen, shard)
+    if node not in running:
+        have = f"those on {', '.join(sorted(running))} do" if running else "none does"
+        raise InvalidArgument(
+            f"no process of a replica of shard {shard} runs on node {node}; {have}. Start the node first",
+            field="node",
+            value=node,
+        )
+    leader = read_leader(seen.entries.get(f"{LEADERS}{shard}"))
+    in_sync = sorted(name for name, key in running.items() if Member(name, key.incarnation) in state.in_sync)
+    epoch = max(state.epoch, *(key.epoch for key in running.values()))  # a log with a later epoch than the registry's stops
+    return Candidate(shard, node, running[node], tuple(in_sync), None if leader is None else leader.member.node, epoch)
+
+
+def _running(seen: Snapshot, shard: int) -> dict[str, ReplicaKey]:
+    """Returns the replicas of the shard whose processes run, by node."""
+    prefix = f"{REPLICAS}{shard}/"
+    found = {
+        name.removeprefix(prefix): read_replica(each.value) for name, each in seen.entries.items() if name.startswith(prefix)
+    }
+    return {name: key for name, key in found.items() if key is not None}
+
+
+def _shard(seen: Snapshot, shard: int) -> ShardKey:
+    value = seen.value(f"{SHARDS}{shard}")
+    if value is None:
+        raise InvalidArgument(f"there is no shard {shard}: `eventstore cluster status` shows those there are", field="shard")
+    return read_shard(shard, value)
+
+
+def accept_loss(etcd: EtcdOptions, cluster: str, chosen: Candidate, lease_s: float) -> None:
+    """Has the replica lead. `lease_s`: the longest lease of a process of the cluster.
+
+    Raises:
+        EventStoreError: the shard changed meanwhile, and nothing was done; look again.
+        RegistryUnavailable, RegistryRefused
+    """
+
+    async def accept() -> None:
+        async with Gateway(etcd) as gateway:
+            await _accept(EtcdRegistry(gateway, cluster), chosen, lease_s)
+
+    trio.run(accept)
+
+
+async def _accept(registry: EtcdRegistry, chosen: Candidate, lease_s: float) -> None:
+    keys = [f"{LEADERS}{chosen.shard}", f"{SERVING}{chosen.shard}"]
+    if chosen.leader is not None:
+        await _written(registry, {}, dict.fromkeys(keys))
+        await trio.sleep(lease_s * MARGIN)
+    seen = await registry.read()
+    shard, now = _shard(seen, chosen.shard), _candidate(seen, chosen.shard, chosen.node)
+    state = replace(
+        shard.state, epoch=now.epoch, generation=shard.state.generation + 1, leader=None,
+        in_sync=frozenset({Member(chosen.node, now.replica.incarnation)}), nonce=_NONCE,
+    )  # fmt: skip
+    key = f"{SHARDS}{chosen.shard}"
+    compared = {key: seen.revision_of(key), **{each: seen.revision_of(each) for each in keys}}
+    await _written(registry, compared, {key: replace(shard, state=state).value(), **dict.fromkeys(keys)})
+
+
+async def _written(registry: EtcdRegistry, compared: dict[str, int], changes: Changes) -> None:
+    try:
+        revision = await registry.transact(compared, changes)
+    except OutcomeUnknown as error:
+        raise EventStoreError(f"{error.message}: look with `eventstore cluster status` whether the replica leads") from None
+    if revision is None:
+        raise EventStoreError("the shard has changed meanwhile, and nothing was done; look with `eventstore cluster status`")
