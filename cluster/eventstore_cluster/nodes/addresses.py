@@ -48,7 +48,7 @@ def reached_by(listen_at: str, advertise: str | None) -> str:
                 f"--advertise is {advertise!r}, expected the name or the address of this machine", field="advertise",
                 value=advertise,
             )  # fmt: skip
-        return f"[{advertise}]" if ":" in advertise and not advertise.startswith("[") else advertise
+        return _in_brackets(advertise)
     host, _ = parse_address(listen_at, "listen")
     if host in _EVERYWHERE:
         raise InvalidArgument(
@@ -57,7 +57,11 @@ def reached_by(listen_at: str, advertise: str | None) -> str:
             field="listen",
             value=listen_at,
         )
-    return host
+    return _in_brackets(host)
+
+
+def _in_brackets(host: str) -> str:
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
 def is_loopback(host: str) -> bool:

@@ -105,7 +105,7 @@ class Replicas:
 
     def _note_change(self) -> None:
         """Refuses the start of the node if the first process finds a setting wrong: it would be for all, and next time."""
-        self._served = self._served or any(runner.up for runner in self.runners)
+        self._served = self._served or any(runner.address is not None for runner in self.runners)
         for runner in self.runners:
             if not self._served and runner.starts <= 1 and isinstance(runner.error, InvalidArgument | DomainRefused):
                 self._refused(runner.error)

@@ -64,7 +64,7 @@ class _Node:
         self._replicas = Replicas(options, folder, gateway, self._fail)
         self._stopping = trio.Event()
         self._failed: EventStoreError | None = None
-        self._away: str | None = None
+        self._unusable: str | None = None
         self._warned = False
         self._view: ClusterView | None = None
         self._known: ClusterMap | None = None
@@ -100,7 +100,7 @@ class _Node:
 
             nursery.start_soon(until_stopped)
             try:
-                seen = await first_read(self._registry)
+                seen = await first_read(self._registry, waits=_note_waiting)
                 view = cluster_view(seen)
                 if view is not None:
                     check_durability(self._options.settings, view.cluster.replicas)
@@ -146,23 +146,23 @@ class _Node:
         """Does what the registry says, until cancelled."""
         while True:
             try:
-                latest = await (self._registry.changed(seen) if self._away is None else self._registry.read())
+                latest = await (self._registry.changed(seen) if self._unusable is None else self._registry.read())
                 self._apply(latest)
-                self._note_back()
+                self._note_usable()
                 seen = latest
             except EventStoreError as error:
-                self._note_away(error.message)
+                self._note_unusable(error.message)
                 await trio.sleep(_RETRY_S)
 
-    def _note_away(self, why: str) -> None:
-        if self._away is None:
-            log(_log, logging.WARNING, "the registry is away, and the node goes on with what it knows", error=why)
-        self._away = why
+    def _note_unusable(self, why: str) -> None:
+        if self._unusable is None:
+            log(_log, logging.WARNING, "the registry cannot be used, and the node goes on with what it knows", error=why)
+        self._unusable = why
 
-    def _note_back(self) -> None:
-        if self._away is not None:
-            log(_log, logging.INFO, "the registry is back")
-        self._away = None
+    def _note_usable(self) -> None:
+        if self._unusable is not None:
+            log(_log, logging.INFO, "the registry can be used again")
+        self._unusable = None
 
     def _apply(self, seen: Snapshot) -> None:
         """Takes what the registry says. Raises Corrupt or InvalidArgument if it makes no cluster."""
@@ -197,11 +197,15 @@ class _Node:
             )  # fmt: skip
 
     def _attention(self) -> str | None:
-        if self._away is not None:
-            return f"the registry is away: {self._away}"
+        if self._unusable is not None:
+            return f"the registry cannot be used: {self._unusable}"
         if self._registration.lost is not None:
             return self._registration.lost
         if self._view is None:
             return self._uncreated
         unserved = self._view.unserved()
         return f"shard {unserved[0]} has no leader" if unserved else None
+
+
+def _note_waiting(why: str) -> None:
+    log(_log, logging.WARNING, "waiting for etcd", error=why)

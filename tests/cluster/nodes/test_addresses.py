@@ -24,6 +24,7 @@ def test_a_replica_listens_above_its_node_for_clients_and_for_replicas_or_on_fre
         ("0.0.0.0:7701", "n1.example", "n1.example"),
         ("10.0.0.1:7701", "203.0.113.1", "203.0.113.1"),
         ("[::]:7701", "2001:db8::1", "[2001:db8::1]"),
+        ("::1:7701", None, "[::1]"),
     ],
 )
 def test_others_reach_a_node_where_it_listens_or_as_it_says(listen_at: str, advertise: str | None, host: str) -> None:
