@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _OWN: Final = (
     ("eventstore_shard_serving", "gauge", "1: the shard serves", lambda shard: int(shard.address is not None)),
+    ("eventstore_shard_up", "gauge", "1: the shard serves, or follows its leader", lambda shard: int(shard.up)),
     ("eventstore_shard_starts_total", "counter", "processes that the shard has had", lambda shard: shard.starts),
 )
 

@@ -84,8 +84,8 @@ class _Node:
                     await self._serve()
                 except EventStoreError as error:  # another process listens there by now
                     self._failed = error
-            await self._registration.give_up()
             beside.cancel_scope.cancel()
+        await self._registration.give_up()
         if self._failed is not None:
             raise self._failed
 

@@ -112,6 +112,8 @@ async def test_health_has_the_role_of_a_replica_and_is_healthy_while_it_follows(
         assert (health["healthy"], health["attention"]) == (True, "shard 0 has no leader")
         shards: Any = health["shards"]
         assert (shards[0]["role"], shards[0]["serving"]) == ("joining", False)
+        lines = (await reports.metrics()).decode().splitlines()
+        assert {'eventstore_shard_serving{shard="0"} 0', 'eventstore_shard_up{shard="0"} 1'} <= set(lines)
 
 
 async def test_the_lease_of_a_process_that_was_reaped_is_revoked(etcd: Etcd, cluster: str) -> None:
