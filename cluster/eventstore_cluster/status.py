@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from eventstore.client.address import Address, parse_address
+from eventstore.client.address import Address, parse_addresses
 from eventstore.client.blocking.store import BlockingStore, connect
 from eventstore.client.routing.table import leader_address
 from eventstore.errors import ConnectionLost, EventStoreError
@@ -63,7 +63,7 @@ def cluster_status(store: str, interval_s: float) -> ClusterStatus:
     Raises:
         ConnectionLost, InvalidArgument: the server at `store` cannot be reached. A shard that cannot be is a row with an error.
     """
-    asked = parse_address(store)
+    asked = parse_addresses(store).first
     with connect(store, name=_NAME) as entry:
         known = entry.cluster_map()
     return status_of(known, asked, interval_s)

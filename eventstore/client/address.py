@@ -1,11 +1,15 @@
-"""Addresses of servers: `tcp://host:port`."""
+"""Addresses of servers: `tcp://host:port`, and several of one cluster, with commas between them."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from eventstore.errors import InvalidArgument
+
+ADDRESSES_MAX: Final = 64
+"""Of one client; each is tried in turn, up to a connect timeout long."""
 
 
 class Address(NamedTuple):
@@ -16,6 +20,54 @@ class Address(NamedTuple):
 
     def __str__(self) -> str:
         return f"tcp://[{self.host}]:{self.port}" if ":" in self.host else f"tcp://{self.host}:{self.port}"
+
+
+class Addresses:
+    """Where a server, or the nodes of one cluster, can be reached. Not empty; the one that answered last is tried first."""
+
+    def __init__(self, given: Sequence[Address]) -> None:
+        self._in_turn = tuple(given)
+
+    def __str__(self) -> str:
+        return ",".join(map(str, self._in_turn))
+
+    @property
+    def are_several(self) -> bool:
+        """Whether there is more than one."""
+        return len(self._in_turn) > 1
+
+    @property
+    def first(self) -> Address:
+        """The one that answered last."""
+        return self._in_turn[0]
+
+    def in_turn(self) -> Sequence[Address]:
+        """Returns them in the order in which they are tried."""
+        return self._in_turn
+
+    def answered(self, address: Address) -> None:
+        """Puts an address before the others."""
+        self._in_turn = (address, *(each for each in self._in_turn if each != address))
+
+
+def parse_addresses(text: str) -> Addresses:
+    """Parses one address or several, as in tcp://n1:7701,n2:7701 or tcp://n1:7701,tcp://n2:7701. One given twice counts once.
+
+    Raises:
+        InvalidArgument
+    """
+    if not isinstance(text, str) or "," not in text:
+        return Addresses([parse_address(text)])
+    parts = [part.strip() for part in text.split(",")]
+    if not parts[0].startswith("tcp://"):
+        raise _malformed(text)
+    found = dict.fromkeys(parse_address(part if "://" in part else f"tcp://{part}") for part in parts)
+    if len(found) > ADDRESSES_MAX:
+        raise InvalidArgument(
+            f"{len(found)} addresses, a client takes up to {ADDRESSES_MAX}",
+            field="address", limit=ADDRESSES_MAX, value=len(found),
+        )  # fmt: skip
+    return Addresses(list(found))
 
 
 def parse_address(text: str) -> Address:

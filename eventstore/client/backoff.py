@@ -42,9 +42,14 @@ class Backoff:
         """Ends the loss."""
         self._since = None
 
-    def expired(self, now_s: float) -> bool:
-        """Whether the loss has lasted longer than the timeout."""
-        return self._since is not None and now_s - self._since >= self._timeout_s
+    def renew(self) -> None:
+        """Begins the delays again, as after something has changed at the server. The loss continues."""
+        self._attempts = 0
+
+    def expired(self, now_s: float, *, others_left: bool = False) -> bool:
+        """Whether the loss has lasted longer than the timeout. Without a timeout, the addresses that are left are tried once."""
+        is_over = self._since is not None and now_s - self._since >= self._timeout_s
+        return is_over and not (others_left and self._timeout_s == 0)
 
     def delay_s(self) -> float:
         """Returns the time to wait before the next attempt."""

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeAlias
+from uuid import UUID
+
 from eventstore.client.address import Address
-from eventstore.errors import ConnectionLost
+from eventstore.errors import ConnectionLost, EventStoreError
+
+Attempt: TypeAlias = tuple[Address, Exception]
+"""An address that was tried, and why that failed."""
 
 
 class HelloTimeout(OSError):
@@ -13,9 +20,34 @@ class HelloTimeout(OSError):
         super().__init__(f"connected, but the hello was not answered within {timeout_s:g} s")
 
 
-def connection_lost(address: Address, cause: Exception | None) -> ConnectionLost:
-    """Returns the error for callers that waited for this connection."""
-    why = getattr(cause, "strerror", None) or str(cause or "") or "the connection was closed"
-    hello = isinstance(cause, HelloTimeout)
-    hint = "is this the port of an event store, and not its --http?" if hello else "is the server running?"
-    return ConnectionLost(f"{address}: {why}; {hint}", address=str(address), cause=why)
+def connection_lost(attempts: Sequence[Attempt]) -> ConnectionLost:
+    """Returns the error for callers that waited for a connection; it names each address that was tried."""
+    tried = ",".join(str(address) for address, _ in attempts)
+    why = "; ".join(_why(error) for _, error in attempts)
+    hints = {_hint(error) for _, error in attempts}
+    hint = hints.pop() if len(hints) == 1 else "is one of the servers running?"
+    each = "; ".join(f"{address}: {_why(error)}" for address, error in attempts)
+    return ConnectionLost(f"{each}; {hint}", address=tried, cause=why)
+
+
+def not_opened(attempts: Sequence[Attempt]) -> EventStoreError:
+    """Returns the error of a client that is opened in vain: what its only server refuses it for, or ConnectionLost."""
+    (_, first), *others = attempts
+    return first if not others and isinstance(first, EventStoreError) else connection_lost(attempts)
+
+
+def another_store(before: bytes, now: bytes, what: str) -> ConnectionLost:
+    """Returns the error for an address that leads to another store, or to another cluster, than the client was connected to."""
+    known, found = str(UUID(bytes=before)), str(UUID(bytes=now))
+    return ConnectionLost(
+        f"another {what} answers at this address: {found}, it was {known}; open another client", expected=known, actual=found
+    )
+
+
+def _why(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error) or "the connection was closed"
+
+
+def _hint(error: Exception) -> str:
+    hangs = isinstance(error, HelloTimeout)
+    return "is this the port of an event store, and not its --http?" if hangs else "is the server running?"

@@ -17,7 +17,7 @@ import pytest
 
 from eventstore import ANY, NewEvent, RawCommand, blocking
 from eventstore.chunks.files import OsFiles
-from eventstore.client.address import parse_address
+from eventstore.client.address import parse_addresses
 from eventstore.client.blocking.broker import BlockingBroker
 from eventstore.client.blocking.connection import Connection
 from eventstore.client.blocking.streams import open_read
@@ -74,7 +74,7 @@ def test_a_node_serves_its_shards_and_tells_where_they_are(tmp_path: Path) -> No
 def test_the_address_of_a_node_stores_nothing_and_a_shard_only_what_it_owns(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data", 2) as node:
         own = ids_of(1)[0]
-        with Connection(parse_address(node.address), Options()) as entry:  # as a client that does not route
+        with Connection(parse_addresses(node.address), Options()) as entry:  # as a client that does not route
             commit, command = encode_commit(own, [EVENT], ANY, None, None), encode_command(RawCommand("X", own, b"{}"), None)
             asked: list[Any] = [
                 lambda: entry.put(entry.session.appends, commit), lambda: entry.put(entry.session.sends, command),

@@ -14,7 +14,7 @@ import trio
 
 import eventstore as es
 from eventstore import ANY, Commit, Committed, NewEvent, RawCommand, blocking
-from eventstore.client.address import parse_address
+from eventstore.client.address import parse_address, parse_addresses
 from eventstore.client.aio.connection import Connection
 from eventstore.client.aio.routing.router import Router
 from eventstore.client.blocking.connection import Connection as BlockingConnection
@@ -190,7 +190,7 @@ def with_a_stale_map(node: NodeProcess) -> Table:
 
 def test_what_a_stale_map_sends_to_another_shard_is_stored_once_and_where_it_belongs(tmp_path: Path) -> None:
     async def main(node: NodeProcess) -> None:
-        async with Connection(parse_address(node.address), Options()) as entry:
+        async with Connection(parse_addresses(node.address), Options()) as entry:
             router = Router(entry, with_a_stale_map(node))
             rows = [*commits(0), *commits(1)]
             outcomes = await router.put_many(appends_of, rows, encode_commits, itemgetter(0))
@@ -217,7 +217,7 @@ def test_a_map_that_stays_wrong_ends_with_elsewhere_after_the_reconnect_timeout(
     with NodeProcess(tmp_path / "data", 3) as node:
         wrong = with_a_stale_map(node)
         wrong.known = replace(wrong.known, version=wrong.known.version + 1000)  # newer than any that follows
-        with BlockingConnection(parse_address(node.address), Options(reconnect_timeout=0)) as entry:
+        with BlockingConnection(parse_addresses(node.address), Options(reconnect_timeout=0)) as entry:
             router = BlockingRouter(entry, wrong)
             with pytest.raises(Elsewhere):
                 router.call("a-1", Version("a-1"), read_version)
@@ -232,7 +232,7 @@ def appends_of(connection: Any) -> Any:
 
 def test_a_client_of_one_server_makes_the_requests_that_it_made_before(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data") as server:
-        with BlockingConnection(parse_address(server.address), Options()) as plain:
+        with BlockingConnection(parse_addresses(server.address), Options()) as plain:
             greeted = plain.session.answered
         with blocking.connect(server.address) as store:
             session = store._connection.session

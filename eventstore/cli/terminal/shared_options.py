@@ -17,7 +17,13 @@ if TYPE_CHECKING:
 DEFAULT_STORE = "tcp://127.0.0.1:7701"
 
 StoreAddress = Annotated[
-    str, typer.Option("--store", metavar="tcp://HOST:PORT", envvar="EVENTSTORE_STORE", help="The address of the server.")
+    str,
+    typer.Option(
+        "--store",
+        metavar="tcp://HOST:PORT",
+        envvar="EVENTSTORE_STORE",
+        help="The address of the server; of a cluster, those of several nodes with commas between them.",
+    ),
 ]
 Wait = Annotated[
     float,

@@ -18,11 +18,11 @@ import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from eventstore.allocator import expect_large_buffers
-from eventstore.client.address import Address
-from eventstore.client.aio.link import Link, open_socket
+from eventstore.client.address import Address, Addresses
+from eventstore.client.aio.link import Link, open_link
 from eventstore.client.aio.settled import settled
 from eventstore.client.backoff import Backoff
-from eventstore.client.connection_errors import HelloTimeout, connection_lost
+from eventstore.client.connection_errors import Attempt, connection_lost, not_opened
 from eventstore.client.options import Options
 from eventstore.client.session.batch import BatchSlice, Q, R
 from eventstore.client.session.batches import ROWS_PER_TURN, BatchQueue, slices, valid_rows, with_refused
@@ -39,23 +39,28 @@ T = TypeVar("T")
 
 
 class Connection:
-    """Owns the session. Plain functions never block."""
+    """Owns the session. Plain functions never block. `address`: the one that is connected, or was tried last."""
 
-    def __init__(self, address: Address, options: Options) -> None:
+    _leads_to_several = False  # servers, whatever the number of addresses
+
+    def __init__(self, addresses: Addresses, options: Options) -> None:
         expect_large_buffers()
-        self.address = address
+        self.addresses = addresses
+        self.address = addresses.first
         self.options = options
-        self.session: Session[anyio.Event] = Session(options.name, anyio.Event, in_parts=True)
+        several = self._leads_to_several or addresses.are_several
+        self.session: Session[anyio.Event] = Session(options.name, anyio.Event, in_parts=True, several=several)
         self._backoff = Backoff(options.reconnect_timeout)
         self._link: Link | None = None
         self.user_tasks: TaskGroup | None = None
         self._tasks: TaskGroup | None = None
         self._scope: anyio.CancelScope | None = None  # made when it is opened: `connect` needs no event loop
         self._closing = False
-        self._closed = Closed(f"the client of {address} was closed")
-        self._unusable: EventStoreError | None = Closed(f"the client of {address} is not open; use `async with`")
+        self._closed = Closed(f"the client of {addresses} was closed")
+        self._unusable: EventStoreError | None = Closed(f"the client of {addresses} is not open; use `async with`")
         self._rooms: dict[BatchQueue[anyio.Event, Any, Any], anyio.Event] = {}
         self._received = 0
+        self._attempts: list[Attempt] = []  # of the last time it connected, those that failed
 
     @property
     def welcome(self) -> Welcome | None:
@@ -92,12 +97,11 @@ class Connection:
 
     async def _open(self, tasks: TaskGroup) -> None:
         if self._closing:
-            raise Closed(f"the client of {self.address} was closed; open another one")
+            raise Closed(f"the client of {self.addresses} was closed; open another one")
         scope = self._scope = anyio.CancelScope(shield=True)  # until `close`: a cancelled user may still have something to send
-        try:
-            link = await self._connect()
-        except OSError as error:
-            raise connection_lost(self.address, error) from None
+        link = await self._connect(self.addresses.in_turn())
+        if link is None:
+            raise not_opened(self._attempts)
         self._unusable = None
         tasks.start_soon(self._run, link, scope)
 
@@ -216,51 +220,47 @@ class Connection:
                     self._fail_all(self._closed)  # callers that still wait would wait forever
 
     async def _keep_connected(self, link: Link | None) -> None:
-        cause: Exception | None = None
         while self.session.fatal is None:
             if link is not None:
-                cause = await self._read(link)
-            link = None
+                await self._read(link)
             self._backoff.lost(time.monotonic())
-            await anyio.sleep(self._backoff.delay_s())
-            try:
-                link = await self._connect()
-            except (OSError, EventStoreError) as error:
-                cause = error
-            if link is None and self._backoff.expired(time.monotonic()):
-                self._fail_all(connection_lost(self.address, cause))
+            link = await self._reconnect()
         self._fail_all(self.session.fatal)
 
-    async def _connect(self) -> Link:
-        """Returns a link whose hello was answered."""
-        link, timeout_s = None, self.options.connect_timeout
-        try:
-            with anyio.fail_after(timeout_s):
-                link = Link(await open_socket(self.address), self._start)
-                try:
-                    await self._greet(link)
-                except BaseException:
-                    link.close()
-                    self.session.disconnected()
-                    raise
+    async def _reconnect(self) -> Link | None:
+        """Waits as long as the backoff says, and connects."""
+        await anyio.sleep(self._backoff.delay_s())
+        return await self._connect(self.addresses.in_turn())
+
+    async def _connect(self, addresses: Sequence[Address]) -> Link | None:
+        """Returns a link to the first of these whose hello is answered; None if there is none, with the `_attempts`."""
+        self._attempts = []
+        for self.address in addresses:
+            try:
+                link = await open_link(self.address, self.session, self.options.connect_timeout, self._start)
+                self._check_welcome(link)
+            except (OSError, EventStoreError) as error:
+                self._failed(error, others_left=len(self._attempts) + 1 < len(addresses))
+            else:
+                self.addresses.answered(self.address)
                 return link
-        except TimeoutError:
-            raise HelloTimeout(timeout_s) if link is not None else OSError(f"no answer within {timeout_s:g} s") from None
+        return None
+
+    def _failed(self, error: Exception, *, others_left: bool = False) -> None:
+        """Notes an attempt that failed, and fails all calls once the reconnect timeout is over."""
+        self._attempts.append((self.address, error))
+        if self._backoff.expired(time.monotonic(), others_left=others_left):
+            self._fail_all(connection_lost(self._attempts))
+
+    def _check_welcome(self, link: Link) -> None:
+        """For a subclass: raises what is wrong with the server, having closed the link."""
 
     def _start(self, task: Callable[[], Coroutine[None, None, None]]) -> None:
         if self._tasks is not None:
             self._tasks.start_soon(task)
 
-    async def _greet(self, link: Link) -> None:
-        link.write(self.session.connected())
-        while self.session.welcome is None:
-            data = await link.read()
-            if not data:
-                raise OSError("the connection was closed before the hello was answered")
-            self.session.receive(data)
-
-    async def _read(self, link: Link) -> Exception | None:
-        """Reads until the connection ends. Returns the error that ended it, if any."""
+    async def _read(self, link: Link) -> None:
+        """Reads until the connection ends, by an error or not."""
         session = self.session
         self._link = link
         if not self._closing:
@@ -275,9 +275,8 @@ class Connection:
                 self.flush()
                 if session.answered != answered:
                     self._backoff.recovered()
-            return None
-        except EventStoreError as error:
-            return error
+        except EventStoreError:
+            pass
         finally:
             self._link = None
             link.close()

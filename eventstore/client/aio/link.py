@@ -16,15 +16,20 @@ from typing import Final
 import anyio
 
 from eventstore.client.address import Address
+from eventstore.client.connection_errors import HelloTimeout
+from eventstore.client.session.session import Session
 
 _RECEIVE_BYTES: Final = 64 * 1024
 _RECEIVE_BYTES_MAX: Final = 1024 * 1024
 
 
+Start = Callable[[Callable[[], Coroutine[None, None, None]]], None]
+
+
 class Link:
     """A connected socket. `start` starts a background task that ends when the link is closed."""
 
-    def __init__(self, sock: socket.socket, start: Callable[[Callable[[], Coroutine[None, None, None]]], None]) -> None:
+    def __init__(self, sock: socket.socket, start: Start) -> None:
         self._socket = sock
         self._start = start
         self._backlog = bytearray()
@@ -82,6 +87,32 @@ class Link:
         if self._socket.fileno() >= 0:
             anyio.notify_closing(self._socket)
             self._socket.close()
+
+
+async def open_link(address: Address, session: Session[anyio.Event], timeout_s: float, start: Start) -> Link:
+    """Returns a link over which the session's hello was answered.
+
+    Raises:
+        OSError, EventStoreError: it could not be, within `timeout_s` seconds. The session is disconnected.
+    """
+    link = None
+    try:
+        with anyio.fail_after(timeout_s):
+            link = Link(await open_socket(address), start)
+            try:
+                link.write(session.connected())
+                while session.welcome is None:
+                    data = await link.read()
+                    if not data:
+                        raise OSError("the connection was closed before the hello was answered")
+                    session.receive(data)
+            except BaseException:
+                link.close()
+                session.disconnected()
+                raise
+            return link
+    except TimeoutError:
+        raise HelloTimeout(timeout_s) if link is not None else OSError(f"no answer within {timeout_s:g} s") from None
 
 
 async def open_socket(address: Address) -> socket.socket:

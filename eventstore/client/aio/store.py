@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 from eventstore.aggregate_info import AGGREGATES_PER_PAGE_MAX, AggregateInfo
-from eventstore.client.address import parse_address
+from eventstore.client.address import parse_addresses
 from eventstore.client.aio.broker import NetworkBroker
 from eventstore.client.aio.connection import Connection
 from eventstore.client.aio.consumer import Consumers
@@ -50,9 +50,10 @@ def connect(
     silence_timeout: float = 20.0,
     name: str = "eventstore-python",
 ) -> NetworkStore:
-    """Returns the store of the server at tcp://host:port, for use in `async with`.
+    """Returns the store of the server at tcp://host:port, or of the cluster at tcp://n1:7701,n2:7701, for use in `async with`.
 
     Args:
+        address: of several, the one that answered last is tried first, then the others in turn.
         connect_timeout: seconds for one attempt to connect.
         reconnect_timeout: how many seconds calls wait for a lost connection to come back before they raise ConnectionLost.
         silence_timeout: how many seconds a connection may be silent while an answer is due before it counts as lost.
@@ -74,7 +75,7 @@ class NetworkStore(Consumers):
     """
 
     def __init__(self, address: str, options: Options) -> None:
-        self._connection = Connection(parse_address(address), options)
+        self._connection = Connection(parse_addresses(address), options)
         self._router: Router | None = None
 
     async def __aenter__(self) -> Self:

@@ -3,10 +3,9 @@
 Threads may share a client: they take turns to queue a request and to wait for its answer. What several threads have queued
 leaves together, and an answer that arrives while another thread waits for its own is kept in the session.
 
-The handler of a signal may raise between any two steps (Ctrl-C, or an alarm that limits a call), which leaves the session at an
-unknown point. As in psycopg and redis-py, a call that ends by such an exception closes the connection: everything in flight
-fails, and the next call connects again. A handler that returns has not ended the call it interrupted. It may itself close the
-client, or use it: its calls have another connection, which is kept for the next handler.
+The handler of a signal may raise between any two steps (Ctrl-C, an alarm), which leaves the session at an unknown point. As in
+psycopg and redis-py, a call that ends so closes the connection: everything in flight fails, and the next call connects again. A
+handler that returns has not ended the call. It may close the client, or use it, on another connection kept for handlers.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from itertools import chain, islice
 from typing import Any, Self, TypeVar
 
 from eventstore.allocator import expect_large_buffers
-from eventstore.client.address import Address
+from eventstore.client.address import Address, Addresses
 from eventstore.client.backoff import Backoff
-from eventstore.client.blocking.link import EndOfStream, Link, Silence, raised_by_handler
+from eventstore.client.blocking.link import Link, Silence, raised_by_handler
 from eventstore.client.blocking.turn import Turn, apart_in_handlers, exclusive
-from eventstore.client.connection_errors import HelloTimeout, connection_lost
+from eventstore.client.connection_errors import Attempt, connection_lost, not_opened
 from eventstore.client.options import Options
 from eventstore.client.session.batch import BatchSlice, Q, R
 from eventstore.client.session.batches import ROWS_PER_TURN, BatchQueue, slices, valid_rows, with_refused
@@ -37,18 +36,23 @@ T = TypeVar("T")
 
 
 class Connection:
-    """Owns the session. Times are those of `Options`."""
+    """Owns the session. Times are those of `Options`. `address`: the one that is connected, or was tried last."""
 
-    def __init__(self, address: Address, options: Options) -> None:
+    _leads_to_several = False  # servers, whatever the number of addresses
+    _waits_long = False
+
+    def __init__(self, addresses: Addresses, options: Options) -> None:
         expect_large_buffers()
-        self.address, self.options = address, options
-        self._session: Session[Flag] = Session(options.name, Flag)
+        self.addresses, self.address, self.options = addresses, addresses.first, options
+        several = self._leads_to_several or addresses.are_several
+        self._session: Session[Flag] = Session(options.name, Flag, several=several)
         self._backoff = Backoff(options.reconnect_timeout)
+        self._attempts: list[Attempt] = []  # of the last time it connected, those that failed
         self.turn = Turn(self._reset)
-        self._link = Link()
+        self._link = Link(waits_long=self._waits_long)
         self._of_handlers: Connection | None = None
         self._closed = False
-        self._unusable: EventStoreError | None = Closed(f"the client of {address} is not open; use `with`")
+        self._unusable: EventStoreError | None = Closed(f"the client of {addresses} is not open; use `with`")
 
     @property
     def welcome(self) -> Welcome | None:
@@ -67,26 +71,16 @@ class Connection:
             return self
         self.check()
         if self._of_handlers is None:
-            self._of_handlers = Connection(self.address, self.options).__enter__()
+            self._of_handlers = Connection(self.addresses, self.options).__enter__()
         return self._of_handlers.current
 
     @exclusive
     def __enter__(self) -> Self:
-        """Connects once.
-
-        Raises:
-            Closed: it was open before.
-            ConnectionLost: the server cannot be reached.
-            EventStoreError: the server refuses this client.
-        """
+        """Connects once. Raises Closed: it was open before; ConnectionLost; what the server refuses this client for."""
         if self._closed:
-            raise Closed(f"the client of {self.address} was closed; open another one")
-        try:
-            self._connect()
-        except OSError as error:
-            if raised_by_handler(error):
-                raise
-            raise connection_lost(self.address, error) from None
+            raise Closed(f"the client of {self.addresses} was closed; open another one")
+        if not self._connect(self.addresses.in_turn()):
+            raise not_opened(self._attempts)
         self._unusable = None
         return self
 
@@ -97,7 +91,7 @@ class Connection:
     def close(self) -> None:
         """Ends the connection. A thread that waits for an answer gets Closed."""
         self._closed = True
-        self._unusable = Closed(f"the client of {self.address} was closed")
+        self._unusable = Closed(f"the client of {self.addresses} was closed")
         self._link.wake()  # the thread that has the turn
         if self.turn.is_mine:  # a signal handler: the session is between any two steps, so the turn resets it at its end
             self.turn.require_reset()
@@ -118,10 +112,7 @@ class Connection:
 
     @apart_in_handlers
     def call(self, request: Request, read: Callable[[Call[Any]], T], *, resend: bool = True) -> T:
-        """Sends a request, waits for its answer, and returns the result of `read`.
-
-        `resend`: whether to send the request again if the connection is lost before the answer; otherwise it fails then.
-        """
+        """Sends a request, waits for its answer, and returns the result of `read`. `resend`: see `PendingRequest`."""
         call = Call(request, Flag(), resend=resend)
         try:
             self.add(call)
@@ -256,36 +247,44 @@ class Connection:
         self._backoff.lost(time.monotonic())
         while self._link.socket is None:
             self.check()
-            time.sleep(self._backoff.delay_s())
-            try:
-                self._connect()
-            except (OSError, EventStoreError) as error:
-                if raised_by_handler(error):
-                    raise
-                fatal = self._session.fatal
-                if fatal is not None or self._backoff.expired(time.monotonic()):
-                    self._backoff.recovered()  # the next call tries again
-                    failed = fatal or connection_lost(self.address, error)
-                    self._session.fail(failed)
-                    raise failed from None
+            self._try_again(self._backoff.delay_s())
 
-    def _connect(self) -> None:
-        session, link, timeout_s = self._session, self._link, self.options.connect_timeout
-        try:
-            link.connect(self.address, timeout_s)
-            link.send(session.connected(), session.receive)
-            while session.welcome is None:
-                session.receive(link.receive())
-        except Silence:
-            self._disconnect()
-            raise HelloTimeout(timeout_s) from None
-        except BaseException as error:
-            self._disconnect()
-            if isinstance(error, EndOfStream):
-                raise EndOfStream("the connection was closed before the hello was answered") from None
-            raise
-        link.timeout_s = self.options.silence_timeout
-        self._backoff.connected(time.monotonic())
+    def _try_again(self, delay_s: float) -> None:
+        time.sleep(delay_s)
+        self._connect(self.addresses.in_turn())
+
+    def _connect(self, addresses: Sequence[Address]) -> bool:
+        """Connects to the first of these that answers the hello. Returns whether one did. Raises as `_failed`."""
+        session, link = self._session, self._link
+        self._attempts = []
+        for self.address in addresses:
+            try:
+                link.greet(self.address, session, self.options.connect_timeout)
+                self._check_welcome()
+            except BaseException as error:
+                self._disconnect()
+                if not isinstance(error, OSError | EventStoreError) or raised_by_handler(error):
+                    raise
+                self._failed(error, others_left=len(self._attempts) + 1 < len(addresses))
+            else:
+                self.addresses.answered(self.address)
+                link.timeout_s = self.options.silence_timeout
+                self._backoff.connected(time.monotonic())
+                return True
+        return False
+
+    def _failed(self, error: OSError | EventStoreError, *, others_left: bool = False) -> None:
+        """Notes an attempt that failed. Raises ConnectionLost once the reconnect timeout is over."""
+        self._attempts.append((self.address, error))
+        fatal = self._session.fatal
+        if self._unusable is None and (fatal or self._backoff.expired(time.monotonic(), others_left=others_left)):
+            self._backoff.recovered()  # the next call tries again
+            failed = fatal or connection_lost(self._attempts)
+            self._session.fail(failed)
+            raise failed from None
+
+    def _check_welcome(self) -> None:
+        """For a subclass: raises what is wrong with the server."""
 
     def _disconnect(self) -> None:
         self._link.close()

@@ -20,6 +20,8 @@ from typing import Final
 
 from eventstore.client.address import Address
 from eventstore.client.connection_errors import HelloTimeout
+from eventstore.client.session.calls import Flag
+from eventstore.client.session.session import Session
 
 _RECEIVE_BYTES: Final = 64 * 1024
 _RECEIVE_BYTES_MAX: Final = 1024 * 1024
@@ -40,9 +42,12 @@ class EndOfStream(OSError):
 
 
 class Link:
-    """One TCP connection at a time. `socket`: None without one; `timeout_s`: the time to wait for the peer before `Silence`."""
+    """One TCP connection at a time. `socket`: None without one; `timeout_s`: the time to wait for the peer before `Silence`.
+    `waits_long`: answers are not due soon; it neither spins, nor keeps others from it.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, *, waits_long: bool = False) -> None:
+        self._waits_long = waits_long
         self.timeout_s = 0.0
         self.socket: socket.socket | None = None
         self._receive_bytes = _RECEIVE_BYTES
@@ -59,6 +64,18 @@ class Link:
             raise
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket.setblocking(False)
+
+    def greet(self, address: Address, session: Session[Flag], timeout_s: float) -> None:
+        """Connects, and has the session's hello answered. Raises OSError, EventStoreError."""
+        self.connect(address, timeout_s)
+        try:
+            self.send(session.connected(), session.receive)
+            while session.welcome is None:
+                session.receive(self.receive())
+        except Silence:
+            raise HelloTimeout(timeout_s) from None
+        except EndOfStream:
+            raise EndOfStream("the connection was closed before the hello was answered") from None
 
     def close(self) -> None:
         """Closes the connection, if there is one."""
@@ -91,8 +108,11 @@ class Link:
         sock = self.socket
         assert sock is not None
         try:
-            _receiving.add(self)
-            data = self._spin(sock)
+            if self._waits_long:
+                data = None
+            else:
+                _receiving.add(self)
+                data = self._spin(sock)
             while data is None:
                 self._wait(sock, select.POLLIN)
                 with contextlib.suppress(BlockingIOError):

@@ -135,7 +135,7 @@ async def _open(connection: Connection, options: MemberOptions) -> AsyncIterator
     from eventstore.client.aio.routing.router import is_entry, open_router
     from eventstore.client.aio.routing.shards_member import shards_member
 
-    async with AsyncConnection(connection.address, connection.options) as own:
+    async with AsyncConnection(connection.addresses, connection.options) as own:
         if not is_entry(own):
             async with AsyncMember(own, options) as member:
                 yield member

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 from eventstore.aggregate_info import AGGREGATES_PER_PAGE_MAX, AggregateInfo
-from eventstore.client.address import parse_address
+from eventstore.client.address import parse_addresses
 from eventstore.client.blocking.broker import BlockingBroker
 from eventstore.client.blocking.connection import Connection
 from eventstore.client.blocking.consumer import Consumers
@@ -51,9 +51,10 @@ def connect(
     silence_timeout: float = 20.0,
     name: str = "eventstore-python",
 ) -> BlockingStore:
-    """Returns the store of the server at tcp://host:port, for use in `with`.
+    """Returns the store of the server at tcp://host:port, or of the cluster at tcp://n1:7701,n2:7701, for use in `with`.
 
     Args:
+        address: of several, the one that answered last is tried first, then the others in turn.
         connect_timeout: seconds for one attempt to connect.
         reconnect_timeout: how many seconds calls wait for a lost connection to come back before they raise ConnectionLost.
         silence_timeout: how many seconds a connection may be silent while an answer is due before it counts as lost.
@@ -75,7 +76,7 @@ class BlockingStore(Consumers):
     """
 
     def __init__(self, address: str, options: Options) -> None:
-        self._connection = Connection(parse_address(address), options)
+        self._connection = Connection(parse_addresses(address), options)
         self._router: Router | None = None
 
     def __enter__(self) -> Self:

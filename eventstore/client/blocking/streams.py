@@ -27,7 +27,7 @@ def open_read(connection: Connection, cursor: Cursor) -> EventStream:
 
 def open_subscription(connection: Connection, subscription: Subscription) -> SubscriptionStream:
     """Returns events as they are appended. Waits on a separate connection, so that other calls can run meanwhile."""
-    return chain.from_iterable(subscription_pages(Connection(connection.address, connection.options), subscription))
+    return chain.from_iterable(subscription_pages(Connection(connection.addresses, connection.options), subscription))
 
 
 def event_pages(connection: Connection, cursor: Cursor) -> Iterator[list[Event]]:

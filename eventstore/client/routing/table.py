@@ -10,6 +10,7 @@ from uuid import UUID
 from eventstore.client.address import Address, parse_address
 from eventstore.errors import ConnectionLost, InvalidArgument
 from eventstore.fields import shown
+from eventstore.protocol.handshake import Welcome
 from eventstore.records.cluster_map import ClusterMap
 from eventstore.records.slots import LOCAL, slot_of
 
@@ -24,15 +25,17 @@ class Table:
         self._asked = asked
         self._next = 0
 
-    def learn(self, newer: ClusterMap) -> None:
-        """Takes a map, unless it is older than the one that is known.
+    def learn(self, newer: ClusterMap) -> bool:
+        """Takes a map, unless it is older than the one that is known. Returns whether it is newer.
 
         Raises:
             ConnectionLost: it is the map of another cluster.
         """
         check_cluster(self.known.cluster, newer.cluster)
-        if newer.version > self.known.version:
+        is_newer = newer.version > self.known.version
+        if is_newer:
             self.known = newer
+        return is_newer
 
     def shard_of(self, aggregate_id: str) -> int:
         """Returns the number of the shard that owns the aggregate.
@@ -84,6 +87,17 @@ class Table:
         if address is None:
             raise ConnectionRefusedError(ECONNREFUSED, f"no process serves shard {number} now")
         return address
+
+    def check_server(self, number: int, address: Address, welcome: Welcome) -> None:
+        """Raises ConnectionLost if what answered there is not the process that serves this shard now."""
+        check_cluster(self.known.cluster, welcome.cluster)
+        shard = self.known.shard(number)
+        if welcome.store != shard.uuid or address != self.address_of(number):
+            raise ConnectionLost(
+                f"another store answers where shard {number} was: {UUID(bytes=welcome.store)}, the shard's is "
+                f"{UUID(bytes=shard.uuid)} at {shard.leader}",
+                expected=str(UUID(bytes=shard.uuid)), actual=str(UUID(bytes=welcome.store)),
+            )  # fmt: skip
 
     def only_shard(self, wanted: str) -> int:
         """Returns the number of the only shard. `wanted`: what needs it, for the error.

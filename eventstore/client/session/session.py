@@ -7,7 +7,8 @@ The rules it keeps:
   repeat fails: whether it was carried out is unknown.
 - A request that a leaving server refused (ShuttingDown) counts as unanswered.
 - Nothing else is sent before the hello was answered; no more requests are in flight than the server allows.
-- An address must lead to the same store every time: cursors and versions mean nothing to another one.
+- An address must lead to the same store every time, `several` of them to one cluster: cursors and versions mean nothing to
+  another one.
 
 A request whose caller no longer waits (`wanted` is False) is not sent again, and its answer is dropped. A discarded iterator
 only has to set the flag, on any thread it is collected on.
@@ -15,11 +16,11 @@ only has to set the flag, on any thread it is collected on.
 
 from __future__ import annotations
 
-import uuid
 from collections import deque
 from collections.abc import Callable
 from typing import Generic
 
+from eventstore.client.connection_errors import another_store
 from eventstore.client.session.batch import Batch
 from eventstore.client.session.batches import BatchQueue
 from eventstore.client.session.calls import Call, PendingRequest, S
@@ -44,12 +45,14 @@ class Session(Generic[S]):
     `answered` counts answers, except to pings; `fatal` is set when no further connection can help. `appends` and `sends` hold
     the commits and commands that have not left; `messages` returns such a queue for each topic. `has_unwanted` is set, on any
     thread, when a subscription is dropped; the next data to send then ends it. `in_parts`: commands may be answered in parts.
+    `several`: there are other addresses, so what is wrong at one of them is never fatal.
     """
 
     def __init__(
-        self, client: str, make_signal: Callable[[], S], requests_max: int = REQUESTS_MAX, *, in_parts: bool = False
-    ) -> None:
-        self._client, self._requests_max, self._in_parts = client, requests_max, in_parts
+        self, client: str, make_signal: Callable[[], S], requests_max: int = REQUESTS_MAX, *, in_parts: bool = False,
+        several: bool = False,
+    ) -> None:  # fmt: skip
+        self._client, self._requests_max, self._in_parts, self._several = client, requests_max, in_parts, several
         self.appends = BatchQueue(COMMITS, make_signal)
         self.sends: BatchQueue[S, WireCommand, Committed | Unchanged] = BatchQueue(COMMANDS, make_signal)
         self._messages: dict[tuple[str, bool], BatchQueue[S, WireMessage, SendResult]] = {}
@@ -61,7 +64,7 @@ class Session(Generic[S]):
         self._notices: list[bytes] = []
         self._reader = FrameReader()
         self._decode = AnswerDecoder().decode
-        self._store: bytes | None = None
+        self._known: bytes | None = None
         self._node: int | None = None
         self.welcome: Welcome | None = None
         self.leaving = False
@@ -224,16 +227,19 @@ class Session(Generic[S]):
 
     def _greeted(self, request_id: int, answer: Answer) -> None:
         if isinstance(answer, Failure):
-            if isinstance(answer.error, UnsupportedVersion):
+            if isinstance(answer.error, UnsupportedVersion) and not self._several:
                 self.fatal = answer.error
             raise answer.error
         if request_id != self._hello_id or not isinstance(answer, Ok):
             raise ProtocolError(f"HELLO was answered by {type(answer).__name__} to request {request_id}")
         welcome = read_welcome(answer.values)
-        if self._store is not None and self._store != welcome.store:
-            self.fatal = _another_store(self._store, welcome.store)
-            raise self.fatal
-        self._store = welcome.store
+        by_cluster = self._several and welcome.cluster is not None
+        found = welcome.cluster or b"" if by_cluster else welcome.store
+        if self._known is not None and self._known != found:
+            error = another_store(self._known, found, "cluster" if by_cluster else "store")
+            self.fatal = None if self._several else error
+            raise error
+        self._known = found
         self._node = welcome.node
         self.welcome = welcome
 
@@ -288,13 +294,5 @@ def _interrupted() -> ConnectionLost:
 
 
 def _too_large(size: int, limit: int) -> InvalidArgument:
-    return InvalidArgument(
-        f"a request of {size} bytes, this server takes up to {limit}", field="frame length", limit=limit, value=size
-    )
-
-
-def _another_store(before: bytes, now: bytes) -> ConnectionLost:
-    known, found = str(uuid.UUID(bytes=before)), str(uuid.UUID(bytes=now))
-    return ConnectionLost(
-        f"another store answers at this address: {found}, it was {known}; open another client", expected=known, actual=found
-    )
+    why = f"a request of {size} bytes, this server takes up to {limit}"
+    return InvalidArgument(why, field="frame length", limit=limit, value=size)

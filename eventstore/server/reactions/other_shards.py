@@ -12,7 +12,7 @@ from typing import Final
 
 import trio
 
-from eventstore.client.address import parse_address
+from eventstore.client.address import parse_addresses
 from eventstore.client.aio.connection import Connection
 from eventstore.client.aio.routing.router import Router, open_router
 from eventstore.client.options import Options
@@ -33,7 +33,7 @@ class OtherShards:
     def __init__(self, slots: OwnedSlots, host: str, port: int) -> None:
         self._slots = slots
         host = _ANYWHERE.get(host, host)
-        self._address = parse_address(f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}")
+        self._addresses = parse_addresses(f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}")
         self._router: Router | None = None
         self._wanted, self._opened = trio.Event(), trio.Event()
 
@@ -50,7 +50,7 @@ class OtherShards:
         await self._wanted.wait()
         while True:
             try:
-                async with Connection(self._address, Options(5.0, _RECONNECT_S, 20.0, "reactions")) as entry:
+                async with Connection(self._addresses, Options(5.0, _RECONNECT_S, 20.0, "reactions")) as entry:
                     self._router = await open_router(entry)
                     self._opened.set()
                     try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -23,6 +22,7 @@ from eventstore.client.session.results import read_cluster
 from eventstore.errors import Elsewhere, EventStoreError, copy_error
 from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import Map
+from eventstore.records.cluster_map import ClusterMap
 from eventstore.records.slots import LOCAL, slot_of
 
 T = TypeVar("T")
@@ -30,24 +30,29 @@ Queue = Callable[[Connection], BatchQueue[Any, Any, Any]]
 
 
 def is_entry(connection: Connection) -> bool:
-    """Whether the address is that of a node, which has the map of a cluster and no shard."""
+    """Whether the connection is to a cluster: to a node, which has the map and no shard, or to one of several addresses."""
     welcome = connection.welcome
-    return welcome is not None and welcome.cluster is not None and welcome.shard is None
+    if welcome is None or welcome.cluster is None:
+        return False
+    return welcome.shard is None or connection.addresses.are_several
 
 
 async def open_router(entry: Connection) -> Router:
     """Returns the router of the cluster that `entry` has the map of."""
     router = Router(entry, Table(await entry.call(Map(), read_cluster), entry.address))
-    router.stop_watching = watch_map(entry, router.table)
+    router.stop_watching = watch_map(entry, router.table, router.learn)
     return router
 
 
 class Router:
-    """The connections to shards, each opened at its first use. `table`: the newest map that `entry` gave."""
+    """The connections to shards, each opened at its first use. `table`: the newest map that `entry` gave; `followers` are told
+    of a newer one.
+    """
 
     def __init__(self, entry: Connection, table: Table) -> None:
         self.entry = entry
         self.table = table
+        self.followers: list[ShardConnection] = []
         self._shards: dict[int, ShardConnection] = {}
         self.stop_watching: Callable[[], object] | None = None
 
@@ -57,6 +62,12 @@ class Router:
             self.stop_watching()
         for each in self._shards.values():
             each.close()
+
+    def learn(self, known: ClusterMap) -> None:
+        """Takes a newer map, and has the connections follow it. Raises ConnectionLost: it is that of another cluster."""
+        if self.table.learn(known):
+            for each in list(self.followers):
+                each.map_changed()
 
     def of(self, aggregate_id: str) -> Connection:
         """Returns the connection to the shard of an aggregate."""
@@ -175,18 +186,13 @@ class Router:
         except EventStoreError as error:
             return [copy_error(error) for _ in rows]
 
-    async def look_for_a_new_address(self) -> None:
-        """Asks for the map, if there is an answer."""
-        with suppress(EventStoreError):
-            self.table.learn(await self.entry.call(Map(), read_cluster))
-
     async def _look_again(self, backoff: Backoff, refused: Elsewhere) -> None:
         """Waits a little, and asks for the map. Raises the refusal once the reconnect timeout is over."""
         backoff.lost(time.monotonic())
         if backoff.expired(time.monotonic()):
             raise refused
         await pause(backoff.delay_s())
-        self.table.learn(await self.entry.call(Map(), read_cluster))
+        self.learn(await self.entry.call(Map(), read_cluster))
 
 
 def _as_they_are(rows: Sequence[Any]) -> Sequence[Any]:

@@ -1,39 +1,79 @@
-"""The connection to a shard: opened without waiting for it, wherever the map says that it is, and only to the known cluster."""
+"""The connection to a shard: opened without waiting for it, wherever the map says that it is, and only to the known shard."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from contextlib import suppress
+from typing import Any, Protocol
 
 import anyio
 
+from eventstore.client.address import Addresses
 from eventstore.client.aio.connection import Connection
 from eventstore.client.aio.link import Link
-from eventstore.client.routing.table import Table, check_cluster
+from eventstore.client.routing.table import Table
 
 
-class HasTable(Protocol):
-    """A router, which keeps its table up to date."""
+class Followed(Protocol):
+    """A router, which tells its `followers` that the table has changed."""
 
     table: Table
+    followers: list[Any]
 
 
 class ShardConnection(Connection):
     """As `Connection`; each attempt to connect looks at the newest map. Its tasks belong to `entry`, which closes it."""
 
-    def __init__(self, number: int, router: HasTable, entry: Connection) -> None:
-        super().__init__(router.table.address_of(number) or entry.address, entry.options)
+    _leads_to_several = True
+
+    def __init__(self, number: int, router: Followed, entry: Connection) -> None:
+        address = router.table.address_of(number) or entry.address
+        super().__init__(Addresses([address]), entry.options)
         self._number = number
         self._router = router
+        self._served = router.table.known.shard(number)
+        self._attempt: anyio.CancelScope | None = None  # a connection that is being made, or waited for
         self._unusable = None
         scope = self._scope = anyio.CancelScope(shield=True)
         assert entry.user_tasks is not None, "the entry is open"
         entry.user_tasks.start_soon(self._run, None, scope)
+        router.followers.append(self)
 
-    async def _connect(self) -> Link:
-        self.address = self._router.table.served(self._number)
-        return await super()._connect()
+    def close(self) -> None:
+        """As `Connection.close`."""
+        with suppress(ValueError):
+            self._router.followers.remove(self)
+        super().close()
 
-    async def _greet(self, link: Link) -> None:
-        await super()._greet(link)
+    def map_changed(self) -> None:
+        """Leaves a process that does not lead the shard any longer, and connects at once to the one that does."""
+        before, self._served = self._served, self._router.table.known.shard(self._number)
+        if (before.leader, before.epoch) == (self._served.leader, self._served.epoch):
+            return
+        self._backoff.renew()
+        if self._attempt is not None:
+            self._attempt.cancel()
+        if self._link is not None and self.address != self._router.table.address_of(self._number):
+            self._link.drop()
+
+    async def _reconnect(self) -> Link | None:
+        link = None
+        with anyio.CancelScope() as self._attempt:
+            await anyio.sleep(self._backoff.delay_s())
+            try:
+                found = self._router.table.served(self._number)
+            except OSError as error:
+                self._attempts = []
+                self._failed(error)
+            else:
+                link = await self._connect([found])
+        self._attempt = None
+        return link
+
+    def _check_welcome(self, link: Link) -> None:
         assert self.welcome is not None
-        check_cluster(self._router.table.known.cluster, self.welcome.cluster)
+        try:
+            self._router.table.check_server(self._number, self.address, self.welcome)
+        except BaseException:
+            link.close()
+            self.session.disconnected()
+            raise

@@ -12,25 +12,26 @@ from eventstore.client.routing.table import Table
 from eventstore.client.session.results import read_cluster
 from eventstore.errors import Closed, EventStoreError
 from eventstore.protocol.requests import Map
+from eventstore.records.cluster_map import ClusterMap
 
 T = TypeVar("T")
 pause = anyio.sleep
-_AFTER_AN_ERROR_S: Final = 1.0
+_AFTER_AN_ERROR_S: Final = 0.1
 
 
-def watch_map(entry: Connection, table: Table) -> Callable[[], object]:
-    """Has the table learn of each change of the map. Returns what ends that."""
+def watch_map(entry: Connection, table: Table, learn: Callable[[ClusterMap], object]) -> Callable[[], object]:
+    """Passes each map that is newer than that of the table to `learn`. Returns what ends that."""
     assert entry.user_tasks is not None, "the entry is open"
     scope = anyio.CancelScope()
-    entry.user_tasks.start_soon(_watch, entry, table, scope)
+    entry.user_tasks.start_soon(_watch, entry, table, learn, scope)
     return scope.cancel
 
 
-async def _watch(entry: Connection, table: Table, scope: anyio.CancelScope) -> None:
+async def _watch(entry: Connection, table: Table, learn: Callable[[ClusterMap], object], scope: anyio.CancelScope) -> None:
     with scope:
         while True:
             try:
-                table.learn(await entry.call(Map(table.known.version), read_cluster))
+                learn(await entry.call(Map(table.known.version), read_cluster))
             except Closed:
                 return
             except EventStoreError:  # the next call says it

@@ -1,45 +1,76 @@
-"""The connection to a shard: opened without waiting for it, wherever the map says that it is, and only to the known cluster."""
+"""The connection to a shard: opened without waiting for it, wherever the map says that it is, and only to the known shard."""
 
 from __future__ import annotations
 
-from typing import Protocol, Self
+import time
+from contextlib import suppress
+from typing import Any, Final, Protocol, Self
 
+from eventstore.client.address import Addresses
 from eventstore.client.blocking.connection import Connection
-from eventstore.client.routing.table import Table, check_cluster
+from eventstore.client.routing.table import Table
+
+_GLANCE_S: Final = 0.05  # how often a connection that waits looks whether the map has changed
 
 
-class Looks(Protocol):
-    """A router."""
+class Followed(Protocol):
+    """A router, which tells its `followers` that the table has changed."""
 
     table: Table
-
-    def look_for_a_new_address(self) -> None: ...
+    followers: list[Any]
 
 
 class ShardConnection(Connection):
-    """As `Connection`; the first call connects, and each attempt after one that failed asks for the map."""
+    """As `Connection`; the first call connects, and each attempt to connect looks at the newest map."""
 
-    def __init__(self, number: int, router: Looks, entry: Connection) -> None:
-        super().__init__(router.table.address_of(number) or entry.address, entry.options)
+    _leads_to_several = True
+
+    def __init__(self, number: int, router: Followed, entry: Connection) -> None:
+        address = router.table.address_of(number) or entry.address
+        super().__init__(Addresses([address]), entry.options)
         self._number = number
         self._router = router
-        self._failed = False
+        self._served = router.table.known.shard(number)
+        self._moved = False
         self._unusable = None
+        router.followers.append(self)
 
     def __enter__(self) -> Self:
-        """Does not connect: the map may be older than the shard's process, and a call looks for a newer one."""
+        """Does not connect: no process may serve the shard now, which a call waits for."""
         return self
 
-    def _connect(self) -> None:
-        if self._failed:
-            self._router.look_for_a_new_address()
-        self._failed = True
-        self.address = self._router.table.served(self._number)
-        super()._connect()
-        self._failed = False
-        assert self.welcome is not None
+    def close(self) -> None:
+        """As `Connection.close`."""
+        with suppress(ValueError):
+            self._router.followers.remove(self)
+        super().close()
+
+    def map_changed(self) -> None:
+        """Leaves a process that does not lead the shard any longer, so that the thread that waits for it connects to the one
+        that does. For any thread.
+        """
+        before, self._served = self._served, self._router.table.known.shard(self._number)
+        if (before.leader, before.epoch) == (self._served.leader, self._served.epoch):
+            return
+        self._moved = True
+        if self.address != self._router.table.address_of(self._number):
+            self._link.wake()
+
+    def _try_again(self, delay_s: float) -> None:
+        until = time.monotonic() + delay_s
+        while not self._moved and (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, _GLANCE_S))
+        if self._moved:
+            self._moved = False
+            self._backoff.renew()
         try:
-            check_cluster(self._router.table.known.cluster, self.welcome.cluster)
-        except BaseException:
-            self._reset()
-            raise
+            found = self._router.table.served(self._number)
+        except OSError as error:
+            self._attempts = []
+            self._failed(error)
+        else:
+            self._connect([found])
+
+    def _check_welcome(self) -> None:
+        assert self.welcome is not None
+        self._router.table.check_server(self._number, self.address, self.welcome)

@@ -5,15 +5,54 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
+
+from eventstore.client.blocking.connection import Connection
+from eventstore.client.routing.table import Table
+from eventstore.client.session.results import read_cluster
+from eventstore.errors import EventStoreError
+from eventstore.protocol.requests import Map
+from eventstore.records.cluster_map import ClusterMap
 
 T = TypeVar("T")
 pause = time.sleep
+_AFTER_AN_ERROR_S: Final = 0.1
 
 
-def watch_map(entry: object, table: object) -> Callable[[], object]:
-    """Does nothing: this client asks for the map when a shard refuses a request or cannot be reached."""
-    return lambda: None
+def watch_map(entry: Connection, table: Table, learn: Callable[[ClusterMap], object]) -> Callable[[], object]:
+    """Passes each map that is newer than that of the table to `learn`, on a thread with a connection of its own. Returns what
+    ends that.
+    """
+    watch = _Watch(entry, table, learn)
+    threading.Thread(target=watch.run, name="cluster map", daemon=True).start()
+    return watch.close
+
+
+class _WaitsLong(Connection):
+    _waits_long = True
+
+
+class _Watch:
+    def __init__(self, entry: Connection, table: Table, learn: Callable[[ClusterMap], object]) -> None:
+        self._entry, self._table, self._learn = entry, table, learn
+        self._connection: Connection | None = None
+        self._closed = False
+
+    def run(self) -> None:
+        while not self._closed:
+            connection = self._connection = _WaitsLong(self._entry.addresses, self._entry.options)
+            try:
+                with connection:
+                    while not self._closed:
+                        self._learn(connection.call(Map(self._table.known.version), read_cluster))
+            except EventStoreError:  # the next call says it
+                time.sleep(0 if self._closed else _AFTER_AN_ERROR_S)
+
+    def close(self) -> None:
+        """Ends the thread, which may take it a moment."""
+        self._closed = True
+        if self._connection is not None:
+            self._connection.close()
 
 
 def together(calls: Sequence[Callable[[], T]]) -> list[T]:

@@ -1,0 +1,92 @@
+"""A second address of a server: forwards connections to it, until it is frozen or closed."""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import threading
+from types import TracebackType
+from typing import Self
+
+from tests.waiting import DEADLINE_SECONDS
+
+
+class Forwarder:
+    """Forwards to the server at `address`. Frozen, it is a machine that hangs: it accepts and keeps connections, and passes
+    nothing on. `held`: that bytes arrived since then.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._port = int(address.rpartition(":")[2])
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._thread = threading.Thread(target=self._serve, name="forwarder", daemon=True)
+        self._frozen = self._stopped = False
+        self._woken, self._wake = socket.socketpair()
+        self.held = threading.Event()
+        self.accepted = 0
+
+    @property
+    def address(self) -> str:
+        return f"tcp://{self.leader}"
+
+    @property
+    def leader(self) -> str:
+        """The address as a map of a cluster has it."""
+        return "{}:{}".format(*self._listener.getsockname())
+
+    def freeze(self) -> None:
+        self._frozen = True
+
+    def _serve(self) -> None:
+        sockets = [self._listener, self._woken, self._wake]
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._woken, selectors.EVENT_READ)
+            selector.register(self._listener, selectors.EVENT_READ)
+            while not self._stopped:
+                for key, _ in selector.select():
+                    source: socket.socket = key.fileobj  # type: ignore[assignment] # only sockets are registered
+                    if source is self._listener:
+                        self.accepted += 1
+                        near, _ = self._listener.accept()
+                        far = socket.create_connection(("127.0.0.1", self._port))
+                        selector.register(near, selectors.EVENT_READ, far)
+                        selector.register(far, selectors.EVENT_READ, near)
+                        sockets += [near, far]
+                    elif source is not self._woken:
+                        self._pass_on(selector, source, key.data)
+        for each in sockets:
+            each.close()
+
+    def _pass_on(self, selector: selectors.BaseSelector, source: socket.socket, target: socket.socket) -> None:
+        data = b""
+        with contextlib.suppress(OSError):
+            data = source.recv(1 << 16)
+        if self._frozen:
+            self.held.set()
+            if not data:
+                selector.unregister(source)
+            return
+        with contextlib.suppress(OSError):
+            if data:
+                target.sendall(data)
+                return
+        for each in (source, target):
+            with contextlib.suppress(KeyError, ValueError):
+                selector.unregister(each)
+            each.close()
+
+    def close(self) -> None:
+        """Ends it, with its connections: as if nobody listened there."""
+        if not self._stopped:
+            self._stopped = True
+            self._wake.send(b".")
+            self._thread.join(DEADLINE_SECONDS)
+            assert not self._thread.is_alive()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
