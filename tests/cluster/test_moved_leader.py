@@ -5,8 +5,9 @@ No timeout ends a wait in these tests: they hang if the map alone does not.
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -203,3 +204,41 @@ def test_another_shard_at_the_old_address_of_one_is_not_taken_for_it(led: LedSha
         waiting.join(DEADLINE_SECONDS)
         assert not waiting.is_alive()
         assert store.version(led.id_of(1)) == 1
+
+
+@loops
+def test_a_consumer_logs_a_shard_that_goes_away_after_the_join_and_when_it_is_back(
+    run: Runner, led: LedShards, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "eventstore.client.routing.merging")
+
+    def logged(text: str) -> Callable[[], Awaitable[bool]]:
+        async def found() -> bool:
+            return text in caplog.text
+
+        return found
+
+    async def use() -> None:
+        async with es.connect(led.address, reconnect_timeout=0.1) as store:
+            await store.broker.create_topic("orders", 1, if_missing=True)
+            async with store.consumer(f"billing-{run.__name__}", "orders", commit_interval=0.05):
+                old = led.leaders[1]
+                led.elect(1, None)
+                await eventually(logged("the messages of shard 1 wait until it can be reached: tcp://"), "it is away")
+                led.elect(1, old)
+                await eventually(logged("shard 1 is reached again; its messages continue"), "it is back")
+
+    run(use)
+    assert caplog.text.count("wait until it can be reached") == 1
+
+
+def test_a_lost_shard_makes_errors_in_the_places_of_its_rows_alone(led: LedShards) -> None:
+    """The same for commits and for messages; what it had answered before stands."""
+    led.elect(1, None)
+    ids = [led.id_of(number % 2, number) for number in range(10)]
+    with blocking.connect(led.address, reconnect_timeout=0.1) as store:
+        outcomes = store.append_many([es.Commit(each, [EVENT], es.ANY) for each in ids])
+        assert [type(each) for each in outcomes] == [es.Committed, es.ConnectionLost] * 5
+        store.shards[0].broker.create_topic("orders", 1)
+        sent = store.topic("orders").send_many([es.NewMessage(b"m", key=each) for each in ids])
+        assert [type(each) for each in sent] == [es.SendResult, es.ConnectionLost] * 5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
 from typing import Final, Self, cast
 
@@ -17,7 +17,7 @@ from eventstore.client.aio.member_tasks import MemberTasks
 from eventstore.client.consumer.delivery import Delivery, DeliveryItem, RawBatch
 from eventstore.client.consumer.handling import ended_consumer
 from eventstore.client.consumer.member_options import MemberOptions
-from eventstore.errors import Closed, InvalidArgument, copy_error
+from eventstore.errors import Closed, EventStoreError, InvalidArgument, copy_error
 
 # A handler that never waits keeps the event loop busy, and the member silent, unless it is made to wait now and then.
 BUSY_SECONDS_MAX: Final = 0.05
@@ -104,6 +104,10 @@ class Member(Entered):
     def generation(self) -> int | None:
         """The generation of the assignment."""
         return self._state.generation
+
+    def tell(self, trouble: Callable[[EventStoreError | None], None]) -> None:
+        """Calls it with each error after which the member tries again, and with None when it has succeeded."""
+        self._tasks.trouble = trouble
 
     async def _join(self, group: TaskGroup) -> None:
         await self._tasks.join()

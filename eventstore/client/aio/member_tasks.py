@@ -58,6 +58,7 @@ class MemberTasks:
         self._report_due = anyio.Event()  # there is a failure to report before the interval is over
         self._reported = anyio.Event()
         self.suspended = SuspendedMessages(self.state, self._wake)
+        self.trouble: Callable[[EventStoreError | None], None] = lambda error: None  # why it tries again; None: it worked
         self._leave_by = float("inf")
         self._reporting = anyio.CancelScope()
 
@@ -142,6 +143,7 @@ class MemberTasks:
                     self.end(error)
                     return
                 backoff.lost(time.monotonic())
+                self.trouble(error)
                 await anyio.sleep(backoff.delay_s())
             except Exception as error:  # raised from here, it would reach the user in an exception group
                 _log.exception("a bug ended the consumer %s", self.state.options.member)
@@ -206,6 +208,7 @@ class MemberTasks:
                 await self._report_to_the_end()
         reported, self._reported = self._reported, anyio.Event()
         reported.set()
+        self.trouble(None)
 
     async def _report_to_the_end(self) -> None:
         """As `_report_and_commit`, but also finishes if this task is cancelled meanwhile: `leave` has limited time, and would

@@ -111,16 +111,17 @@ class MergedRead:
 
 
 class Away:
-    """Those of the followed shards that are waited for. The log says which, once for each time."""
+    """Those of the followed shards that are waited for. The log says which, once for each time. `what` of theirs waits."""
 
-    def __init__(self, shards: Iterable[int]) -> None:
+    def __init__(self, shards: Iterable[int], what: str = "events") -> None:
         self._followed = set(shards)
+        self._what = what
         self._away: set[int] = set()
 
     def lost(self, shard: int, error: EventStoreError) -> None:
         """Notes that a shard is away. Raises the error if all are."""
         if shard not in self._away:
-            _log.warning("the events of shard %d wait until it can be reached: %s", shard, error)
+            _log.warning("the %s of shard %d wait until it can be reached: %s", self._what, shard, error)
         self._away.add(shard)
         if self._away >= self._followed:
             raise error
@@ -133,4 +134,4 @@ class Away:
         """Notes that something of the shard has arrived."""
         if shard in self._away:
             self._away.remove(shard)
-            _log.info("shard %d is reached again; its events continue", shard)
+            _log.info("shard %d is reached again; its %s continue", shard, self._what)

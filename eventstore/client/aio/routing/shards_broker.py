@@ -7,13 +7,26 @@ queue, an offset or a message is for the broker of a shard: `store.shards[number
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from eventstore.client.aio.broker import NetworkBroker
 from eventstore.client.aio.routing.router import Router
 from eventstore.client.session.broker_info import GroupInfo, TopicInfo
-from eventstore.errors import EventStoreError, UnknownGroup, UnknownTopic
+from eventstore.errors import EventStoreError, Unconsumed, UnknownGroup, UnknownTopic
 from eventstore.records.consumer_groups import Retries
+
+
+async def _check_consumed(broker: NetworkBroker, topic: str) -> None:
+    """Raises Unconsumed as the shard itself would."""
+    for name, _, _ in await broker.groups():
+        with suppress(UnknownGroup):  # deleted meanwhile
+            for each in (await broker.group(name)).queues:
+                if each.topic == topic and each.offset < each.end:
+                    raise Unconsumed(
+                        f"group {name!r} has messages to consume in queue {each.queue} of {topic!r}",
+                        topic=topic, queue=each.queue, group=name,
+                    )  # fmt: skip
 
 
 class ShardsBroker(NetworkBroker):
@@ -46,7 +59,10 @@ class ShardsBroker(NetworkBroker):
         return list(found.values())
 
     async def delete_topic(self, topic: str, *, ignore_unconsumed: bool = False) -> None:
-        """As `NetworkBroker.delete_topic`. If a shard raises Unconsumed, those before it have deleted theirs."""
+        """As `NetworkBroker.delete_topic`. All shards are asked what is unconsumed before the first one deletes."""
+        if not ignore_unconsumed:
+            for each in self._brokers:
+                await _check_consumed(each, topic)
         await self._delete(lambda each: each.delete_topic(topic, ignore_unconsumed=ignore_unconsumed), UnknownTopic)
 
     async def groups(self) -> list[GroupInfo]:

@@ -6,6 +6,8 @@ Each shard assigns its own queues, so limits, order and retries hold within a sh
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import anyio
@@ -21,7 +23,7 @@ from eventstore.errors import Closed, ConnectionLost, EventStoreError, InvalidAr
 
 
 class ShardsMember(Entered):
-    """As `Member`. A shard that is away holds up its own queues alone; the log names one that has to be joined again."""
+    """As `Member`. A shard that is away holds up its own queues alone, and the log names it."""
 
     def __init__(self, router: Router, options: MemberOptions) -> None:
         super().__init__()
@@ -51,7 +53,7 @@ class ShardsMember(Entered):
 
     async def _join(self, group: TaskGroup) -> None:
         shards = self._router.connections()
-        away = Away(shards)
+        away = Away(shards, "messages")
         for number, connection in shards.items():
             await group.start(self._consume, number, connection, away)
 
@@ -75,6 +77,7 @@ class ShardsMember(Entered):
                 async with Member(connection, self.options) as member:
                     self._members[number] = member
                     away.found(number)
+                    member.tell(partial(self._note, number, away))
                     if not joined:
                         joined = True
                         task_status.started()
@@ -99,6 +102,14 @@ class ShardsMember(Entered):
     async def _hand_over(self, member: Member) -> None:
         while True:
             await self._put.send(await member.some())
+
+    def _note(self, number: int, away: Away, error: EventStoreError | None) -> None:
+        """Has the log say that a member waits for its shard, which it does by itself, or has reached it again."""
+        if error is None:
+            away.found(number)
+        elif isinstance(error, ConnectionLost):
+            with suppress(ConnectionLost):  # raised if all are away: they are waited for all the same
+                away.lost(number, error)
 
     def _lost(self, number: int, away: Away, error: EventStoreError) -> None:
         """Waits for a shard that is away; ends the consumer by any other error, or if all are away."""

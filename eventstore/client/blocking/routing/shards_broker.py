@@ -8,13 +8,26 @@ queue, an offset or a message is for the broker of a shard: `store.shards[number
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from eventstore.client.blocking.broker import BlockingBroker
 from eventstore.client.blocking.routing.router import Router
 from eventstore.client.session.broker_info import GroupInfo, TopicInfo
-from eventstore.errors import EventStoreError, UnknownGroup, UnknownTopic
+from eventstore.errors import EventStoreError, Unconsumed, UnknownGroup, UnknownTopic
 from eventstore.records.consumer_groups import Retries
+
+
+def _check_consumed(broker: BlockingBroker, topic: str) -> None:
+    """Raises Unconsumed as the shard itself would."""
+    for name, _, _ in broker.groups():
+        with suppress(UnknownGroup):  # deleted meanwhile
+            for each in (broker.group(name)).queues:
+                if each.topic == topic and each.offset < each.end:
+                    raise Unconsumed(
+                        f"group {name!r} has messages to consume in queue {each.queue} of {topic!r}",
+                        topic=topic, queue=each.queue, group=name,
+                    )  # fmt: skip
 
 
 class ShardsBroker(BlockingBroker):
@@ -47,7 +60,10 @@ class ShardsBroker(BlockingBroker):
         return list(found.values())
 
     def delete_topic(self, topic: str, *, ignore_unconsumed: bool = False) -> None:
-        """As `BlockingBroker.delete_topic`. If a shard raises Unconsumed, those before it have deleted theirs."""
+        """As `BlockingBroker.delete_topic`. All shards are asked what is unconsumed before the first one deletes."""
+        if not ignore_unconsumed:
+            for each in self._brokers:
+                _check_consumed(each, topic)
         self._delete(lambda each: each.delete_topic(topic, ignore_unconsumed=ignore_unconsumed), UnknownTopic)
 
     def groups(self) -> list[GroupInfo]:
