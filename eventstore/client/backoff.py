@@ -47,7 +47,7 @@ class Backoff:
         self._attempts = 0
 
     def expired(self, now_s: float, *, others_left: bool = False) -> bool:
-        """Whether the loss has lasted longer than the timeout. Without a timeout, the addresses that are left are tried once."""
+        """Whether the loss has lasted longer than the timeout. With a timeout of 0, the addresses that are left are tried."""
         is_over = self._since is not None and now_s - self._since >= self._timeout_s
         return is_over and not (others_left and self._timeout_s == 0)
 

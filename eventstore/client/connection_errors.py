@@ -1,4 +1,4 @@
-"""ConnectionLost errors that say why a connection failed, and what to check."""
+"""Errors of a connection, which say why it failed, and what to check."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TypeAlias
 from uuid import UUID
 
 from eventstore.client.address import Address
-from eventstore.errors import ConnectionLost, EventStoreError
+from eventstore.errors import ConnectionLost, Elsewhere, EventStoreError, InvalidArgument
 
 Attempt: TypeAlias = tuple[Address, Exception]
 """An address that was tried, and why that failed."""
@@ -42,6 +42,36 @@ def another_store(before: bytes, now: bytes, what: str) -> ConnectionLost:
     return ConnectionLost(
         f"another {what} answers at this address: {found}, it was {known}; open another client", expected=known, actual=found
     )
+
+
+def outcome_unknown() -> ConnectionLost:
+    """Returns the error of a request whose connection ended before the answer, and that may not be sent again."""
+    return ConnectionLost(
+        "the connection was lost before the answer came: it may have been carried out, or not; look before you try again",
+        outcome="unknown",
+    )
+
+
+def is_returned(outcome: object) -> bool:
+    """Whether an outcome means that a router has to send the row again: it was refused, or not answered."""
+    if isinstance(outcome, Elsewhere):
+        return True
+    return isinstance(outcome, ConnectionLost) and outcome.fields.get("outcome") == "unknown"
+
+
+def interrupted() -> ConnectionLost:
+    """Returns the error of what another thread waits for when a signal's handler ends a call."""
+    return ConnectionLost(
+        "another call of this client was interrupted before the answer came: this one may have been carried out, or not; look "
+        "before you try again",
+        outcome="unknown",
+    )
+
+
+def too_large(size: int, limit: int) -> InvalidArgument:
+    """Returns the error of a request that is longer than this server takes."""
+    why = f"a request of {size} bytes, this server takes up to {limit}"
+    return InvalidArgument(why, field="frame length", limit=limit, value=size)
 
 
 def _why(error: Exception) -> str:

@@ -108,3 +108,26 @@ def test_a_store_that_is_away_at_one_address_is_found_there_again(servers: list[
             store.version("a")
         real.start()
         assert store.version("a") == 0
+
+
+@loops
+def test_a_batch_whose_server_goes_away_has_errors_in_the_places_of_what_was_not_answered(
+    run: Runner, servers: list[ServerThread]
+) -> None:
+    """With all clients; only one that knows before it sends that the server is away raises it."""
+    rows = [es.Commit(f"a-{number}", [EVENT], es.ANY) for number in range(3)]
+
+    async def use(text: str, close: Callable[[], None]) -> None:
+        async with es.connect(text, reconnect_timeout=0) as store:
+            await store.version("a")
+            close()
+            assert {type(each) for each in await store.append_many(rows)} == {es.ConnectionLost}
+
+    with Forwarder(servers[0].address) as server:
+        run(use, server.address, server.close)
+    with Forwarder(servers[0].address) as server, blocking.connect(server.address, reconnect_timeout=0) as store:
+        store.version("a")
+        server.close()
+        assert {type(each) for each in store.append_many(rows)} == {es.ConnectionLost}
+        with pytest.raises(es.ConnectionLost):
+            store.append("a", [EVENT], 0)

@@ -25,7 +25,7 @@ from eventstore.client.backoff import Backoff
 from eventstore.client.connection_errors import Attempt, connection_lost, not_opened
 from eventstore.client.options import Options
 from eventstore.client.session.batch import BatchSlice, Q, R
-from eventstore.client.session.batches import ROWS_PER_TURN, BatchQueue, slices, valid_rows, with_refused
+from eventstore.client.session.batches import ROWS_PER_TURN, Rows, slices, valid_rows, with_refused
 from eventstore.client.session.calls import Call, PendingRequest
 from eventstore.client.session.session import Session
 from eventstore.errors import Closed, EventStoreError, copy_error
@@ -58,7 +58,7 @@ class Connection:
         self._closing = False
         self._closed = Closed(f"the client of {addresses} was closed")
         self._unusable: EventStoreError | None = Closed(f"the client of {addresses} is not open; use `async with`")
-        self._rooms: dict[BatchQueue[anyio.Event, Any, Any], anyio.Event] = {}
+        self._rooms: dict[Rows[anyio.Event, Any, Any], anyio.Event] = {}
         self._received = 0
         self._attempts: list[Attempt] = []  # of the last time it connected, those that failed
 
@@ -158,7 +158,7 @@ class Connection:
             self.session.unsubscribe(call)
             self.flush()
 
-    async def put(self, queue: BatchQueue[anyio.Event, R, Q], row: R) -> Q:
+    async def put(self, queue: Rows[anyio.Event, R, Q], row: R) -> Q:
         """Sends a row in a batch and waits for its outcome; raises the outcome if it is an error."""
         self.check()
         if not queue.has_room:
@@ -173,7 +173,7 @@ class Connection:
 
     async def put_many(
         self,
-        queue: BatchQueue[anyio.Event, R, Q],
+        queue: Rows[anyio.Event, R, Q],
         given: Iterable[G],
         encode: Callable[[Sequence[G]], Sequence[R | EventStoreError]],
     ) -> list[Q | EventStoreError]:
@@ -197,7 +197,7 @@ class Connection:
             outcomes += with_refused(encoded, chain.from_iterable(each.outcomes() for each in queued))
         return outcomes
 
-    async def wait_for_room(self, queue: BatchQueue[anyio.Event, R, Q]) -> None:
+    async def wait_for_room(self, queue: Rows[anyio.Event, R, Q]) -> None:
         """Returns when more may be queued. Raises the error that makes the client unusable."""
         self.check()
         while not queue.has_room:

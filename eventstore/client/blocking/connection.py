@@ -23,10 +23,10 @@ from eventstore.client.blocking.turn import Turn, apart_in_handlers, exclusive
 from eventstore.client.connection_errors import Attempt, connection_lost, not_opened
 from eventstore.client.options import Options
 from eventstore.client.session.batch import BatchSlice, Q, R
-from eventstore.client.session.batches import ROWS_PER_TURN, BatchQueue, slices, valid_rows, with_refused
+from eventstore.client.session.batches import ROWS_PER_TURN, Rows, slices, valid_rows, with_refused
 from eventstore.client.session.calls import Call, Flag, PendingRequest
 from eventstore.client.session.session import Session
-from eventstore.errors import Closed, EventStoreError, copy_error
+from eventstore.errors import Closed, ConnectionLost, EventStoreError, copy_error
 from eventstore.protocol.handshake import Welcome
 from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import Ping
@@ -38,14 +38,12 @@ T = TypeVar("T")
 class Connection:
     """Owns the session. Times are those of `Options`. `address`: the one that is connected, or was tried last."""
 
-    _leads_to_several = False  # servers, whatever the number of addresses
-    _waits_long = False
+    _leads_to_several = _waits_long = False  # to several servers, whatever the number of addresses; see `Link`
 
     def __init__(self, addresses: Addresses, options: Options) -> None:
         expect_large_buffers()
         self.addresses, self.address, self.options = addresses, addresses.first, options
-        several = self._leads_to_several or addresses.are_several
-        self._session: Session[Flag] = Session(options.name, Flag, several=several)
+        self._session: Session[Flag] = Session(options.name, Flag, several=self._leads_to_several or addresses.are_several)
         self._backoff = Backoff(options.reconnect_timeout)
         self._attempts: list[Attempt] = []  # of the last time it connected, those that failed
         self.turn = Turn(self._reset)
@@ -127,7 +125,7 @@ class Connection:
         if not done.is_set():
             self._finish(done)
 
-    def put(self, queue: BatchQueue[Flag, R, Q], row: R) -> Q:
+    def put(self, queue: Rows[Flag, R, Q], row: R) -> Q:
         """Sends a row in a batch and waits for its outcome; raises the outcome if it is an error."""
         turn = self.turn
         if turn.is_mine:
@@ -149,7 +147,7 @@ class Connection:
     @apart_in_handlers
     def put_many(
         self,
-        queue: BatchQueue[Flag, R, Q],
+        queue: Rows[Flag, R, Q],
         given: Iterable[G],
         encode: Callable[[Sequence[G]], Sequence[R | EventStoreError]],
     ) -> list[Q | EventStoreError]:
@@ -167,7 +165,7 @@ class Connection:
         return outcomes
 
     @exclusive
-    def _queue_rows(self, queue: BatchQueue[Flag, R, Q], rows: Sequence[R]) -> list[BatchSlice[Flag, R, Q]]:
+    def _queue_rows(self, queue: Rows[Flag, R, Q], rows: Sequence[R]) -> list[BatchSlice[Flag, R, Q]]:
         """Queues rows and sends those that may leave now; `finish` sends the rest."""
         queued: list[BatchSlice[Flag, R, Q]] = []
         for part, size_bytes in slices(queue.kind, rows):
@@ -186,7 +184,7 @@ class Connection:
         if self._unusable is not None:
             raise copy_error(self._unusable)
 
-    def _wait_for_room(self, queue: BatchQueue[Flag, R, Q]) -> None:
+    def _wait_for_room(self, queue: Rows[Flag, R, Q]) -> None:
         self.check()
         while not queue.has_room:
             self._step()
@@ -194,14 +192,17 @@ class Connection:
     @exclusive
     def _finish(self, done: Flag) -> None:
         while not done.is_set():
-            self._step()
-
-    # ---- one step
+            try:
+                self._step()
+            except ConnectionLost:  # the outcome of what was not answered, see `_failed`
+                if not done.is_set():
+                    raise
 
     def _step(self) -> None:
         """Sends what may be sent and takes what arrives next; or connects."""
         if self._link.socket is None:
             self._reconnect()
+            return  # what the caller waits for may have failed meanwhile
         self.check()  # it may have been closed while it connected, with nothing to wake it from what follows
         if self._send():
             self._attempt(self._receive)
@@ -255,11 +256,10 @@ class Connection:
 
     def _connect(self, addresses: Sequence[Address]) -> bool:
         """Connects to the first of these that answers the hello. Returns whether one did. Raises as `_failed`."""
-        session, link = self._session, self._link
         self._attempts = []
         for self.address in addresses:
             try:
-                link.greet(self.address, session, self.options.connect_timeout)
+                self._link.greet(self.address, self._session, self.options.connect_timeout)
                 self._check_welcome()
             except BaseException as error:
                 self._disconnect()
@@ -268,7 +268,7 @@ class Connection:
                 self._failed(error, others_left=len(self._attempts) + 1 < len(addresses))
             else:
                 self.addresses.answered(self.address)
-                link.timeout_s = self.options.silence_timeout
+                self._link.timeout_s = self.options.silence_timeout
                 self._backoff.connected(time.monotonic())
                 return True
         return False

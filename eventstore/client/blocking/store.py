@@ -27,7 +27,8 @@ from eventstore.client.consumer.member_options import MemberOptions
 from eventstore.client.options import Options
 from eventstore.client.routing.merging import MergedRead
 from eventstore.client.session.batches import BatchQueue
-from eventstore.client.session.command_rows import encode_command, encode_commands
+from eventstore.client.session.command_rows import COMMANDS, encode_command, encode_commands
+from eventstore.client.session.commit_rows import COMMITS
 from eventstore.client.session.reaction_info import Recorded
 from eventstore.client.session.results import read_cluster, read_command, read_row, read_rows, read_stats, read_version
 from eventstore.client.session.subscription import Subscription
@@ -292,8 +293,8 @@ class BlockingStore(Consumers):
 
 
 def _appends(connection: Connection) -> BatchQueue[Any, Any, Any]:
-    return connection.session.appends
+    return connection.session.routed(COMMITS)
 
 
 def _sends(connection: Connection) -> BatchQueue[Any, Any, Any]:
-    return connection.session.sends
+    return connection.session.routed(COMMANDS)

@@ -66,10 +66,13 @@ class Table:
         slot = slot_of(key)
         return self.known.owners[0 if slot == LOCAL else slot]
 
-    def split(self, slots: Sequence[int], places: Sequence[int]) -> dict[int, list[int]]:
-        """Returns for each shard which of these places of a batch it gets, in order. `slots`: of all places of the batch."""
-        owners = self.known.owners
-        if len(self.known.shards) == 1:
+    def split(self, slots: Sequence[int], places: Sequence[int], known: ClusterMap | None = None) -> dict[int, list[int]]:
+        """Returns for each shard which of these places of a batch it gets, in order. `slots`: of all places of the batch;
+        `known`: another map than the newest one.
+        """
+        known = known or self.known
+        owners = known.owners
+        if len(known.shards) == 1:
             return {owners[0]: list(places)}
         by_shard: dict[int, list[int]] = {}
         for place in places:

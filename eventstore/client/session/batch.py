@@ -49,6 +49,7 @@ class Batch(Generic[S, R, Q]):
         self.request_id = 0
         self.wanted = True
         self.resend = resend
+        self.routed = False
         self.kind = kind
         self.rows: list[R] = []
         self.size_bytes = 0

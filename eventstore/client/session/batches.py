@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, Generic
+from typing import Final, Generic, TypeAlias
 
+from eventstore.client.connection_errors import outcome_unknown
 from eventstore.client.session.batch import Batch, BatchSlice, Q, R, RowKind
 from eventstore.client.session.calls import S
 from eventstore.errors import EventStoreError
@@ -36,10 +37,14 @@ assert BATCH_ROWS <= COMMITS_PER_FRAME_MAX
 
 
 class BatchQueue(Generic[S, R, Q]):
-    """Rows that wait for a frame. `make_signal` makes the signal a batch's callers wait for; `resend`: see `PendingRequest`."""
+    """Rows that wait for a frame. `make_signal` makes the signal a batch's callers wait for; `resend`: see `PendingRequest`;
+    `routed`: see `Session`.
+    """
 
-    def __init__(self, kind: RowKind[R, Q], make_signal: Callable[[], S], *, resend: bool = True) -> None:
+    def __init__(self, kind: RowKind[R, Q], make_signal: Callable[[], S], *, resend: bool = True, routed: bool = False) -> None:
         self.kind = kind
+        self.generation = 0
+        self._routed = routed
         self._resend = resend
         self._make_signal = make_signal
         self._open: Batch[S, R, Q] | None = None
@@ -66,6 +71,7 @@ class BatchQueue(Generic[S, R, Q]):
             if batch is not None:
                 self._full.append(batch)
             batch = self._open = Batch(self.kind, self._make_signal(), self._settled, self._became_late, resend=self._resend)
+            batch.routed = self._routed
         self._waiting_bytes += size_bytes
         self._waiting_rows += count
         return BatchSlice(batch, batch.add(rows, size_bytes), count)
@@ -100,6 +106,22 @@ class BatchQueue(Generic[S, R, Q]):
         self._open = None
         self._waiting_bytes = self._waiting_rows = 0
 
+    def turn_over(self, error: EventStoreError) -> None:
+        """Begins another generation: fails the batches that have not left, and what is added for this one, see `since`."""
+        self.generation += 1
+        self.fail(error)
+
+    def since(self, generation: int) -> Generation[S, R, Q]:
+        """Returns this queue as long as it is in that generation."""
+        return Generation(self, generation)
+
+    def failed(self, rows: Sequence[R]) -> BatchSlice[S, R, Q]:
+        """Returns rows that are not queued, and fail."""
+        batch = Batch(self.kind, self._make_signal(), lambda batch: None)
+        batch.add(rows, 0)
+        batch.fail(outcome_unknown())
+        return BatchSlice(batch, 0, len(rows))
+
     def reset(self) -> None:
         """Forgets the batches in flight, after all batches have failed."""
         self._in_flight = 0
@@ -125,6 +147,29 @@ class BatchQueue(Generic[S, R, Q]):
         if len(self._late) < LATE_MAX:
             self._late.add(batch)
             self._in_flight -= 1
+
+
+class Generation(Generic[S, R, Q]):
+    """A queue between two connections. What is added after the first of them is lost fails as what was sent over it."""
+
+    def __init__(self, queue: BatchQueue[S, R, Q], generation: int) -> None:
+        self.kind = queue.kind
+        self._queue = queue
+        self._generation = generation
+
+    @property
+    def has_room(self) -> bool:
+        """As `BatchQueue.has_room`."""
+        return self._queue.has_room
+
+    def add_rows(self, rows: Sequence[R], size_bytes: int) -> BatchSlice[S, R, Q]:
+        """As `BatchQueue.add_rows`."""
+        if self._queue.generation != self._generation:
+            return self._queue.failed(rows)
+        return self._queue.add_rows(rows, size_bytes)
+
+
+Rows: TypeAlias = BatchQueue[S, R, Q] | Generation[S, R, Q]
 
 
 def slices(kind: RowKind[R, Q], rows: Sequence[R]) -> Iterator[tuple[Sequence[R], int]]:

@@ -6,6 +6,8 @@ The rules it keeps:
   and for most others because they change nothing. A subscription continues after its last page. A request that is not safe to
   repeat fails: whether it was carried out is unknown.
 - A request that a leaving server refused (ShuttingDown) counts as unanswered.
+- Of the queues of a router (`routed`), what was not answered fails when the connection ends, and what was not sent with it: the
+  router sends both again, each to the shard that owns it by then.
 - Nothing else is sent before the hello was answered; no more requests are in flight than the server allows.
 - An address must lead to the same store every time, `several` of them to one cluster: cursors and versions mean nothing to
   another one.
@@ -18,16 +20,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Generic
+from typing import Any, Generic
 
-from eventstore.client.connection_errors import another_store
-from eventstore.client.session.batch import Batch
+from eventstore.client.connection_errors import another_store, interrupted, outcome_unknown, too_large
+from eventstore.client.session.batch import Batch, RowKind
 from eventstore.client.session.batches import BatchQueue
 from eventstore.client.session.calls import Call, PendingRequest, S
 from eventstore.client.session.command_rows import COMMANDS
 from eventstore.client.session.commit_rows import COMMITS
 from eventstore.client.session.message_rows import MessageRows, SendResult
-from eventstore.errors import ConnectionLost, EventStoreError, InvalidArgument, ProtocolError, ShuttingDown, UnsupportedVersion
+from eventstore.errors import EventStoreError, ProtocolError, ShuttingDown, UnsupportedVersion
 from eventstore.model import Committed, Unchanged
 from eventstore.protocol.answers import Answer, AnswerDecoder, Failure, Goodbye, Ok, Outcomes
 from eventstore.protocol.broker_requests import WireMessage
@@ -56,6 +58,7 @@ class Session(Generic[S]):
         self.appends = BatchQueue(COMMITS, make_signal)
         self.sends: BatchQueue[S, WireCommand, Committed | Unchanged] = BatchQueue(COMMANDS, make_signal)
         self._messages: dict[tuple[str, bool], BatchQueue[S, WireMessage, SendResult]] = {}
+        self._routed: dict[str, BatchQueue[S, Any, Any]] = {}
         self._make_signal = make_signal
         self._last_id = self._hello_id = 0
         self._unsent: deque[PendingRequest] = deque()
@@ -68,6 +71,7 @@ class Session(Generic[S]):
         self._node: int | None = None
         self.welcome: Welcome | None = None
         self.leaving = False
+        self._has_sent = False  # a request, on this connection
         self.answered = 0
         self.has_unwanted = False
         self.fatal: EventStoreError | None = None
@@ -87,6 +91,15 @@ class Session(Generic[S]):
             made = BatchQueue(kind, self._make_signal, resend=resend)
             queue = self._messages.setdefault((topic, resend), made)  # another thread may do the same
         return queue
+
+    def routed(self, kind: RowKind[Any, Any]) -> BatchQueue[S, Any, Any]:
+        """Returns a router's queue of commits or of commands."""
+        queue = self._routed.get(kind.name)
+        return queue or self._routed.setdefault(kind.name, BatchQueue(kind, self._make_signal, routed=True))
+
+    @property
+    def _queues(self) -> list[BatchQueue[S, Any, Any]]:
+        return [self.appends, self.sends, *list(self._routed.values()), *list(self._messages.values())]
 
     def grant(self, subscription: PendingRequest, credit: int) -> None:
         """Lets the server send this many more bytes for a subscription. (After a reconnect, its request has the credit.)"""
@@ -111,9 +124,7 @@ class Session(Generic[S]):
             each.fail(error)
         self._sent.clear()
         self._unsent.clear()
-        self.appends.fail(error)
-        self.sends.fail(error)
-        for queue in list(self._messages.values()):
+        for queue in self._queues:
             queue.fail(error)
 
     def reset(self) -> None:
@@ -122,18 +133,15 @@ class Session(Generic[S]):
         Everywhere else, a request or batch that moves from one place to another is in the new one before it leaves the old, so
         that it is found here. May itself be interrupted, and called again.
         """
-        self.fail(_interrupted())
-        self.appends.reset()
-        self.sends.reset()
-        for queue in list(self._messages.values()):
+        self.fail(interrupted())
+        for queue in self._queues:
             queue.reset()
         self._decode = AnswerDecoder().decode
 
     @property
     def idle(self) -> bool:
         """Whether no request waits to be sent or answered."""
-        idle = not self._unsent and not self._sent and self.appends.idle and self.sends.idle
-        return idle and all(queue.idle for queue in self._messages.values())
+        return not self._unsent and not self._sent and all(queue.idle for queue in self._queues)
 
     def _next_id(self) -> int:
         self._last_id += 1
@@ -151,12 +159,18 @@ class Session(Generic[S]):
         unanswered = [request for request in self._sent.values() if request.wanted]
         again = [request for request in unanswered if request.resend or request.request_id in self._refused]
         unknown = [request for request in unanswered if not (request.resend or request.request_id in self._refused)]
-        for request in unknown:
-            request.fail(_outcome_unknown())
         self._unsent.extendleft(reversed(again))
         self._sent.clear()
+        if self._has_sent and self._routed:
+            unknown += [request for request in self._unsent if isinstance(request, Batch) and request.routed]
+            self._unsent = deque(request for request in self._unsent if not (isinstance(request, Batch) and request.routed))
+            for queue in list(self._routed.values()):
+                queue.turn_over(outcome_unknown())
+        for request in unknown:
+            request.fail(outcome_unknown())
         self._refused.clear()
         self._notices.clear()
+        self._has_sent = False
         self._reader = FrameReader()
         self.welcome = None
         self.leaving = False
@@ -175,10 +189,10 @@ class Session(Generic[S]):
             return b""
         if self.has_unwanted:
             self._unsubscribe_unwanted()
-        waiting_messages = [queue for queue in list(self._messages.values()) if queue.waiting] if self._messages else ()
-        if not (self._unsent or self._notices or appends.waiting or sends.waiting or waiting_messages):
+        others = [queue for queue in self._queues[2:] if queue.waiting] if self._messages or self._routed else ()
+        if not (self._unsent or self._notices or appends.waiting or sends.waiting or others):
             return b""
-        for queue in (appends, sends, *waiting_messages):
+        for queue in (appends, sends, *others):
             while batch := queue.next():
                 self.add(batch)
                 queue.left(batch)
@@ -197,9 +211,10 @@ class Session(Generic[S]):
                     raise
                 limit = self.welcome.frame_bytes_max
                 if len(frame) - LENGTH_BYTES > limit:
-                    request.fail(_too_large(len(frame) - LENGTH_BYTES, limit))
+                    request.fail(too_large(len(frame) - LENGTH_BYTES, limit))
                 else:
                     self._sent[request.request_id] = request
+                    self._has_sent = True
                     frames.append(frame)
                     room -= not request.lasting
             self._unsent.popleft()
@@ -276,23 +291,3 @@ def _is_shutting_down(request: PendingRequest, answer: Answer) -> bool:
         return False
     refused = (request.kind.refused, ShuttingDown.code)
     return refused in zip(answer.values[0::3], answer.values[1::3], strict=True)
-
-
-def _outcome_unknown() -> ConnectionLost:
-    return ConnectionLost(
-        "the connection was lost before the answer came: it may have been carried out, or not; look before you try again",
-        outcome="unknown",
-    )
-
-
-def _interrupted() -> ConnectionLost:
-    return ConnectionLost(
-        "another call of this client was interrupted before the answer came: this one may have been carried out, or not; look "
-        "before you try again",
-        outcome="unknown",
-    )
-
-
-def _too_large(size: int, limit: int) -> InvalidArgument:
-    why = f"a request of {size} bytes, this server takes up to {limit}"
-    return InvalidArgument(why, field="frame length", limit=limit, value=size)

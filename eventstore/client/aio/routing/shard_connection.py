@@ -65,6 +65,7 @@ class ShardConnection(Connection):
                 self._attempts = []
                 self._failed(error)
             else:
+                self.addresses = Addresses([found])
                 link = await self._connect([found])
         self._attempt = None
         return link

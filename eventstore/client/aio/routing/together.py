@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
 from typing import Final, TypeVar
 
 import anyio
 
 from eventstore.client.aio.connection import Connection
+from eventstore.client.routing.slot_order import SlotOrder
 from eventstore.client.routing.table import Table
 from eventstore.client.session.results import read_cluster
 from eventstore.errors import Closed, EventStoreError
@@ -17,6 +19,16 @@ from eventstore.records.cluster_map import ClusterMap
 T = TypeVar("T")
 pause = anyio.sleep
 _AFTER_AN_ERROR_S: Final = 0.1
+
+
+def make_order() -> SlotOrder[anyio.Event]:
+    """Returns an order of calls in tasks."""
+    return SlotOrder(anyio.Event, nullcontext(), object)
+
+
+async def wait_for(signal: anyio.Event) -> None:
+    """Waits until it is set."""
+    await signal.wait()
 
 
 def watch_map(entry: Connection, table: Table, learn: Callable[[ClusterMap], object]) -> Callable[[], object]:

@@ -2,7 +2,8 @@
 """Sends what is about an aggregate to the shard that owns it, over a connection to each shard.
 
 A shard that does not own the slot answers Elsewhere, having stored nothing: the client asks for the map, and sends again what
-was refused, until the reconnect timeout is over. Command ids make that safe.
+was refused, and what was not answered before a connection was lost, until the reconnect timeout is over. Command ids make that
+safe, and `SlotOrder` keeps the order.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from eventstore.client.backoff import Backoff
 from eventstore.client.blocking.connection import Connection
 from eventstore.client.blocking.routing.shard_connection import ShardConnection
-from eventstore.client.blocking.routing.together import pause, together, watch_map
+from eventstore.client.blocking.routing.together import make_order, pause, together, wait_for, watch_map
+from eventstore.client.connection_errors import is_returned, outcome_unknown
+from eventstore.client.routing.slot_order import SlotOrder, Way
 from eventstore.client.routing.table import Table
 from eventstore.client.session.batches import BatchQueue, valid_rows, with_refused
 from eventstore.client.session.calls import Call
@@ -28,6 +31,7 @@ from eventstore.records.slots import LOCAL, slot_of
 
 T = TypeVar("T")
 Queue = Callable[[Connection], BatchQueue[Any, Any, Any]]
+_ANY_WAY: Final[Mapping[int, Way]] = {}
 
 
 def is_entry(connection: Connection) -> bool:
@@ -55,6 +59,7 @@ class Router:
         self.table = table
         self.followers: list[ShardConnection] = []
         self._shards: dict[int, ShardConnection] = {}
+        self._orders: dict[Queue, SlotOrder[Any]] = {}
         self.stop_watching: Callable[[], object] | None = None
 
     def close(self) -> None:
@@ -63,6 +68,8 @@ class Router:
             self.stop_watching()
         for each in self._shards.values():
             each.close()
+        for order in list(self._orders.values()):
+            order.wake_all()
 
     def learn(self, known: ClusterMap) -> None:
         """Takes a newer map, and has the connections follow it. Raises ConnectionLost: it is that of another cluster."""
@@ -81,9 +88,8 @@ class Router:
     def shard(self, number: int) -> Connection:
         """Returns the connection to a shard, which connects wherever the shard is."""
         self.entry.check()
-        if number not in self._shards:
-            self._shards[number] = ShardConnection(number, self, self.entry)
-        return self._shards[number]
+        found = self._shards.get(number)  # another thread may make one at the same time
+        return found or self._shards.setdefault(number, ShardConnection(number, self, self.entry))
 
     @property
     def has_several(self) -> bool:
@@ -94,10 +100,19 @@ class Router:
         """Returns the connections to all shards, by number."""
         return {each.shard: self.shard(each.shard) for each in self.table.known.shards}
 
+    def _order(self, queue: Queue) -> SlotOrder[Any]:
+        """Returns the order of what is sent through a queue: commits and commands have one each."""
+        order = self._orders.get(queue)
+        return order or self._orders.setdefault(queue, make_order())
+
     def call(self, aggregate_id: str, request: Request, read: Callable[[Call[Any]], T]) -> T:
-        """As `Connection.call`, at the shard of the aggregate."""
-        found: T = self._at_shard(aggregate_id, lambda shard: shard.call(request, read))
-        return found
+        """As `Connection.call`, at the shard of the aggregate: again with a newer map as long as it answers Elsewhere."""
+        backoff = Backoff(self.entry.options.reconnect_timeout)
+        while True:
+            try:
+                return self.of(aggregate_id).call(request, read)
+            except Elsewhere as error:
+                self._look_again(backoff, error)
 
     def call_all(self, request: Request, read: Callable[[Call[Any]], T]) -> list[T]:
         """Makes the call at all shards at once. Returns the results in the order of the shards, or raises the first error."""
@@ -116,17 +131,17 @@ class Router:
             return error
 
     def put(self, queue: Queue, aggregate_id: str, row: Any) -> Any:
-        """As `Connection.put`, at the shard of the aggregate. `queue`: of a connection's session."""
-        return self._at_shard(aggregate_id, lambda shard: shard.put(queue(shard), row))
-
-    def _at_shard(self, aggregate_id: str, send: Callable[[Connection], Any]) -> Any:
-        """Sends to the shard of the aggregate, again with a newer map as long as it answers Elsewhere."""
-        backoff = Backoff(self.entry.options.reconnect_timeout)
-        while True:
-            try:
-                return send(self.of(aggregate_id))
-            except Elsewhere as error:
-                self._look_again(backoff, error)
+        """As `Connection.put`, at the shard of the aggregate. `queue`: of a connection's session, for routers."""
+        refused = self.table.refusal(aggregate_id)
+        if refused is not None:
+            raise refused
+        self.entry.check()
+        outcomes: list[Any] = [None]
+        self._put_in_order(queue, (row,), (slot_of(aggregate_id),), outcomes)
+        (outcome,) = outcomes
+        if isinstance(outcome, EventStoreError):
+            raise outcome
+        return outcome
 
     def put_many(
         self,
@@ -147,16 +162,62 @@ class Router:
             rows = valid_rows(encoded)
             slots = list(map(slot_of, map(id_of, rows)))
         outcomes: list[Any] = [None] * len(rows)
-        backoff, missing = Backoff(self.entry.options.reconnect_timeout), list(range(len(rows)))
-        while missing:
-            self._put_rows(queue, rows, self.table.split(slots, missing), outcomes)
-            missing = [place for place in missing if isinstance(outcomes[place], Elsewhere)]
-            if missing:
-                try:
-                    self._look_again(backoff, outcomes[missing[-1]])
-                except EventStoreError:
-                    break  # the outcomes say it
+        self._put_in_order(queue, rows, slots, outcomes)
         return with_refused(encoded, iter(outcomes))
+
+    def _put_in_order(self, queue: Queue, rows: Sequence[Any], slots: Sequence[int], outcomes: list[Any]) -> None:
+        """Sends rows until each has its outcome: what a shard refused, or did not answer, again where the newest map says."""
+        order = self._order(queue)
+        ticket = order.enter(slots)
+        backoff, missing = Backoff(self.entry.options.reconnect_timeout), list(range(len(rows)))
+        unsure: set[int] = set()
+        error: EventStoreError | None = None
+        try:
+            while missing and error is None:
+                known = self.table.known
+                ways = {each: self._way(queue, each) for each in {known.owners[slot] for slot in ticket.slots}}
+                free = order.take(ticket, known.owners, ways)
+                if not free:
+                    backoff.lost(time.monotonic())
+                    wait_for(ticket.signal)
+                    self.entry.check()
+                    continue
+                now = missing if len(free) == len(ticket.slots) else [each for each in missing if slots[each] in set(free)]
+                self._put_rows(queue, rows, self.table.split(slots, now, known), outcomes, ways)
+                returned = [place for place in now if is_returned(outcomes[place])]
+                order.answered(ticket, free, {slots[place] for place in returned})
+                if len(now) == len(missing) and not returned:
+                    return
+                missing = [place for place in missing if outcomes[place] is None or is_returned(outcomes[place])]
+                unsure.update(place for place in returned if not isinstance(outcomes[place], Elsewhere))
+                error = self._prepare_again(backoff, [outcomes[place] for place in returned])
+        except EventStoreError as closed:
+            error = closed
+        finally:
+            order.leave(ticket)
+        for place in missing:
+            if outcomes[place] is None and error is not None:
+                outcomes[place] = copy_error(error)
+            elif place in unsure:  # an earlier process may have stored it
+                outcomes[place] = outcome_unknown()
+
+    def _way(self, queue: Queue, shard: int) -> Way:
+        return shard, queue(self.shard(shard)).generation
+
+    def _prepare_again(self, backoff: Backoff, returned: Sequence[EventStoreError]) -> EventStoreError | None:
+        """Waits a little and asks for the map if a shard refused something. Returns the error that ends further attempts."""
+        if not returned:
+            return None
+        backoff.lost(time.monotonic())
+        refused = [each for each in returned if isinstance(each, Elsewhere)]
+        try:
+            if refused:
+                self._look_again(backoff, refused[-1])
+            elif backoff.expired(time.monotonic()):
+                return returned[-1]
+        except EventStoreError as error:
+            return error
+        return None
 
     def put_messages(
         self, queue: Queue, given: Iterable[Any], encode: Callable[[Sequence[Any]], Sequence[Any]], key_of: Callable[[Any], Any]
@@ -172,16 +233,25 @@ class Router:
         self._put_rows(queue, rows, by_shard, outcomes)
         return with_refused(encoded, iter(outcomes))
 
-    def _put_rows(self, queue: Queue, rows: Sequence[Any], by_shard: Mapping[int, Sequence[int]], outcomes: list[Any]) -> None:
-        put = [partial(self._put_to, queue, shard, [rows[place] for place in where]) for shard, where in by_shard.items()]
+    def _put_rows(
+        self, queue: Queue, rows: Sequence[Any], by_shard: Mapping[int, Sequence[int]], outcomes: list[Any],
+        ways: Mapping[int, Way] = _ANY_WAY,
+    ) -> None:  # fmt: skip
+        put = [
+            partial(self._put_to, queue, shard, [rows[place] for place in where], ways.get(shard))
+            for shard, where in by_shard.items()
+        ]
         for where, found in zip(by_shard.values(), together(put), strict=True):
             for place, outcome in zip(where, found, strict=True):
                 outcomes[place] = outcome
 
-    def _put_to(self, queue: Queue, number: int, rows: Sequence[Any]) -> list[Any]:
+    def _put_to(self, queue: Queue, number: int, rows: Sequence[Any], way: Way | None) -> list[Any]:
         try:
             shard = self.shard(number)
-            return shard.put_many(queue(shard), rows, _as_they_are)
+            rows_of = queue(shard) if way is None else queue(shard).since(way[1])
+            if len(rows) == 1:
+                return [shard.put(rows_of, rows[0])]
+            return shard.put_many(rows_of, rows, _as_they_are)
         except EventStoreError as error:
             return [copy_error(error) for _ in rows]
 

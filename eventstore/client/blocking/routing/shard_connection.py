@@ -69,6 +69,7 @@ class ShardConnection(Connection):
             self._attempts = []
             self._failed(error)
         else:
+            self.addresses = Addresses([found])
             self._connect([found])
 
     def _check_welcome(self) -> None:

@@ -8,7 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 from eventstore.client.blocking.connection import Connection
+from eventstore.client.routing.slot_order import SlotOrder
 from eventstore.client.routing.table import Table
+from eventstore.client.session.calls import Flag
 from eventstore.client.session.results import read_cluster
 from eventstore.errors import EventStoreError
 from eventstore.protocol.requests import Map
@@ -17,6 +19,18 @@ from eventstore.records.cluster_map import ClusterMap
 T = TypeVar("T")
 pause = time.sleep
 _AFTER_AN_ERROR_S: Final = 0.1
+_GLANCE_S: Final = 0.005  # rare: only while a slot changes its shard, or a shard its leader
+
+
+def make_order() -> SlotOrder[Flag]:
+    """Returns an order of calls in threads. A signal's handler may be within one, and makes calls of its own."""
+    return SlotOrder(Flag, threading.RLock(), threading.get_ident)
+
+
+def wait_for(signal: Flag) -> None:
+    """Waits until it is set. Polls: a lock of Python may stay locked by a signal's handler."""
+    while not signal.is_set():
+        time.sleep(_GLANCE_S)
 
 
 def watch_map(entry: Connection, table: Table, learn: Callable[[ClusterMap], object]) -> Callable[[], object]:

@@ -1,0 +1,134 @@
+"""Keeps the commits of a slot in order while its shard, or the shard's leader, changes; sans-io.
+
+As long as nothing is sent twice, calls do not wait for each other: what leaves on one connection arrives in order. But what a
+shard refuses (Elsewhere), or does not answer before its connection is lost, is sent again, perhaps to another process. Then
+every later call of that slot waits until the earlier ones are settled, one after the other; so it does while calls are
+unanswered that were sent over a connection that is lost by now, or to a shard that does not own the slot in a newer map.
+
+This rests on a promise of the server: a process that has refused a slot refuses it on that connection from then on.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Generic, TypeAlias
+
+from eventstore.client.session.calls import S
+
+Way: TypeAlias = tuple[int, int]
+
+
+class Ticket(Generic[S]):
+    """A call's place in the order. `caller`: calls of the same one, as in a signal handler within a call, do not wait for each
+    other. `signal` is set when it is worth to look again.
+    """
+
+    __slots__ = ("caller", "number", "signal", "slots")
+
+    def __init__(self, number: int, caller: object, slots: set[int], signal: S) -> None:
+        self.number, self.caller, self.slots, self.signal = number, caller, slots, signal
+
+    def __lt__(self, other: Ticket[S]) -> bool:
+        return self.number < other.number
+
+
+class _Slot(Generic[S]):
+    """`sent`: calls in flight; `way`: the shard they are sent to, and the generation of its queue; `queue`: calls that have to
+    wait for their turn, in order.
+    """
+
+    __slots__ = ("queue", "sent", "way")
+
+    def __init__(self, way: Way) -> None:
+        self.way = way
+        self.sent: list[Ticket[S]] = []
+        self.queue: list[Ticket[S]] = []
+
+
+class SlotOrder(Generic[S]):
+    """The calls of a router that are not settled. `lock` is held during each step; `caller` tells who calls."""
+
+    def __init__(
+        self, make_signal: Callable[[], S], lock: AbstractContextManager[object], caller: Callable[[], object]
+    ) -> None:
+        self._make_signal = make_signal
+        self._lock = lock
+        self._caller = caller
+        self._last = 0
+        self._slots: dict[int, _Slot[S]] = {}
+
+    def enter(self, slots: Iterable[int]) -> Ticket[S]:
+        """Returns the place of a new call, behind all others. `leave` it in any case."""
+        with self._lock:
+            self._last += 1
+            return Ticket(self._last, self._caller(), set(slots), self._make_signal())
+
+    def take(self, ticket: Ticket[S], owners: Sequence[int], ways: Mapping[int, Way]) -> list[int]:
+        """Returns the slots of the call that it may send now, each to its owner; none: wait for the ticket's signal.
+
+        `ways`: of each shard that owns one of them, the way as it is now.
+        """
+        with self._lock:
+            free = [slot for slot in ticket.slots if self._take(ticket, slot, ways[owners[slot]])]
+            if not free:
+                ticket.signal = self._make_signal()
+            return free
+
+    def _take(self, ticket: Ticket[S], number: int, way: Way) -> bool:
+        slot = self._slots.get(number)
+        if slot is None:
+            slot = self._slots[number] = _Slot(way)
+        elif ticket in slot.sent:
+            return False
+        elif slot.queue or slot.way != way:
+            if ticket not in slot.queue:
+                insort(slot.queue, ticket)
+            before = [*slot.sent, *slot.queue[: slot.queue.index(ticket)]]
+            if any(each.caller != ticket.caller for each in before):
+                return False
+            slot.way = way
+        slot.sent.append(ticket)
+        return True
+
+    def answered(self, ticket: Ticket[S], slots: Iterable[int], again: set[int]) -> None:
+        """The call has its outcomes of these slots. `again`: those of them that it has to send again."""
+        with self._lock:
+            for number in slots:
+                slot = self._slots[number]
+                slot.sent.remove(ticket)
+                if number not in again:
+                    ticket.slots.discard(number)
+                    if ticket in slot.queue:
+                        slot.queue.remove(ticket)
+                elif ticket not in slot.queue:
+                    insort(slot.queue, ticket)
+                self._wake(number, slot)
+
+    def leave(self, ticket: Ticket[S]) -> None:
+        """The call ends, with outcomes or without."""
+        if not ticket.slots:
+            return
+        with self._lock:
+            for number in ticket.slots:
+                slot = self._slots.get(number)
+                if slot is not None:
+                    for places in (slot.sent, slot.queue):
+                        if ticket in places:
+                            places.remove(ticket)
+                    self._wake(number, slot)
+            ticket.slots.clear()
+
+    def _wake(self, number: int, slot: _Slot[S]) -> None:
+        if slot.queue and not slot.sent:
+            slot.queue[0].signal.set()
+        elif not slot.queue and not slot.sent:
+            del self._slots[number]
+
+    def wake_all(self) -> None:
+        """Has every call look again: the client was closed."""
+        with self._lock:
+            for slot in self._slots.values():
+                for ticket in slot.queue:
+                    ticket.signal.set()
