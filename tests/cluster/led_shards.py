@@ -84,6 +84,11 @@ class LedShards:
         for each in self._shards:
             each.ask(lambda server: server.maps.publish(known))
 
+    def restart(self) -> None:
+        """Restarts all shards, in order, each where it listened."""
+        for each in self._shards:
+            each.restart()
+
     def id_of(self, shard: int, number: int = 0) -> str:
         """Returns the id of an aggregate of the shard."""
         ((low, high),) = self._slots[shard]

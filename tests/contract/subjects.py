@@ -1,9 +1,11 @@
-"""One interface to the four ways to use a store: a contract test is written once and runs with each of them.
+"""One interface to the ways to use a store: a contract test is written once and runs with each of them.
 
 embedded           `open_store`, on trio
 network-trio       `connect`, on trio, to a real server in a thread
 network-asyncio    `connect`, on asyncio
 blocking           `blocking.connect`; each call on a thread, so that a test's tasks can make several at once
+shards-trio        `connect`, on trio, to an entry with three shards
+shards-blocking    `blocking.connect` to the same; a test about one sequence is skipped for both
 """
 
 from __future__ import annotations
@@ -24,10 +26,12 @@ import trio
 import eventstore as es
 from eventstore.client.blocking.store import BlockingStore
 from eventstore.settings.store import StoreSettings
+from tests.cluster.led_shards import LedShards
 from tests.server_thread import ServerThread
 from tests.waiting import DEADLINE_SECONDS, eventually
 
-KINDS = ("embedded", "network-trio", "network-asyncio", "blocking")
+KINDS = ("embedded", "network-trio", "network-asyncio", "blocking", "shards-trio", "shards-blocking")
+SHARDS = 3
 Item: TypeAlias = es.Event | es.CaughtUp
 Result = TypeVar("Result")
 _END = object()
@@ -93,7 +97,7 @@ class Disguised:
 class Subject:
     """The store under test. `store` has the public methods; after `restart` it may be another object."""
 
-    def __init__(self, kind: str, folder: Path, server: ServerThread | None, settings: dict[str, Any]) -> None:
+    def __init__(self, kind: str, folder: Path, server: ServerThread | LedShards | None, settings: dict[str, Any]) -> None:
         self.kind = kind
         self._folder = folder
         self._server = server
@@ -109,7 +113,7 @@ class Subject:
     def _open(self, folder: Path) -> AbstractAsyncContextManager[Any]:
         if self._server is None:
             return es.open_store(folder, self._settings)
-        if self.kind == "blocking":
+        if self.kind.endswith("blocking"):
             return _disguised(self._server.address)
         return es.connect(self._server.address)
 
@@ -168,17 +172,22 @@ async def _disguised(address: str) -> AsyncIterator[Disguised]:
 Test: TypeAlias = Callable[..., Awaitable[None]]
 
 
-def contract(test: Test | None = None, **settings: Any) -> Any:
-    """Runs an async test with each kind of store in turn; `settings` are those of the store."""
+def contract(test: Test | None = None, *, one_sequence: str = "", **settings: Any) -> Any:
+    """Runs an async test with each kind of store in turn; `settings` are those of the store. `one_sequence`: why it is about
+    a store with one sequence of events, which several shards have not.
+    """
     if test is None:
-        return partial(contract, **settings)
+        return partial(contract, one_sequence=one_sequence, **settings)
     own = [each for each in inspect.signature(test).parameters.values() if each.name != "subject"]
 
     def run(kind: str, tmp_path: Path, **given: Any) -> None:
         if kind == "embedded":
             trio.run(_main, test, Subject(kind, tmp_path, None, settings), given)
             return
-        with ServerThread(tmp_path / "data", **settings) as server:
+        is_several = kind.startswith("shards")
+        if is_several and one_sequence:
+            pytest.skip(f"several shards: {one_sequence}")
+        with LedShards(tmp_path, SHARDS, **settings) if is_several else ServerThread(tmp_path / "data", **settings) as server:
             subject = Subject(kind, tmp_path, server, settings)
             if kind == "network-asyncio":
                 asyncio.run(_main(test, subject, given))

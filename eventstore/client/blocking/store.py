@@ -55,7 +55,7 @@ def connect(
     """Returns the store of the server at tcp://host:port, or of the cluster at tcp://n1:7701,n2:7701, for use in `with`.
 
     Args:
-        address: of several, the one that answered last is tried first, then the others in turn.
+        address: of several, the one that answered last is tried first.
         connect_timeout: seconds for one attempt to connect.
         reconnect_timeout: how many seconds calls wait for a lost connection to come back before they raise ConnectionLost.
         silence_timeout: how many seconds a connection may be silent while an answer is due before it counts as lost.
@@ -105,8 +105,8 @@ class BlockingStore(Consumers):
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection now. Without one, calls wait until it is back, or the reconnect timeout is over."""
-        return self._connection.welcome is not None
+        """Whether there is a connection now, in a cluster also to each shard that a call waits for, as calls do without one."""
+        return self._connection.welcome is not None and (self._router is None or self._router.connected)
 
     @property
     def store_uuid(self) -> bytes:

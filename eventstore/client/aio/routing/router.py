@@ -91,6 +91,11 @@ class Router:
         return found or self._shards.setdefault(number, ShardConnection(number, self, self.entry))
 
     @property
+    def connected(self) -> bool:
+        """Whether there is a connection to each shard that something waits for."""
+        return all(each.welcome is not None or each.session.idle for each in list(self._shards.values()))
+
+    @property
     def has_several(self) -> bool:
         """Whether there is more than one shard."""
         return len(self.table.known.shards) > 1
