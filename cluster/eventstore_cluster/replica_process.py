@@ -165,8 +165,13 @@ class ReplicaProcess(ShardProcess):
                 await self._channel.send({"following": report})
 
     def health(self) -> Tree:
-        found = super().health()
-        return found if self._driver is None else {"healthy": True, **found, **self._driver.report()}
+        found = {"healthy": True, **super().health()}
+        driver = self._driver
+        if driver is None:
+            return found
+        if driver.leadership is not None and (attention := driver.leadership.attention()) is not None:
+            found |= {"degraded": True, "attention": attention}
+        return found | driver.report()
 
     def _end(self, reason: str, sit_out: bool) -> NoReturn:
         """Ends the process at once: nothing is answered after that."""

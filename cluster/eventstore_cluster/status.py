@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from eventstore.client.address import Address, parse_addresses
+from eventstore.client.address import Address, parse_address, parse_addresses
 from eventstore.client.blocking.store import BlockingStore, connect
 from eventstore.client.routing.table import leader_address
 from eventstore.errors import ConnectionLost, EventStoreError

@@ -20,14 +20,13 @@ from eventstore_cluster.registry.etcd.options import EtcdOptions
 from eventstore_cluster.registry.registry import Changes, Snapshot
 from eventstore_cluster.registry.replicated_keys import (
     LEADERS,
-    REPLICAS,
     SERVING,
     SHARDS,
     ReplicaKey,
     ShardKey,
     read_leader,
-    read_replica,
     read_shard,
+    running_replicas,
 )
 from eventstore_cluster.replica.registry_state import Member
 
@@ -73,7 +72,7 @@ def candidate(etcd: EtcdOptions, cluster: str, shard: int, node: str) -> Candida
 
 def _candidate(seen: Snapshot, shard: int, node: str) -> Candidate:
     state = _shard(seen, shard).state
-    running = _running(seen, shard)
+    running = running_replicas(shard, seen)
     if node not in running:
         have = f"those on {', '.join(sorted(running))} do" if running else "none does"
         raise InvalidArgument(
@@ -85,15 +84,6 @@ def _candidate(seen: Snapshot, shard: int, node: str) -> Candidate:
     in_sync = sorted(name for name, key in running.items() if Member(name, key.incarnation) in state.in_sync)
     epoch = max(state.epoch, *(key.epoch for key in running.values()))  # a log with a later epoch than the registry's stops
     return Candidate(shard, node, running[node], tuple(in_sync), None if leader is None else leader.member.node, epoch)
-
-
-def _running(seen: Snapshot, shard: int) -> dict[str, ReplicaKey]:
-    """Returns the replicas of the shard whose processes run, by node."""
-    prefix = f"{REPLICAS}{shard}/"
-    found = {
-        name.removeprefix(prefix): read_replica(each.value) for name, each in seen.entries.items() if name.startswith(prefix)
-    }
-    return {name: key for name, key in found.items() if key is not None}
 
 
 def _shard(seen: Snapshot, shard: int) -> ShardKey:

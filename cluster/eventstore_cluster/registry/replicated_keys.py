@@ -173,7 +173,20 @@ def seen_of(number: int, snapshot: Snapshot) -> Seen | None:
     if entry is None:
         return None
     state = read_shard(number, entry.value).state
-    return Seen(snapshot.revision, state, entry.revision, read_leader(leader), 0 if leader is None else leader.revision)
+    led = 0 if leader is None else leader.revision
+    running = frozenset(Member(name, key.incarnation) for name, key in running_replicas(number, snapshot).items())
+    return Seen(snapshot.revision, state, entry.revision, read_leader(leader), led, running)
+
+
+def running_replicas(number: int, snapshot: Snapshot) -> dict[str, ReplicaKey]:
+    """Returns the replicas of the shard whose processes run, by node."""
+    prefix = f"{REPLICAS}{number}/"
+    found = {
+        name.removeprefix(prefix): read_replica(each.value)
+        for name, each in snapshot.entries.items()
+        if name.startswith(prefix)
+    }
+    return {name: key for name, key in found.items() if key is not None}
 
 
 def _flat(member: Member) -> list[Value]:

@@ -150,7 +150,7 @@ class Leading:
 
     def tick(self, now: float) -> list[Action]:
         actions = [action for session in self.sessions for action in self._answer(session, now)]
-        if self._stalled(now):
+        if self._stalled(now) and self._may_be_replaced():
             return [End(f"nothing was committed for {self._limits.stall_max_s:g} s", sit_out=True)]
         if now >= self._read_at + self._limits.retry_s:
             self._read_at = now
@@ -197,6 +197,12 @@ class Leading:
 
     def _progress(self, member: Member, now: float) -> Progress:
         return self.progress.setdefault(member, Progress(now))
+
+    def _may_be_replaced(self) -> bool:
+        """Whether another member of the set may lead: if none runs, this leader still answers reads, and nobody else would."""
+        seen = self._registrar.seen
+        assert seen is not None
+        return seen.running is None or bool(seen.state.in_sync & seen.running - {self._me.member})
 
     def _stalled(self, now: float) -> bool:
         if self.committed == self.written:

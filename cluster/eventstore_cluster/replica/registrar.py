@@ -76,7 +76,7 @@ class Registrar:
         leader, created = self.seen.leader, self.seen.leader_revision
         if swap.leads is not None:
             leader, created = swap.leads, applied
-        self.saw(Seen(applied, swap.state, applied, leader, created))
+        self.saw(Seen(applied, swap.state, applied, leader, created, self.seen.running))
 
     def counting(self) -> frozenset[Member]:
         """Returns the members that count: those in the set, and those that a transaction of ours may have added (R1)."""

@@ -44,7 +44,8 @@ class ShardState:
 class Seen:
     """A linearizable read of both keys. `at`: the registry's revision then, which orders reads.
 
-    `revision` wrote the state, `leader_revision` created the leader's key; 0 if there is none.
+    `revision` wrote the state, `leader_revision` created the leader's key; 0 if there is none. `running`: the replicas whose
+    processes have a lease; None: not known.
     """
 
     at: int
@@ -52,6 +53,7 @@ class Seen:
     revision: int
     leader: Leader | None = None
     leader_revision: int = 0
+    running: frozenset[Member] | None = None
 
 
 @dataclass(frozen=True, slots=True)

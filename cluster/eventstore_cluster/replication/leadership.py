@@ -99,6 +99,11 @@ class ShardLeadership:
         self._grown()
         self._durable()
 
+    def attention(self) -> str | None:
+        """Returns what an operator has to do something about: too few replicas are in sync."""
+        refusal = self._refusal()
+        return None if refusal is None else f"appends are refused: {refusal.message}"
+
     def _refusal(self) -> EventStoreError | None:
         if not self._begun or self._replica.takes_appends(now()):
             return None

@@ -41,7 +41,7 @@ class ShardRegistry:
         Raises:
             RegistryUnavailable, RegistryRefused, Corrupt
         """
-        snapshot = await self._registry.read_some(self._shard, self._leader)
+        snapshot = await self._registry.read_some(self._shard, self._leader, under=f"{REPLICAS}{self._number}/")
         self.revision = max(self.revision, snapshot.revision)
         value = snapshot.value(self._shard)
         if value is not None:

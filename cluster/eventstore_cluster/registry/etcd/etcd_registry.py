@@ -45,9 +45,14 @@ class EtcdRegistry:
         answer = await self._gateway.call("/v3/kv/range", self._range())
         return Snapshot(_revision(answer), self._entries(answer.get("kvs", ())))
 
-    async def read_some(self, *keys: str) -> Snapshot:
-        """Returns these keys, as far as they exist, at one revision: a linearizable read. Raises the errors of `read`."""
+    async def read_some(self, *keys: str, under: str) -> Snapshot:
+        """Returns these keys, and those that begin with `under`, as far as they exist, at one revision: a linearizable read.
+
+        Raises:
+            RegistryUnavailable, RegistryRefused, Corrupt: as `read`.
+        """
         ranges = [{"requestRange": {"key": self._key(key)}} for key in keys]
+        ranges.append({"requestRange": self._range(under)})
         answer = await self._gateway.call("/v3/kv/txn", {"success": ranges})
         found = [each for part in answer["responses"] for each in part["response_range"].get("kvs", ())]
         return Snapshot(_revision(answer), self._entries(found))
@@ -147,9 +152,9 @@ class EtcdRegistry:
     def _key(self, key: str) -> str:
         return _text(self._prefix + key)
 
-    def _range(self) -> dict[str, str]:
-        last = self._prefix[:-1] + chr(ord(self._prefix[-1]) + 1)
-        return {"key": _text(self._prefix), "range_end": _text(last)}
+    def _range(self, under: str = "") -> dict[str, str]:
+        prefix = self._prefix + under
+        return {"key": _text(prefix), "range_end": _text(prefix[:-1] + chr(ord(prefix[-1]) + 1))}
 
 
 def _text(text: str) -> str:
