@@ -11,7 +11,7 @@ handle it. A member is dead if it expires, or another one joins under its name: 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple, TypeAlias
 
@@ -82,7 +82,7 @@ class Attempts:
         if not known:
             return tuple(queues)
         return tuple(
-            replace(each, suspects_end=_suspects_end(found, attempts), killer=found.killer)
+            replace(each, suspects_end=_suspects_end(found, attempts), killer=_killer(found, attempts))
             if (found := known.get((each.topic, each.queue)))
             else each
             for each in queues
@@ -93,26 +93,46 @@ class Attempts:
         counted = self._of(group, topic, queue)
         return _deaths(counted, offset) if offset == counted.killer else 0
 
-    def died(self, group: str, held: Held, offsets: Offsets, attempts: int) -> tuple[str, int, int] | None:
-        """Counts the death of a member that was handed these pages. Returns the killer that it shows: topic, queue, offset."""
+    def died(
+        self, group: str, held: Held, failed: Container[tuple[str, int, int]], offsets: Offsets, attempts: int
+    ) -> tuple[str, int, int] | None:
+        """Counts the death of a member that was handed these pages. Returns the killer that it shows: topic, queue, offset.
+
+        `failed`: messages (topic, queue, offset) that failed in place under this member. A queue that stands at one of them
+        waits for it, while the member may hold a suspect. Such a message has used up an attempt anyway: it is not blamed for
+        the death as well, if it is all that the member was handed of its queue.
+        """
         unfinished = {
             (topic, queue): page
             for (topic, queue), page in held.items()
             if offsets.get(topic, {}).get(queue, page.next_offset) < page.next_offset
         }
-        alone = None
-        for (topic, queue), page in unfinished.items():
-            is_suspect = page.first < _suspects_end(self._of(group, topic, queue), attempts)
-            if is_suspect and len(unfinished) == page.messages == 1 and offsets[topic][queue] >= page.offset:
-                alone = topic, queue, page.first
-            deaths = self._add(group, topic, queue).deaths
-            deaths.append(page.next_offset)
-            deaths.sort()
-            del deaths[: -max(2, attempts)]
-        if alone is None or _deaths(self._of(group, *alone[:2]), alone[2]) < attempts:
+        waits_for = {place: at for place in unfinished if (*place, (at := offsets[place[0]][place[1]])) in failed}
+        suspect = self._held_alone(
+            group, {place: page for place, page in unfinished.items() if place not in waits_for}, offsets, attempts
+        )
+        for place, page in unfinished.items():
+            only_waits = page.messages == 1 and page.first == waits_for.get(place)
+            if place == suspect or (suspect is None and not only_waits):
+                deaths = self._add(group, *place).deaths
+                deaths.append(page.next_offset)
+                deaths.sort()
+                del deaths[: -max(2, attempts)]
+        if suspect is None:
             return None
-        self._of(group, *alone[:2]).killer = alone[2]
-        return alone
+        counted, offset = self._of(group, *suspect), unfinished[suspect].first
+        if _deaths(counted, offset) < attempts:
+            return None
+        counted.killer = offset
+        return *suspect, offset
+
+    def _held_alone(self, group: str, held: Held, offsets: Offsets, attempts: int) -> tuple[str, int] | None:
+        """Returns topic and queue of the only message that was in hand, if it is a suspect."""
+        if len(held) != 1:
+            return None
+        ((place, page),) = held.items()
+        is_suspect = page.first < _suspects_end(self._of(group, *place), attempts)
+        return place if is_suspect and page.messages == 1 and offsets[place[0]][place[1]] >= page.offset else None
 
     # -- what is over -------------------------------------------------------------------------------------------------
 
@@ -154,6 +174,12 @@ class Attempts:
 
 def _deaths(counted: QueueAttempts, offset: int) -> int:
     return sum(offset < end for end in counted.deaths)
+
+
+def _killer(counted: QueueAttempts, attempts: int) -> int | None:
+    """Returns the killer, unless it has attempts left since there are more of them."""
+    killer = counted.killer
+    return killer if killer is not None and _deaths(counted, killer) >= attempts else None
 
 
 def _suspects_end(counted: QueueAttempts, attempts: int) -> int:

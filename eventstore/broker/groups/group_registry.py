@@ -193,7 +193,8 @@ class Groups:
         """Counts the death of a member. Another one may have its name by now."""
         held = {(topic, queue): page for (topic, queue), page in member.held.items() if queue in member.queues.get(topic, ())}
         attempts = self.policy(group.name).attempts_max
-        killer = self.offsets.attempts.died(group.name, held, self.offsets.of(group.name), attempts)
+        offsets = self.offsets.of(group.name)
+        killer = self.offsets.attempts.died(group.name, held, member.attempts_before, offsets, attempts)
         if killer is not None:
             topic, queue, offset = killer
             _log.warning(

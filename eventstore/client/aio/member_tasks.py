@@ -109,12 +109,14 @@ class MemberTasks:
             if pull.skipped and not call.done.is_set() and self.state.has_room_again(pull):
                 self._drop_pull()
         self._notify()
-        if self.tracker.failures or self.state.commit_due:
+        if self.tracker.failures or self.state.suspects.commit_due():
             self._report_due.set()
 
     def _notify(self) -> None:
         changed, self.changed = self.changed, anyio.Event()
         changed.set()
+        if self.state.suspects.any:
+            self.suspended.look_again()
 
     def _assigned(self, values: Sequence[Scalar]) -> None:
         if self.state.assigned(*decode_assignment(values)):
@@ -180,6 +182,7 @@ class MemberTasks:
 
     def _send_pull(self) -> bool:
         """Returns whether there was something to pull, and room."""
+        self.suspended.hand_out_due()  # before the next suspect, which would hold them back
         self.tracker.room_awaited = True  # set before looking, so that messages finished meanwhile wake this task
         pull = self.state.next_pull()
         if pull is None:
@@ -268,6 +271,7 @@ class MemberTasks:
             self.suspended.suspend(places, answer)
         else:
             self.state.reported(places)
+        self._wake()  # a message that must be handled alone may have waited for these
 
     async def _heartbeat(self) -> None:
         values = await self._call(self.state.heartbeat())

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from heapq import heappop, heappush
-from itertools import count
 
 import anyio
 
@@ -15,13 +13,11 @@ from eventstore.flat import Scalar
 
 
 class SuspendedMessages:
-    """Holds them until their delays are over; `wake` is called when one may be handed out again."""
+    """Has them handed out again when their delays are over; `wake` is called when there are some."""
 
     def __init__(self, state: MemberState, wake: Callable[[], None]) -> None:
         self._state = state
         self._wake = wake
-        self._due: list[tuple[float, int, Window, int]] = []  # a heap by time
-        self._numbers = count()  # windows have no order
         self._changed = anyio.Event()
 
     def suspend(self, places: Sequence[tuple[Window, int]], delays_ms: Sequence[Scalar]) -> None:
@@ -29,20 +25,25 @@ class SuspendedMessages:
         if len(delays_ms) != len(places):
             raise ProtocolError(f"{len(places)} failures were answered by {len(delays_ms)} delays", field="delays")
         for (window, offset), delay_ms in zip(places, delays_ms, strict=True):
-            if not isinstance(delay_ms, int):
+            if isinstance(delay_ms, int):
+                self._state.suspects.suspend(window, offset, anyio.current_time() + delay_ms / 1000)
+            else:
                 self._state.reported([(window, offset)])
-                continue
-            self._state.suspended(window, offset)
-            heappush(self._due, (anyio.current_time() + delay_ms / 1000, next(self._numbers), window, offset))
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Looks whether there is something to hand out: another message was suspended, or what held them back is over."""
         self._changed.set()
+
+    def hand_out_due(self) -> None:
+        """Hands out again those whose turn it is."""
+        if self._state.hand_out_again(anyio.current_time()):
+            self._wake()
 
     async def hand_out_again(self) -> None:
         """Hands each out again after its delay, until it is cancelled."""
         while True:
             changed = self._changed = anyio.Event()
-            while self._due and self._due[0][0] <= anyio.current_time():
-                _, _, window, offset = heappop(self._due)
-                self._state.again(window, offset)
-                self._wake()
-            with anyio.CancelScope(deadline=self._due[0][0] if self._due else float("inf")):
+            self.hand_out_due()
+            with anyio.CancelScope(deadline=self._state.suspects.next_due(anyio.current_time())):
                 await changed.wait()

@@ -32,7 +32,7 @@ class DeliveryTracker:
     """
 
     def __init__(self, wake: Callable[[], object] = _ignore) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # `wake` is called with it, and looks at windows
         self.wake = wake
         self.room_awaited = False
         self.turn_awaited = False
@@ -155,6 +155,19 @@ class Window:
             if not self.closed:
                 self.attempts[offset] = attempts
                 self.suspended.add(offset)
+
+    def resume(self, offset: int) -> bool:
+        """Ends the wait of a suspended message. Returns whether it is still to be handled."""
+        with self._tracker.lock:
+            waited = offset in self.suspended
+            self.suspended.discard(offset)
+            return waited and not self.is_finished(offset)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the first unfinished message is suspended."""
+        with self._tracker.lock:
+            return bool(self.suspended) and self._position() in self.suspended
 
     def is_failing(self, offset: int) -> bool:
         """Whether the message is to be reported as failed, or waits to be handed out again."""

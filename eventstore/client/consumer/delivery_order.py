@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol, TypeAlias
 
 from eventstore.client.consumer.commit_window import DeliveryTracker, Window
@@ -25,8 +25,11 @@ class DeliveryOrder(Protocol):
     def take_some(self) -> Sequence[DeliveryItem]:
         """Returns items that may be handed out now, for callers to whom one at a time costs too much."""
 
-    def again(self, window: Window, offset: int) -> None:
-        """Has an unfinished item handed out again, before what waits for it; only if `in_order`."""
+    def again(self, window: Window, offset: int) -> bool:
+        """Has an unfinished item handed out again, before what waits for it; only if `in_order`. Returns whether it has it."""
+
+    def is_quiet(self, windows: Iterable[Window]) -> bool:
+        """Whether nothing is in hand or may be handed out: all that these windows hold waits for suspended messages."""
 
     def drop_closed(self) -> None:
         """Drops the items of queues that belong to another member."""
@@ -60,8 +63,11 @@ class Parallel:
             return rest
         return self._pages.popleft()
 
-    def again(self, window: Window, offset: int) -> None:
+    def again(self, window: Window, offset: int) -> bool:
         raise AssertionError("failed messages are sent to the retry topic")
+
+    def is_quiet(self, windows: Iterable[Window]) -> bool:
+        return not any(window.messages for window in windows)
 
     def drop_closed(self) -> None:
         waiting = [list(self._current), *self._pages]
@@ -109,10 +115,15 @@ class Sequential:
     def take_some(self) -> Sequence[DeliveryItem]:
         return _all_of(self)
 
-    def again(self, window: Window, offset: int) -> None:
+    def again(self, window: Window, offset: int) -> bool:
         item = self._out.get(window)
-        if item is not None and place_of(item)[1] == offset and not window.closed:
-            self._waiting_of(window).appendleft(item)
+        if item is None or place_of(item)[1] != offset:
+            return False
+        self._waiting_of(window).appendleft(item)
+        return True
+
+    def is_quiet(self, windows: Iterable[Window]) -> bool:
+        return not any(window.messages and not window.is_waiting for window in windows)
 
     def drop_closed(self) -> None:
         self._waiting = {window: waiting for window, waiting in self._waiting.items() if not window.closed}
@@ -148,13 +159,16 @@ class ByKey:
             self._ready.append(item)
 
     def take(self) -> DeliveryItem | None:
-        while self._finished:
-            self._release(self._out.pop(self._finished.popleft(), None))
+        self._release_finished()
         if not self._ready:
             return None
         item = self._ready.popleft()
         self._out[place_of(item)] = item
         return item
+
+    def _release_finished(self) -> None:
+        while self._finished:
+            self._release(self._out.pop(self._finished.popleft(), None))
 
     def _release(self, finished: DeliveryItem | None) -> None:
         """Makes the next item of the key ready."""
@@ -170,10 +184,15 @@ class ByKey:
     def take_some(self) -> Sequence[DeliveryItem]:
         return _all_of(self)
 
-    def again(self, window: Window, offset: int) -> None:
+    def again(self, window: Window, offset: int) -> bool:
         item = self._out.get((window, offset))
-        if item is not None and not window.closed:
+        if item is not None:
             self._ready.appendleft(item)
+        return item is not None
+
+    def is_quiet(self, windows: Iterable[Window]) -> bool:
+        self._release_finished()
+        return not self._ready and all(offset in window.suspended for window, offset in self._out)
 
     def drop_closed(self) -> None:
         self._ready = deque(item for item in self._ready if not place_of(item)[0].closed)

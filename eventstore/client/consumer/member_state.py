@@ -9,7 +9,7 @@ A driver sends the requests it makes and hands it the answers. The rules it keep
   does not stop the others. While half of all room is free, a queue may have more than its part: a single queue with all the
   messages would otherwise stand still between its pages.
 - A failed message is finished when the server has stored the failure, not before.
-- A message that may kill its consumer is pulled once all others are finished and committed, and alone.
+- A message that may kill its consumer is pulled alone, once nothing else is in hand (`suspects`).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from eventstore.client.consumer.commit_window import DeliveryTracker, Window
 from eventstore.client.consumer.delivery import PulledRange, deliveries, raw_batches
 from eventstore.client.consumer.delivery_order import DeliveryOrder, delivery_order
 from eventstore.client.consumer.member_options import MemberOptions
+from eventstore.client.consumer.suspects import Suspects
 from eventstore.errors import ProtocolError
 from eventstore.protocol.broker_requests import Pull
 from eventstore.protocol.group_requests import CommitOffsets, FailInPlace, FailMessages, Heartbeat
@@ -60,6 +61,7 @@ class MemberState:
         self.generation: int | None = None
         self.ready: DeliveryOrder = delivery_order(options.mode, options.order, tracker)
         self.raw = False
+        self.suspects = Suspects(self.ready, tracker)
         self._tracker = tracker
         self._wait_ms_all = int(options.pull_wait_s * 1000)
         self._wait_ms_filtered = max(WAIT_MS_FILTERED_MIN, int(options.commit_interval_s * 1000))
@@ -105,6 +107,7 @@ class MemberState:
             if self._windows.get(place) is not window:
                 window.close()
         self.ready.drop_closed()
+        self.suspects.assigned(self.windows)
         return before != self._windows
 
     # ---- pulling
@@ -115,14 +118,20 @@ class MemberState:
         Queues take turns: a pull begins after the last queue known to have been looked at. With more queues than fit into a
         pull, it does not wait while there are messages in the others.
         """
+        suspect = self.suspects.next()
+        self.suspects.begin_pull(None)
+        if (
+            self.generation is not None and suspect is not None
+        ):  # without room as well: it may be what failed in place that fills it
+            if self._undecoded or not self.suspects.may_be_pulled():
+                return None
+            self.suspects.begin_pull(suspect)
+            return self._planned((suspect,), 1, 1, 0)
         windows = self._in_turn()
-        options, tracker, count = self.options, self._tracker, len(windows)
+        options, tracker = self.options, self._tracker
         room, room_bytes = options.hold_messages - tracker.messages, options.hold_bytes - tracker.size_bytes
-        if self.generation is None or not count or room <= 0 or room_bytes <= 0:
+        if self.generation is None or not windows or room <= 0 or room_bytes <= 0:
             return None
-        suspect = self._suspect()
-        if suspect is not None:
-            return None if self._is_busy() else self._planned((suspect,), 1, 1, 0)
         most, most_bytes = self._queue_limits()
         wanted, skipped = list[Window](), list[Window]()
         for window in windows:
@@ -141,18 +150,6 @@ class MemberState:
         wants = tuple((window.topic, window.queue, window.next_offset, window.tags) for window in windows)
         request = Pull(messages, size_bytes, wait_ms, self.options.group, self.options.member, wants)
         return PlannedPull(request, windows, skipped)
-
-    def _suspect(self) -> Window | None:
-        """Returns a window whose next message may kill its consumer. One whose message failed in place waits with it."""
-        return next((each for each in self.windows if each.committed < each.suspects_end and not each.suspended), None)
-
-    def _is_busy(self) -> bool:
-        return any(window.position > window.committed or (window.messages and not window.suspended) for window in self.windows)
-
-    @property
-    def commit_due(self) -> bool:
-        """Whether to commit at once, since a message is to be pulled alone. Safe to call with the tracker locked."""
-        return self._tracker.messages == 0 and self._suspect() is not None
 
     def _wait_ms(self, pulled: Sequence[Window]) -> int:
         wait_ms = self._wait_ms_all if len(pulled) == len(self._windows) else min(self._wait_ms_all, WAIT_MS_OTHERS)
@@ -190,6 +187,7 @@ class MemberState:
         Raises:
             ProtocolError: it does not answer the pull.
         """
+        self.suspects.begin_pull(None)
         pages = answer.pages
         if len(pages) != len(pull.windows) or sum(page.messages for page in pages) != answer.count:
             raise ProtocolError(f"a pull of {len(pull.windows)} queues was answered by {len(pages)} pages", field="pages")
@@ -232,9 +230,11 @@ class MemberState:
                     window.open(places)
                     self.ready.put(window, items)
 
-    def _restart(self, window: Window, offset: int) -> None:
+    def _restart(self, window: Window, offset: int, suspects_end: int = 0) -> None:
         before = dict(self._windows)
-        self._windows[window.topic, window.queue] = Window(self._tracker, window.topic, window.queue, window.tags, offset)
+        again = Window(self._tracker, window.topic, window.queue, window.tags, offset)
+        again.suspects_end = suspects_end
+        self._windows[window.topic, window.queue] = again
         self._close_replaced(before)
 
     # ---- committing and reporting
@@ -288,13 +288,10 @@ class MemberState:
                 self._tracker.failures.pop((window, offset), None)
             window.finish(offset)
 
-    def suspended(self, window: Window, offset: int) -> None:
-        """Takes that the server has counted a failure in place, and that the message is to be tried again, but not yet."""
-        window.suspend(offset, window.attempts.get(offset, 0) + 1)
-        with self._tracker.lock:
-            self._tracker.failures.pop((window, offset), None)
-
-    def again(self, window: Window, offset: int) -> None:
-        """Has a suspended message handed out again."""
-        window.suspended.discard(offset)
-        self.ready.again(window, offset)
+    def hand_out_again(self, now: float) -> bool:
+        """Hands out again the suspended messages whose turn it is. Returns whether there were any."""
+        taken = self.suspects.take_due(now)
+        for window, offset in taken:
+            if not self.ready.again(window, offset):  # not decoded: it was a killer, until the policy got more attempts
+                self._restart(window, offset, window.suspects_end)
+        return bool(taken)
