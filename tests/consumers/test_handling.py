@@ -232,3 +232,32 @@ async def test_a_message_that_ends_each_iteration_by_an_exception_is_dead_after_
     assert dead.body == b"4"
     assert 3 <= ends < 10
     await world.backlog_is("billing", 0)
+
+
+@with_each_client
+async def test_a_handler_that_does_not_return_is_said_in_the_log_and_again(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = await world.create(queues=2)
+    await topic.send(b"1", key="a")
+    release = threading.Event()
+
+    async def handler(_: Any) -> None:
+        await anyio.to_thread.run_sync(release.wait)
+
+    async def is_said_twice() -> bool:
+        return sum("is in hand since" in record.getMessage() for record in caplog.records) >= 2
+
+    async def run() -> None:
+        options = {"commit_interval": 0.02, "warn_after": 0.05, "member": "m-1"}
+        async with world.store.consumer("billing", "orders", **options) as consumer:
+            await consumer.run((lambda _: release.wait()) if world.kind == "blocking" else handler)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(run)
+        try:
+            await eventually(is_said_twice, "the log has it")
+        finally:
+            release.set()
+        await world.backlog_is("billing", 0)
+        group.cancel_scope.cancel()

@@ -18,6 +18,7 @@ from eventstore.client.consumer.member_options import (
     PULL_BYTES,
     PULL_MESSAGES,
     PULL_WAIT_S,
+    WARN_AFTER_S,
     MemberOptions,
     Mode,
     Order,
@@ -128,6 +129,7 @@ class Consumers(ABC):
         pull_messages: int = PULL_MESSAGES,
         pull_bytes: int = PULL_BYTES,
         pull_wait: float = PULL_WAIT_S,
+        warn_after: float = WARN_AFTER_S,
     ) -> Consumer:
         """Returns a member of a consumer group, for use in `async with`; the members share the queues of the topics.
 
@@ -139,7 +141,8 @@ class Consumers(ABC):
         `broker.set_retries` sets it; by default it is left as it is. `commit_interval` (0.01 to 5 seconds): how much is
         delivered again at most after a crash. `hold_messages`, `hold_bytes`: the most to hold in this process, finished or not;
         one page more at worst. `pull_messages`, `pull_bytes`: the largest page to request. `pull_wait` (0.1 to 60 seconds): how
-        long a request waits at the server for messages.
+        long a request waits at the server for messages. `warn_after` (0.01 to 86,400 seconds): how long a message may be in
+        hand before the log says so, and again after twice that, four times …
 
         Raises:
             InvalidArgument: a limit is broken; entering it raises more.
@@ -147,6 +150,6 @@ class Consumers(ABC):
         options = member_options(
             group, topics, member, mode=mode, order=order, retries=retries, from_end=from_end,
             commit_interval_s=commit_interval, hold_messages=hold_messages, hold_bytes=hold_bytes,
-            pull_messages=pull_messages, pull_bytes=pull_bytes, pull_wait_s=pull_wait,
+            pull_messages=pull_messages, pull_bytes=pull_bytes, pull_wait_s=pull_wait, warn_after_s=warn_after,
         )  # fmt: skip
         return Consumer(self._new_member(options))

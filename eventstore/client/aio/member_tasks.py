@@ -26,6 +26,7 @@ from eventstore.client.aio.suspended import SuspendedMessages
 from eventstore.client.backoff import Backoff
 from eventstore.client.consumer.assignment import decode_assignment
 from eventstore.client.consumer.commit_window import DeliveryTracker, Window
+from eventstore.client.consumer.long_handling import LongHandling
 from eventstore.client.consumer.member_options import MemberOptions
 from eventstore.client.consumer.member_state import MemberState, PlannedPull
 from eventstore.client.session.broker_calls import set_retries_request
@@ -59,6 +60,7 @@ class MemberTasks:
         self._reported = anyio.Event()
         self.suspended = SuspendedMessages(self.state, self._wake)
         self.trouble: Callable[[EventStoreError | None], None] = lambda error: None  # why it tries again; None: it worked
+        self._long_handling = LongHandling(options, self.state.ready)
         self._leave_by = float("inf")
         self._reporting = anyio.CancelScope()
 
@@ -115,8 +117,7 @@ class MemberTasks:
     def _notify(self) -> None:
         changed, self.changed = self.changed, anyio.Event()
         changed.set()
-        if self.state.suspects.any:
-            self.suspended.look_again()
+        self.suspended.look_again()
 
     def _assigned(self, values: Sequence[Scalar]) -> None:
         if self.state.assigned(*decode_assignment(values)):
@@ -203,6 +204,7 @@ class MemberTasks:
         with anyio.move_on_after(self._interval_s):
             await self._report_due.wait()
         self._report_due = anyio.Event()
+        self._long_handling.look(self.state.windows, anyio.current_time(), apart=self.state.suspects.next() is not None)
         try:
             await self._report_to_the_end()
         except _OUTDATED:

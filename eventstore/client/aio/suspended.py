@@ -29,11 +29,12 @@ class SuspendedMessages:
                 self._state.suspects.suspend(window, offset, anyio.current_time() + delay_ms / 1000)
             else:
                 self._state.reported([(window, offset)])
-        self.look_again()
+        self._changed.set()
 
     def look_again(self) -> None:
-        """Looks whether there is something to hand out: another message was suspended, or what held them back is over."""
-        self._changed.set()
+        """Looks whether what held back those that are due is over."""
+        if self._state.suspects.any:
+            self._changed.set()
 
     def hand_out_due(self) -> None:
         """Hands out again those whose turn it is."""

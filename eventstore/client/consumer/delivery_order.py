@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from operator import length_hint
 from typing import Protocol, TypeAlias
 
 from eventstore.client.consumer.commit_window import DeliveryTracker, Window
@@ -31,6 +32,9 @@ class DeliveryOrder(Protocol):
     def is_quiet(self, windows: Iterable[Window]) -> bool:
         """Whether nothing is in hand or may be handed out: all that these windows hold waits for suspended messages."""
 
+    def is_in_hand(self, window: Window, offset: int) -> bool:
+        """Whether the first unfinished item of a window, which is finished at this offset, was handed out."""
+
     def drop_closed(self) -> None:
         """Drops the items of queues that belong to another member."""
 
@@ -41,7 +45,8 @@ class Parallel:
     in_order = False
 
     def __init__(self) -> None:
-        self._current: Iterator[DeliveryItem] = iter(())
+        self._page: list[DeliveryItem] = []
+        self._current: Iterator[DeliveryItem] = iter(())  # the rest of it
         self._pages: deque[list[DeliveryItem]] = deque()
 
     def put(self, window: Window, items: list[DeliveryItem]) -> None:
@@ -52,7 +57,8 @@ class Parallel:
         for item in self._current:
             return item
         while self._pages:
-            self._current = iter(self._pages.popleft())
+            self._page = self._pages.popleft()
+            self._current = iter(self._page)
             for item in self._current:
                 return item
         return None
@@ -68,6 +74,11 @@ class Parallel:
 
     def is_quiet(self, windows: Iterable[Window]) -> bool:
         return not any(window.messages for window in windows)
+
+    def is_in_hand(self, window: Window, offset: int) -> bool:
+        rest = length_hint(self._current)
+        waiting = [self._page[-rest], *(page[0] for page in self._pages)] if rest else [page[0] for page in self._pages]
+        return (window, offset) not in map(place_of, waiting)
 
     def drop_closed(self) -> None:
         waiting = [list(self._current), *self._pages]
@@ -124,6 +135,10 @@ class Sequential:
 
     def is_quiet(self, windows: Iterable[Window]) -> bool:
         return not any(window.messages and not window.is_waiting for window in windows)
+
+    def is_in_hand(self, window: Window, offset: int) -> bool:
+        out, waiting = self._out.get(window), self._waiting.get(window)
+        return out is not None and place_of(out)[1] == offset and not (waiting and waiting[0] is out)
 
     def drop_closed(self) -> None:
         self._waiting = {window: waiting for window, waiting in self._waiting.items() if not window.closed}
@@ -193,6 +208,10 @@ class ByKey:
     def is_quiet(self, windows: Iterable[Window]) -> bool:
         self._release_finished()
         return not self._ready and all(offset in window.suspended for window, offset in self._out)
+
+    def is_in_hand(self, window: Window, offset: int) -> bool:
+        out = self._out.get((window, offset))
+        return out is not None and not any(item is out for item in self._ready)
 
     def drop_closed(self) -> None:
         self._ready = deque(item for item in self._ready if not place_of(item)[0].closed)

@@ -34,6 +34,10 @@ PULL_BYTES_MAX: Final = 16 * 1024 * 1024
 PULL_WAIT_S: Final = 20.0
 PULL_WAIT_S_MIN: Final = 0.1
 PULL_WAIT_S_MAX: Final = PULL_WAIT_MS_MAX / 1000
+# Longer than most handlers take, and than a lock or a slow neighbour delays them.
+WARN_AFTER_S: Final = 60.0
+WARN_AFTER_S_MIN: Final = 0.01
+WARN_AFTER_S_MAX: Final = 86_400.0
 Topics = str | Iterable[str] | Mapping[str, str | None]
 
 
@@ -43,7 +47,7 @@ class MemberOptions:
 
     `hold_messages`, `hold_bytes`: how much is held at most, finished or not; up to one page more in the worst case.
     `pull_messages`, `pull_bytes`: the size of one page. `pull_wait_s`: how long a pull waits for messages. `retries`: the
-    group's retry policy, if this member is to set it.
+    group's retry policy, if this member is to set it. `warn_after_s`: how long a message is in hand before the log says so.
     """
 
     group: str
@@ -59,6 +63,7 @@ class MemberOptions:
     pull_wait_s: float = PULL_WAIT_S
     order: Order | None = None
     retries: Retries | None = None
+    warn_after_s: float = WARN_AFTER_S
 
     def __post_init__(self) -> None:
         check_int("hold_messages", self.hold_messages, 1, HOLD_MAX)
@@ -66,6 +71,7 @@ class MemberOptions:
         check_int("pull_messages", self.pull_messages, 1, PULL_MESSAGES_MAX)
         check_int("pull_bytes", self.pull_bytes, 1, PULL_BYTES_MAX)
         _check_seconds("pull_wait", self.pull_wait_s, PULL_WAIT_S_MIN, PULL_WAIT_S_MAX)
+        _check_seconds("warn_after", self.warn_after_s, WARN_AFTER_S_MIN, WARN_AFTER_S_MAX)
         self.join()
 
     def join(self) -> Join:
@@ -92,6 +98,7 @@ def member_options(
     pull_wait_s: float,
     order: Order | None = None,
     retries: Retries | None = None,
+    warn_after_s: float = WARN_AFTER_S,
 ) -> MemberOptions:
     """Returns a member's options. A generated name, if none is given, has the member's host and process id.
 
@@ -104,7 +111,7 @@ def member_options(
     name = f"{os.uname().nodename[:100]}-{os.getpid()}-{secrets.token_hex(4)}" if member is None else member
     return MemberOptions(
         group, name, tags_by_topic(topics), mode, from_end, commit_interval_s, hold_messages, hold_bytes,
-        pull_messages, pull_bytes, pull_wait_s, order, retries,
+        pull_messages, pull_bytes, pull_wait_s, order, retries, warn_after_s,
     )  # fmt: skip
 
 
