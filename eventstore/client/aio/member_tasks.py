@@ -36,12 +36,9 @@ from eventstore.errors import Closed, EventStoreError, InvalidArgument, Rebalanc
 from eventstore.flat import Scalar
 from eventstore.protocol.broker_requests import BrokerRequest
 
-# How long a consumer that ends waits for the server to take its last commit.
-LEAVE_SECONDS: Final = 5.0
-# The part of it that is reserved for that commit while failures are still being reported.
-_LAST_COMMIT_SECONDS: Final = 1.0
-# The queue, the topic or the membership is gone: the next heartbeat returns the new assignment.
-_OUTDATED: Final = (Rebalanced, UnknownGroup, UnknownTopic, UnknownQueue)
+LEAVE_SECONDS: Final = 5.0  # a consumer that ends waits so long for the server to take its last commit,
+_LAST_COMMIT_SECONDS: Final = 1.0  # for which this is reserved while failures are still being reported
+_OUTDATED: Final = (Rebalanced, UnknownGroup, UnknownTopic, UnknownQueue)  # the next heartbeat returns the new assignment
 _log: Final = logging.getLogger(__name__)
 
 
