@@ -13,7 +13,7 @@ FAILED_AGAIN := { echo "The failed tests run once more, one at a time:"; \
 	$(BIN)/python -m pytest --verbose --last-failed --last-failed-no-failures none \
 	| sed 's/PASSED/FLAKY: failed in the run, passed alone/'; exit 1; }
 
-.PHONY: help demo test test-quick check generate bench clean
+.PHONY: help demo demo-cluster test test-quick check generate bench clean
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -36,6 +36,9 @@ $(VENV)/.bench: $(VENV)/.installed
 
 demo: $(VENV)/.runtime ## a library, a bank and a shop on scratch folders: events, commands, a read model, messages, restarts
 	$(BIN)/python docs/examples/demo
+
+demo-cluster: $(VENV)/.installed ## three nodes over an etcd, of which one is killed while a client appends
+	$(BIN)/python docs/examples/demo_cluster
 
 test: $(VENV)/.installed ## run the whole test suite, on all processors
 	$(PYTEST) || { [ $$? = 1 ] && $(FAILED_AGAIN); }

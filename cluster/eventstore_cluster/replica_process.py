@@ -20,7 +20,7 @@ from eventstore.server.bootstrap import bind, stop_on_signals
 from eventstore.server.serve import serve
 from eventstore.settings.server import ServerSettings
 from eventstore_cluster.channel import Channel
-from eventstore_cluster.registry.etcd.errors import OutcomeUnknown, RegistryUnavailable
+from eventstore_cluster.registry.etcd.errors import OutcomeUnknown, RegistryRefused, RegistryUnavailable
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.gateway import Gateway
 from eventstore_cluster.registry.etcd.lease import Lease, now
@@ -40,6 +40,7 @@ from eventstore_cluster.shard_start import ReplicaStart, ShardStart, plain
 
 _RETRY_S: Final = 0.5
 _REVOKE_S: Final = 1.0
+_SYNC_MAX_S: Final = 2.0
 _log = structlog.get_logger("eventstore.cluster")
 
 
@@ -63,7 +64,10 @@ class ReplicaProcess(ShardProcess):
                 lease = await self._lease(gateway)
                 if lease is not None:
                     try:
-                        await self._replicate(gateway, lease)
+                        async with trio.open_nursery() as nursery:
+                            nursery.start_soon(self._keep, gateway, lease)
+                            await self._replicate(gateway, lease)
+                            nursery.cancel_scope.cancel()
                     finally:
                         with trio.move_on_after(_REVOKE_S, shield=True):
                             await self._revoke(gateway, lease)
@@ -85,6 +89,23 @@ class ReplicaProcess(ShardProcess):
                 await self._channel.send({"lease": str(lease.id)})
                 return lease
         return None
+
+    async def _keep(self, gateway: Gateway, lease: Lease) -> None:
+        """Renews the lease from its beginning on, as long as the disk answers (R11)."""
+        while True:
+            await trio.sleep(lease.ttl_s / 3)
+            if self._driver is not None and self._driver.sync_takes_s() > _SYNC_MAX_S:
+                _log.warning("the disk does not answer: the lease is not renewed")
+                continue
+            try:
+                kept = await lease.keep_alive(gateway)
+            except (RegistryUnavailable, RegistryRefused) as error:
+                _log.warning("the lease cannot be renewed", error=error.message)
+                continue
+            if not kept and self._driver is not None:
+                self._driver.do(self._driver.replica.lease_lost())
+            elif not kept:
+                self._end("the lease of this process ran out before it joined", False)
 
     async def _revoke(self, gateway: Gateway, lease: Lease) -> None:
         try:

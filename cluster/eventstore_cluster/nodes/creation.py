@@ -30,8 +30,11 @@ CREATING: Final = "creating"
 _COMPARED: Final = 2
 
 
-async def create_cluster(registry: EtcdRegistry, shards: int, replicas: int, in_sync_min: int | None = None) -> ClusterView:
-    """Creates a cluster on the nodes that run. `in_sync_min`: None: the lesser of 2 and `replicas`.
+async def create_cluster(
+    registry: EtcdRegistry, shards: int, replicas: int, in_sync_min: int | None = None, wait_s: float = 0.0
+) -> ClusterView:
+    """Creates a cluster on the nodes that run. `in_sync_min`: None: the lesser of 2 and `replicas`. `wait_s`: how long to wait
+    until there are enough nodes.
 
     Raises:
         InvalidArgument: a number is out of range, there are fewer nodes than replicas, or the cluster exists.
@@ -42,6 +45,9 @@ async def create_cluster(registry: EtcdRegistry, shards: int, replicas: int, in_
     check_int("replicas", replicas, 1, SHARDS_MAX)
     least = min(2, replicas) if in_sync_min is None else check_int("in_sync_min", in_sync_min, 1, replicas)
     seen = await first_read(registry)
+    with trio.move_on_after(wait_s):
+        while CLUSTER not in seen.entries and len(list(nodes_of(seen))) < replicas:
+            seen = await registry.changed(seen)
     keys = _shards(seen, shards, replicas, least)
     stale = {key for key in seen.entries if key.startswith(SHARDS)} - keys.keys()
     begun = await _written(registry, {CLUSTER: 0, CREATING: seen.revision_of(CREATING)}, {CREATING: {"by": uuid.uuid4().hex}})

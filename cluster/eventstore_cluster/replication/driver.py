@@ -43,7 +43,6 @@ from eventstore_cluster.replication.links import Links
 from eventstore_cluster.replication.run import Run
 
 TICK_S: Final = 0.1
-_SYNC_MAX_S: Final = 2.0
 _log = structlog.get_logger("eventstore.cluster")
 
 
@@ -77,7 +76,6 @@ class Driver:
         async with trio.open_nursery() as self._nursery:
             self.do(self.replica.start())
             self._nursery.start_soon(self._tick)
-            self._nursery.start_soon(self._keep_lease)
             self._nursery.start_soon(self._read)
             self._nursery.start_soon(self._watch)
             self._nursery.start_soon(self._links.run, self.replica, self.do)
@@ -87,22 +85,6 @@ class Driver:
         while True:
             self.do(self.replica.tick(now(), self.run_of.lease.until))
             await trio.sleep(TICK_S)
-
-    async def _keep_lease(self) -> None:
-        """Renews the lease, as long as the disk answers (R11)."""
-        lease = self.run_of.lease
-        while True:
-            await trio.sleep(lease.ttl_s / 3)
-            if self.leadership is not None and self.leadership.sync_takes_s() > _SYNC_MAX_S:
-                _log.warning("the disk does not answer: the lease is not renewed")
-                continue
-            try:
-                kept = await lease.keep_alive(self.run_of.gateway)
-            except (RegistryUnavailable, RegistryRefused) as error:
-                _log.warning("the lease cannot be renewed", error=error.message)
-                continue
-            if not kept:
-                self.do(self.replica.lease_lost())
 
     async def _watch(self) -> None:
         while True:
@@ -169,6 +151,10 @@ class Driver:
                 self._changed()
             case End(reason, sit_out):
                 self.end(reason, sit_out=sit_out)
+
+    def sync_takes_s(self) -> float:
+        """Returns how long the write that is under way takes by now, in seconds."""
+        return 0.0 if self.leadership is None else self.leadership.sync_takes_s()
 
     def end(self, reason: str, *, sit_out: bool = False) -> None:
         """Ends the process at once."""

@@ -45,7 +45,8 @@ def create(
         ),
     ] = None,
     wait: Annotated[
-        float, typer.Option("--wait", metavar="SECONDS", min=0, help="How long to wait until all shards serve.")
+        float,
+        typer.Option("--wait", metavar="SECONDS", min=0, help="How long to wait for nodes, then for all shards."),
     ] = WAIT_SECONDS,
     etcd: EtcdEndpoints = None,
     name: ClusterName = DEFAULT_CLUSTER,
@@ -78,7 +79,7 @@ def create(
     async def created() -> list[int]:
         async with Gateway(options) as gateway:
             registry = EtcdRegistry(gateway, name)
-            made = await create_cluster(registry, shards, replicas, in_sync_min)
+            made = await create_cluster(registry, shards, replicas, in_sync_min, wait)
             print(
                 f"Created {name} ({made.cluster.uuid}): shards {shards}, replicas {replicas}, in sync at least "
                 f"{made.cluster.in_sync_min}, nodes {', '.join(made.nodes)}",
