@@ -90,8 +90,9 @@ class Replicas:
         options, shard = self._options, identity.shard
         assert self._known is not None
         clients, peers = replica_addresses(options.settings.listen, shard)
-        folder = str(self._folder.folder(shard))
-        values = {**options.values, "data": folder, "http": None, "listen": last or clients}
+        if last is not None:  # where the last one said that it is reached, which need not be what it listened on
+            clients = f"{clients.rpartition(':')[0]}:{last.rpartition(':')[2]}"
+        values = {**options.values, "data": str(self._folder.folder(shard)), "http": None, "listen": clients}
         replica = ReplicaStart(options.cluster, options.etcd, options.name, peers, options.lease_s, host=options.host)
         return ShardStart(values, identity, self._known, replica)
 
