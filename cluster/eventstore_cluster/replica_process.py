@@ -117,7 +117,7 @@ class ReplicaProcess(ShardProcess):
         own, identity = self._replica, self._start.identity
         run = secrets.token_hex(8)
         with bind(own.peers, "peers") as listener:
-            host, port = listener.getsockname()[:2]
+            host, port = own.host or listener.getsockname()[0], listener.getsockname()[1]
             opened = partial(FollowerLogs, OsFiles(), self._settings, identity, own.node)
             logs = await trio.to_thread.run_sync(opened)
             me = Leader(Member(own.node, logs.incarnation.token), run, f"{host}:{port}")
@@ -133,6 +133,7 @@ class ReplicaProcess(ShardProcess):
             async with trio.open_nursery() as nursery:
                 await nursery.start(driver.run)
                 nursery.start_soon(self._tell_role, driver)
+                nursery.start_soon(self._stop_in_time, driver, gateway, lease)
                 await self._follow_until_elected(driver)
                 if driver.elected.is_set() and not self._stopping.is_set():
                     await self._lead(driver)
@@ -165,10 +166,26 @@ class ReplicaProcess(ShardProcess):
                 partial(serve, self._settings, self._start.identity, self._start.known, leadership=leadership)
             )
             server.maps.publish(self._newest)
-            await driver.say_serving(server.address.removeprefix("tcp://"))
+            await driver.say_serving(self._advertised(server.address.removeprefix("tcp://")))
             await self._channel.send({"serving": server.address})
             await self._stopping.wait()
             server.stop()
+
+    def _advertised(self, address: str) -> str:
+        """Returns where others reach what listens at this address."""
+        return f"{self._replica.host}:{address.rpartition(':')[2]}" if self._replica.host else address
+
+    async def _stop_in_time(self, driver: Driver, gateway: Gateway, lease: Lease) -> None:
+        """Ends a leader that cannot stop in order, because its followers are away: what waits is never answered."""
+        await self._stopping.wait()
+        if not driver.elected.is_set():
+            return
+        if driver.opened:
+            await trio.sleep(self._settings.stop_timeout_s + _REVOKE_S)
+        with trio.move_on_after(_REVOKE_S):
+            await self._revoke(gateway, lease)
+        _log.warning("stopped, though not everything is committed: the next leader decides")
+        os._exit(0)
 
     # what the node is told
 
