@@ -19,6 +19,7 @@ from eventstore.server.prometheus import exported_name
 from eventstore.server.reactions.reaction_metrics import REACTION_LABELLED
 from eventstore.settings.server import ServerSettings
 from eventstore.settings.setting_declaration import DeclaredSetting, settings_by_group
+from eventstore_cluster.replication.replica_metrics import REPLICA_LABELLED, REPLICA_METRICS
 
 _HEAD = """\
 # Reference
@@ -42,6 +43,11 @@ _LABELLED_METRICS = """\
 
 Of each reaction; of each queue and group, once there are topics. Above 1,000 queues they are added up per topic
 (`queue="all"`), above 1,000 topics the rest of them as `topic=":others"`.
+"""
+_REPLICA_METRICS = """\
+### Replicas
+
+Of the leader of a shard that has [replicas](CLUSTER.md#several-machines).
 """
 _PROJECTION_METRICS = """\
 ### Projections
@@ -79,6 +85,12 @@ def _metrics() -> Iterator[str]:
     yield from _table(
         ("metric", "kind", "labels", "what"),
         ((_exported(each), each.kind, ", ".join(each.labels), each.help) for each in _LABELLED),
+    )
+    yield _REPLICA_METRICS
+    yield from _metric_table(REPLICA_METRICS)
+    yield from _table(
+        ("metric", "kind", "labels", "what"),
+        ((_exported(each), each.kind, ", ".join(each.labels), each.help) for each in REPLICA_LABELLED),
     )
 
 

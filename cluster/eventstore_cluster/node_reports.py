@@ -29,10 +29,11 @@ class NodeReports:
     """What a node says about itself and its shards."""
 
     def __init__(
-        self, shards: Sequence[ShardRunner], stopping: Callable[[], bool], also: Callable[[], str | None] = lambda: None
-    ) -> None:
-        """`also`: what else needs attention, None if nothing does; comes after what the processes themselves need."""
-        self._shards, self._stopping, self._also = shards, stopping, also
+        self, shards: Sequence[ShardRunner], stopping: Callable[[], bool], first: Callable[[], str | None] = lambda: None,
+        also: Callable[[], str | None] = lambda: None,
+    ) -> None:  # fmt: skip
+        """`first`, `also`: what needs attention before and after what the processes themselves need; None if nothing does."""
+        self._shards, self._stopping, self._first, self._also = shards, stopping, first, also
 
     def stats(self) -> Stats:
         return {
@@ -43,6 +44,8 @@ class NodeReports:
         }
 
     def _attention(self) -> str | None:
+        if (first := self._first()) is not None:
+            return first
         for shard in self._shards:
             if not shard.up:
                 why = "it starts" if shard.error is None else shard.error.message

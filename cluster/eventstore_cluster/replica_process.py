@@ -16,6 +16,7 @@ import trio
 from eventstore.chunks.documents import Tree
 from eventstore.chunks.files import OsFiles
 from eventstore.errors import EventStoreError, to_wire
+from eventstore.metrics import Source
 from eventstore.server.bootstrap import bind, stop_on_signals
 from eventstore.server.serve import serve
 from eventstore.settings.server import ServerSettings
@@ -33,6 +34,7 @@ from eventstore_cluster.replication.follower_sorting import sort_committed
 from eventstore_cluster.replication.links import Links
 from eventstore_cluster.replication.logs.follower_logs import FollowerLogs
 from eventstore_cluster.replication.peer_frames import PeerHello
+from eventstore_cluster.replication.replica_metrics import REPLICA_METRICS, ReplicaCollector
 from eventstore_cluster.replication.run import Run
 from eventstore_cluster.replication.shard_registry import ShardRegistry
 from eventstore_cluster.shard_process import ShardProcess
@@ -166,6 +168,7 @@ class ReplicaProcess(ShardProcess):
                 partial(serve, self._settings, self._start.identity, self._start.known, leadership=leadership)
             )
             server.maps.publish(self._newest)
+            server.reports.add([Source(REPLICA_METRICS, lambda: driver.replica)], [ReplicaCollector(driver.replica)])
             await driver.say_serving(self._advertised(server.address.removeprefix("tcp://")))
             await self._channel.send({"serving": server.address})
             await self._stopping.wait()

@@ -68,7 +68,7 @@ class _Node:
         self._warned = False
         self._view: ClusterView | None = None
         self._known: ClusterMap | None = None
-        self._reports = NodeReports(self._replicas.runners, self._stopping.is_set, self._attention)
+        self._reports = NodeReports(self._replicas.runners, self._stopping.is_set, self._trouble, self._attention)
         self._uncreated = f"the cluster {options.cluster} has not been created: eventstore cluster create"
         limits = gate_limits(options.settings)
         self._entry = Entry(listener, limits, self._reports.stats, closed=self._uncreated)
@@ -196,13 +196,17 @@ class _Node:
                 address=self._address, other=outside[0],
             )  # fmt: skip
 
-    def _attention(self) -> str | None:
+    def _trouble(self) -> str | None:
+        """Returns what keeps the node from its work: the processes have theirs because of it."""
         if self._unusable is not None:
             return f"the registry cannot be used: {self._unusable}"
         if self._registration.lost is not None:
             return self._registration.lost
+        return self._uncreated if self._view is None else None
+
+    def _attention(self) -> str | None:
         if self._view is None:
-            return self._uncreated
+            return None
         unserved = self._view.unserved()
         return f"shard {unserved[0]} has no leader" if unserved else None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from eventstore_cluster.replica.actions import Action, Commit, End, Open, ReadRegistry, Send, Serve, Transact
 from eventstore_cluster.replica.epochs import Tail
@@ -12,6 +12,15 @@ from eventstore_cluster.replica.places import NOWHERE, Ends, least, reaches
 from eventstore_cluster.replica.registrar import Registrar
 from eventstore_cluster.replica.registry_state import Leader, Member
 from eventstore_cluster.replica.sessions import Progress, Session, Sessions
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far a replica is behind its leader: `seconds` since it was level, `size` in bytes of the current event file."""
+
+    node: str
+    seconds: float
+    size: int
 
 
 class Leading:
@@ -90,13 +99,16 @@ class Leading:
             return tuple(NOWHERE for _ in self.logs)
         return session.acked
 
-    def lags(self, now: float) -> dict[Member, float]:
-        """Returns for how long each other member of the set has not been level with this leader, in seconds."""
-        return {
-            each: max(0.0, now - self._progress(each, now).level_at)
-            for each in self._registrar.state.in_sync
-            if each != self._me.member
-        }
+    def lags(self, now: float) -> list[Lag]:
+        """Returns how far the other members of the set, and those that fetch, are behind this leader."""
+        members = {*self._registrar.state.in_sync, *(session.member for session in self.sessions)} - {self._me.member}
+        return [self._lag(member, now) for member in sorted(members)]
+
+    def _lag(self, member: Member, now: float) -> Lag:
+        level = self._durable_at(member) == self.written
+        (chunk, end), (own_chunk, own_end) = self._durable_at(member)[0], self.written[0]
+        size = own_end - (end if chunk == own_chunk else 0)
+        return Lag(member.node, 0.0 if level else max(0.0, now - self._progress(member, now).level_at), max(size, 0))
 
     # followers
 

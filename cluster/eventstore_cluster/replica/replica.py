@@ -13,7 +13,7 @@ from eventstore_cluster.replica.actions import Action, Begin, End, ReadRegistry,
 from eventstore_cluster.replica.epochs import Tail
 from eventstore_cluster.replica.following import Following
 from eventstore_cluster.replica.frames import Fetch, Frame, Join, NotLeading
-from eventstore_cluster.replica.leading import Leading
+from eventstore_cluster.replica.leading import Lag, Leading
 from eventstore_cluster.replica.limits import Limits
 from eventstore_cluster.replica.places import Ends
 from eventstore_cluster.replica.registrar import Registrar
@@ -64,6 +64,10 @@ class Replica:
 
     def takes_appends(self, now: float) -> bool:
         return self.may_read(now) and self.leading is not None and self.leading.takes_appends(now)
+
+    def lags(self, now: float) -> list[Lag]:
+        """Returns how far the others are behind this leader; nobody is if it does not lead."""
+        return [] if self.leading is None else self.leading.lags(now)
 
     def level_members(self, now: float) -> list[Member]:
         """Returns the members of the in-sync set that keep up with this leader; nobody if it does not lead."""

@@ -213,5 +213,5 @@ class Driver:
         }
         report["ends"] = [list(end) for end in replica.ends]
         if leading is not None:
-            report["lag_s"] = {member.node: lag for member, lag in leading.lags(now()).items()}
+            report["lag_s"] = {lag.node: round(lag.seconds, 3) for lag in leading.lags(now())}
         return report
