@@ -28,19 +28,10 @@ PAGE = (Path(__file__).parents[2] / "docs" / "BROKER.md").read_text(encoding="ut
 
 
 def test_the_program_without_a_server_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _, source = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.M | re.S)
+    (source,) = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.M | re.S)
     assert "./messages" in source, "otherwise it would write into the working folder of the tests"
     exec(source.replace("./messages", str(tmp_path)), {"__name__": "page"})  # our own page
     assert capsys.readouterr().out.endswith("order-42 b'...'\n")
-
-
-def test_the_program_of_a_client_prints_what_the_page_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source, _ = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.M | re.S)
-    (expected,) = re.findall(r"^```text\n(.*?)^```", PAGE, flags=re.M | re.S)
-    with ServerThread(tmp_path / "data", broker_preallocate_bytes=64 * 1024) as server:
-        capsys.readouterr()  # the server's log
-        exec(source.replace("tcp://127.0.0.1:7701", server.address), {"__name__": "page"})  # our own page
-        assert capsys.readouterr().out == expected
 
 
 def test_the_consumer_of_published_events_prints_an_event_of_the_domain(
