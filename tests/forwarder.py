@@ -49,7 +49,11 @@ class Forwarder:
                     if source is self._listener:
                         self.accepted += 1
                         near, _ = self._listener.accept()
-                        far = socket.create_connection(("127.0.0.1", self._port))
+                        try:
+                            far = socket.create_connection(("127.0.0.1", self._port))
+                        except OSError:  # the server is away
+                            near.close()
+                            continue
                         selector.register(near, selectors.EVENT_READ, far)
                         selector.register(far, selectors.EVENT_READ, near)
                         sockets += [near, far]

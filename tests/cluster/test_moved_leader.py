@@ -242,3 +242,28 @@ def test_a_lost_shard_makes_errors_in_the_places_of_its_rows_alone(led: LedShard
         store.shards[0].broker.create_topic("orders", 1)
         sent = store.topic("orders").send_many([es.NewMessage(b"m", key=each) for each in ids])
         assert [type(each) for each in sent] == [es.SendResult, es.ConnectionLost] * 5
+
+
+@loops
+def test_events_of_one_aggregate_are_asked_of_its_shard_alone(run: Runner, led: LedShards) -> None:
+    mine = led.id_of(1)
+    with blocking.connect(led.address) as store:
+        store.append(mine, [EVENT], es.ANY)
+        store.append(led.id_of(0), [EVENT], es.ANY)
+        assert [each.aggregate_id for each in store.read_all(aggregate_id=mine)] == [mine]
+        with store.subscribe(aggregate_id=mine) as items:
+            found = next(items)
+            assert isinstance(found, es.Event)
+            assert isinstance(next(items), es.CaughtUp)
+            assert items.position.shards == {0: (0, 0), 1: (1, 0)}
+
+    async def use() -> None:
+        async with es.connect(led.address) as store:
+            assert [each.aggregate_id async for each in store.read_all(aggregate_id=mine)] == [mine]
+            async with store.subscribe(after=es.END, aggregate_id=mine) as items:
+                assert isinstance(await anext(items), es.CaughtUp)
+                await store.append(mine, [EVENT], es.ANY)
+                assert isinstance(await anext(items), es.Event)
+                assert items.position
+
+    run(use)

@@ -94,6 +94,25 @@ class Disguised:
         await _on_thread(self._store.close)
 
 
+class Summed:
+    """A store of several shards. Its figures are the sums of theirs: those of the node are others."""
+
+    def __init__(self, store: Any, shards: Callable[[], Iterable[Any]]) -> None:
+        self._store = store
+        self._shards = shards
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def stats(self) -> dict[str, Any]:
+        summed: dict[str, Any] = {}
+        for shard in self._shards():
+            for name, value in (await shard.stats()).items():
+                is_number = isinstance(value, int) and not isinstance(value, bool)
+                summed[name] = summed.get(name, 0) + value if is_number else value
+        return summed or cast("dict[str, Any]", await self._store.stats())
+
+
 class Subject:
     """The store under test. `store` has the public methods; after `restart` it may be another object."""
 
@@ -110,12 +129,17 @@ class Subject:
     def embedded(self) -> bool:
         return self._server is None
 
+    @property
+    def is_several(self) -> bool:
+        """Whether there are several shards."""
+        return isinstance(self._server, LedShards)
+
     def _open(self, folder: Path) -> AbstractAsyncContextManager[Any]:
         if self._server is None:
             return es.open_store(folder, self._settings)
         if self.kind.endswith("blocking"):
             return _disguised(self._server.address)
-        return es.connect(self._server.address)
+        return _summed(self._server.address) if self.is_several else es.connect(self._server.address)
 
     def another(self) -> AbstractAsyncContextManager[Any]:
         """Returns a separate store: another client of the same server, or, embedded, another folder."""
@@ -141,7 +165,7 @@ class Subject:
 
         async def done() -> bool:
             stats = await self.store.stats()
-            return int(stats["sorted_files"]) > 0 and int(stats["unsorted_files"]) <= 1
+            return int(stats["sorted_files"]) > 0 and int(stats["unsorted_files"]) <= (SHARDS if self.is_several else 1)
 
         await eventually(done, "files are sorted")
 
@@ -159,11 +183,17 @@ async def take(items: AsyncIterator[Any], count: int) -> list[Any]:
 
 
 @asynccontextmanager
-async def _disguised(address: str) -> AsyncIterator[Disguised]:
+async def _summed(address: str) -> AsyncIterator[Summed]:
+    async with es.connect(address) as store:
+        yield Summed(store, lambda: store.shards.values())
+
+
+@asynccontextmanager
+async def _disguised(address: str) -> AsyncIterator[Disguised | Summed]:
     store = es.blocking.connect(address)
     await anyio.to_thread.run_sync(store.__enter__)
     try:
-        yield Disguised(store)
+        yield Summed(Disguised(store), lambda: map(Disguised, store.shards.values())) if store.shards else Disguised(store)
     finally:
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(store.close)

@@ -67,7 +67,7 @@ async def test_a_command_is_found(subject: Subject) -> None:
     assert await store.find_command("b", "c-1") is None
 
 
-@contract(**SMALL_FILES)
+@contract(one_sequence="the files of one store are filled and sorted", **SMALL_FILES)
 async def test_commands_are_known_after_sorting_and_after_a_restart(subject: Subject) -> None:
     commits = [es.Commit(f"a-{n % 20}", [es.NewEvent("T", b"%d" % n * 40)] * (1 + n % 2), es.ANY, f"c-{n}") for n in range(480)]
     first = await subject.store.append_many(commits)

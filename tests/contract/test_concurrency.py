@@ -35,7 +35,7 @@ async def test_of_writers_with_the_same_expected_version_exactly_one_wins(subjec
     assert [each.json() for each in await collect(subject.store.read("a"))] == [{"number": winner} for _, winner in won]
 
 
-@contract
+@contract(one_sequence="sequences count within a shard")
 async def test_appends_of_many_tasks_are_all_there_and_in_each_tasks_order(subject: Subject) -> None:
     done: dict[str, list[es.Committed]] = {}
 

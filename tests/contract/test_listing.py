@@ -22,7 +22,7 @@ async def listed(subject: Subject, limit: int, prefix: str | None = None) -> dic
             return dict(found)
 
 
-@contract(**SMALL_FILES)
+@contract(one_sequence="the files of one store are filled and sorted", **SMALL_FILES)
 async def test_every_aggregate_is_listed_once_in_order_wherever_it_lies(subject: Subject) -> None:
     store = subject.store
     names = [f"{kind}-{number}" for kind in ("o", "ö", "order", "\U0001f600") for number in range(60)]

@@ -82,7 +82,7 @@ async def check_all_filters(subject: Subject, events: list[es.Event]) -> None:
                 assert await collect(subject.store.read_all(after=after, limit=limit, **again(filters))) == wanted[:limit]
 
 
-@contract
+@contract(one_sequence="there is an order within a shard only")
 async def test_everything_is_read_in_commit_order(subject: Subject) -> None:
     given = commits(40)
     await subject.store.append_many(given)
@@ -93,13 +93,13 @@ async def test_everything_is_read_in_commit_order(subject: Subject) -> None:
     ]
 
 
-@contract
+@contract(one_sequence="reads begin after a sequence")
 async def test_filters_and_limits_return_exactly_the_matching_events(subject: Subject) -> None:
     await subject.store.append_many(commits(60))
     await check_all_filters(subject, await subject.all())
 
 
-@contract(**SMALL_FILES)
+@contract(one_sequence="reads begin after a sequence", **SMALL_FILES)
 async def test_filters_and_limits_return_the_same_from_sorted_files(subject: Subject) -> None:
     await subject.store.append_many(commits(60, size=1_000))
     before = await subject.all()
@@ -110,7 +110,7 @@ async def test_filters_and_limits_return_the_same_from_sorted_files(subject: Sub
     assert await subject.all() == before
 
 
-@contract
+@contract(one_sequence="there is an order within a shard only")
 async def test_a_log_over_several_pages_is_whole(subject: Subject) -> None:
     await subject.store.append_many(
         [es.Commit(f"a-{n % 9}", [es.NewEvent("T", b"%d" % n + bytes(9_000))], es.ANY, f"c-{n}") for n in range(300)]
@@ -121,7 +121,7 @@ async def test_a_log_over_several_pages_is_whole(subject: Subject) -> None:
     assert await subject.all(after=10, limit=200) == found[10:210]
 
 
-@contract
+@contract(one_sequence="reads begin after a sequence")
 async def test_a_read_may_start_inside_a_commit(subject: Subject) -> None:
     await subject.store.append("a", [es.NewEvent("T", b"%d" % n) for n in range(5)], 0)
     assert [each.sequence for each in await subject.all(after=2)] == [3, 4, 5]

@@ -25,7 +25,6 @@ from eventstore.client.blocking.streams import EventStream, SubscriptionStream, 
 from eventstore.client.blocking.topic import BlockingTopic
 from eventstore.client.consumer.member_options import MemberOptions
 from eventstore.client.options import Options
-from eventstore.client.routing.merging import MergedRead
 from eventstore.client.session.batches import BatchQueue
 from eventstore.client.session.command_rows import COMMANDS, encode_command, encode_commands
 from eventstore.client.session.commit_rows import COMMITS
@@ -210,7 +209,7 @@ class BlockingStore(Consumers):
             return LogCursor(start, limit, types, aggregate_prefix, from_time, to_time, aggregate_id)
 
         if self._router is not None:
-            return read_shards(self._router, MergedRead(self._router.table.known, after, limit, cursor))
+            return read_shards(self._router, after, limit, cursor, aggregate_id)
         return open_read(self._connection, cursor(stored_start(after)))
 
     def subscribe(

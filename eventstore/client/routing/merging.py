@@ -26,13 +26,14 @@ class Reached:
     `last`: the last event that was handed out of the current page; None before the first.
     """
 
-    def __init__(self, known: ClusterMap, starts: Mapping[int, int | None]) -> None:
+    def __init__(self, known: ClusterMap, starts: Mapping[int, int | None], only: int | None = None) -> None:
+        """`only`: the one shard that is read; the others stay where they start."""
         self.last: Event | None = None
         self._cluster = "" if known.cluster is None else known.cluster.hex()
         self._layout = known.layout
-        self._sequences = dict(starts)
+        self._sequences = {shard: start if only in (None, shard) else start or 0 for shard, start in starts.items()}
         self._current: tuple[int, int] | None = None
-        self._behind = set(starts)
+        self._behind = set(starts) if only is None else {only}
 
     def turn(self, shard: int, end: int) -> None:
         """The current page is handed out whole; the next one is of this shard, and ends at this sequence."""
@@ -79,12 +80,14 @@ class Reached:
 class MergedRead:
     """Reads the stored events of the shards in turns: a page of one, then of another. `cursors`: by shard."""
 
-    def __init__(self, known: ClusterMap, after: After, limit: int | None, cursor: Callable[[int], LogCursor]) -> None:
-        """`cursor`: makes one that begins after a sequence. Raises InvalidArgument."""
+    def __init__(
+        self, known: ClusterMap, after: After, limit: int | None, cursor: Callable[[int], LogCursor], only: int | None = None
+    ) -> None:
+        """`cursor`: makes one that begins after a sequence. `only`: the one shard to read. Raises InvalidArgument."""
         starts = stored_starts(after, known)
-        self.cursors = {shard: cursor(start) for shard, start in starts.items()}
-        self.reached = Reached(known, starts)
-        self._turns = deque(starts)
+        self.cursors = {shard: cursor(start) for shard, start in starts.items() if only in (None, shard)}
+        self.reached = Reached(known, starts, only)
+        self._turns = deque(self.cursors)
         self._left = limit
 
     def next_shard(self) -> int | None:

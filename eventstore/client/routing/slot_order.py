@@ -13,11 +13,18 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Generic, TypeAlias
-
-from eventstore.client.session.calls import S
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 Way: TypeAlias = tuple[int, int]
+
+
+class Signal(Protocol):
+    """Is set when a call that waits may look again."""
+
+    def set(self) -> None: ...
+
+
+S = TypeVar("S", bound=Signal)
 
 
 class Ticket(Generic[S]):

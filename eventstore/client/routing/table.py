@@ -9,7 +9,7 @@ from uuid import UUID
 
 from eventstore.client.address import Address, parse_address
 from eventstore.errors import ConnectionLost, InvalidArgument
-from eventstore.fields import shown
+from eventstore.fields import check_text, shown
 from eventstore.protocol.handshake import Welcome
 from eventstore.records.cluster_map import ClusterMap
 from eventstore.records.slots import LOCAL, slot_of
@@ -41,9 +41,9 @@ class Table:
         """Returns the number of the shard that owns the aggregate.
 
         Raises:
-            InvalidArgument: a reserved id that is about no aggregate: each shard has its own.
+            InvalidArgument: not an id, or a reserved one that is about no aggregate: each shard has its own.
         """
-        refused = self.refusal(aggregate_id)
+        refused = self.refusal(check_text("aggregate_id", aggregate_id))
         if refused is not None:
             raise refused
         return self.known.owners[slot_of(aggregate_id)]

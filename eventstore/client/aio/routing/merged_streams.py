@@ -6,7 +6,7 @@ All shards are read at the same time, each within its own window, so a slow one 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import inf
 from typing import Self
 
@@ -21,20 +21,27 @@ from eventstore.client.session.subscription import Subscription, SubscriptionIte
 from eventstore.errors import ConnectionLost, EventStoreError
 from eventstore.model import CaughtUp, Event
 from eventstore.position import After, Position, starts_of
+from eventstore.records.cursors import LogCursor
 from eventstore.records.event_filter import EventFilter
 
 
-def read_shards(router: Router, read: MergedRead) -> MergedEvents:
-    """Returns the stored events of all shards. Raises ConnectionLost."""
+def read_shards(
+    router: Router, after: After, limit: int | None, cursor: Callable[[int], LogCursor], aggregate_id: str | None
+) -> MergedEvents:
+    """Returns the stored events of all shards, or those of an aggregate. `cursor`: makes one that begins after a sequence.
+
+    Raises:
+        ConnectionLost, InvalidArgument
+    """
+    read = MergedRead(router.table.known, after, limit, cursor, router.only_owner(aggregate_id))
     return MergedEvents(read, {shard: open_read(router.shard(shard), cursor) for shard, cursor in read.cursors.items()})
 
 
 def follow_shards(router: Router, after: After, wanted: EventFilter) -> MergedSubscription:
     """Returns the events of all shards as they are appended. Raises InvalidArgument."""
-    starts = starts_of(after, router.table.known)
-    return MergedSubscription(
-        router, {shard: Subscription(start, wanted) for shard, start in starts.items()}, Reached(router.table.known, starts)
-    )
+    starts, only = starts_of(after, router.table.known), router.only_owner(wanted.aggregate_id)
+    subscriptions = {shard: Subscription(start, wanted) for shard, start in starts.items() if only in (None, shard)}
+    return MergedSubscription(router, subscriptions, Reached(router.table.known, starts, only))
 
 
 class MergedEvents(ClosedAtExit):

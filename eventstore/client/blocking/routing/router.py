@@ -61,9 +61,16 @@ class Router:
         self._shards: dict[int, ShardConnection] = {}
         self._orders: dict[Queue, SlotOrder[Any]] = {}
         self.stop_watching: Callable[[], object] | None = None
+        self._closed = False
+
+    def _check_open(self) -> None:
+        """Raises Closed. That the entry is away does not matter while the shards are where they were."""
+        if self._closed:
+            self.entry.check()
 
     def close(self) -> None:
-        """Ends the connections to the shards."""
+        """Ends the connections to the shards. Close the entry, too."""
+        self._closed = True
         if self.stop_watching is not None:
             self.stop_watching()
         for each in self._shards.values():
@@ -81,15 +88,22 @@ class Router:
         """Returns the connection to the shard of an aggregate."""
         return self.shard(self.table.shard_of(aggregate_id))
 
+    def only_owner(self, aggregate_id: str | None) -> int | None:
+        """Returns the shard that has all events of a filter; None: each may have some. Raises InvalidArgument."""
+        return None if aggregate_id is None else self.table.shard_of(aggregate_id)
+
     def only(self, wanted: str) -> Connection:
         """Returns the connection to the only shard. `wanted`: what needs it. Raises InvalidArgument if there are several."""
         return self.shard(self.table.only_shard(wanted))
 
     def shard(self, number: int) -> Connection:
         """Returns the connection to a shard, which connects wherever the shard is."""
-        self.entry.check()
-        found = self._shards.get(number)  # another thread may make one at the same time
-        return found or self._shards.setdefault(number, ShardConnection(number, self, self.entry))
+        found = self._shards.get(number)
+        if found is not None:
+            return found
+        if self._closed:
+            return self.entry  # which says so when it is used
+        return self._shards.setdefault(number, ShardConnection(number, self, self.entry))  # another thread may make one, too
 
     @property
     def connected(self) -> bool:
@@ -140,7 +154,7 @@ class Router:
         refused = self.table.refusal(aggregate_id)
         if refused is not None:
             raise refused
-        self.entry.check()
+        self._check_open()
         outcomes: list[Any] = [None]
         self._put_in_order(queue, (row,), (slot_of(aggregate_id),), outcomes)
         (outcome,) = outcomes
@@ -156,7 +170,7 @@ class Router:
         id_of: Callable[[Any], str],
     ) -> list[Any]:
         """As `Connection.put_many`: each shard gets its rows, and a shard that stays away makes errors of its own alone."""
-        self.entry.check()
+        self._check_open()
         encoded = encode(list(given))
         rows = valid_rows(encoded)
         slots = list(map(slot_of, map(id_of, rows)))
@@ -185,7 +199,7 @@ class Router:
                 if not free:
                     backoff.lost(time.monotonic())
                     wait_for(ticket.signal)
-                    self.entry.check()
+                    self._check_open()
                     continue
                 now = missing if len(free) == len(ticket.slots) else [each for each in missing if slots[each] in set(free)]
                 self._put_rows(queue, rows, self.table.split(slots, now, known), outcomes, ways)
@@ -228,7 +242,7 @@ class Router:
         self, queue: Queue, given: Iterable[Any], encode: Callable[[Sequence[Any]], Sequence[Any]], key_of: Callable[[Any], Any]
     ) -> list[Any]:
         """As `put_many`: a message goes to the shard that would own an aggregate of its key's name, or to the next one."""
-        self.entry.check()
+        self._check_open()
         encoded = encode(list(given))
         rows = valid_rows(encoded)
         by_shard: dict[int, list[int]] = {}
