@@ -29,13 +29,14 @@ S = TypeVar("S", bound=Signal)
 
 class Ticket(Generic[S]):
     """A call's place in the order. `caller`: calls of the same one, as in a signal handler within a call, do not wait for each
-    other. `signal` is set when it is worth to look again.
+    other. `signal` is set when it is worth to look again; None while it need not wait.
     """
 
     __slots__ = ("caller", "number", "signal", "slots")
 
-    def __init__(self, number: int, caller: object, slots: set[int], signal: S) -> None:
-        self.number, self.caller, self.slots, self.signal = number, caller, slots, signal
+    def __init__(self, number: int, caller: object, slots: set[int]) -> None:
+        self.number, self.caller, self.slots = number, caller, slots
+        self.signal: S | None = None
 
     def __lt__(self, other: Ticket[S]) -> bool:
         return self.number < other.number
@@ -70,7 +71,7 @@ class SlotOrder(Generic[S]):
         """Returns the place of a new call, behind all others. `leave` it in any case."""
         with self._lock:
             self._last += 1
-            return Ticket(self._last, self._caller(), set(slots), self._make_signal())
+            return Ticket(self._last, self._caller(), set(slots))
 
     def take(self, ticket: Ticket[S], owners: Sequence[int], ways: Mapping[int, Way]) -> list[int]:
         """Returns the slots of the call that it may send now, each to its owner; none: wait for the ticket's signal.
@@ -129,7 +130,8 @@ class SlotOrder(Generic[S]):
 
     def _wake(self, number: int, slot: _Slot[S]) -> None:
         if slot.queue and not slot.sent:
-            slot.queue[0].signal.set()
+            if (signal := slot.queue[0].signal) is not None:
+                signal.set()
         elif not slot.queue and not slot.sent:
             del self._slots[number]
 
@@ -138,4 +140,5 @@ class SlotOrder(Generic[S]):
         with self._lock:
             for slot in self._slots.values():
                 for ticket in slot.queue:
-                    ticket.signal.set()
+                    if ticket.signal is not None:
+                        ticket.signal.set()

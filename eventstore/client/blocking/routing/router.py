@@ -198,11 +198,16 @@ class Router:
                 free = order.take(ticket, known.owners, ways)
                 if not free:
                     backoff.lost(time.monotonic())
+                    assert ticket.signal is not None
                     wait_for(ticket.signal)
                     self._check_open()
                     continue
                 now = missing if len(free) == len(ticket.slots) else [each for each in missing if slots[each] in set(free)]
-                self._put_rows(queue, rows, self.table.split(slots, now, known), outcomes, ways)
+                if len(rows) == 1:  # as most calls
+                    ((number, way),) = ways.items()
+                    outcomes[:] = self._put_to(queue, number, rows, way)
+                else:
+                    self._put_rows(queue, rows, self.table.split(slots, now, known), outcomes, ways)
                 returned = [place for place in now if is_returned(outcomes[place])]
                 order.answered(ticket, free, {slots[place] for place in returned})
                 if len(now) == len(missing) and not returned:
