@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from errno import ENOSPC
 from pathlib import Path
 
 import pytest
 
 from eventstore.chunks.folder import ChunkFolder
-from eventstore.errors import Corrupt, FolderRefused
+from eventstore.errors import Corrupt, FolderRefused, Poisoned, StorageFull
 from eventstore.records.commit import HEADER_BYTES
 from eventstore.store.data_folder import event_folder
 from eventstore_cluster.replica.epochs import Beginning, LastEpoch
@@ -240,6 +242,31 @@ def test_whatever_is_interrupted_a_log_ends_with_a_batch_and_goes_on(leader: Lea
         assert log.tail.end >= before, nth
         pull(log, leader)
         assert chunks(again, log.tail.end) == chunks(leader.disk, log.tail.end), nth
+
+
+@pytest.mark.parametrize("operation", ["create", "preallocate", "write_at"])
+def test_a_follower_whose_disk_is_full_keeps_what_it_has_and_goes_on_when_there_is_space(
+    leader: Leader, operation: str
+) -> None:
+    leader.append(12)
+    pull(log := opened(disk := SimulatedDisk(2), leader), leader)
+    log.close()
+    before, filled = leader.ends[-1], 0
+    leader.append(14, 12)
+    for nth in itertools.count(1):
+        full = disk.survivors("kept")
+        log = opened(full, leader)
+        full.fail(operation, nth, ENOSPC)
+        with contextlib.suppress(StorageFull, Poisoned, OSError):
+            pull(log, leader)
+            break
+        filled += 1
+        again = full.crash("kept")
+        log = opened(again, leader)
+        assert log.tail.end >= before, nth
+        pull(log, leader)
+        assert chunks(again, log.tail.end) == chunks(leader.disk, log.tail.end), nth
+    assert filled > 1
 
 
 def test_a_leader_tells_a_record_that_is_not_its_own(leader: Leader) -> None:
