@@ -6,7 +6,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from urllib.error import HTTPError
 
 import trio
@@ -15,10 +15,16 @@ from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.gateway import Gateway
 from eventstore_cluster.registry.etcd.options import EtcdOptions
 from eventstore_cluster.registry.registry import Snapshot
-from tests.cluster.etcd.real_etcd import Etcd
 from tests.cluster.node_process import NodeProcess
 
 T = TypeVar("T")
+
+
+class HasUrl(Protocol):
+    """An etcd."""
+
+    @property
+    def url(self) -> str: ...
 
 
 class NamedNode(NodeProcess):
@@ -56,12 +62,12 @@ class NamedNode(NodeProcess):
 
 
 @asynccontextmanager
-async def registry_of(etcd: Etcd, cluster: str) -> AsyncIterator[tuple[Gateway, EtcdRegistry]]:
+async def registry_of(etcd: HasUrl, cluster: str) -> AsyncIterator[tuple[Gateway, EtcdRegistry]]:
     async with Gateway(EtcdOptions((etcd.url,), request_timeout_s=5.0)) as gateway:
         yield gateway, EtcdRegistry(gateway, cluster)
 
 
-def keys(etcd: Etcd, cluster: str) -> Snapshot:
+def keys(etcd: HasUrl, cluster: str) -> Snapshot:
     """Returns what the registry holds."""
 
     async def read() -> Snapshot:
@@ -71,7 +77,7 @@ def keys(etcd: Etcd, cluster: str) -> Snapshot:
     return trio.run(read)
 
 
-def change(etcd: Etcd, cluster: str, changes: Callable[[Snapshot], dict[str, Any]]) -> None:
+def change(etcd: HasUrl, cluster: str, changes: Callable[[Snapshot], dict[str, Any]]) -> None:
     """Changes keys, whoever else writes them."""
 
     async def write() -> None:

@@ -1,0 +1,198 @@
+"""The clients of a cluster that is broken: four that append and read, a subscription, a reader, a sender, two consumers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import trio
+
+import eventstore as es
+from eventstore.client.address import parse_address
+from eventstore.errors import (
+    ConnectionLost,
+    Elsewhere,
+    EventStoreError,
+    InvalidArgument,
+    Overloaded,
+    Poisoned,
+    Rebalanced,
+    ShuttingDown,
+    StorageFull,
+)
+from tests.cluster.nemesis.appender import Appender
+from tests.cluster.nemesis.records import Records
+from tests.cluster.nemesis.stage import NODES, Stage
+from tests.cluster.nemesis.timeline import Timeline
+
+TOPIC: Final = "jobs"
+GROUP: Final = "workers"
+APPENDERS: Final = 4
+READERS: Final = ("subscription", "reader")
+_TASKS: Final = 2
+_EXPECTED: Final = (ConnectionLost, Elsewhere, Overloaded, Poisoned, Rebalanced, ShuttingDown, StorageFull)
+"""Errors that clients of a broken cluster may get. Any other one is an anomaly."""
+_AGAIN_S: Final = 0.1
+_NOTE_EVERY_S: Final = 1.0
+_READ_EVERY_S: Final = 0.2
+Work = Callable[[es.NetworkStore], Awaitable[None]]
+
+
+class Clients:
+    """`stopping`: nothing new is appended or sent. `finished`: readers and consumers end as well."""
+
+    def __init__(self, stage: Stage, timeline: Timeline, records: Records, seed: int) -> None:
+        self._stage, self._timeline, self._records, self._seed = stage, timeline, records, seed
+        self._chance = random.Random(f"clients {seed}")
+        for name in READERS:
+            records.readers[name] = []
+        self._noted = 0.0
+        self.stopping = False
+        self.finished = trio.CancelScope()
+        self.writing = 0
+
+    async def run(self) -> None:
+        """Runs all clients until they are stopped and finished."""
+        async with trio.open_nursery() as nursery:
+            for number in range(APPENDERS):
+                tasks = [self._appender(number, task) for task in range(_TASKS)]
+                nursery.start_soon(self._write, f"appender {number}", lambda store, tasks=tasks: _together(store, tasks))
+            nursery.start_soon(self._write, "sender", self._sender())
+            with self.finished:
+                async with trio.open_nursery() as reading:
+                    for name, work in zip(READERS, (self._subscriber, self._reader), strict=True):
+                        reading.start_soon(self._read, name, work(name))
+                    for number in range(2):
+                        reading.start_soon(self._read, f"consumer {number}", self._consumer(number))
+
+    async def wrote(self) -> bool:
+        """Whether all that append or send have ended."""
+        return self.writing == 0
+
+    # ---- connections
+
+    async def connected(self, work: Work, name: str) -> None:
+        """Connects somewhere and works, until the work or the connection ends."""
+        address = self.address()
+        try:
+            async with es.connect(address, connect_timeout=1.0, reconnect_timeout=4.0, silence_timeout=3.0, name=name) as store:
+                await work(store)
+        except* EventStoreError as group:
+            for error in _leaves(group):
+                self.failed(error)
+
+    def address(self) -> str:
+        """Returns the addresses of all nodes, or where clients take only one: one of them."""
+        known = [each for each in map(self._stage.address, NODES) if each is not None]
+        self._chance.shuffle(known)
+        several = "tcp://" + ",".join(each.removeprefix("tcp://") for each in known)
+        try:
+            parse_address(several)
+        except InvalidArgument:
+            return known[0]
+        return several
+
+    def failed(self, error: EventStoreError) -> None:
+        self._records.errors[type(error).__name__] += 1
+        if self._timeline.now() >= self._noted + _NOTE_EVERY_S:
+            self._noted = self._timeline.now()
+            self._timeline.note("a client got", f"{type(error).__name__}: {error}")
+        if not isinstance(error, _EXPECTED):
+            self._timeline.anomaly(f"a client got {type(error).__name__}: {error}")
+
+    async def _write(self, name: str, work: Work) -> None:
+        self.writing += 1
+        while not self.stopping:
+            await self.connected(work, name)
+            await trio.sleep(_AGAIN_S)
+        self.writing -= 1
+
+    async def _read(self, name: str, work: Work) -> None:
+        while True:
+            await self.connected(work, name)
+            await trio.sleep(_AGAIN_S)
+
+    # ---- what they do
+
+    def _appender(self, number: int, task: int) -> Work:
+        name = f"a{number}{task}"
+        appender = Appender(name, self._records, self._timeline.now, self.failed, f"{name} {self._seed}")
+
+        async def work(store: es.NetworkStore) -> None:
+            while not self.stopping and await appender.step(store):
+                pass
+
+        return work
+
+    def _sender(self) -> Work:
+        async def work(store: es.NetworkStore) -> None:
+            topic = store.topic(TOPIC)
+            while not self.stopping:
+                body = f"message {len(self._records.sent)}"
+                self._records.sent[body] = False
+                await topic.send(body.encode() + b"." * 500, key=f"key {self._chance.randrange(50)}")
+                self._records.sent[body] = True
+                self._records.counts["sent"] += 1
+
+        return work
+
+    def _consumer(self, number: int) -> Work:
+        chance = random.Random(f"consumer {number} {self._seed}")
+
+        async def work(store: es.NetworkStore) -> None:
+            left = chance.randrange(50, 5_000)
+            async with store.consumer(GROUP, TOPIC) as consumer:
+                async for message in consumer:
+                    self._records.consumed[message.body.decode().rstrip(".")] += 1
+                    message.done()
+                    left -= 1
+                    if left == 0:
+                        return
+
+        return work
+
+    def _subscriber(self, name: str) -> Work:
+        chance, saved = random.Random(f"{name} {self._seed}"), ""
+
+        async def work(store: es.NetworkStore) -> None:
+            nonlocal saved
+            left = chance.randrange(50, 5_000)
+            async with store.subscribe(after=es.Position.parse(saved) if saved else 0) as stream:
+                async for item in stream:
+                    if isinstance(item, es.Event):
+                        self._records.readers[name].append(self._records.seen(item))
+                        saved = str(stream.position)  # type: ignore[union-attr] # of several shards
+                        left -= 1
+                    if left == 0:
+                        return
+
+        return work
+
+    def _reader(self, name: str) -> Work:
+        chance, saved = random.Random(f"{name} {self._seed}"), ""
+
+        async def work(store: es.NetworkStore) -> None:
+            nonlocal saved
+            for _ in range(chance.randrange(5, 50)):
+                after = es.Position.parse(saved) if saved else 0
+                async with store.read_all(after, limit=chance.choice((1, 50, 1_000, None))) as stream:
+                    async for event in stream:
+                        self._records.readers[name].append(self._records.seen(event))
+                        saved = str(stream.position)  # type: ignore[union-attr] # of several shards
+                await trio.sleep(_READ_EVERY_S)
+
+        return work
+
+
+async def _together(store: es.NetworkStore, tasks: list[Work]) -> None:
+    async with trio.open_nursery() as nursery:
+        for task in tasks:
+            nursery.start_soon(task, store)
+
+
+def _leaves(group: BaseExceptionGroup[EventStoreError]) -> list[EventStoreError]:
+    found: list[EventStoreError] = []
+    for each in group.exceptions:
+        found += _leaves(each) if isinstance(each, BaseExceptionGroup) else [each]
+    return found

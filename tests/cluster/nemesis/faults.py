@@ -1,0 +1,246 @@
+"""Breaks the cluster, one thing or two at a time, chosen by a seed. What is broken is mended after some seconds."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+import trio
+
+from tests.cluster.nemesis.polling import in_thread, until
+from tests.cluster.nemesis.stage import LEASE_S, NODES, SHARDS, STOP_S, Stage, send
+from tests.cluster.nemesis.timeline import Fall, Timeline
+
+ALL: Final = ("kill", "stop", "etcd", "cut", "wipe", "full", "restart")
+_ALONE: Final = ("wipe", "full", "restart")
+"""They need a cluster that is whole: with another fault at once, all replicas of a shard could be lost."""
+_WEIGHTS: Final = {"kill": 5, "stop": 4, "etcd": 2, "cut": 4, "wipe": 2, "full": 1, "restart": 1}
+_TWO_AT_ONCE: Final = 0.3
+_WHOLE_S: Final = 40.0
+_ETCD: Final = "etcd"
+_FILLER: Final = "filler"
+
+
+class Faults:
+    """`kinds`: of `ALL`. `skipped`: those that are not possible here."""
+
+    def __init__(self, stage: Stage, timeline: Timeline, seed: int, kinds: Sequence[str]) -> None:
+        self._stage, self._timeline = stage, timeline
+        self._chance = random.Random(f"faults {seed}")
+        impossible = {"cut": stage.network is None, "full": stage.disk is None}
+        self.skipped = [kind for kind in kinds if impossible.get(kind)]
+        self._kinds = [kind for kind in kinds if kind not in self.skipped]
+        self._busy: set[str] = set()
+        self.counts: dict[str, int] = {}
+
+    async def run(self, seconds: float) -> None:
+        """Breaks things for some time, and mends them all."""
+        end = trio.current_time() + seconds
+        if not self._kinds:
+            await trio.sleep(seconds)
+        while trio.current_time() < end:
+            await trio.sleep(self._chance.uniform(0.5, 4.0))
+            first = self._choose(self._kinds)
+            if first in _ALONE:
+                if await self.until_whole():
+                    await self._break(first)
+                continue
+            beside = [kind for kind in self._kinds if kind not in _ALONE]
+            second = self._choose(beside) if self._chance.random() < _TWO_AT_ONCE else None
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._break, first)
+                if second is not None:
+                    await trio.sleep(self._chance.uniform(0.0, 3.0))
+                    nursery.start_soon(self._break, second)
+
+    def _choose(self, kinds: Sequence[str]) -> str:
+        return self._chance.choices(kinds, [_WEIGHTS[kind] for kind in kinds])[0]
+
+    async def _break(self, kind: str) -> None:
+        breaks: dict[str, Callable[[], Awaitable[str]]] = {
+            "kill": self._kill, "stop": self._stop, "etcd": self._break_etcd, "cut": self._cut, "wipe": self._wipe,
+            "full": self._fill, "restart": self._restart,
+        }  # fmt: skip
+        began = self._timeline.now()
+        what = await breaks[kind]()
+        self._timeline.faults.append((began, self._timeline.now(), what))
+        self.counts[what] = self.counts.get(what, 0) + 1
+
+    async def until_whole(self, seconds: float = _WHOLE_S) -> bool:
+        """Waits until all shards are served and all replicas are in sync; False if that takes longer."""
+        return await until(partial(in_thread, self._stage.whole), seconds)
+
+    def _note(self, what: str, detail: str) -> None:
+        self._timeline.note(what, detail)
+
+    # ---- processes
+
+    def _target(self) -> tuple[str, list[int], str, list[int]]:
+        """Chooses processes of a node; returns what they are, their ids, the node, and the shards that they lead."""
+        what = self._chance.choice(("leader", "leader", "follower", "supervisor", "node"))
+        shard = self._chance.randrange(SHARDS)
+        leaders = {number: self._stage.leader(number) for number in range(SHARDS)}
+        rest = [name for name in NODES if name not in self._busy]
+        name = self._chance.choice(rest or NODES)
+        others = [each for each in rest if each != leaders[shard]]
+        if what == "leader" and leaders[shard] in rest:
+            name = leaders[shard] or name
+        elif what == "follower" and others:
+            name = self._chance.choice(others)
+        leads = [number for number in leaders if leaders[number] == name]
+        if what in ("leader", "follower"):
+            pid = self._stage.shard_process(name, shard)
+            return what, [] if pid is None else [pid], name, [shard] if shard in leads else []
+        pids = self._stage.family(name)
+        return what, pids if what == "node" else pids[:1], name, leads
+
+    async def _kill(self) -> str:
+        what, pids, name, leads = await in_thread(self._target)
+        fault = f"kill {what}"
+        self._note(fault, f"{name} {pids}" + (f", leader of {leads}" if leads else ""))
+        self._busy.add(name)
+        if what in ("supervisor", "node"):
+            self._stage.hold_down(name)
+        self._fell(fault, leads)
+        self._stage.kill(pids)
+        if what in ("supervisor", "node"):
+            await trio.sleep(self._chance.choice((0.2, 1.0, 6.0)))
+            self._note("start", name)
+            await in_thread(partial(self._stage.start, name))
+        self._busy.discard(name)
+        return fault
+
+    async def _stop(self) -> str:
+        what, pids, name, leads = await in_thread(self._target)
+        seconds, fault = self._chance.choice((0.5, 1.5, 3.0, 5.0, 8.0)), f"stop {what}"
+        self._note(fault, f"{name} {pids} for {seconds:g} s" + (f", leader of {leads}" if leads else ""))
+        self._busy.add(name)
+        if seconds > LEASE_S and what != "supervisor":
+            self._fell(fault, leads)
+        send(pids, signal.SIGSTOP)
+        try:
+            await trio.sleep(seconds)
+        finally:
+            send(pids, signal.SIGCONT)
+            self._busy.discard(name)
+        self._note("go on", f"{name} {pids}")
+        return fault
+
+    def _fell(self, how: str, shards: Iterable[int]) -> None:
+        self._timeline.falls += [Fall(self._timeline.now(), shard, how) for shard in shards]
+
+    # ---- etcd and the network
+
+    async def _break_etcd(self) -> str:
+        etcd, stops = self._stage.etcd, self._chance.random() < 0.4
+        if _ETCD in self._busy:
+            return "nothing"
+        self._busy.add(_ETCD)
+        seconds = self._chance.choice((0.5, 3.0, 8.0)) if stops else self._chance.choice((0.0, 2.0, 10.0))
+        fault = "stop etcd" if stops else "kill etcd"
+        self._note(fault, f"for {seconds:g} s")
+        if stops:
+            etcd.send(signal.SIGSTOP)
+        else:
+            await in_thread(etcd.kill)
+        try:
+            await trio.sleep(seconds)
+        finally:
+            etcd.send(signal.SIGCONT)
+            etcd.start()
+            self._busy.discard(_ETCD)
+        self._note("go on", "etcd")
+        return fault
+
+    async def _cut(self) -> str:
+        network, seconds = self._stage.network, self._chance.choice((0.5, 2.0, 4.0, 8.0, 12.0))
+        assert network is not None
+        first, second = self._chance.sample(NODES, 2)
+        if self._chance.random() < 0.4:
+            second = _ETCD
+        ways = self._chance.choice(([(first, second)], [(second, first)], [(first, second), (second, first)]))
+        if second == _ETCD:
+            fault = "cut from etcd"
+        else:
+            fault = "cut one way" if len(ways) == 1 else "cut both ways"
+            if self._chance.random() < 0.3:  # from all others, clients and etcd excepted
+                ways += [(sender.replace(second, third), receiver.replace(second, third)) for third in NODES
+                         if third not in (first, second) for sender, receiver in list(ways)]  # fmt: skip
+        self._note(fault, ", ".join(f"{sender} to {receiver}" for sender, receiver in ways) + f", for {seconds:g} s")
+        try:
+            for sender, receiver in ways:
+                await in_thread(partial(network.cut, sender, receiver))
+            await trio.sleep(seconds)
+        finally:
+            with trio.CancelScope(shield=True):
+                for sender, receiver in ways:
+                    await in_thread(partial(network.heal, sender, receiver))
+        self._note("mended", ", ".join(f"{sender} to {receiver}" for sender, receiver in ways))
+        return fault
+
+    # ---- disks, and orderly restarts
+
+    async def _wipe(self) -> str:
+        stage, shard = self._stage, self._chance.randrange(SHARDS)
+        leader = await in_thread(partial(stage.leader, shard))
+        name = self._chance.choice([each for each in NODES if each != leader])
+        self._note("wipe", f"{name} shard {shard}")
+        stage.hold_down(name)
+        stage.kill(stage.family(name))
+        await in_thread(partial(stage.remove_replica, name, shard))
+        await trio.sleep(self._chance.choice((0.0, 1.0, 6.0)))
+        self._note("start", name)
+        await in_thread(partial(stage.start, name))
+        return "wipe"
+
+    async def _fill(self) -> str:
+        stage, seconds = self._stage, self._chance.choice((1.0, 5.0, 12.0))
+        assert stage.disk is not None
+        leads = [shard for shard in range(SHARDS) if await in_thread(partial(stage.leader, shard)) == stage.disk]
+        filler = stage.folder / stage.disk / _FILLER
+        self._note("full disk", f"{stage.disk} for {seconds:g} s" + (f", leader of {leads}" if leads else ""))
+        try:
+            await in_thread(partial(_fill_disk, str(filler)))
+            await trio.sleep(seconds)
+        finally:
+            filler.unlink(missing_ok=True)
+        self._note("space", stage.disk)
+        return "full disk"
+
+    async def _restart(self) -> str:
+        stage = self._stage
+        for name in NODES:
+            leads = [shard for shard in range(SHARDS) if await in_thread(partial(stage.leader, shard)) == name]
+            self._note("restart", name + (f", leader of {leads}" if leads else ""))
+            stage.hold_down(name)
+            self._fell("orderly stop", leads)
+            began = self._timeline.now()
+            code = await in_thread(partial(stage.terminate, name))
+            took = self._timeline.now() - began
+            if code is None:
+                self._timeline.anomaly(f"{name} did not end within {STOP_S:g} s of SIGTERM")
+                stage.kill(stage.family(name))
+            elif code != 0:
+                self._timeline.anomaly(f"{name} ended with {code} after SIGTERM")
+            self._note("start", f"{name}, stopped in {took:.1f} s")
+            await in_thread(partial(stage.start, name))
+            if not await self.until_whole():
+                self._note("not whole", f"{stage.in_sync()}")
+        return "rolling restart"
+
+
+def _fill_disk(path: str) -> None:
+    """Writes a file until the disk is full, down to the last page."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
+    try:
+        for size in (1024 * 1024, 4096):
+            with suppress(OSError):
+                while True:
+                    os.write(descriptor, bytes(size))
+    finally:
+        os.close(descriptor)

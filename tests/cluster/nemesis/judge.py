@@ -1,0 +1,102 @@
+"""Judges a round: what clients were told against what is stored, and the replicas against each other."""
+
+from __future__ import annotations
+
+import bisect
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from tests.cluster.nemesis.linearizability import Violation, check
+from tests.cluster.nemesis.records import Records, Seen
+from tests.cluster.nemesis.timeline import Timeline
+
+_SHOWN: Final = 5
+_IN_FLIGHT_S: Final = 0.05
+"""An answer may be on its way when the process that sent it is killed."""
+_AFTERWARDS_S: Final = 15.0
+STALL_S: Final = 20.0
+
+
+def judge_events(records: Records, stored: Sequence[Seen], timeline: Timeline) -> None:
+    """`stored`: all events, read after everything. Notes what is wrong as an anomaly."""
+    events: dict[str, list[Seen]] = defaultdict(list)
+    for each in sorted(stored, key=lambda each: each.version):
+        events[each.aggregate_id].append(each)
+    for aggregate_id in sorted(events.keys() | records.history.keys()):
+        found = events[aggregate_id]
+        if [each.version for each in found] != list(range(1, len(found) + 1)):
+            timeline.anomaly(f"{aggregate_id}: the versions are {[each.version for each in found]}")
+        try:
+            check(records.history[aggregate_id], [each.command_id for each in found])
+        except Violation as violation:
+            timeline.anomaly(f"{aggregate_id}: {violation}")
+    for name, seen in records.readers.items():
+        _judge_reader(name, seen, stored, timeline)
+
+
+def _judge_reader(name: str, seen: Sequence[Seen], stored: Sequence[Seen], timeline: Timeline) -> None:
+    """A reader has seen every event of each shard, once and in order."""
+    for shard, wanted in by_shard(stored).items():
+        found = [each for each in seen if each.shard == shard]
+        if found == wanted:
+            continue
+        at = next((at for at, pair in enumerate(zip(found, wanted, strict=False)) if pair[0] != pair[1]), None)
+        if at is None:
+            timeline.anomaly(f"the {name} saw {len(found)} of {len(wanted)} events of shard {shard}: the beginning of all")
+        else:
+            timeline.anomaly(f"the {name} saw {found[at]} as event {at} of shard {shard}, which is {wanted[at]}")
+
+
+def by_shard(events: Iterable[Seen]) -> dict[int, list[Seen]]:
+    found: dict[int, list[Seen]] = defaultdict(list)
+    for each in events:
+        found[each.shard].append(each)
+    return {shard: sorted(found[shard], key=lambda each: each.sequence) for shard in sorted(found)}
+
+
+def judge_messages(records: Records, stored: Iterable[str], timeline: Timeline) -> None:
+    """`stored`: the bodies in the topic."""
+    kept, acknowledged = set(stored), {body for body, known in records.sent.items() if known}
+    for what, missing in (
+        ("acknowledged messages are not in the topic", acknowledged - kept),
+        ("messages of the topic were not consumed", kept - records.consumed.keys()),
+        ("messages were delivered that nobody sent", records.consumed.keys() - records.sent.keys()),
+    ):
+        if missing:
+            timeline.anomaly(f"{len(missing)} {what}: {sorted(missing)[:_SHOWN]}")
+
+
+def failovers(records: Records, timeline: Timeline) -> dict[str, list[float]]:
+    """Returns by kind of fault how long each shard without its leader took to acknowledge an append."""
+    times = _times(records)
+    found: dict[str, list[float]] = defaultdict(list)
+    for fall in timeline.falls:
+        own = times.get(fall.shard, [])
+        at = bisect.bisect(own, fall.at + _IN_FLIGHT_S)
+        if at < len(own):
+            found[fall.how].append(own[at] - fall.at)
+    return found
+
+
+def judge_stalls(records: Records, timeline: Timeline, end: float) -> None:
+    """A shard serves again soon after everything is mended."""
+    for shard, times in _times(records).items():
+        for before, after in zip([0.0, *times], [*times, end], strict=True):
+            broken = [fault for fault in timeline.faults if fault[0] < after and fault[1] + _AFTERWARDS_S > before]
+            quiet = after - max([before, *(min(fault[1], after) for fault in broken)])
+            if quiet > STALL_S:
+                names = ", ".join(fault[2] for fault in broken)
+                timeline.anomaly(f"shard {shard} acknowledged nothing from {before:.1f} to {after:.1f} ({names or 'no fault'})")
+
+
+def _times(records: Records) -> dict[int, list[float]]:
+    found: dict[int, list[float]] = defaultdict(list)
+    for at, shard in records.acknowledged:
+        found[shard].append(at)
+    return {shard: sorted(times) for shard, times in sorted(found.items())}
+
+
+def summary(times: Sequence[float]) -> str:
+    return f"{min(times):.2f} / {statistics.median(times):.2f} / {max(times):.2f} s ({len(times)})"

@@ -1,0 +1,234 @@
+"""The cluster that is broken: three nodes and an etcd, each a host of its own, and what is known about who does what."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from eventstore.errors import EventStoreError
+from eventstore.records.cluster_map import ClusterMap
+from eventstore_cluster.nodes.cluster_view import ClusterView, cluster_view
+from tests.cli.processes import run
+from tests.cluster.etcd.real_etcd import free_ports
+from tests.cluster.nemesis.etcd_process import EtcdProcess
+from tests.cluster.nemesis.network import Network, possible
+from tests.cluster.nemesis.timeline import Timeline
+from tests.cluster.node_process import has_ended
+from tests.cluster.nodes.named_node import NamedNode, keys
+from tests.waiting import wait_until
+
+NODES: Final = ("n1", "n2", "n3")
+SHARDS: Final = 2
+LEASE_S: Final = 2
+STOP_S: Final = 20.0
+_ETCD: Final = "etcd"
+_CLUSTER: Final = "nemesis"
+_DISK: Final = "n3"
+_DISK_BYTES: Final = 512 * 1024 * 1024
+SETTINGS: Final = {
+    "file_size_bytes": 1024 * 1024, "preallocate_bytes": 64 * 1024, "broker_chunk_size_bytes": 256 * 1024,
+    "broker_preallocate_bytes": 64 * 1024, "broker_retained_chunks_max": 1_000_000, "broker_member_timeout_s": 5,
+}  # fmt: skip
+"""Small files, so that they roll and are sorted while the cluster is broken."""
+
+
+class Stage:
+    """`network`: None where this process may not make one. `full`: whether the disk of a node can be filled.
+
+    The methods block; those that change the cluster are called by one thread at a time.
+    """
+
+    def __init__(self, folder: Path, timeline: Timeline) -> None:
+        self.folder, self.timeline = folder, timeline
+        self.network = Network([*NODES, _ETCD]) if possible() else None
+        self.disk: str | None = None
+        self._nodes: dict[str, NamedNode] = {}
+        self._ended: list[NamedNode] = []
+        self.wanted: set[str] = set()
+        self._view: ClusterView | None = None
+        self._etcd_host = self._host(_ETCD)
+        self.etcd = EtcdProcess(folder, self._etcd_host, _ports(), self._before(_ETCD))
+
+    def _host(self, name: str) -> str:
+        return "127.0.0.1" if self.network is None else self.network.addresses[name]
+
+    def _before(self, name: str) -> tuple[str, ...]:
+        return () if self.network is None else self.network.before(name)
+
+    def open(self) -> None:
+        """Starts everything, and waits until all shards are served."""
+        if os.geteuid() == 0:
+            self._mount()
+        self.etcd.start()
+        self.etcd.ready()
+        for name in NODES:
+            self.start(name)
+        for name in NODES:
+            self._nodes[name].wait_until_serving()
+        given = ["--shards", SHARDS, "--replicas", len(NODES), "--cluster", _CLUSTER, "--etcd", self.etcd.url, "--wait", 60]
+        created = run("cluster", "create", *given)
+        assert created.returncode == 0, created.stderr
+
+    def _mount(self) -> None:
+        (self.folder / _DISK).mkdir()
+        size = f"size={_DISK_BYTES}"
+        if (
+            subprocess.run(["mount", "-t", "tmpfs", "-o", size, "tmpfs", self.folder / _DISK], capture_output=True).returncode
+            == 0
+        ):
+            self.disk = _DISK
+
+    def close(self) -> None:
+        """Kills what still runs."""
+        self.wanted.clear()
+        for name in NODES:
+            self.kill(self.family(name))
+        for node in [*self._nodes.values(), *self._ended]:
+            node.kill()
+        self.etcd.kill()
+        if self.network is not None:
+            for name in NODES:
+                self.kill(self.network.pids(name))
+            self.network.close()
+        if self.disk is not None:
+            subprocess.run(["umount", "--lazy", self.folder / self.disk], check=False)
+
+    # ---- nodes
+
+    def start(self, name: str) -> None:
+        """Starts a node, and has it started again whenever it ends."""
+        self.wanted.add(name)
+        if name in self._nodes:
+            self._ended.append(self._nodes[name])
+        host, port = self._host(name), 0 if self.network is None else 7701
+        self._nodes[name] = NamedNode(
+            self.folder, name, self.etcd.url, _CLUSTER, before=("setsid", *self._before(name)), wait=False,
+            options=["--lease", str(LEASE_S)], listen=f"{host}:{port}", http=f"{host}:{port and port - 1}", **SETTINGS,
+        )  # fmt: skip
+
+    def restart_ended(self) -> None:
+        """Does what an init system does."""
+        for name in sorted(self.wanted):
+            node = self._nodes[name]
+            if node.process.poll() is not None:
+                last = node.log().splitlines()[-1:]
+                self.timeline.note("restart", f"{name} had ended with {node.process.poll()}: {''.join(last)[:300]}")
+                self.start(name)
+
+    def hold_down(self, name: str) -> None:
+        """Has a node that ends not be started again, until `start`."""
+        self.wanted.discard(name)
+
+    def is_up(self, name: str) -> bool:
+        return self._nodes[name].process.poll() is None
+
+    def supervisor(self, name: str) -> int:
+        return self._nodes[name].pid
+
+    def family(self, name: str) -> list[int]:
+        """Returns the processes of a node: the supervisor first, also shards that outlive it."""
+        if name not in self._nodes:
+            return []
+        pid = self._nodes[name].pid
+        found = [pid] if not has_ended(pid) else []
+        if self.network is not None:
+            found += [each for each in self.network.pids(name) if each != pid]
+        else:
+            found += _descendants(pid)
+        return found
+
+    def shard_process(self, name: str, shard: int) -> int | None:
+        """Returns the process of a replica, which has files of its folder open; None if there is none at the moment."""
+        folder = str(self.folder / name / f"shard-{shard}") + "/"
+        for pid in self.family(name)[1:]:
+            with suppress(OSError):
+                if b"shard_process" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    continue
+                for entry in os.scandir(f"/proc/{pid}/fd"):
+                    with suppress(OSError):
+                        if os.readlink(entry.path).startswith(folder):
+                            return pid
+        return None
+
+    def kill(self, pids: Iterable[int]) -> None:
+        send(pids, signal.SIGKILL)
+
+    def terminate(self, name: str) -> int | None:
+        """Sends SIGTERM to a node; returns its exit code, None if it did not end in time."""
+        node = self._nodes[name]
+        node.process.send_signal(signal.SIGTERM)
+        try:
+            return node.process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def address(self, name: str) -> str | None:
+        """Returns where clients reach a node; None before it has served."""
+        if self.network is not None:
+            return f"tcp://{self._host(name)}:7701"
+        said = self._nodes[name].said("the node serves")
+        return str(said[0]["address"]) if said else None
+
+    def health(self, name: str) -> object:
+        return self._nodes[name].health()
+
+    def logs(self, name: str) -> str:
+        nodes = [node for node in (*self._ended, self._nodes[name]) if node.name == name]
+        return "".join(node.log() for node in nodes)
+
+    # ---- the registry
+
+    def view(self) -> ClusterView:
+        """Returns what the registry says, or what it said last while it is away."""
+        with suppress(EventStoreError):
+            seen = cluster_view(keys(self.etcd, _CLUSTER))
+            if seen is not None:
+                self._view = seen
+        assert self._view is not None
+        return self._view
+
+    def known_map(self) -> ClusterMap:
+        return self.view().map()
+
+    def leader(self, shard: int) -> str | None:
+        return self.view().leaders.get(shard)
+
+    def in_sync(self) -> dict[int, list[str]]:
+        """Returns for each shard the nodes whose replicas have everything."""
+        return {number: sorted({each.node for each in key.state.in_sync}) for number, key in self.view().shards.items()}
+
+    def whole(self) -> bool:
+        """Whether all shards are served and all replicas are in sync."""
+        view = self.view()
+        return not view.unserved() and all(each == sorted(NODES) for each in self.in_sync().values())
+
+    def remove_replica(self, name: str, shard: int) -> None:
+        """Deletes the folder of a replica whose node is down."""
+        wait_until(lambda: not self.family(name), "the node is down")
+        shutil.rmtree(self.folder / name / f"shard-{shard}")
+
+
+def send(pids: Iterable[int], what: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, what)
+
+
+def _ports() -> tuple[int, int]:
+    first, second = free_ports(2)
+    return first, second
+
+
+def _descendants(pid: int) -> list[int]:
+    found: list[int] = []
+    with suppress(OSError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            for child in map(int, (thread / "children").read_text().split()):
+                found += [child, *_descendants(child)]
+    return found
