@@ -41,10 +41,17 @@ class Appender:
         self._done: deque[_Asked] = deque(maxlen=50)
         self._commands = 0
         self._generations: dict[str, int] = {}
+        self.since = 0.0
+        self.about = ""
+
+    def __str__(self) -> str:
+        waits = self._now() - self.since
+        return f"{self._name} waits for {waits:.1f} s about {self.about} on shard {self._records.shard_of(self.about)}"
 
     async def step(self, store: es.NetworkStore) -> bool:
         """Does one thing. Returns False if the connection is of no use any more."""
         what = self._chance.random()
+        self.since = self._now()
         try:
             if what < 0.15:
                 await self._read(store, self._aggregate())
@@ -83,6 +90,7 @@ class Appender:
         return _Asked(aggregate_id, command, expected, events)
 
     async def _append(self, store: es.NetworkStore, asked: _Asked) -> bool:
+        self.about = asked.aggregate_id
         began, expected = self._now(), es.ANY if asked.expected is None else asked.expected
         try:
             found = await store.append(asked.aggregate_id, asked.events, expected, asked.command)
@@ -118,6 +126,7 @@ class Appender:
         )
 
     async def _read(self, store: es.NetworkStore, aggregate_id: str) -> None:
+        self.about = aggregate_id
         began = self._now()
         events = [event async for event in store.read(aggregate_id)]
         ended = self._now()
@@ -127,6 +136,7 @@ class Appender:
         self._versions[aggregate_id] = len(events)
 
     async def _version(self, store: es.NetworkStore, aggregate_id: str) -> None:
+        self.about = aggregate_id
         began = self._now()
         version = await store.version(aggregate_id)
         self._records.history[aggregate_id].append(VersionRead(began, self._now(), version))

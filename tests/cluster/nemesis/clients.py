@@ -48,6 +48,8 @@ class Clients:
         for name in READERS:
             records.readers[name] = []
         self._noted = 0.0
+        self._appenders: list[Appender] = []
+        stage.outstanding = lambda: list(map(str, self._appenders))
         self.stopping = False
         self.finished = trio.CancelScope()
         self.writing = 0
@@ -118,6 +120,7 @@ class Clients:
     def _appender(self, number: int, task: int) -> Work:
         name = f"a{number}{task}"
         appender = Appender(name, self._records, self._timeline.now, self.failed, f"{name} {self._seed}")
+        self._appenders.append(appender)
 
         async def work(store: es.NetworkStore) -> None:
             while not self.stopping and await appender.step(store):

@@ -21,6 +21,9 @@ _ALONE: Final = ("wipe", "full", "restart")
 """They need a cluster that is whole: with another fault at once, all replicas of a shard could be lost."""
 _WEIGHTS: Final = {"kill": 5, "stop": 4, "etcd": 2, "cut": 4, "wipe": 2, "full": 1, "restart": 1}
 _TWO_AT_ONCE: Final = 0.3
+_SERVING_FIRST: Final = 0.75
+SERVING_S: Final = 30.0
+"""A start of a process that has died takes seconds on a busy machine, and the supervisor waits longer each time."""
 _WHOLE_S: Final = 40.0
 _ETCD: Final = "etcd"
 _FILLER: Final = "filler"
@@ -29,8 +32,11 @@ _FILLER: Final = "filler"
 class Faults:
     """`kinds`: of `ALL`. `skipped`: those that are not possible here."""
 
-    def __init__(self, stage: Stage, timeline: Timeline, seed: int, kinds: Sequence[str]) -> None:
-        self._stage, self._timeline = stage, timeline
+    def __init__(
+        self, stage: Stage, timeline: Timeline, seed: int, kinds: Sequence[str], serves: Callable[[float], bool]
+    ) -> None:
+        """`serves`: whether every shard has acknowledged an append since a time."""
+        self._stage, self._timeline, self._serves = stage, timeline, serves
         self._chance = random.Random(f"faults {seed}")
         impossible = {"cut": stage.network is None, "full": stage.disk is None}
         self.skipped = [kind for kind in kinds if impossible.get(kind)]
@@ -44,7 +50,9 @@ class Faults:
         if not self._kinds:
             await trio.sleep(seconds)
         while trio.current_time() < end:
-            await trio.sleep(self._chance.uniform(0.5, 4.0))
+            if self._chance.random() < _SERVING_FIRST:
+                await self._until_serving()
+            await trio.sleep(self._chance.uniform(0.5, 3.0))
             first = self._choose(self._kinds)
             if first in _ALONE:
                 if await self.until_whole():
@@ -74,6 +82,17 @@ class Faults:
     async def until_whole(self, seconds: float = _WHOLE_S) -> bool:
         """Waits until all shards are served and all replicas are in sync; False if that takes longer."""
         return await until(partial(in_thread, self._stage.whole), seconds)
+
+    async def _until_serving(self) -> None:
+        """Waits until clients are served again, now that everything is mended; that it takes long is an anomaly."""
+        mended = self._timeline.now()
+
+        async def serving() -> bool:
+            return self._serves(mended)
+
+        if not await until(serving, SERVING_S):
+            self._timeline.anomaly(f"not every shard has acknowledged an append {SERVING_S:g} s after everything was mended")
+            await in_thread(self._stage.note_state)
 
     def _note(self, what: str, detail: str) -> None:
         self._timeline.note(what, detail)

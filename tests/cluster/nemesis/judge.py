@@ -15,8 +15,6 @@ from tests.cluster.nemesis.timeline import Timeline
 _SHOWN: Final = 5
 _IN_FLIGHT_S: Final = 0.05
 """An answer may be on its way when the process that sent it is killed."""
-_AFTERWARDS_S: Final = 15.0
-STALL_S: Final = 20.0
 
 
 def judge_events(records: Records, stored: Sequence[Seen], timeline: Timeline) -> None:
@@ -78,17 +76,6 @@ def failovers(records: Records, timeline: Timeline) -> dict[str, list[float]]:
         if at < len(own):
             found[fall.how].append(own[at] - fall.at)
     return found
-
-
-def judge_stalls(records: Records, timeline: Timeline, end: float) -> None:
-    """A shard serves again soon after everything is mended."""
-    for shard, times in _times(records).items():
-        for before, after in zip([0.0, *times], [*times, end], strict=True):
-            broken = [fault for fault in timeline.faults if fault[0] < after and fault[1] + _AFTERWARDS_S > before]
-            quiet = after - max([before, *(min(fault[1], after) for fault in broken)])
-            if quiet > STALL_S:
-                names = ", ".join(fault[2] for fault in broken)
-                timeline.anomaly(f"shard {shard} acknowledged nothing from {before:.1f} to {after:.1f} ({names or 'no fault'})")
 
 
 def _times(records: Records) -> dict[int, list[float]]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from eventstore.model import Event
 from eventstore.records.slots import slot_of
 from tests.cluster.nemesis.linearizability import Operation
+
+_LATEST: Final = 10_000
 
 
 class Seen(NamedTuple):
@@ -41,6 +43,11 @@ class Records:
 
     def shard_of(self, aggregate_id: str) -> int:
         return self.owners[slot_of(aggregate_id)]
+
+    def serving_since(self, time: float) -> bool:
+        """Whether every shard has acknowledged an append that was answered later."""
+        late = {shard for at, shard in self.acknowledged[-_LATEST:] if at > time}
+        return late >= set(self.owners)
 
     def seen(self, event: Event) -> Seen:
         return Seen(

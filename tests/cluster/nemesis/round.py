@@ -16,7 +16,7 @@ from tests.cli.processes import run as run_command
 from tests.cluster.nemesis.clients import TOPIC, Clients
 from tests.cluster.nemesis.faults import Faults
 from tests.cluster.nemesis.folders import differences
-from tests.cluster.nemesis.judge import failovers, judge_events, judge_messages, judge_stalls, summary
+from tests.cluster.nemesis.judge import failovers, judge_events, judge_messages, summary
 from tests.cluster.nemesis.polling import in_thread, until
 from tests.cluster.nemesis.records import Records, Seen
 from tests.cluster.nemesis.stage import NODES, SHARDS, STOP_S, Stage
@@ -72,7 +72,7 @@ class _Round:
         records = Records((await in_thread(stage.known_map)).owners)
         clients = Clients(stage, timeline, records, self._seed)
         await clients.connected(_create_topic, "setup")
-        faults = Faults(stage, timeline, self._seed, kinds)
+        faults = Faults(stage, timeline, self._seed, kinds, records.serving_since)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(clients.run)
             async with trio.open_nursery() as supervised:
@@ -82,12 +82,12 @@ class _Round:
                 if stage.network is not None:
                     await in_thread(stage.network.heal_all)
                 if not await faults.until_whole(_WHOLE_S):
-                    self._not_whole()
+                    timeline.anomaly(f"not whole {_WHOLE_S:g} s after everything was mended")
+                    await in_thread(stage.note_state)
                 clients.stopping = True
                 if not await until(clients.wrote, _CLIENTS_S):
                     timeline.anomaly(f"{clients.writing} clients that append or send did not end within {_CLIENTS_S:g} s")
-                stopped = timeline.now()
-                await self._judge(clients, records, stopped)
+                await self._judge(clients, records)
                 supervised.cancel_scope.cancel()
             clients.finished.cancel()
             if clients.writing:
@@ -100,15 +100,7 @@ class _Round:
             await in_thread(self._stage.restart_ended)
             await trio.sleep(_RESTART_EVERY_S)
 
-    def _not_whole(self) -> None:
-        self._timeline.anomaly(f"not whole {_WHOLE_S:g} s after everything was mended: in sync are {self._stage.in_sync()}")
-        for name in NODES:
-            try:
-                self._timeline.note("health", f"{name}: {json.dumps(self._stage.health(name))}")
-            except OSError as error:
-                self._timeline.note("health", f"{name}: {error}")
-
-    async def _judge(self, clients: Clients, records: Records, stopped: float) -> None:
+    async def _judge(self, clients: Clients, records: Records) -> None:
         timeline = self._timeline
         stored: list[Seen] = []
         bodies: list[str] = []
@@ -135,7 +127,6 @@ class _Round:
         timeline.note("judging", f"{len(stored)} events, {len(bodies)} messages")
         await in_thread(partial(judge_events, records, stored, timeline))
         judge_messages(records, bodies, timeline)
-        judge_stalls(records, timeline, stopped)
 
     # ---- the replicas
 

@@ -6,10 +6,12 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 from eventstore.errors import EventStoreError
 from eventstore.records.cluster_map import ClusterMap
@@ -27,6 +29,7 @@ NODES: Final = ("n1", "n2", "n3")
 SHARDS: Final = 2
 LEASE_S: Final = 2
 STOP_S: Final = 20.0
+_HEALTH_S: Final = 5.0
 _ETCD: Final = "etcd"
 _CLUSTER: Final = "nemesis"
 _DISK: Final = "n3"
@@ -39,7 +42,8 @@ SETTINGS: Final = {
 
 
 class Stage:
-    """`network`: None where this process may not make one. `full`: whether the disk of a node can be filled.
+    """`network`: None where this process may not make one. `disk`: the node whose disk can be filled. `outstanding`: tells what
+    clients wait for.
 
     The methods block; those that change the cluster are called by one thread at a time.
     """
@@ -48,6 +52,7 @@ class Stage:
         self.folder, self.timeline = folder, timeline
         self.network = Network([*NODES, _ETCD]) if possible() else None
         self.disk: str | None = None
+        self.outstanding: Callable[[], list[str]] = list
         self._nodes: dict[str, NamedNode] = {}
         self._ended: list[NamedNode] = []
         self.wanted: set[str] = set()
@@ -175,12 +180,28 @@ class Stage:
         said = self._nodes[name].said("the node serves")
         return str(said[0]["address"]) if said else None
 
-    def health(self, name: str) -> object:
-        return self._nodes[name].health()
+    def note_state(self) -> None:
+        """Notes what the registry and the nodes say, to see why something is not as it should be."""
+        view = self.view()
+        for number, key in view.shards.items():
+            self.timeline.note(
+                "state", f"shard {number}: led by {view.leaders.get(number)}, {view.serving.get(number)}, {key.state}"
+            )
+        for name in NODES:
+            try:
+                with urlopen(self._http(name), timeout=_HEALTH_S) as answer:
+                    said = answer.read()
+            except HTTPError as error:
+                with error:
+                    said = error.read()
+            except OSError as error:
+                said = repr(error).encode()
+            self.timeline.note("state", f"{name}: {said.decode()}")
+        for each in self.outstanding():
+            self.timeline.note("state", each)
 
-    def logs(self, name: str) -> str:
-        nodes = [node for node in (*self._ended, self._nodes[name]) if node.name == name]
-        return "".join(node.log() for node in nodes)
+    def _http(self, name: str) -> str:
+        return f"http://{self._host(name)}:7700/health" if self.network is not None else f"{self._nodes[name].http}/health"
 
     # ---- the registry
 
