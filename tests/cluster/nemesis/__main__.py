@@ -33,7 +33,7 @@ def main() -> int:
     print(f"seed {asked.seed}, {asked.seconds:g} s of {', '.join(kinds) or 'nothing'}, in {folder}", flush=True)
     report = trio.run(partial(play, folder, asked.seconds, asked.seed, kinds, printed=True))
     print("\n".join(report.lines()))
-    if report.timeline.anomalies:
+    if report.timeline.anomalies or report.timeline.slow:
         print(f"seed {asked.seed}: the data and logs are kept in {folder}")
         return 1
     if asked.folder is None:

@@ -43,10 +43,12 @@ class Appender:
         self._generations: dict[str, int] = {}
         self.since = 0.0
         self.about = ""
+        self._last: dict[int, str] = {}
 
     def __str__(self) -> str:
         waits = self._now() - self.since
-        return f"{self._name} waits for {waits:.1f} s about {self.about} on shard {self._records.shard_of(self.about)}"
+        shard = self._records.shard_of(self.about)
+        return f"{self._name} waits for {waits:.1f} s about {self.about} on shard {shard}; the last answers: {self._last}"
 
     async def step(self, store: es.NetworkStore) -> bool:
         """Does one thing. Returns False if the connection is of no use any more."""
@@ -121,6 +123,9 @@ class Appender:
         self._done.append(asked)
 
     def _note(self, asked: _Asked, began: float, ended: float, outcome: Stored | Conflict | None) -> None:
+        self._last[self._records.shard_of(asked.aggregate_id)] = (
+            f"{asked.aggregate_id} {asked.expected} {outcome} at {ended:.1f}"
+        )
         self._records.history[asked.aggregate_id].append(
             Append(began, ended, asked.command, asked.expected, len(asked.events), outcome)
         )

@@ -84,14 +84,14 @@ class Faults:
         return await until(partial(in_thread, self._stage.whole), seconds)
 
     async def _until_serving(self) -> None:
-        """Waits until clients are served again, now that everything is mended; that it takes long is an anomaly."""
+        """Waits until clients are served again, now that everything is mended; that should not take long."""
         mended = self._timeline.now()
 
         async def serving() -> bool:
             return self._serves(mended)
 
         if not await until(serving, SERVING_S):
-            self._timeline.anomaly(f"not every shard has acknowledged an append {SERVING_S:g} s after everything was mended")
+            self._timeline.took_long(f"not every shard has acknowledged an append {SERVING_S:g} s after everything was mended")
             await in_thread(self._stage.note_state)
 
     def _note(self, what: str, detail: str) -> None:
@@ -242,7 +242,7 @@ class Faults:
             code = await in_thread(partial(stage.terminate, name))
             took = self._timeline.now() - began
             if code is None:
-                self._timeline.anomaly(f"{name} did not end within {STOP_S:g} s of SIGTERM")
+                self._timeline.took_long(f"{name} did not end within {STOP_S:g} s of SIGTERM")
                 stage.kill(stage.family(name))
             elif code != 0:
                 self._timeline.anomaly(f"{name} ended with {code} after SIGTERM")

@@ -47,8 +47,9 @@ class Report:
         lines.append(f"aggregates: {len(self.records.history)}, errors: {dict(sorted(self.records.errors.items()))}")
         lines.append("to the next acknowledged append, least / median / most (times):")
         lines += [f"  {how:16} {summary(each)}" for how, each in sorted(times.items())]
-        lines.append(f"anomalies: {len(self.timeline.anomalies)}")
-        return lines + [f"  {each}" for each in self.timeline.anomalies]
+        for what, notes in (("slow", self.timeline.slow), ("anomalies", self.timeline.anomalies)):
+            lines += [f"{what}: {len(notes)}", *(f"  {each}" for each in notes)]
+        return lines
 
 
 async def play(folder: Path, seconds: float, seed: int, kinds: Sequence[str], *, printed: bool = False) -> Report:
@@ -156,8 +157,11 @@ class _Round:
                 nursery.start_soon(terminate, name)
         timeline.note("stopped", f"{codes} in {timeline.now() - began:.1f} s")
         for name, code in codes.items():
+            if code is None:
+                timeline.took_long(f"{name} did not end within {STOP_S:g} s of SIGTERM")
+                continue
             if code != 0:
-                timeline.anomaly(f"{name} ended with {code} after SIGTERM ({STOP_S:g} s at most)")
+                timeline.anomaly(f"{name} ended with {code} after SIGTERM")
             if left := stage.family(name):
                 timeline.anomaly(f"{name} has left processes: {left}")
         for name in NODES:

@@ -155,9 +155,9 @@ class Stage:
             with suppress(OSError):
                 if b"shard_process" not in Path(f"/proc/{pid}/cmdline").read_bytes():
                     continue
-                for entry in os.scandir(f"/proc/{pid}/fd"):
+                for descriptor in os.listdir(f"/proc/{pid}/fd"):
                     with suppress(OSError):
-                        if os.readlink(entry.path).startswith(folder):
+                        if os.readlink(f"/proc/{pid}/fd/{descriptor}").startswith(folder):
                             return pid
         return None
 

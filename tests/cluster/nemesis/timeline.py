@@ -23,13 +23,16 @@ class Fall(NamedTuple):
 
 @dataclass
 class Timeline:
-    """`faults`: the times between which something was broken; `anomalies`: what must not be."""
+    """`faults`: the times between which something was broken. `anomalies`: what must not be. `slow`: what should not take so
+    long, and may on a machine that is busy with something else.
+    """
 
     began: float = field(default_factory=time.monotonic)
     notes: list[Note] = field(default_factory=list)
     falls: list[Fall] = field(default_factory=list)
     faults: list[tuple[float, float, str]] = field(default_factory=list)
     anomalies: list[str] = field(default_factory=list)
+    slow: list[str] = field(default_factory=list)
     printed: bool = False
 
     def now(self) -> float:
@@ -40,6 +43,10 @@ class Timeline:
         self.notes.append(found)
         if self.printed:
             print(f"{found.at:8.2f}  {kind:16} {what}", flush=True)
+
+    def took_long(self, what: str) -> None:
+        self.slow.append(what)
+        self.note("SLOW", what)
 
     def anomaly(self, what: str) -> None:
         self.anomalies.append(what)

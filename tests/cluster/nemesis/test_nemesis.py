@@ -1,0 +1,30 @@
+"""A short round of breaking a cluster of real processes, with the seed of the day."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.nemesis.faults import ALL
+from tests.cluster.nemesis.round import play
+
+_BROKEN_S = 15.0
+
+
+@pytest.mark.heavy
+async def test_what_clients_of_a_broken_cluster_were_told_is_stored_on_every_replica(tmp_path: Path) -> None:
+    if shutil.which("etcd") is None:
+        pytest.skip("etcd is not installed (Debian: etcd-server)")
+    seed = datetime.now(UTC).toordinal()
+    report = await play(tmp_path, _BROKEN_S, seed, ALL)
+    timeline = report.timeline
+    said = "\n".join(f"{note.at:8.2f}  {note.kind:16} {note.what}" for note in timeline.notes)
+    again = f"python -m tests.cluster.nemesis --seconds {_BROKEN_S:g} --seed {seed}"
+    assert timeline.anomalies == [], f"{again}\n{said}\n" + "\n".join(report.lines())
+    assert report.counts
+    assert report.records.acknowledged
+    assert all(report.records.readers.values())
+    assert report.records.consumed
