@@ -58,8 +58,7 @@ class Clients:
         """Runs all clients until they are stopped and finished."""
         async with trio.open_nursery() as nursery:
             for number in range(APPENDERS):
-                tasks = [self._appender(number, task) for task in range(_TASKS)]
-                nursery.start_soon(self._write, f"appender {number}", lambda store, tasks=tasks: _together(store, tasks))
+                nursery.start_soon(self._write, f"appender {number}", self._appending(number))
             nursery.start_soon(self._write, "sender", self._sender())
             with self.finished:
                 async with trio.open_nursery() as reading:
@@ -117,14 +116,25 @@ class Clients:
 
     # ---- what they do
 
-    def _appender(self, number: int, task: int) -> Work:
-        name = f"a{number}{task}"
-        appender = Appender(name, self._records, self._timeline.now, self.failed, f"{name} {self._seed}")
-        self._appenders.append(appender)
+    def _appending(self, number: int) -> Work:
+        """Two tasks that append over one connection; when it is of no use to one of them, both leave it."""
+        names = [f"a{number}{task}" for task in range(_TASKS)]
+        tasks = [
+            Appender(name, self._records, self._timeline.now, self.failed, f"{name} {self._seed}") for name in names
+        ]  # fmt: skip
+        self._appenders += tasks
 
         async def work(store: es.NetworkStore) -> None:
-            while not self.stopping and await appender.step(store):
-                pass
+            usable = True
+
+            async def run(task: Appender) -> None:
+                nonlocal usable
+                while usable and not self.stopping:
+                    usable = await task.step(store) and usable
+
+            async with trio.open_nursery() as nursery:
+                for task in tasks:
+                    nursery.start_soon(run, task)
 
         return work
 
@@ -186,12 +196,6 @@ class Clients:
                 await trio.sleep(_READ_EVERY_S)
 
         return work
-
-
-async def _together(store: es.NetworkStore, tasks: list[Work]) -> None:
-    async with trio.open_nursery() as nursery:
-        for task in tasks:
-            nursery.start_soon(task, store)
 
 
 def _leaves(group: BaseExceptionGroup[EventStoreError]) -> list[EventStoreError]:

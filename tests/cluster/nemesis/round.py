@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +28,7 @@ _WHOLE_S: Final = 90.0
 _CLIENTS_S: Final = 60.0
 _READERS_S: Final = 60.0
 _EQUAL_S: Final = 60.0
+_LOGGED: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,7 @@ class Report:
     records: Records
     counts: dict[str, int]
     skipped: Sequence[str]
+    logged: Counter[str]
 
     def lines(self) -> list[str]:
         """Returns the figures."""
@@ -47,6 +50,8 @@ class Report:
         lines.append(f"aggregates: {len(self.records.history)}, errors: {dict(sorted(self.records.errors.items()))}")
         lines.append("to the next acknowledged append, least / median / most (times):")
         lines += [f"  {how:16} {summary(each)}" for how, each in sorted(times.items())]
+        lines.append("the nodes logged:")
+        lines += [f"  {count:5} {line}" for line, count in self.logged.most_common(_LOGGED)]
         for what, notes in (("slow", self.timeline.slow), ("anomalies", self.timeline.anomalies)):
             lines += [f"{what}: {len(notes)}", *(f"  {each}" for each in notes)]
         return lines
@@ -94,7 +99,7 @@ class _Round:
             if clients.writing:
                 nursery.cancel_scope.cancel()
         await self._stop()
-        return Report(timeline, records, faults.counts, faults.skipped)
+        return Report(timeline, records, faults.counts, faults.skipped, await in_thread(stage.logged))
 
     async def _restart_ended(self) -> None:
         while True:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -30,6 +32,7 @@ SHARDS: Final = 2
 LEASE_S: Final = 2
 STOP_S: Final = 20.0
 _HEALTH_S: Final = 5.0
+_LOGGED_CHARACTERS: Final = 200
 _ETCD: Final = "etcd"
 _CLUSTER: Final = "nemesis"
 _DISK: Final = "n3"
@@ -202,6 +205,19 @@ class Stage:
 
     def _http(self, name: str) -> str:
         return f"http://{self._host(name)}:7700/health" if self.network is not None else f"{self._nodes[name].http}/health"
+
+    def logged(self) -> Counter[str]:
+        """Returns how often the nodes logged each error and warning, and each line of their logs that is no line of JSON."""
+        found: Counter[str] = Counter()
+        for node in (*self._ended, *self._nodes.values()):
+            for line in node.log().splitlines():
+                with suppress(ValueError):
+                    said = json.loads(line)
+                    if said.get("level") not in ("info", "debug"):
+                        found[f"{said.get('event')}: {said.get('reason') or said.get('error') or ''}"[:_LOGGED_CHARACTERS]] += 1
+                    continue
+                found[f"not JSON: {line[:_LOGGED_CHARACTERS]}"] += 1
+        return found
 
     # ---- the registry
 
