@@ -16,7 +16,8 @@ from tests.cluster.nemesis.records import Records
 
 _VERSIONS_MAX: Final = 60
 """An aggregate that is longer gives way to a new one."""
-_OWN, _SHARED = 5, 6
+_OWN: Final = ("oak", "elm", "fir", "ash", "yew")
+_SHARED: Final = ("lake", "pond", "moor", "ford", "well", "gulf")
 _DATA_BYTES_MAX: Final = 3000
 
 
@@ -72,7 +73,7 @@ class Appender:
 
     def _aggregate(self) -> str:
         shared = self._chance.random() < 0.3
-        name = f"shared-{self._chance.randrange(_SHARED)}" if shared else f"{self._name}-{self._chance.randrange(_OWN)}"
+        name = self._chance.choice(_SHARED) if shared else f"{self._name}-{self._chance.choice(_OWN)}"
         generation = self._generations.get(name, 0)
         if self._versions.get(f"{name}-{generation}", 0) > _VERSIONS_MAX:
             self._versions.pop(f"{name}-{generation}")
