@@ -41,10 +41,13 @@ def _judge_reader(name: str, seen: Sequence[Seen], stored: Sequence[Seen], timel
         if found == wanted:
             continue
         at = next((at for at, pair in enumerate(zip(found, wanted, strict=False)) if pair[0] != pair[1]), None)
-        if at is None:
-            timeline.anomaly(f"the {name} saw {len(found)} of {len(wanted)} events of shard {shard}: the beginning of all")
-        else:
+        if at is not None:
             timeline.anomaly(f"the {name} saw {found[at]} as event {at} of shard {shard}, which is {wanted[at]}")
+        elif len(found) > len(wanted):
+            said = f"as event {len(wanted)} of shard {shard}, of which there are {len(wanted)}"
+            timeline.anomaly(f"the {name} saw {found[len(wanted)]} {said}")
+        else:
+            timeline.anomaly(f"the {name} saw {len(found)} of {len(wanted)} events of shard {shard}: the beginning of all")
 
 
 def by_shard(events: Iterable[Seen]) -> dict[int, list[Seen]]:

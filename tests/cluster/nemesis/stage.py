@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -32,7 +33,8 @@ SHARDS: Final = 2
 LEASE_S: Final = 2
 STOP_S: Final = 20.0
 _HEALTH_S: Final = 5.0
-_LOGGED_CHARACTERS: Final = 200
+_LOGGED_CHARACTERS: Final = 160
+_VARIES: Final = re.compile(r"\(.*?\)|\S*\d\S*")
 _ETCD: Final = "etcd"
 _CLUSTER: Final = "nemesis"
 _DISK: Final = "n3"
@@ -207,16 +209,17 @@ class Stage:
         return f"http://{self._host(name)}:7700/health" if self.network is not None else f"{self._nodes[name].http}/health"
 
     def logged(self) -> Counter[str]:
-        """Returns how often the nodes logged each error and warning, and each line of their logs that is no line of JSON."""
+        """Returns how often the nodes logged each error and warning, without its numbers, and what is no line of JSON."""
         found: Counter[str] = Counter()
         for node in (*self._ended, *self._nodes.values()):
             for line in node.log().splitlines():
+                said = f"not JSON: {line}"
                 with suppress(ValueError):
-                    said = json.loads(line)
-                    if said.get("level") not in ("info", "debug"):
-                        found[f"{said.get('event')}: {said.get('reason') or said.get('error') or ''}"[:_LOGGED_CHARACTERS]] += 1
-                    continue
-                found[f"not JSON: {line[:_LOGGED_CHARACTERS]}"] += 1
+                    fields = json.loads(line)
+                    if fields.get("level") in ("info", "debug"):
+                        continue
+                    said = f"{fields.get('event')}: {fields.get('reason') or fields.get('error') or ''}"
+                found[_VARIES.sub("…", said)[:_LOGGED_CHARACTERS]] += 1
         return found
 
     # ---- the registry
