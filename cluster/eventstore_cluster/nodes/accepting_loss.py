@@ -37,7 +37,7 @@ _NONCE: Final = "a person accepted loss"
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A replica as it may lead. `in_sync`: who is, and has what it may lack; `leader`: the node that leads now.
-    `epoch`: the largest that anybody knows.
+    `epoch`: the largest that anybody knows; `registry_epoch`: that of the registry, which may have been restored from a copy.
     """
 
     shard: int
@@ -46,6 +46,7 @@ class Candidate:
     in_sync: tuple[str, ...]
     leader: str | None
     epoch: int
+    registry_epoch: int
 
 
 def candidate(etcd: EtcdOptions, cluster: str, shard: int, node: str) -> Candidate:
@@ -61,7 +62,7 @@ def candidate(etcd: EtcdOptions, cluster: str, shard: int, node: str) -> Candida
             return _candidate(await first_read(EtcdRegistry(gateway, cluster)), shard, node)
 
     found = trio.run(look)
-    if node in found.in_sync:
+    if node in found.in_sync and found.replica.epoch <= found.registry_epoch:
         raise InvalidArgument(
             f"the replica of shard {shard} on {node} is in sync: it leads by itself when no other one does",
             field="node",
@@ -83,7 +84,9 @@ def _candidate(seen: Snapshot, shard: int, node: str) -> Candidate:
     leader = read_leader(seen.entries.get(f"{LEADERS}{shard}"))
     in_sync = sorted(name for name, key in running.items() if Member(name, key.incarnation) in state.in_sync)
     epoch = max(state.epoch, *(key.epoch for key in running.values()))  # a log with a later epoch than the registry's stops
-    return Candidate(shard, node, running[node], tuple(in_sync), None if leader is None else leader.member.node, epoch)
+    return Candidate(
+        shard, node, running[node], tuple(in_sync), None if leader is None else leader.member.node, epoch, state.epoch
+    )
 
 
 def _shard(seen: Snapshot, shard: int) -> ShardKey:
