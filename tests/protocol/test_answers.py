@@ -72,6 +72,7 @@ ERRORS: list[EventStoreError] = [
     errors.Rebalanced("join again", group="billing", member="m", generation=3),
     errors.Unconsumed("still to consume", topic="orders", queue=2, group="billing"),
     errors.Elsewhere(3718, 7),
+    errors.NotEnoughReplicas("2 replicas must be in sync", needed=2),
 ]
 
 

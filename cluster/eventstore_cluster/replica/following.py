@@ -68,6 +68,8 @@ class Following:
         return [ReadRegistry()]
 
     def tick(self, now: float) -> list[Action]:
+        if self.busy:
+            self._heard_at = now  # it was not listened to
         if self._leader is None or self.busy:
             return []
         if now > self._heard_at + self._limits.silence_s:

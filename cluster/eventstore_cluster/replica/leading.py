@@ -123,7 +123,7 @@ class Leading:
     def fetch(self, connection: int, fetch: Fetch, now: float) -> list[Action]:
         """Takes a Fetch: it acknowledges everything before its ends, and is answered as soon as there is more."""
         session = self.sessions.find(fetch.session, connection)
-        if session is None or fetch.epoch != self.epoch:
+        if session is None or fetch.epoch != self.epoch or len(fetch.ends) != len(self.logs):
             return [Send(connection, NotLeading(self.epoch))]
         if not reaches(self.written, fetch.ends):
             return self.mismatched(session.number, connection)

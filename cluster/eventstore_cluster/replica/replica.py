@@ -118,7 +118,7 @@ class Replica:
         if seen.state.epoch < self.following.last_epoch:
             return self._end(
                 f"the log holds epoch {self.following.last_epoch}, the registry knows {seen.state.epoch}: it was restored "
-                "from an older copy. `eventstore cluster registry rebuild` makes a new generation"
+                "from an older copy. `eventstore cluster lead --accept-loss` begins a new generation"
             )  # R12
         if self._won:
             return self._still_leads(seen, now)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Final
 
 import structlog
 import trio
@@ -25,6 +26,7 @@ from eventstore_cluster.replication.logs.log_reader import Differs, LogReader
 from eventstore_cluster.replication.logs.pieces import Cargo, Payload
 from eventstore_cluster.replication.run import Run
 
+_REFUSED_S: Final = 1.0
 _log = structlog.get_logger("eventstore.cluster")
 
 
@@ -66,8 +68,8 @@ class ShardLeadership:
 
     async def begin(self, store: EmbeddedStore, broker: Broker) -> None:
         self._store, self._broker = store, broker
-        await trio.to_thread.run_sync(self.files.begin)
         self.files.attach()
+        await trio.to_thread.run_sync(self.files.begin)
         broker.committer.begin_chunk()
         while self.messages.end == self._before[1].end:
             await self._wrote.park()
@@ -158,6 +160,7 @@ class ShardLeadership:
             self._do(self._replica.mismatched(serve.session, serve.connection))
         except (EventStoreError, OSError) as error:
             _log.warning("a follower cannot be served", error=str(error))
+            await trio.sleep(_REFUSED_S)
             self._links.send(serve.connection, NotLeading(serve.epoch))  # it joins again
         else:
             self._send(serve, found)

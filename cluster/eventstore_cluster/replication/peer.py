@@ -154,6 +154,11 @@ class Peers:
 
     def _peer(self, wire: Wire, first: PeerFrame, *rest: PeerFrame) -> Peer:
         own = self._hello
+        if isinstance(first, PeerHello) and first.version != own.version:
+            raise ProtocolError(
+                f"the replica on {first.node} speaks version {first.version}, this one {own.version}; install the same program",
+                field="version", value=first.version, limit=own.version,
+            )  # fmt: skip
         if not isinstance(first, PeerHello) or (first.cluster, first.shard) != (own.cluster, own.shard):
             raise ProtocolError(f"another replica was expected, and says {first!r}", field="hello")
         self._numbers += 1

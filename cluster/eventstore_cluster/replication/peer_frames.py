@@ -18,19 +18,22 @@ from eventstore_cluster.replication.logs.pieces import Cargo, Documents, Payload
 
 FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
 """A record of the largest size, and what goes with it."""
+VERSION: Final = 1
 _VALUES_MAX: Final = 4096
 _HELLO, _JOIN, _JOINED, _FETCH, _DATA, _NOT_LEADING = range(1, 7)
 _KINDS: Final = (EVENTS, MESSAGES)
+_NOTHING: Final = object()
 
 
 @dataclass(frozen=True, slots=True)
 class PeerHello:
-    """The first frame in both directions. `run`: of the process that says it."""
+    """The first frame in both directions. `run`: of the process that says it; `version`: of what it understands."""
 
     cluster: bytes
     shard: int
     node: str
     run: str
+    version: int = VERSION
 
 
 PeerFrame: TypeAlias = Frame | PeerHello
@@ -44,8 +47,8 @@ def encode_peer_frame(frame: PeerFrame) -> bytes:
 
 def _values(frame: PeerFrame) -> list[Scalar]:
     match frame:
-        case PeerHello(cluster, shard, node, run):
-            return [_HELLO, cluster, shard, node, run]
+        case PeerHello(cluster, shard, node, run, version):
+            return [_HELLO, version, cluster, shard, node, run]
         case Join(number, member, run, leader_run, logs):
             return [_JOIN, number, member.node, member.incarnation, run, leader_run, len(logs), *_flat_logs(logs)]
         case Joined(number, session, epoch, logs):
@@ -91,7 +94,7 @@ class PeerDecoder:
         try:
             values = iter(self._decoder.decode(payload))
             frame = _read(next(values), values)
-            if next(values, None) is not None:
+            if next(values, _NOTHING) is not _NOTHING:
                 raise ValueError("values after the last one")
         except (Malformed, ValueError, TypeError, StopIteration, EventStoreError) as error:
             raise ProtocolError(f"not a frame of another replica: {error}", field="frame") from None
@@ -101,7 +104,8 @@ class PeerDecoder:
 def _read(code: Scalar, values: Iterator[Any]) -> PeerFrame:
     match code:
         case 1:
-            return PeerHello(*_typed(values, bytes, int, str, str))
+            version, cluster, shard, node, run = _typed(values, int, bytes, int, str, str)
+            return PeerHello(cluster, shard, node, run, version)
         case 2:
             number, node, incarnation, run, leader_run = _typed(values, int, str, str, str, str)
             return Join(number, Member(node, incarnation), run, leader_run, _logs(values))

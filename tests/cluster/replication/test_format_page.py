@@ -131,11 +131,10 @@ def test_incarnations_are_those_of_the_page_and_a_copy_has_none(tmp_path: Path, 
     files, own, copy = OsFiles(), tmp_path / "shard-0", tmp_path / "copy"
     for folder in (own, copy):
         folder.mkdir()
-        (folder / LOCK).touch()
     assert incarnations.next_incarnation(files, own, "n1", is_new=True).earlier == ("new",)
     assert incarnations.next_incarnation(files, own, "n1", is_new=False).earlier == ("new", "0011223344556677")
-    written, inode = (own / incarnations.DOCUMENT).read_text(), (own / LOCK).stat().st_ino
-    assert written == JSON["replica.json"].replace("4711", str(inode))
+    written, mark = (own / incarnations.DOCUMENT).read_text(), (own / incarnations.MARK).stat()
+    assert written == JSON["replica.json"].replace("4711-1700000000000000000", f"{mark.st_ino}-{mark.st_ctime_ns}")
     (copy / incarnations.DOCUMENT).write_text(written)
     assert incarnations.next_incarnation(files, copy, "n1", is_new=False).earlier == ()
 
@@ -152,6 +151,6 @@ def test_the_version_of_the_documents_and_their_names_are_those_of_the_page(tmp_
 
 
 def test_the_names_of_the_page_are_those_of_the_code() -> None:
-    own = (incarnations.DOCUMENT, documents.VERSION, cutting.INTENT)
+    own = (incarnations.DOCUMENT, incarnations.MARK, documents.VERSION, cutting.INTENT)
     named = " ".join(row[0] for row in table("replica-files")).replace("`", "").replace(",", "").split()
     assert named == [LOCK, NODE_FILE, "shard-N", *(f"shard-N/{name}" for name in own), f"shard-N/broker/{cutting.INTENT}"]

@@ -30,7 +30,7 @@ def test_a_log_with_a_later_epoch_than_the_registry_knows_ends_the_process_with_
     own = replica(Tail().grow(7, (1, 4200)))
     (end,) = own.saw(Seen(1, state(6), 1), 0.0)
     assert isinstance(end, End)
-    assert "registry rebuild" in end.reason
+    assert "cluster lead --accept-loss" in end.reason
     assert own.tick(1.0, 10.0) == []  # it does nothing more
 
 

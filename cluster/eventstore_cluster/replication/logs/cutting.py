@@ -31,9 +31,12 @@ def cut(folder: ChunkFolder, end: Place) -> None:
     chunk, offset = end
     intent: Document = {"kind": folder.kind, "chunk": chunk, "end": offset}
     if chunk:
+        if chunk <= folder.deleted():
+            raise FolderRefused(str(folder.chunk_path(chunk)), "is deleted: remove this replica's folder, it is copied again")
         header = folder.read_header(chunk)
         if header.sorted:
-            raise FolderRefused(str(folder.chunk_path(chunk)), f"is sorted, and would have to be cut at byte {offset}")
+            why = f"is sorted, and would have to be cut at byte {offset}: remove this replica's folder, it is copied again"
+            raise FolderRefused(str(folder.chunk_path(chunk)), why)
         intent["header"] = header.reopened().encode().hex()
     numbers = _numbers_from(folder, max(chunk, folder.deleted() + 1))
     for number in numbers:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from functools import partial
+from itertools import zip_longest
 
 import numpy as np
 
@@ -92,7 +93,10 @@ class FollowerLog:
     def _load(self) -> OpenedChunks:
         opened = self._open()
         self._end = LogEnd(self._header_bytes)
-        for header in opened.headers:
+        for header, following in zip_longest(opened.headers, opened.headers[1:]):
+            if following is not None and following.epoch == header.epoch:  # epochs only grow, so it holds no other one
+                self._end.skip(header)
+                continue
             path = self._folder.chunk_path(header.number)
             file = self._folder.files.open(path)
             try:

@@ -1,7 +1,7 @@
 """The incarnation of a replica, a token that changes at each start: a lost, restored or copied folder is a stranger (R9).
 
 `replica.json` in the folder of the shard names the node and the tokens that the registry may hold, the latest last. It also
-has the inode of the lock file, which is never replaced: a copy of the folder has another one.
+has the inode of the empty file `replica.mark` and the time when that was last changed, which no copy of the folder keeps.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from eventstore.chunks.documents import Member, Tree, read_tree, write_document
+from eventstore.chunks.documents import Member, Tree, read_tree, write_document, write_file
 from eventstore.chunks.files import Files
-from eventstore.chunks.opening import LOCK
 from eventstore.errors import Corrupt, FolderRefused
 from eventstore_cluster.registry.replicated_keys import NEW
 
 DOCUMENT: Final = "replica.json"
+MARK: Final = "replica.mark"
 _FORMAT: Final = 1
 _KEPT_MAX: Final = 1000  # starts in a row in which the registry could not be told
 
@@ -37,25 +37,34 @@ def next_incarnation(files: Files, folder: Path, node: str, *, is_new: bool) -> 
         FolderRefused: the folder belongs to another node.
         Corrupt
     """
-    path, inode = folder / DOCUMENT, (folder / LOCK).stat().st_ino
+    path, mark = folder / DOCUMENT, _mark(files, folder / MARK)
     earlier: tuple[str, ...] = (NEW,) if is_new else ()
     if files.exists(path):
-        earlier = _read(path, read_tree(files, path), node, inode)
+        earlier = _read(path, read_tree(files, path), node, mark)
     token = secrets.token_hex(8)
     tokens: list[Member] = [*earlier, token]
-    document: Tree = {"format": _FORMAT, "node": node, "inode": inode, "incarnations": tokens[-_KEPT_MAX:]}
+    document: Tree = {"format": _FORMAT, "node": node, "mark": mark, "incarnations": tokens[-_KEPT_MAX:]}
     write_document(files, path, document)
     return Incarnation(token, earlier)
 
 
-def _read(path: Path, document: Tree, node: str, inode: int) -> tuple[str, ...]:
+def _mark(files: Files, path: Path) -> str:
+    """Returns what is peculiar to the file at this path; it is created if there is none."""
+    if not files.exists(path):
+        write_file(files, path, b"")
+        files.sync_folder(path.parent)
+    found = path.stat()
+    return f"{found.st_ino}-{found.st_ctime_ns}"
+
+
+def _read(path: Path, document: Tree, node: str, mark: str) -> tuple[str, ...]:
     match document:
-        case {"format": 1, "node": str(owner), "inode": int(kept), "incarnations": list(tokens)}:
+        case {"format": 1, "node": str(owner), "mark": str(kept), "incarnations": list(tokens)}:
             if owner != node:
                 raise FolderRefused(
                     str(path.parent), f"is a replica of node {owner}, this is {node}; give each node a folder of its own"
                 )
-            return tuple(map(str, tokens)) if kept == inode else ()
+            return tuple(map(str, tokens)) if kept == mark else ()
         case {"format": int(found)} if found != _FORMAT:
             raise FolderRefused(str(path), f"format {found}; this program knows format {_FORMAT}. Use a newer one")
     raise Corrupt(str(path), 0, "not the incarnations of a replica; remove this replica's folder: it is copied again")

@@ -34,10 +34,12 @@ class LeaderDocuments(OsFiles):
     def begin(self) -> None:
         """Gives all documents the first version of the epoch, durably. From now on, changes are told to followers."""
         write_version(self, self._folder, (self._epoch, 1))
-        self._latest = {name: (1, raw) for name, raw in read_documents(self, self._folder)}
-        self._number = 1
+        with self._lock:
+            self._latest = {name: (1, raw) for name, raw in read_documents(self, self._folder)}
+            self._number = 1
 
     def attach(self) -> None:
+        """Notes the event loop on which followers are told. Call it before `begin`."""
         self._token = trio.lowlevel.current_trio_token()
 
     def document_replaced(self, path: Path) -> None:
@@ -45,8 +47,9 @@ class LeaderDocuments(OsFiles):
         token = self._token
         if token is None or not is_replicated(self._folder, path):
             return
-        raw, committed = read_file(self, path), threading.Event()
+        committed = threading.Event()
         with self._lock:
+            raw = read_file(self, path)
             self._number += 1
             self._latest[str(path.relative_to(self._folder))] = self._number, raw
             self._waiting.append((self._number, committed))

@@ -53,11 +53,11 @@ class LeaderLog:
 
     def taken(self, segment: Segment) -> None:
         self.writing_since = time.monotonic()
-        before, (self._last_crc,) = self._last_crc, _CRC.unpack_from(segment.buffers[-1])
         if segment.begins_chunk:  # its header is not known before it is written: this one is read from the file
             self._kept.clear()
             self._kept_bytes = 0
             return
+        before, self._last_crc = self._last_crc, _crc_of(segment)
         self._kept.append(_Kept(segment, before))
         self._kept_bytes += segment.end - segment.offset
         while self._kept_bytes > KEPT_BYTES and len(self._kept) > 1:
@@ -70,7 +70,7 @@ class LeaderLog:
         self.writing_since = None
         self.synced = self._in_files = segment.chunk, segment.end
         if segment.begins_chunk:
-            self.end = self.synced
+            self.end, self._last_crc = self.synced, _crc_of(segment)
             self._grown()
         self._durable()
 
@@ -111,3 +111,8 @@ class LeaderLog:
         """
         piece = self._reader.after(start, last_crc, self._in_files, PAYLOAD_BYTES)
         return None if piece is None else Payload(self._key(), (piece,))
+
+
+def _crc_of(segment: Segment) -> int:
+    """Returns the CRC of the last record."""
+    return int(_CRC.unpack_from(segment.buffers[-1])[0])

@@ -30,6 +30,10 @@ class LogEnd:
         rows = slab.gather(data, np.array(found.offsets) - base, _COLUMNS)
         self._add(chunk, rows, np.array(found.offsets))
 
+    def skip(self, header: ChunkHeader) -> None:
+        """Takes a completed chunk all of whose records are of the epoch in which it was begun, without reading them."""
+        self.tail = self.tail.grow(header.epoch, (header.number, header.end))
+
     def add_sorted(self, header: ChunkHeader, file: File, name: str) -> None:
         """Takes all records of a sorted file, in the order in which they were appended.
 
