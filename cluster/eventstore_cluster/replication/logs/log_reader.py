@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import numpy as np
+import threading
+from typing import Final
 
 from eventstore.chunks import slab
-from eventstore.chunks.files import File
 from eventstore.chunks.folder import ChunkFolder
 from eventstore.chunks.header import RECORDS_FROM, ChunkHeader
-from eventstore.chunks.record import PREFIX, TRAILER, UNORDERED, Walk
-from eventstore.chunks.recovery import read_records
+from eventstore.chunks.record import PREFIX, TRAILER, UNORDERED
 from eventstore.errors import Corrupt
 from eventstore_cluster.replica.places import NOWHERE, Place
+from eventstore_cluster.replication.logs.append_order import AppendOrder
 from eventstore_cluster.replication.logs.pieces import Piece
 
-_PLACED = PREFIX.dtype("length", "sequence")
+_ORDERS_MAX: Final = 2  # each takes 24 bytes for each record of its file
 _CRC = PREFIX.part("crc", stop=PREFIX["crc"].end)
 
 
@@ -23,12 +23,13 @@ class Differs(Exception):
 
 
 class LogReader:
-    """Reads on any thread, one call at a time. `header_bytes`: the length of the records' headers."""
+    """Reads on any thread. `header_bytes`: the length of the records' headers."""
 
     def __init__(self, folder: ChunkFolder, header_bytes: int) -> None:
         self._folder = folder
         self._header_bytes = header_bytes
-        self._restored: tuple[int, bytes] = 0, b""
+        self._orders: dict[int, AppendOrder] = {}
+        self._one_at_a_time = threading.Lock()
 
     def after(self, start: Place, last_crc: int, written: Place, bytes_max: int) -> Piece | None:
         """Returns whole records that follow `start`, at least one, about `bytes_max` bytes; None if there are none.
@@ -88,39 +89,26 @@ class LogReader:
 
     def _bytes(self, header: ChunkHeader, offset: int, length: int) -> bytes:
         if header.sorted:
-            return bytes(self._in_order(header)[offset - RECORDS_FROM :][:length])
+            return self._order(header).read(offset, length)
         file = self._folder.files.open(self._folder.chunk_path(header.number))
         try:
             return file.read_at(offset, length)
         finally:
             file.close()
 
-    def _in_order(self, header: ChunkHeader) -> memoryview:
-        """Returns the records of a sorted file in the order in which they were appended, as its bytes were before it was."""
-        number, data = self._restored
-        if number != header.number:
-            path = self._folder.chunk_path(header.number)
-            file = self._folder.files.open(path)
-            try:
-                data = self._restore(header, file, str(path))
-            finally:
-                file.close()
-            self._restored = header.number, data
-        return memoryview(data)
+    def _order(self, header: ChunkHeader) -> AppendOrder:
+        """Returns the order in which the records of a sorted file were appended; that of the last ones asked for is kept."""
+        with self._one_at_a_time:
+            kept = self._orders.pop(header.number, None)
+            self._orders[header.number] = order = kept or self._read_order(header)
+            while len(self._orders) > _ORDERS_MAX:
+                del self._orders[next(iter(self._orders))]
+            return order
 
-    def _restore(self, header: ChunkHeader, file: File, name: str) -> bytes:
-        records: list[tuple[int, memoryview]] = []
-
-        def note(data: memoryview, base: int, found: Walk) -> None:
-            starts = np.array(found.offsets) - base
-            rows = slab.gather(data, starts, _PLACED)
-            ends = (starts + rows["length"]).tolist()
-            records.extend(
-                (sequence, data[start:end])
-                for sequence, start, end in zip(rows["sequence"].tolist(), starts.tolist(), ends, strict=True)
-            )
-
-        end, fault = read_records(file, name, RECORDS_FROM, header.end, UNORDERED, self._header_bytes, note)
-        if fault is not None:
-            raise Corrupt(name, end.end, fault)
-        return b"".join(data for _, data in sorted(records, key=lambda each: each[0]))
+    def _read_order(self, header: ChunkHeader) -> AppendOrder:
+        path = self._folder.chunk_path(header.number)
+        file = self._folder.files.open(path)
+        try:
+            return AppendOrder(header, file, str(path), self._header_bytes)
+        finally:
+            file.close()
