@@ -66,6 +66,7 @@ bench: $(VENV)/.bench ## side by side with the peers that are installed
 	$(BIN)/python -m benchmarks.consumers
 	$(BIN)/python -m benchmarks.neighbours
 	$(BIN)/python -m benchmarks.cluster
+	$(BIN)/python -m benchmarks.replicas
 
 clean: ## remove the environment and everything generated
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache benchmarks/results

@@ -1,0 +1,323 @@
+"""What replicas cost and bring: `python -m benchmarks.replicas [--quick] [--json]`; needs an etcd (Debian: etcd-server).
+
+Clusters of one shard on nodes of this machine, with one replica and with three. A row compares both in turns, in rates and in
+processor time of the process that leads, and of one that follows.
+
+lock-step       one client, one append at a time
+in flight       two client processes, each with 256 appends in flight
+etcd            puts of the same size into an etcd of three members, one at a time, to the same client's appends
+failover        from the SIGKILL of the leader's node to the first append that is acknowledged; leases of 2 s
+catching up     a follower whose folder was removed, until it is in sync again
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any, Final, Self
+
+import httpx
+
+import eventstore as es
+from benchmarks.harness.processes import ROOT
+from benchmarks.harness.report import figures_table, machine, say, write_results
+from benchmarks.peers import Scratch, free_port
+from eventstore.client.blocking.store import BlockingStore
+from eventstore_cluster.nodes.registry_status import registry_status
+from eventstore_cluster.registry.etcd.options import EtcdOptions
+from eventstore_cluster.status import ShardRow
+
+Figures = dict[str, float]
+NAMES: Final = ("n1", "n2", "n3")
+LEASE_S: Final = 2
+_CLUSTER: Final = "bench"
+_PAYLOAD: Final = b"x" * 100
+_PROCESS_CLOCK: Final = 2  # with a process id it makes what clock_getcpuclockid(3) gives
+_WAIT_S: Final = 120.0
+
+
+class Etcd:
+    """An etcd of so many members. `url`: of one of them."""
+
+    def __init__(self, folder: Path, members: int = 1) -> None:
+        ports = [(free_port(), free_port()) for _ in range(members)]
+        cluster = ",".join(f"e{at}=http://127.0.0.1:{peer}" for at, (_, peer) in enumerate(ports))
+        self.url = f"http://127.0.0.1:{ports[0][0]}"
+        self._running = []
+        for at, (port, peer) in enumerate(ports):
+            client, peers = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{peer}"
+            command = ["etcd", "--name", f"e{at}", "--data-dir", str(folder / f"e{at}"), "--initial-cluster", cluster]
+            command += ["--listen-client-urls", client, "--advertise-client-urls", client]
+            command += ["--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers]
+            self._running.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        wait_until(self._answers)
+
+    def _answers(self) -> bool:
+        with suppress(httpx.HTTPError):
+            return httpx.get(f"{self.url}/health", timeout=1.0).is_success
+        return False
+
+    def stop(self) -> None:
+        for each in self._running:
+            each.kill()
+            each.wait()
+
+
+class Cluster:
+    """One shard with so many replicas on as many nodes."""
+
+    def __init__(self, replicas: int, *settings: str) -> None:
+        self._scratch = Scratch(f"replicas-{replicas}")
+        self._settings = settings
+        self.replicas = replicas
+        self._nodes: dict[str, subprocess.Popen[bytes]] = {}
+        self._ports = {name: 20_000 + os.getpid() % 100 * 100 + 30 * at + 3_000 * replicas for at, name in enumerate(NAMES)}
+
+    def __enter__(self) -> Self:
+        try:
+            self.etcd = Etcd(self._scratch.path)
+            self._options = EtcdOptions((self.etcd.url,))
+            for name in NAMES[: self.replicas]:
+                self.start(name)
+            create = ("cluster", "create", "--shards", "1", "--replicas", str(self.replicas), "--cluster", _CLUSTER)
+            subprocess.run(
+                [sys.executable, "-m", "eventstore", *create, "--etcd", self.etcd.url, "--wait", "60"],
+                check=True, stdout=subprocess.DEVNULL,
+            )  # fmt: skip
+            self.wait_until_in_sync()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name in list(self._nodes):
+            self.kill(name)
+        self.etcd.stop()
+        self._scratch.remove()
+
+    def start(self, name: str) -> None:
+        command = [sys.executable, "-m", "eventstore", "node", "--name", name, "--data", str(self.folder(name))]
+        command += ["--listen", f"127.0.0.1:{self._ports[name]}", "--etcd", self.etcd.url, "--cluster", _CLUSTER]
+        self._nodes[name] = subprocess.Popen(
+            [*command, "--lease", str(LEASE_S), *self._settings], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+
+    def folder(self, name: str) -> Path:
+        return self._scratch.path / name
+
+    def kill(self, name: str) -> None:
+        node = self._nodes.pop(name)
+        for pid in (self.shard_pid(node.pid), node.pid):
+            os.kill(pid, signal.SIGKILL)
+        node.wait()
+
+    @staticmethod
+    def shard_pid(node: int) -> int:
+        threads = Path(f"/proc/{node}/task").iterdir()
+        return next((int(pid) for each in threads for pid in (each / "children").read_text().split()), node)
+
+    @property
+    def address(self) -> str:
+        return ",".join(f"tcp://127.0.0.1:{self._ports[name]}" for name in NAMES[: self.replicas])
+
+    def row(self) -> ShardRow:
+        return registry_status(self._options, _CLUSTER, 0).shards[0]
+
+    def wait_until_in_sync(self) -> None:
+        wait_until(lambda: (row := self.row()).error is None and len(row.in_sync or ()) == self.replicas)
+
+    def processor_s(self) -> tuple[float, float]:
+        """Returns the processor time of the leader, and of all followers together."""
+        leader = self.row().node
+        used = {name: time.clock_gettime(~self.shard_pid(node.pid) << 3 | _PROCESS_CLOCK) for name, node in self._nodes.items()}
+        return used[str(leader)], sum(each for name, each in used.items() if name != leader)
+
+    def client(self) -> BlockingStore:
+        return es.blocking.connect(self.address, reconnect_timeout=_WAIT_S, silence_timeout=120.0)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _WAIT_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {_WAIT_S:g} s")
+        time.sleep(0.1)
+
+
+def append_one_by_one(store: BlockingStore, prefix: str, count: int) -> float:
+    """Returns appends a second."""
+    started = time.perf_counter()
+    for number in range(count):
+        store.append(f"{prefix}-{number % 97}", [es.NewEvent("Happened", _PAYLOAD)], es.ANY)
+    return count / (time.perf_counter() - started)
+
+
+def append_many(cluster: Cluster, count: int, clients: int = 2) -> float:
+    """Returns appends a second of all clients, each with 256 in flight."""
+    program = [sys.executable, "-m", "benchmarks.harness.shard_client", cluster.address, "append", str(count)]
+    running = [
+        subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) for _ in range(clients)
+    ]
+    for each in running:
+        assert each.stdout is not None
+        assert each.stdout.readline() == "ready\n"
+    started = time.perf_counter()
+    for each in running:
+        assert each.stdin is not None
+        each.stdin.write("\n")
+        each.stdin.flush()
+    for each in running:
+        each.communicate()
+    return clients * count / (time.perf_counter() - started)
+
+
+def lock_step(count: int, rounds: int) -> Figures:
+    rates: dict[int, list[float]] = {1: [], 3: []}
+    used: dict[int, list[tuple[float, float]]] = {1: [], 3: []}
+    with ExitStack() as stack:
+        clusters = [stack.enter_context(Cluster(replicas)) for replicas in (1, 3)]
+        stores = [stack.enter_context(cluster.client()) for cluster in clusters]
+        for number in range(rounds + 1):
+            for cluster, store in list(zip(clusters, stores, strict=True))[:: 1 if number % 2 else -1]:
+                before = cluster.processor_s()
+                rate = append_one_by_one(store, f"a{number}", count)
+                after = cluster.processor_s()
+                if number:  # the first round warms up
+                    rates[cluster.replicas].append(rate)
+                    used[cluster.replicas].append(((after[0] - before[0]) / count, (after[1] - before[1]) / count))
+    return _compared(rates, used)
+
+
+def in_flight(count: int, rounds: int) -> Figures:
+    rates: dict[int, list[float]] = {1: [], 3: []}
+    used: dict[int, list[tuple[float, float]]] = {1: [], 3: []}
+    with Cluster(1) as one, Cluster(3) as three:
+        for number in range(rounds + 1):
+            for cluster in (one, three)[:: 1 if number % 2 else -1]:
+                before = cluster.processor_s()
+                rate = append_many(cluster, count)
+                after = cluster.processor_s()
+                if number:
+                    rates[cluster.replicas].append(rate)
+                    used[cluster.replicas].append(((after[0] - before[0]) / (2 * count), (after[1] - before[1]) / (2 * count)))
+    return _compared(rates, used)
+
+
+def _compared(rates: dict[int, list[float]], used: dict[int, list[tuple[float, float]]]) -> Figures:
+    alone = statistics.median(leader for leader, _ in used[1])
+    return {
+        "rate to 1 replica": statistics.median(more / one for one, more in zip(rates[1], rates[3], strict=True)),
+        "leader's time to 1 replica": statistics.median(leader for leader, _ in used[3]) / alone,
+        "follower's time to a leader alone": statistics.median(others / 2 for _, others in used[3]) / alone,
+        "rate /s": statistics.median(rates[3]),
+        "rate of 1 replica /s": statistics.median(rates[1]),
+        "leader, µs": statistics.median(leader for leader, _ in used[3]) * 1e6,
+        "leader alone, µs": alone * 1e6,
+    }
+
+
+def etcd_puts(count: int, rounds: int) -> Figures:
+    scratch = Scratch("etcd-peer")
+    etcd = Etcd(scratch.path, 3)
+    ours, theirs = [], []
+    try:
+        with Cluster(3) as cluster, cluster.client() as store, httpx.Client(trust_env=False) as http:
+            for number in range(rounds):
+                ours.append(append_one_by_one(store, f"e{number}", count))
+                started = time.perf_counter()
+                for at in range(count):
+                    body = {"key": base64.b64encode(b"a-%d" % (at % 97)).decode(), "value": base64.b64encode(_PAYLOAD).decode()}
+                    http.post(f"{etcd.url}/v3/kv/put", json=body).raise_for_status()
+                theirs.append(count / (time.perf_counter() - started))
+    finally:
+        etcd.stop()
+        scratch.remove()
+    ratio = statistics.median(own / other for own, other in zip(ours, theirs, strict=True))
+    return {"rate to etcd": ratio, "rate /s": statistics.median(ours), "etcd, puts /s": statistics.median(theirs)}
+
+
+def failover(rounds: int) -> Figures:
+    times: list[float] = []
+    with Cluster(3) as cluster, cluster.client() as store:
+        for number in range(rounds):
+            append_one_by_one(store, f"f{number}", 50)
+            leader = str(cluster.row().node)
+            killed = time.perf_counter()
+            cluster.kill(leader)
+            store.append("failover", [es.NewEvent("Happened", _PAYLOAD)], es.ANY)
+            times.append(time.perf_counter() - killed - LEASE_S)
+            cluster.start(leader)
+            cluster.wait_until_in_sync()
+    return {
+        "seconds after the lease, median": statistics.median(times), "seconds after the lease, longest": max(times),
+    }  # fmt: skip
+
+
+def catching_up(megabytes: int) -> Figures:
+    event = [es.NewEvent("Happened", b"x" * 4_000)]
+    with Cluster(3, "--set=file_size_bytes=134217728") as cluster, cluster.client() as store:
+        for first in range(0, megabytes * 250, 500):
+            store.append_many([es.Commit(f"c-{first + at}", event, es.ANY) for at in range(500)])
+        follower = next(name for name in NAMES if name != cluster.row().node)
+        cluster.kill(follower)
+        shutil.rmtree(cluster.folder(follower))
+        started = time.perf_counter()
+        cluster.start(follower)
+        node, leader = cluster.folder(follower), cluster.folder(str(cluster.row().node))
+        wanted = _size(leader)
+        wait_until(lambda: _size(node) > 0)
+        began = time.perf_counter()
+        wait_until(lambda: _size(node) >= wanted)
+        took = time.perf_counter() - began
+        cluster.wait_until_in_sync()
+    return {"MB/s": wanted / took / 1e6, "seconds to in sync": time.perf_counter() - started, "MB": wanted / 1e6}
+
+
+def _size(folder: Path) -> int:
+    """Returns the bytes of whole files of a replica, zeros that are written ahead included."""
+    return sum(path.stat().st_size for path in (folder / "shard-0" / "events").glob("*.events"))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer requests and rounds")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--rows", default="", help="only rows whose names contain this")
+    options = parser.parse_args(argv)
+    if shutil.which("etcd") is None:
+        print("etcd is not installed: apt-get install etcd-server", file=sys.stderr)
+        return 1
+    quick, rounds = options.quick, 3 if options.quick else 7
+    rows: dict[str, Callable[[], Figures]] = {
+        "lock-step": lambda: lock_step(500 if quick else 2_000, rounds),
+        "in flight": lambda: in_flight(10_240 if quick else 51_200, rounds),
+        "etcd": lambda: etcd_puts(300 if quick else 1_000, rounds),
+        "failover": lambda: failover(3 if quick else 10),
+        "catching up": lambda: catching_up(500 if quick else 2_000),
+    }
+    found: dict[str, Any] = {}
+    for name, measure in rows.items():
+        if options.rows in name:
+            say(f"{name} …")
+            found[name] = measure()
+            say("   " + "  ".join(f"{figure} {value:,.2f}" for figure, value in found[name].items()))
+    document = json.dumps({"machine": machine(), "results": found}, indent=2)
+    print(document if options.json else figures_table(found, "row"))
+    write_results(f"replicas{'-quick' if quick else ''}", document)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
