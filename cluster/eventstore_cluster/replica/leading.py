@@ -81,11 +81,11 @@ class Leading:
             if not reaches(ends, self.open_at):
                 return []
             self._commit(ends, now)
-            return [Commit(ends), Open(self.epoch), *self._tell_committed(now)]
+            return [Commit(ends), Open(self.epoch)]
         if ends == self.committed or not reaches(ends, self.committed):
             return []
         self._commit(ends, now)
-        return [Commit(ends), *self._tell_committed(now)]
+        return [Commit(ends)]  # followers hear of it with what they fetch next
 
     def _commit(self, ends: Ends, now: float) -> None:
         self.committed = ends
@@ -150,13 +150,11 @@ class Leading:
         if held is None:
             return []
         committed = self.committed or tuple(NOWHERE for _ in self.logs)
-        if held.ends == self.written and session.told == committed and now < session.held_since + self._limits.poll_s:
+        waits_s = self._limits.poll_s if session.told == committed else self._limits.mark_s
+        if held.ends == self.written and now < session.held_since + waits_s:
             return []
         session.held, session.told = None, committed
         return [Serve(session.connection, session.number, self.epoch, held.ends, held.last_crcs, committed)]
-
-    def _tell_committed(self, now: float) -> list[Action]:
-        return [action for session in self.sessions for action in self._answer(session, now)]
 
     # the in-sync set
 

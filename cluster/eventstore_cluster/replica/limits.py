@@ -7,13 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`poll_s`: a Fetch that finds nothing new is answered after this time. `silence_s`: a leader that sends nothing for so
+    """`poll_s`: a Fetch that finds nothing new is answered after this time; after `mark_s` if only the committed mark is new,
+    which goes with the next records otherwise. `silence_s`: a leader that sends nothing for so
     long is left. `rejoin_s`: between attempts to join a leader that does not lead yet. `lag_max_s`: a member that is behind for
     longer is taken out of the in-sync set. `stall_max_s`: a leader that commits nothing for so long while something waits
     resigns. `retry_s`: between reads of the registry. `rank_s`: a member waits so long for each that should lead before it.
     """
 
     poll_s: float = 0.5
+    mark_s: float = 0.1
     silence_s: float = 2.5
     rejoin_s: float = 0.05
     lag_max_s: float = 5.0

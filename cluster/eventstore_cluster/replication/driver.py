@@ -40,6 +40,7 @@ from eventstore_cluster.replica.places import Ends
 from eventstore_cluster.replica.registry_state import Swap
 from eventstore_cluster.replication.leadership import ShardLeadership
 from eventstore_cluster.replication.links import Links
+from eventstore_cluster.replication.logs.pieces import Cargo, is_small
 from eventstore_cluster.replication.run import Run
 
 TICK_S: Final = 0.1
@@ -126,7 +127,7 @@ class Driver:
             case Serve():
                 self._serve(action)
             case Store(data):
-                self._nursery.start_soon(self._on_disk, lambda: self.run_of.logs.store(data.payload))
+                self._store(data.payload)
             case CutTo(ends):
                 self._nursery.start_soon(self._on_disk, lambda: self.run_of.logs.cut(ends))
             case Commit(ends):
@@ -169,6 +170,18 @@ class Driver:
         applied = await self.run_of.registry.transact(swap)
         self.do(self.replica.answered(swap.number, applied, now()))
         self._changed()
+
+    def _store(self, cargo: Cargo) -> None:
+        """Stores what came: in place if it is little, since nothing else is to be done meanwhile; on a thread otherwise."""
+        logs = self.run_of.logs
+        if is_small(cargo):
+            try:
+                logs.store(cargo)
+            except (EventStoreError, OSError) as error:
+                self._ended(f"what the leader sent cannot be stored: {error}", False)
+            self.do(self.replica.stored(logs.tails, logs.last_crcs))
+        else:
+            self._nursery.start_soon(self._on_disk, lambda: logs.store(cargo))
 
     async def _on_disk(self, step: Callable[[], None]) -> None:
         logs = self.run_of.logs

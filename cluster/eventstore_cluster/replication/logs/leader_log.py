@@ -85,22 +85,25 @@ class LeaderLog:
         Raises:
             Differs: the follower's last record is not the one before `start` here.
         """
-        kept = self._kept
         if start == self.end and last_crc != self._last_crc:
             raise Differs
-        first = next((at for at, each in enumerate(kept) if (each.segment.chunk, each.segment.offset) == start), None)
-        if first is None:
+        following: list[_Kept] = []
+        if self._kept and _place(self._kept[0]) <= start:
+            for each in reversed(self._kept):  # most followers are nearly level
+                if _place(each) < start:
+                    break
+                following.append(each)
+        if not following or _place(following[-1]) != start:
             return None
-        if kept[first].before != last_crc:
+        if following[-1].before != last_crc:
             raise Differs
         buffers: list[bytes] = []
         size = 0
-        for at in range(first, len(kept)):
-            segment = kept[at].segment
-            if size and size + segment.end - segment.offset > PAYLOAD_BYTES:
+        for each in reversed(following):
+            size += each.segment.end - each.segment.offset
+            if buffers and size > PAYLOAD_BYTES:
                 break
-            buffers += segment.buffers
-            size += segment.end - segment.offset
+            buffers += each.segment.buffers
         return Payload(self._key(), (Piece(*start, b"".join(buffers)),))
 
     def read(self, start: Place, last_crc: int) -> Payload | None:
@@ -111,6 +114,10 @@ class LeaderLog:
         """
         piece = self._reader.after(start, last_crc, self._in_files, PAYLOAD_BYTES)
         return None if piece is None else Payload(self._key(), (piece,))
+
+
+def _place(kept: _Kept) -> Place:
+    return kept.segment.chunk, kept.segment.offset
 
 
 def _crc_of(segment: Segment) -> int:

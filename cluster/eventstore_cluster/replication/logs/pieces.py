@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from eventstore.chunks.header import ChunkHeader
 from eventstore_cluster.replica.places import Place
@@ -46,3 +46,17 @@ class Documents:
 
 Cargo: TypeAlias = tuple[Payload | None, Payload | None, Documents | None]
 """What follows a place in each kind: events, messages, documents; None: nothing."""
+
+
+_SMALL_BYTES: Final = 64 * 1024
+
+
+def is_small(cargo: Cargo) -> bool:
+    """Whether this is stored by a short write to each log."""
+    *payloads, documents = cargo
+    pieces = [piece for payload in payloads if payload is not None for piece in payload.pieces]
+    return (
+        documents is None
+        and not any(piece.begun for piece in pieces)
+        and sum(len(each.data) for each in pieces) <= _SMALL_BYTES
+    )
