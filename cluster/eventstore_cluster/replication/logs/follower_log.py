@@ -19,6 +19,7 @@ from eventstore.chunks.front import Segment
 from eventstore.chunks.header import RECORDS_FROM, ChunkHeader
 from eventstore.chunks.opening import OpenedChunks
 from eventstore.chunks.record import PREFIX, Walk
+from eventstore.chunks.record import walk as record_walk
 from eventstore.errors import Corrupt, FolderRefused
 from eventstore_cluster.replica.epochs import Tail
 from eventstore_cluster.replica.places import NOWHERE, Place
@@ -26,6 +27,7 @@ from eventstore_cluster.replication.logs import cutting
 from eventstore_cluster.replication.logs.log_end import LogEnd
 from eventstore_cluster.replication.logs.pieces import Payload, Piece
 
+_FEW_BYTES = 2048  # records in so little are not worth arrays
 _CLAIMS = PREFIX.dtype("durable", "crc")
 
 
@@ -133,7 +135,7 @@ class FollowerLog:
 
     def _checked(self, piece: Piece) -> Walk:
         """Returns the walk over the records, which are the ones that follow."""
-        name, (chunk, offset) = str(self._folder.chunk_path(piece.chunk)), self.tail.end
+        chunk, offset = self.tail.end
         if piece.begun is None:
             follows = (piece.chunk, piece.offset) == (chunk, offset) != NOWHERE
         else:
@@ -143,20 +145,33 @@ class FollowerLog:
             )
             follows = follows and begun.first_sequence == self._next_sequence and begun.kind == self._folder.kind
             if begun.store != self._folder.store:
-                raise FolderRefused(name, f"the leader sends records of store {begun.store}, this is {self._folder.store}")
+                raise FolderRefused(
+                    self._name(piece), f"the leader sends records of store {begun.store}, this is {self._folder.store}"
+                )
             before = self._writer.as_completed
             if piece.completed != (before and before.unsorted()):
-                raise Corrupt(name, offset, f"chunk {chunk} ends otherwise at the leader; remove this replica's folder")
-        found = slab.walk(piece.data, piece.offset, self._next_sequence, self._header_bytes)
+                raise Corrupt(
+                    self._name(piece), offset, f"chunk {chunk} ends otherwise at the leader; remove this replica's folder"
+                )
+        if len(piece.data) > _FEW_BYTES:
+            found = slab.walk(piece.data, piece.offset, self._next_sequence, self._header_bytes)
+        else:
+            found = record_walk(memoryview(piece.data), piece.offset, self._next_sequence, self._header_bytes)
         if not follows or found.fault is not None or not found.offsets:
             what = found.fault if follows and found.fault is not None else f"the log ends at byte {offset} of chunk {chunk}"
-            raise Corrupt(name, found.end if follows else piece.offset, f"not what follows: {what}")
+            raise Corrupt(self._name(piece), found.end if follows else piece.offset, f"not what follows: {what}")
         return found
+
+    def _name(self, piece: Piece) -> str:
+        return str(self._folder.chunk_path(piece.chunk))
 
     def _batches(self, piece: Piece, found: Walk) -> Iterator[tuple[int, int]]:
         """Yields the ranges of records that may be synced together: a record claims how far its file is durable, and that
         must be true here as well when it is written.
         """
+        if found.durable <= found.offsets[0]:
+            yield 0, len(found.offsets)
+            return
         offsets = np.array(found.offsets)
         claims = slab.gather(piece.data, offsets - piece.offset, _CLAIMS)["durable"].astype(np.int64)
         start, count = 0, len(offsets)
@@ -164,7 +179,7 @@ class FollowerLog:
             later = np.flatnonzero(claims[start:] > offsets[start])
             end = start + int(later[0]) if len(later) else count
             if end == start:
-                raise Corrupt(str(self._folder.chunk_path(piece.chunk)), int(offsets[start]), "claims to be durable itself")
+                raise Corrupt(self._name(piece), int(offsets[start]), "claims to be durable itself")
             yield start, end
             start = end
 
@@ -172,9 +187,12 @@ class FollowerLog:
         whole = end == len(found.offsets)
         first, last = found.offsets[start], found.end if whole else found.offsets[end]
         data = piece.data if start == 0 and whole else piece.data[first - piece.offset : last - piece.offset]
-        crcs = slab.gather(data, np.array(found.offsets[start:end]) - first, _CLAIMS)["crc"]
+        checksum = found.checksum
+        if not whole or start:
+            crcs = slab.gather(data, np.array(found.offsets[start:end]) - first, _CLAIMS)["crc"]
+            checksum = int(crcs.sum(dtype=np.uint64))
         return Segment(
             piece.chunk, first, found.sequences[start], found.next_sequence if whole else found.sequences[end],
             begins_chunk=piece.begun is not None and start == 0, buffers=[data], end=last,
-            checksum=int(crcs.sum(dtype=np.uint64)), records=end - start,
+            checksum=checksum, records=end - start,
         )  # fmt: skip

@@ -12,6 +12,7 @@ from eventstore.chunks.recovery import read_records
 from eventstore.errors import Corrupt
 from eventstore_cluster.replica.epochs import Tail
 
+_ENDS = PREFIX.part("crc", "epoch").unpack_from
 _COLUMNS = PREFIX.dtype("epoch", "crc", "length", "sequence")
 
 
@@ -26,6 +27,10 @@ class LogEnd:
     def add(self, chunk: int, data: bytes | memoryview, base: int, found: Walk) -> None:
         """Takes records in the order of the log: `data` lies at byte `base` of the chunk, and `found` is its walk."""
         if not found.offsets:
+            return
+        (_, first), (crc, last) = (_ENDS(data, offset - base) for offset in (found.offsets[0], found.offsets[-1]))
+        if first == last:  # epochs only grow: that is the one of all
+            self.tail, self.last_crc = self.tail.grow(last, (chunk, found.end)), crc
             return
         rows = slab.gather(data, np.array(found.offsets) - base, _COLUMNS)
         self._add(chunk, rows, np.array(found.offsets))
