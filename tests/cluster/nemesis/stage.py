@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import subprocess
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -50,7 +51,7 @@ class Stage:
     """`network`: None where this process may not make one. `disk`: the node whose disk can be filled. `outstanding`: tells what
     clients wait for.
 
-    The methods block; those that change the cluster are called by one thread at a time.
+    The methods block. One node is started at a time; everything else about a node is done by one thread at a time.
     """
 
     def __init__(self, folder: Path, timeline: Timeline) -> None:
@@ -61,6 +62,7 @@ class Stage:
         self._nodes: dict[str, NamedNode] = {}
         self._ended: list[NamedNode] = []
         self.wanted: set[str] = set()
+        self._starting = threading.Lock()
         self._view: ClusterView | None = None
         self._etcd_host = self._host(_ETCD)
         self.etcd = EtcdProcess(folder, self._etcd_host, _ports(), self._before(_ETCD))
@@ -113,6 +115,10 @@ class Stage:
 
     def start(self, name: str) -> None:
         """Starts a node, and has it started again whenever it ends."""
+        with self._starting:
+            self._start(name)
+
+    def _start(self, name: str) -> None:
         self.wanted.add(name)
         if name in self._nodes:
             self._ended.append(self._nodes[name])
@@ -124,12 +130,13 @@ class Stage:
 
     def restart_ended(self) -> None:
         """Does what an init system does."""
-        for name in sorted(self.wanted):
-            node = self._nodes[name]
-            if node.process.poll() is not None:
-                last = node.log().splitlines()[-1:]
-                self.timeline.note("restart", f"{name} had ended with {node.process.poll()}: {''.join(last)[:300]}")
-                self.start(name)
+        with self._starting:
+            for name in sorted(self.wanted):
+                node = self._nodes[name]
+                if node.process.poll() is not None:
+                    last = node.log().splitlines()[-1:]
+                    self.timeline.note("restart", f"{name} had ended with {node.process.poll()}: {''.join(last)[:300]}")
+                    self._start(name)
 
     def hold_down(self, name: str) -> None:
         """Has a node that ends not be started again, until `start`."""
