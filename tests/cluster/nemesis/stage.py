@@ -140,13 +140,8 @@ class Stage:
 
     def hold_down(self, name: str) -> None:
         """Has a node that ends not be started again, until `start`."""
-        self.wanted.discard(name)
-
-    def is_up(self, name: str) -> bool:
-        return self._nodes[name].process.poll() is None
-
-    def supervisor(self, name: str) -> int:
-        return self._nodes[name].pid
+        with self._starting:
+            self.wanted.discard(name)
 
     def family(self, name: str) -> list[int]:
         """Returns the processes of a node: the supervisor first, also shards that outlive it."""
