@@ -1,9 +1,12 @@
-"""The clients of a cluster that is broken: four that append and read, a subscription, a reader, a sender, two consumers."""
+"""The clients of a cluster that is broken: four that append and read, a subscription, a reader, a sender, two consumers, and
+for each shard one that stays with a leader as long as it answers.
+"""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 import trio
@@ -21,6 +24,8 @@ from eventstore.errors import (
     StorageFull,
 )
 from tests.cluster.nemesis.appender import Appender
+from tests.cluster.nemesis.linearizability import VersionRead
+from tests.cluster.nemesis.polling import in_thread
 from tests.cluster.nemesis.records import Records
 from tests.cluster.nemesis.stage import NODES, Stage
 from tests.cluster.nemesis.timeline import Timeline
@@ -35,6 +40,8 @@ _EXPECTED: Final = (ConnectionLost, Elsewhere, NotEnoughReplicas, Overloaded, Po
 _AGAIN_S: Final = 0.1
 _NOTE_EVERY_S: Final = 1.0
 _READ_EVERY_S: Final = 0.2
+_ASK_EVERY_S: Final = 0.02
+_LATEST: Final = 30
 Work = Callable[[es.NetworkStore], Awaitable[None]]
 
 
@@ -63,6 +70,8 @@ class Clients:
                 async with trio.open_nursery() as reading:
                     for name, work in zip(READERS, (self._subscriber, self._reader), strict=True):
                         reading.start_soon(self._read, name, work(name))
+                    for shard in sorted(set(self._records.owners)):
+                        reading.start_soon(self._stay, shard)
                     for number in range(2):
                         reading.start_soon(self._read, f"consumer {number}", self._consumer(number))
 
@@ -72,9 +81,9 @@ class Clients:
 
     # ---- connections
 
-    async def connected(self, work: Work, name: str) -> None:
-        """Connects somewhere and works, until the work or the connection ends."""
-        address = self.address()
+    async def connected(self, work: Work, name: str, address: str | None = None) -> None:
+        """Connects to the cluster, or one address, and works until the work or the connection ends."""
+        address = address or self.address()
         try:
             async with es.connect(address, connect_timeout=1.0, reconnect_timeout=4.0, silence_timeout=3.0, name=name) as store:
                 await work(store)
@@ -107,6 +116,25 @@ class Clients:
         while True:
             await self.connected(work, name)
             await trio.sleep(_AGAIN_S)
+
+    async def _stay(self, shard: int) -> None:
+        """Asks one leader of a shard for versions as long as it answers, whatever the map says: a deposed one must not."""
+        chance = random.Random(f"stays {shard} {self._seed}")
+        while True:
+            serving = (await in_thread(self._stage.view)).serving.get(shard)
+            if serving is not None:
+                await self.connected(partial(self._ask_versions, shard, chance), f"stays {shard}", f"tcp://{serving.address}")
+            await trio.sleep(_READ_EVERY_S)
+
+    async def _ask_versions(self, shard: int, chance: random.Random, store: es.NetworkStore) -> None:
+        history = self._records.history
+        while True:
+            known = [each for each in list(history)[-_LATEST:] if self._records.shard_of(each) == shard]
+            if known:
+                aggregate_id, began = chance.choice(known), self._timeline.now()
+                version = await store.version(aggregate_id)
+                history[aggregate_id].append(VersionRead(began, self._timeline.now(), version))
+            await trio.sleep(_ASK_EVERY_S)
 
     # ---- what they do
 
