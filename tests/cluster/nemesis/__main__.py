@@ -30,6 +30,8 @@ def main() -> int:
         parser.error("etcd is not installed (Debian: etcd-server)")
     folder = asked.folder or Path(tempfile.mkdtemp(prefix="nemesis-"))
     folder.mkdir(exist_ok=True)
+    if any(folder.iterdir()):
+        parser.error(f"{folder} is not empty")
     print(f"seed {asked.seed}, {asked.seconds:g} s of {', '.join(kinds) or 'nothing'}, in {folder}", flush=True)
     report = trio.run(partial(play, folder, asked.seconds, asked.seed, kinds, printed=True))
     print("\n".join(report.lines()))
