@@ -16,6 +16,9 @@ import pytest
 import trio
 
 import eventstore as es
+from eventstore.client.aio.member_tasks import MemberTasks
+from eventstore.errors import ConnectionLost
+from eventstore.protocol.group_requests import Leave
 from tests.consumers.clients import SMALL, World, take, take_done, with_each_client
 from tests.server_process import ServerProcess
 from tests.waiting import eventually
@@ -83,6 +86,32 @@ async def test_a_killed_consumer_skips_nothing_and_repeats_only_uncommitted_mess
     async with world.store.consumer("billing", "orders") as consumer:
         found = await take_done(consumer, 100)
     assert [message.queue_offset for message in found] == list(range(200, 300)), "no gap, and nothing twice that was committed"
+
+
+@with_each_client(kinds=("trio", "asyncio"))
+async def test_a_member_that_was_expelled_joins_again_although_its_first_attempt_fails(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = await world.create(queues=1)
+    join, refused = MemberTasks.join, []
+
+    async def fails_once(tasks: MemberTasks) -> None:
+        if not refused:
+            refused.append(tasks)
+            raise ConnectionLost("the server went away between the heartbeat and the join")
+        await join(tasks)
+
+    async with world.store.consumer("billing", "orders", member="expelled", commit_interval=0.02) as consumer:
+        monkeypatch.setattr(MemberTasks, "join", fails_once)
+        await world.store._connection.call(Leave("billing", "expelled"), lambda call: call.ok())  # as if it had expired
+
+        async def is_refused() -> bool:
+            return bool(refused)
+
+        await eventually(is_refused, "it joins again")
+        await topic.send(b"1")
+        (found,) = await take_done(consumer, 1)
+        assert found.body == b"1"
 
 
 @with_each_client(kinds=("trio",), broker_member_timeout_s=0.5)

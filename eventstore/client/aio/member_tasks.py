@@ -203,6 +203,8 @@ class MemberTasks:
         self._report_due = anyio.Event()
         self._long_handling.look(self.state.windows, anyio.current_time(), apart=self.state.suspects.next() is not None)
         try:
+            if self.state.generation is None:  # its last attempt to join again failed
+                await self.join()
             await self._report_to_the_end()
         except _OUTDATED:
             await self._renew_assignment()
@@ -213,9 +215,7 @@ class MemberTasks:
         self.trouble(None)
 
     async def _report_to_the_end(self) -> None:
-        """As `_report_and_commit`, but also finishes if this task is cancelled meanwhile: `leave` has limited time, and would
-        report a failure again whose answer was not awaited.
-        """
+        """As `_report_and_commit`, but finishes if this task is cancelled: `leave` would report again what was not answered."""
         with anyio.CancelScope(deadline=self._leave_by, shield=True) as self._reporting:
             await self._report_and_commit()
 
