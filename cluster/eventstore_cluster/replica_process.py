@@ -43,6 +43,8 @@ from eventstore_cluster.shard_start import ReplicaStart, ShardStart, plain
 _RETRY_S: Final = 0.5
 _REVOKE_S: Final = 1.0
 _SYNC_MAX_S: Final = 2.0
+_LOOK_S: Final = 0.5
+_ABANDONED_LOOKS: Final = 3
 _log = structlog.get_logger("eventstore.cluster")
 
 
@@ -183,8 +185,11 @@ class ReplicaProcess(ShardProcess):
         await self._stopping.wait()
         if not driver.elected.is_set():
             return
-        if driver.opened:
-            await trio.sleep(self._settings.stop_timeout_s + _REVOKE_S)
+        with trio.move_on_after(self._settings.stop_timeout_s + _REVOKE_S if driver.opened else 0.0):
+            abandoned = 0
+            while abandoned < _ABANDONED_LOOKS:  # then nobody will make it committed
+                await trio.sleep(_LOOK_S)
+                abandoned = abandoned + 1 if driver.replica.is_abandoned else 0
         with trio.move_on_after(_REVOKE_S):
             await self._revoke(gateway, lease)
         _log.warning("stopped, though not everything is committed: the next leader decides")

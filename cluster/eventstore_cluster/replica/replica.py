@@ -69,6 +69,12 @@ class Replica:
         """Returns how far the others are behind this leader; nobody is if it does not lead."""
         return [] if self.leading is None else self.leading.lags(now)
 
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether this leader needs others to commit anything, and none of them fetches from it."""
+        others = self.registrar.counting() - {self.me.member}
+        return self.leading is not None and bool(others) and not list(self.leading.sessions)
+
     def level_members(self, now: float) -> list[Member]:
         """Returns the members of the in-sync set that keep up with this leader; nobody if it does not lead."""
         return [] if self.leading is None else self.leading.level_members(now)
