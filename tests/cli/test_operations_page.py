@@ -19,6 +19,7 @@ from eventstore.settings.server import ServerSettings
 from eventstore.settings.setting_declaration import DeclaredSetting, declared_settings
 from eventstore.settings.sources import load_with_origins
 from eventstore.store import embedded
+from eventstore_cluster.replication.replica_metrics import REPLICA_LABELLED, REPLICA_METRICS
 from tests.cli.processes import Server, output, refused
 
 Serve = Callable[..., Server]
@@ -123,13 +124,13 @@ def test_every_metric_is_explained(serve: Serve) -> None:
     server = serve("--http", "127.0.0.1:0")
     with urllib.request.urlopen(f"http://{server.opened['http']}/metrics", timeout=10) as answer:
         served = {line.split()[2] for line in answer.read().decode().splitlines() if line.startswith("# TYPE ")}
-    of_projectors = {
+    of_others = {
         f"{exported_name(metric.name)}{'_total' if metric.kind == 'counter' else ''}"
-        for metric in PROJECTION_METRICS
+        for metric in (*PROJECTION_METRICS, *REPLICA_METRICS, *REPLICA_LABELLED)
         if metric.kind != "text"
     }
     written = {row[0].strip("`") for row in _rows(REFERENCE, "Metrics") if row[0].startswith("`eventstore_")}
-    assert written == served | of_projectors
+    assert written == served | of_others
 
 
 def test_every_error_is_explained_with_its_code() -> None:

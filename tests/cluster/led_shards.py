@@ -80,7 +80,7 @@ class LedShards:
         self.leaders[shard] = leader
         self._version += 1
         known = self._map([each and each.leader for each in self.leaders])
-        self._entry.ask(lambda running: running.entry.maps.publish(known))
+        self._entry.ask(lambda running: running.entry.publish(known))
         for each in self._shards:
             each.ask(lambda server: server.maps.publish(known))
 

@@ -104,7 +104,7 @@ async def test_a_replica_that_fails_is_started_again_later_and_its_lease_is_give
 
 async def test_health_has_the_role_of_a_replica_and_is_healthy_while_it_follows() -> None:
     async with run(Told([], 0)) as told:
-        reports = NodeReports([told.runner], lambda: False, lambda: "shard 0 has no leader")
+        reports = NodeReports([told.runner], lambda: False, also=lambda: "shard 0 has no leader")
         health = await reports.health()
         assert (health["healthy"], health["attention"]) == (False, "shard 0 does not serve: it starts")
         await told.is_up(1)
