@@ -119,7 +119,8 @@ class Cluster:
 
     def kill(self, name: str) -> None:
         node = self._nodes.pop(name)
-        for pid in (self.shard_pid(node.pid), node.pid):
+        shard = self.shard_pid(node.pid)
+        for pid in {node.pid: None, shard: None}:  # the node first: it would tell etcd that its shard has ended
             os.kill(pid, signal.SIGKILL)
         node.wait()
 

@@ -171,7 +171,7 @@ class Leading:
         """Takes a member that is behind out of the set, or one that caught up into it; one transaction at a time."""
         if self._registrar.unanswered is not None:
             return []
-        lagging = [member for member in self._registrar.state.in_sync if self._lags(member, now)]
+        lagging = [each for each in self._registrar.state.in_sync if self._lags(each, now) or self._is_gone(each)]
         if lagging and self._may_drop():
             longest = min(lagging, key=lambda member: (self._progress(member, now).level_at, member))
             return self._propose(self._registrar.state.in_sync - {longest})
@@ -184,6 +184,17 @@ class Leading:
 
     def _lags(self, member: Member, now: float) -> bool:
         return member != self._me.member and now > self._progress(member, now).level_at + self._limits.lag_max_s
+
+    def _is_gone(self, member: Member) -> bool:
+        """Whether the member's process has ended: it has no lease any more, and does not fetch."""
+        seen = self._registrar.seen
+        assert seen is not None
+        return (
+            seen.running is not None
+            and member not in seen.running
+            and member != self._me.member
+            and not self.sessions.of(member)
+        )
 
     def _may_drop(self) -> bool:
         state = self._registrar.state

@@ -52,7 +52,8 @@ class Machine:
     def kill(self) -> None:
         """Ends everything on it at once."""
         if self._process is not None:
-            for pid in (*_children(self._process.pid), self._process.pid):
+            children = _children(self._process.pid)
+            for pid in (self._process.pid, *children):  # it first: it would tell etcd that they have ended
                 os.kill(pid, signal.SIGKILL)
             self._process.wait()
             self._process = None
@@ -67,7 +68,8 @@ class Machine:
 
 def _children(pid: int) -> list[int]:
     """Returns the processes that this one has started: the shards of a node."""
-    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return [int(each) for thread in threads for each in (thread / "children").read_text().split()]
 
 
 class Etcd(Machine):
