@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import logging
 import os
 import secrets
 import sys
@@ -59,7 +57,6 @@ class ReplicaProcess(ShardProcess):
 
     async def run(self) -> None:
         """Follows or leads until the channel ends, or on SIGTERM."""
-        logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request
         async with trio.open_nursery() as beside:
             await beside.start(stop_on_signals, self._stopping)
             beside.start_soon(self._follow)
@@ -133,7 +130,7 @@ class ReplicaProcess(ShardProcess):
             registry = ShardRegistry(EtcdRegistry(gateway, own.registry), identity.shard, lease)
             await self._present(registry, ReplicaKey(me.member.incarnation, run, machine.last_epoch, machine.ends))
             links = Links(listener, PeerHello(identity.cluster.bytes, identity.shard, own.node, run))
-            driver = self._driver = Driver(Run(machine, logs, registry, lease, gateway), links, self._end, self._wake)
+            driver = self._driver = Driver(Run(machine, logs, registry, lease), links, self._end, self._wake)
             async with trio.open_nursery() as nursery:
                 await nursery.start(driver.run)
                 nursery.start_soon(self._tell_role, driver)
@@ -147,7 +144,7 @@ class ReplicaProcess(ShardProcess):
 
     async def _present(self, registry: ShardRegistry, key: ReplicaKey) -> None:
         """Tells the registry of this replica, before anything else can end it."""
-        for _ in itertools.count():
+        while True:
             if self._stopping.is_set() or await registry.present(self._replica.node, key):
                 return
             await trio.sleep(_RETRY_S)

@@ -36,7 +36,7 @@ from eventstore_cluster.registry.registry import Changes, Snapshot
 CLUSTER_KEY: Final = "cluster"
 LEADER_KEYS: Final = "leader/"
 SHARD_KEYS: Final = "shard/"
-_SHARD_FOLDER: Final = re.compile(r"shard-(0|[1-9][0-9]{0,3})")
+SHARD_FOLDER: Final = re.compile(r"shard-(0|[1-9][0-9]{0,3})")
 LOCK: Final = "lock"
 NODE_FILE: Final = "node.json"
 """Only in the folder of a node whose shards have replicas elsewhere."""
@@ -154,7 +154,7 @@ def map_of(registry: Snapshot, layout: Layout) -> ClusterMap:
 
 def _planned(data: Path, cluster: uuid.UUID, shard: int, value: Tree) -> PlannedShard:
     slots, folder = value.get("slots"), value.get("folder")
-    if not isinstance(slots, list) or not isinstance(folder, str) or not (folder == "" or _SHARD_FOLDER.fullmatch(folder)):
+    if not isinstance(slots, list) or not isinstance(folder, str) or not (folder == "" or SHARD_FOLDER.fullmatch(folder)):
         raise ValueError(f"shard {shard} has no slots or no folder")
     identity = ShardIdentity(cluster, shard, read_slots(slots), uuid.UUID(str(value.get("uuid"))))
     return PlannedShard(identity, data / folder, value.get("created") is True)
@@ -173,7 +173,7 @@ def _folder(data: Path, shard: int, shards: int) -> Path:
 
 def _found(files: Files, data: Path, names: Sequence[str]) -> Layout | None:
     """Returns the shards in a folder without a registry: a single store, or those of a cluster that lost its registry."""
-    folders = [data] if STORE in names else [data / name for name in names if _SHARD_FOLDER.fullmatch(name)]
+    folders = [data] if STORE in names else [data / name for name in names if SHARD_FOLDER.fullmatch(name)]
     documents = [(folder, _document(files, folder)) for folder in folders]
     known = [(folder, document) for folder, document in documents if document is not None]
     if not known:
@@ -239,5 +239,5 @@ def check_folder(shard: PlannedShard, files: Files | None = None) -> None:
 
 def _refuse_foreign(data: Path, names: Sequence[str]) -> None:
     for name in names:
-        if name not in (CLUSTER, LOCK) and not _SHARD_FOLDER.fullmatch(name):
+        if name not in (CLUSTER, LOCK) and not SHARD_FOLDER.fullmatch(name):
             raise FolderRefused(str(data), f"holds {name}, which is not of a cluster; choose an empty folder")

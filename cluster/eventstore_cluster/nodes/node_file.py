@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +11,9 @@ from typing import Final, NoReturn
 from eventstore.chunks.documents import PREVIOUS, Document, read_document, write_document
 from eventstore.chunks.files import OsFiles
 from eventstore.errors import Corrupt, FolderRefused
-from eventstore_cluster.shard_folders import LOCK, NODE_FILE
+from eventstore_cluster.shard_folders import LOCK, NODE_FILE, SHARD_FOLDER
 
 FORMAT: Final = 1
-_SHARD_FOLDER: Final = re.compile(r"shard-(0|[1-9][0-9]{0,3})")
 
 
 class NodeFile:
@@ -78,7 +76,7 @@ class NodeFile:
     def _refuse_foreign(self) -> None:
         for name in self._files.names(self._data):
             if name != LOCK and not name.startswith(NODE_FILE):  # a crash may leave what it was to become
-                what = "the shard of another node" if _SHARD_FOLDER.fullmatch(name) else "not of a node with replicas"
+                what = "the shard of another node" if SHARD_FOLDER.fullmatch(name) else "not of a node with replicas"
                 raise FolderRefused(
                     str(self._data), f"has no {NODE_FILE} and holds {name}, which is {what}; choose an empty folder"
                 )

@@ -8,9 +8,9 @@ Everything runs on one event loop. A run ends with its process: nothing is answe
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import structlog
@@ -125,7 +125,8 @@ class Driver:
             case Send(connection, frame):
                 self._links.send(connection, frame)
             case Serve():
-                self._serve(action)
+                assert self.leadership is not None, "only a leader serves"
+                self.leadership.serve(action, self._nursery)
             case Store(data):
                 self._store(data.payload)
             case CutTo(ends):
@@ -173,20 +174,22 @@ class Driver:
 
     def _store(self, cargo: Cargo) -> None:
         """Stores what came: in place if it is little, since nothing else is to be done meanwhile; on a thread otherwise."""
-        logs = self.run_of.logs
         if is_small(cargo):
-            try:
-                logs.store(cargo)
-            except (EventStoreError, OSError) as error:
-                self._ended(f"what the leader sent cannot be stored: {error}", False)
-            self.do(self.replica.stored(logs.tails, logs.last_crcs))
+            with self._storing():
+                self.run_of.logs.store(cargo)
         else:
-            self._nursery.start_soon(self._on_disk, lambda: logs.store(cargo))
+            self._nursery.start_soon(self._on_disk, lambda: self.run_of.logs.store(cargo))
 
     async def _on_disk(self, step: Callable[[], None]) -> None:
+        with self._storing():
+            await trio.to_thread.run_sync(step, limiter=self._disk)
+
+    @contextlib.contextmanager
+    def _storing(self) -> Iterator[None]:
+        """Tells the replica how its logs end after the block; an error in it ends the process."""
         logs = self.run_of.logs
         try:
-            await trio.to_thread.run_sync(step, limiter=self._disk)
+            yield
         except (EventStoreError, OSError) as error:  # a start finds out what is stored
             self._ended(f"what the leader sent cannot be stored: {error}", False)
         self.do(self.replica.stored(logs.tails, logs.last_crcs))
@@ -197,16 +200,12 @@ class Driver:
             self.leadership.commit(ends)
         self.committed_moved.unpark_all()
 
-    def _serve(self, serve: Serve) -> None:
-        assert self.leadership is not None, "only a leader serves"
-        self.leadership.serve(serve, self._nursery)
-
     async def say_serving(self, address: str) -> None:
         """Tells clients where the leader is, again until the registry has it."""
         seen = self.replica.registrar.seen
         assert seen is not None
         serving = ServingKey(address, seen.state.epoch)
-        for _ in itertools.count():
+        while True:
             if await self.run_of.registry.serve(seen.leader_revision, serving):
                 return
             await trio.sleep(TICK_S)

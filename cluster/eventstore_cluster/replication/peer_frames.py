@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any, Final, TypeAlias
 
 from eventstore.chunks.header import EVENTS, MESSAGES, ChunkHeader, decode_header
@@ -20,9 +21,19 @@ FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
 """A record of the largest size, and what goes with it."""
 VERSION: Final = 1
 _VALUES_MAX: Final = 4096
-_HELLO, _JOIN, _JOINED, _FETCH, _DATA, _NOT_LEADING = range(1, 7)
 _KINDS: Final = (EVENTS, MESSAGES)
 _NOTHING: Final = object()
+
+
+class PeerCode(IntEnum):
+    """The first value of a frame."""
+
+    HELLO = 1
+    JOIN = 2
+    JOINED = 3
+    FETCH = 4
+    DATA = 5
+    NOT_LEADING = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +59,18 @@ def encode_peer_frame(frame: PeerFrame) -> bytes:
 def _values(frame: PeerFrame) -> list[Scalar]:
     match frame:
         case PeerHello(cluster, shard, node, run, version):
-            return [_HELLO, version, cluster, shard, node, run]
+            return [PeerCode.HELLO, version, cluster, shard, node, run]
         case Join(number, member, run, leader_run, logs):
-            return [_JOIN, number, member.node, member.incarnation, run, leader_run, len(logs), *_flat_logs(logs)]
+            return [PeerCode.JOIN, number, member.node, member.incarnation, run, leader_run, len(logs), *_flat_logs(logs)]
         case Joined(number, session, epoch, logs):
-            return [_JOINED, number, session, epoch, len(logs), *_flat_logs(logs)]
+            return [PeerCode.JOINED, number, session, epoch, len(logs), *_flat_logs(logs)]
         case Fetch(session, epoch, ends, last_crcs):
-            return [_FETCH, session, epoch, len(ends), *_flat_ends(ends), *last_crcs]
+            return [PeerCode.FETCH, session, epoch, len(ends), *_flat_ends(ends), *last_crcs]
         case Data(session, epoch, start, committed, payload):
-            head = [_DATA, session, epoch, len(start), *_flat_ends(start), *_flat_ends(committed)]
+            head = [PeerCode.DATA, session, epoch, len(start), *_flat_ends(start), *_flat_ends(committed)]
             return [*head, payload is not None, *(() if payload is None else _flat_cargo(payload))]
         case NotLeading(epoch):
-            return [_NOT_LEADING, epoch]
+            return [PeerCode.NOT_LEADING, epoch]
 
 
 def _flat_ends(ends: Ends) -> list[Scalar]:
@@ -103,28 +114,24 @@ class PeerDecoder:
 
 def _read(code: Scalar, values: Iterator[Any]) -> PeerFrame:
     match code:
-        case 1:
+        case PeerCode.HELLO:
             version, cluster, shard, node, run = _typed(values, int, bytes, int, str, str)
             return PeerHello(cluster, shard, node, run, version)
-        case 2:
+        case PeerCode.JOIN:
             number, node, incarnation, run, leader_run = _typed(values, int, str, str, str, str)
             return Join(number, Member(node, incarnation), run, leader_run, _logs(values))
-        case 3:
+        case PeerCode.JOINED:
             number, session, epoch = _typed(values, int, int, int)
             return Joined(number, session, epoch, _logs(values))
-        case 4:
+        case PeerCode.FETCH:
             session, epoch, kinds = _typed(values, int, int, int)
             return Fetch(session, epoch, _ends(values, kinds), tuple(_typed(values, *[int] * kinds)))
-        case 5:
-            (
-                session,
-                epoch,
-                kinds,
-            ) = _typed(values, int, int, int)
+        case PeerCode.DATA:
+            session, epoch, kinds = _typed(values, int, int, int)
             start, committed = _ends(values, kinds), _ends(values, kinds)
             (has_cargo,) = _typed(values, bool)
             return Data(session, epoch, start, committed, _cargo(values) if has_cargo else None)
-        case 6:
+        case PeerCode.NOT_LEADING:
             return NotLeading(*_typed(values, int))
     raise ValueError(f"code {code!r}")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from eventstore_cluster.registry.etcd.gateway import Gateway
 from eventstore_cluster.registry.etcd.lease import Lease
 from eventstore_cluster.replica.replica import Replica
 from eventstore_cluster.replication.logs.follower_logs import FollowerLogs
@@ -19,4 +18,3 @@ class Run:
     logs: FollowerLogs
     registry: ShardRegistry
     lease: Lease
-    gateway: Gateway

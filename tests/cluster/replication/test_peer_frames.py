@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -21,9 +22,8 @@ from eventstore_cluster.replica.limits import Limits
 from eventstore_cluster.replica.places import NOWHERE
 from eventstore_cluster.replica.registry_state import Member
 from eventstore_cluster.replication import links, peer, peer_frames
-from eventstore_cluster.replication.logs.follower_logs import KINDS
 from eventstore_cluster.replication.logs.leader_log import PAYLOAD_BYTES
-from eventstore_cluster.replication.logs.pieces import Documents, Payload, Piece
+from eventstore_cluster.replication.logs.pieces import Cargo, Documents, Payload, Piece
 from eventstore_cluster.replication.peer_frames import PeerDecoder, PeerFrame, PeerHello, encode_peer_frame
 from tests.protocol.records import make_record
 
@@ -139,4 +139,4 @@ def test_the_numbers_of_the_page_are_those_of_the_code() -> None:
         (f"{links._AGAIN_S * 1000:g}", "ms"),
     ):
         assert re.search(rf"(?<![\d,.]){re.escape(number)} {unit}\b", TEXT), (number, unit)
-    assert len(ENDS) == KINDS == 3
+    assert len(ENDS) == len(get_args(Cargo)) == 3

@@ -32,7 +32,7 @@ _CLAIMS = PREFIX.dtype("durable", "crc")
 
 
 class FollowerLog:
-    """Owned by one thread at a time. After an error it must be opened again."""
+    """Owned by one thread at a time. After an error it must be opened again. `folder`: of its chunks."""
 
     def __init__(self, folder: ChunkFolder, header_bytes: int, *, size_bytes: int, preallocate_bytes: int) -> None:
         """Opens the log of a locked folder; finishes what was interrupted, and cuts off a torn tail.
@@ -40,7 +40,7 @@ class FollowerLog:
         Raises:
             FolderRefused, Corrupt
         """
-        self._folder = self.folder = folder
+        self.folder = folder
         self._header_bytes = header_bytes
         self._open = partial(
             OpenedChunks, folder, header_bytes, size_bytes=size_bytes, preallocate_bytes=preallocate_bytes, sync=True,
@@ -70,25 +70,25 @@ class FollowerLog:
     def cut(self, end: Place) -> None:
         """Cuts the log back to `end`, durably; what is cut is kept in `cut/`. Raises FolderRefused, StorageFull."""
         self._writer.close()
-        cutting.cut(self._folder, end)
+        cutting.cut(self.folder, end)
         self._recover()
 
     def delete_through(self, number: int) -> None:
         """Deletes the oldest chunks up to this one, as the leader has; never the last one. Raises OSError."""
         number = min(number, self.tail.end[0] - 1)
         if number > 0:
-            self._folder.delete_through(number)
+            self.folder.delete_through(number)
 
     def close(self) -> None:
         self._writer.close()
 
     def _recover(self) -> None:
-        self._deleted = self._folder.deleted()
+        self._deleted = self.folder.deleted()
         opened = self._load()
         last = opened.headers[-1] if opened.headers else None
         if last is not None and not last.sorted and (last.completed or self.tail.end[0] < last.number):
             opened.writer.close()
-            cutting.cut(self._folder, self.tail.end)
+            cutting.cut(self.folder, self.tail.end)
             opened = self._load()
         self._writer, self._next_sequence = opened.writer, opened.front.next_sequence
 
@@ -99,8 +99,8 @@ class FollowerLog:
             if following is not None and following.epoch == header.epoch:  # epochs only grow, so it holds no other one
                 self._end.skip(header)
                 continue
-            path = self._folder.chunk_path(header.number)
-            file = self._folder.files.open(path)
+            path = self.folder.chunk_path(header.number)
+            file = self.folder.files.open(path)
             try:
                 if header.sorted:
                     self._end.add_sorted(header, file, str(path))
@@ -118,7 +118,7 @@ class FollowerLog:
         if key != self._writer.key:  # of another leader: what its records claim is proven with it
             self._writer.key = key
             if piece.begun is None:
-                self._folder.write_document(piece.chunk, piece.offset, key)
+                self.folder.write_document(piece.chunk, piece.offset, key)
         for start, end in self._batches(piece, found):
             self._writer.write(self._segment(piece, found, start, end), piece.begun)
         self._end.add(piece.chunk, piece.data, piece.offset, found)
@@ -126,10 +126,10 @@ class FollowerLog:
 
     def _skip_to(self, begun: ChunkHeader) -> None:
         """Drops what the leader has deleted, if its log now begins later than this one ends."""
-        if not self._folder.deletable or (self.tail.end == NOWHERE and begun.number == self._deleted + 1):
+        if not self.folder.deletable or (self.tail.end == NOWHERE and begun.number == self._deleted + 1):
             return
         self._writer.close()
-        self._folder.delete_through(begun.number - 1)
+        self.folder.delete_through(begun.number - 1)
         self._recover()
         self._next_sequence, self._deleted = begun.first_sequence, begun.number - 1
 
@@ -143,10 +143,10 @@ class FollowerLog:
             follows = (
                 (piece.chunk, piece.offset) == (begun.number, RECORDS_FROM) == (max(chunk, self._deleted) + 1, RECORDS_FROM)
             )
-            follows = follows and begun.first_sequence == self._next_sequence and begun.kind == self._folder.kind
-            if begun.store != self._folder.store:
+            follows = follows and begun.first_sequence == self._next_sequence and begun.kind == self.folder.kind
+            if begun.store != self.folder.store:
                 raise FolderRefused(
-                    self._name(piece), f"the leader sends records of store {begun.store}, this is {self._folder.store}"
+                    self._name(piece), f"the leader sends records of store {begun.store}, this is {self.folder.store}"
                 )
             before = self._writer.as_completed
             if piece.completed != (before and before.unsorted()):
@@ -163,7 +163,7 @@ class FollowerLog:
         return found
 
     def _name(self, piece: Piece) -> str:
-        return str(self._folder.chunk_path(piece.chunk))
+        return str(self.folder.chunk_path(piece.chunk))
 
     def _batches(self, piece: Piece, found: Walk) -> Iterator[tuple[int, int]]:
         """Yields the ranges of records that may be synced together: a record claims how far its file is durable, and that

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import uuid
-from typing import Final
 
 from eventstore.broker.opening import BROKER, BrokerIdentity, message_folder, open_broker_folder
 from eventstore.chunks.files import Files, Lock
@@ -20,8 +19,6 @@ from eventstore_cluster.replication.logs.documents import DELETIONS, FollowerDoc
 from eventstore_cluster.replication.logs.follower_log import FollowerLog
 from eventstore_cluster.replication.logs.incarnations import Incarnation, next_incarnation
 from eventstore_cluster.replication.logs.pieces import Cargo, Documents
-
-KINDS: Final = 3
 
 
 def broker_identity(shard: ShardIdentity) -> BrokerIdentity:
