@@ -131,12 +131,12 @@ def test_incarnations_are_those_of_the_page_and_a_copy_has_none(tmp_path: Path, 
     files, own, copy = OsFiles(), tmp_path / "shard-0", tmp_path / "copy"
     for folder in (own, copy):
         folder.mkdir()
-    assert incarnations.next_incarnation(files, own, "n1", is_new=True).earlier == ("new",)
-    assert incarnations.next_incarnation(files, own, "n1", is_new=False).earlier == ("new", "0011223344556677")
+    assert incarnations.next_incarnation(files, own, "n1").earlier == ("new",)
+    assert incarnations.next_incarnation(files, own, "n1").earlier == ("new", "0011223344556677")
     written, mark = (own / incarnations.DOCUMENT).read_text(), (own / incarnations.MARK).stat()
     assert written == JSON["replica.json"].replace("4711-1700000000000000000", f"{mark.st_ino}-{mark.st_ctime_ns}")
     (copy / incarnations.DOCUMENT).write_text(written)
-    assert incarnations.next_incarnation(files, copy, "n1", is_new=False).earlier == ()
+    assert incarnations.next_incarnation(files, copy, "n1").earlier == ()
 
 
 def test_the_version_of_the_documents_and_their_names_are_those_of_the_page(tmp_path: Path) -> None:

@@ -41,14 +41,13 @@ class FollowerLogs:
         self._files, self._settings, self.shard = files, settings, shard
         self.folder = folder = settings.data
         broker = folder / BROKER_FOLDER
-        is_new = not files.exists(folder / STORE)
-        if is_new or not files.exists(broker / BROKER):
+        if not (files.exists(folder / STORE) and files.exists(broker / BROKER)):
             open_folder(folder, settings.store_settings, files=files, shard=shard).close()
             open_broker_folder(broker, settings.broker_settings, files=files, identity=broker_identity(shard)).close()
         self._locks: list[Lock] = []
         try:
             self._locks = [files.lock(folder / LOCK), files.lock(broker / LOCK)]
-            self.incarnation: Incarnation = next_incarnation(files, folder, node, is_new=is_new)
+            self.incarnation: Incarnation = next_incarnation(files, folder, node)
             self._open()
         except BaseException:
             self.close()

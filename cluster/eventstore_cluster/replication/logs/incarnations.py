@@ -30,17 +30,15 @@ class Incarnation:
     earlier: tuple[str, ...]
 
 
-def next_incarnation(files: Files, folder: Path, node: str, *, is_new: bool) -> Incarnation:
-    """Begins an incarnation of a folder that is locked; durable on return. `is_new`: the folder was created by this start.
+def next_incarnation(files: Files, folder: Path, node: str) -> Incarnation:
+    """Begins an incarnation of a folder that is locked; durable on return. A folder that had none may be a new one.
 
     Raises:
         FolderRefused: the folder belongs to another node.
         Corrupt
     """
     path, mark = folder / DOCUMENT, _mark(files, folder / MARK)
-    earlier: tuple[str, ...] = (NEW,) if is_new else ()
-    if files.exists(path):
-        earlier = _read(path, read_tree(files, path), node, mark)
+    earlier = _read(path, read_tree(files, path), node, mark) if files.exists(path) else (NEW,)
     token = secrets.token_hex(8)
     tokens: list[Member] = [*earlier, token]
     document: Tree = {"format": _FORMAT, "node": node, "mark": mark, "incarnations": tokens[-_KEPT_MAX:]}
