@@ -39,7 +39,7 @@ class Forwarder:
         self._frozen = True
 
     def _serve(self) -> None:
-        sockets = [self._listener, self._woken, self._wake]
+        sockets = [self._listener, self._woken]
         with selectors.DefaultSelector() as selector:
             selector.register(self._woken, selectors.EVENT_READ)
             selector.register(self._listener, selectors.EVENT_READ)
@@ -84,8 +84,10 @@ class Forwarder:
         """Ends it, with its connections: as if nobody listened there."""
         if not self._stopped:
             self._stopped = True
-            self._wake.send(b".")
-            self._thread.join(DEADLINE_SECONDS)
+            with self._wake:  # closed here: the thread may see the flag, and end, before it is woken
+                with contextlib.suppress(OSError):
+                    self._wake.send(b".")
+                self._thread.join(DEADLINE_SECONDS)
             assert not self._thread.is_alive()
 
     def __enter__(self) -> Self:
