@@ -8,7 +8,7 @@ from typing import Final
 import structlog
 import trio
 
-from eventstore.errors import EventStoreError
+from eventstore.errors import Corrupt, EventStoreError
 from eventstore.store.data_folder import DIRECTORY
 from eventstore.store.maintenance import ChildSorter
 from eventstore.store.sorted.sorting import switch
@@ -19,10 +19,14 @@ _log = structlog.get_logger("eventstore.cluster")
 
 
 async def sort_committed(driver: Driver, data: Path) -> None:
-    """Sorts, indexes and lists files as they are committed, one at a time; until cancelled."""
-    folder = driver.run_of.logs.events.folder
+    """Sorts, indexes and lists files as they are committed, one at a time; until cancelled.
+
+    Files are sorted and listed in order, so of those that are sorted only the last may not be listed.
+    """
+    events = driver.run_of.logs.events
+    folder = events.folder
     sorter = ChildSorter(data, data / DIRECTORY)
-    number = 1
+    number = max(events.sorted_through, 1)
     while True:
         while driver.committed is not None and driver.committed[0][0] > number:
             try:
@@ -33,6 +37,8 @@ async def sort_committed(driver: Driver, data: Path) -> None:
                 await sorter.list_in_directory(number)
             except (EventStoreError, OSError, RuntimeError) as error:  # the file itself is unchanged
                 _log.error("sorting an event file failed", file=number, error=str(error), again_s=_AGAIN_S)
+                if isinstance(error, Corrupt) and Path(str(error.fields["file"])).parent != folder.path:
+                    number = 1  # the directory: if it was removed, it is filled again
                 await trio.sleep(_AGAIN_S)
             else:
                 number += 1

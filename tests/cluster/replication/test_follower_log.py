@@ -132,6 +132,16 @@ def test_epochs_are_read_from_the_log_also_from_sorted_chunks(leader: Leader) ->
     assert opened(leader.disk, leader).tail.beginnings == expected
 
 
+def test_a_log_says_which_of_its_chunks_were_sorted_when_it_was_opened(leader: Leader) -> None:
+    leader.append(40)
+    pull(log := opened(disk := SimulatedDisk(2), leader), leader)
+    assert log.sorted_through == 0
+    log.close()
+    assert opened(disk, leader).sorted_through == 0
+    count = leader.store.sort()
+    assert opened(leader.disk, leader).sorted_through == count == leader.ends[-1][0] - 1
+
+
 @pytest.mark.parametrize("batch", [0, 3, 20, 38])
 def test_a_log_is_cut_at_any_batch_and_goes_on(leader: Leader, batch: int) -> None:
     leader.append(40)

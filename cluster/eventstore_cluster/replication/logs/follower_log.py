@@ -32,7 +32,10 @@ _CLAIMS = PREFIX.dtype("durable", "crc")
 
 
 class FollowerLog:
-    """Owned by one thread at a time. After an error it must be opened again. `folder`: of its chunks."""
+    """Owned by one thread at a time. After an error it must be opened again.
+
+    `folder`: of its chunks. `sorted_through`: the number of the last chunk that was sorted when it was opened.
+    """
 
     def __init__(self, folder: ChunkFolder, header_bytes: int, *, size_bytes: int, preallocate_bytes: int) -> None:
         """Opens the log of a locked folder; finishes what was interrupted, and cuts off a torn tail.
@@ -95,6 +98,7 @@ class FollowerLog:
     def _load(self) -> OpenedChunks:
         opened = self._open()
         self._end = LogEnd(self._header_bytes)
+        self.sorted_through = max((header.number for header in opened.headers if header.sorted), default=0)
         for header, following in zip_longest(opened.headers, opened.headers[1:]):
             if following is not None and following.epoch == header.epoch:  # epochs only grow, so it holds no other one
                 self._end.skip(header)
