@@ -235,7 +235,7 @@ async def _listening(
             routes |= service.routes
         node = None if broker is None else broker.opened.node
         if leads is not None:
-            gate.before_sending = leads.before_sending
+            gate.may_send = leads.may_send
         dispatch = Dispatch(gate, store.opened.uuid, settings.requests_max, routes, reports.stats, node, place.seat(maps))
         sources = sources_of(store, mailboxes, waiting, dispatch, subscriptions, service, publishing, reactions)
         collectors: list[Collector] = [ReactionCollector(reactions)]

@@ -72,7 +72,16 @@ def candidate(etcd: EtcdOptions, cluster: str, shard: int, node: str) -> Candida
 
 
 def _candidate(seen: Snapshot, shard: int, node: str) -> Candidate:
-    state = _shard(seen, shard).state
+    state, running = shard_key(seen, shard).state, running_replicas(shard, seen)
+    replica = running_replica(seen, shard, node)
+    leader = read_leader(seen.entries.get(f"{LEADERS}{shard}"))
+    in_sync = sorted(name for name, key in running.items() if Member(name, key.incarnation) in state.in_sync)
+    epoch = max(state.epoch, *(key.epoch for key in running.values()))  # a log with a later epoch than the registry's stops
+    return Candidate(shard, node, replica, tuple(in_sync), None if leader is None else leader.member.node, epoch, state.epoch)
+
+
+def running_replica(seen: Snapshot, shard: int, node: str) -> ReplicaKey:
+    """Raises InvalidArgument: no process of this replica runs."""
     running = running_replicas(shard, seen)
     if node not in running:
         have = f"those on {', '.join(sorted(running))} do" if running else "none does"
@@ -81,15 +90,11 @@ def _candidate(seen: Snapshot, shard: int, node: str) -> Candidate:
             field="node",
             value=node,
         )
-    leader = read_leader(seen.entries.get(f"{LEADERS}{shard}"))
-    in_sync = sorted(name for name, key in running.items() if Member(name, key.incarnation) in state.in_sync)
-    epoch = max(state.epoch, *(key.epoch for key in running.values()))  # a log with a later epoch than the registry's stops
-    return Candidate(
-        shard, node, running[node], tuple(in_sync), None if leader is None else leader.member.node, epoch, state.epoch
-    )
+    return running[node]
 
 
-def _shard(seen: Snapshot, shard: int) -> ShardKey:
+def shard_key(seen: Snapshot, shard: int) -> ShardKey:
+    """Raises InvalidArgument: there is no such shard."""
     value = seen.value(f"{SHARDS}{shard}")
     if value is None:
         raise InvalidArgument(f"there is no shard {shard}: `eventstore cluster status` shows those there are", field="shard")
@@ -117,9 +122,9 @@ async def _accept(registry: EtcdRegistry, chosen: Candidate, lease_s: float) -> 
         await _written(registry, {}, dict.fromkeys(keys))
         await trio.sleep(lease_s * MARGIN)
     seen = await registry.read()
-    shard, now = _shard(seen, chosen.shard), _candidate(seen, chosen.shard, chosen.node)
+    shard, now = shard_key(seen, chosen.shard), _candidate(seen, chosen.shard, chosen.node)
     state = replace(
-        shard.state, epoch=now.epoch, generation=shard.state.generation + 1, leader=None,
+        shard.state, epoch=now.epoch, generation=shard.state.generation + 1, leader=None, successor=None,
         in_sync=frozenset({Member(chosen.node, now.replica.incarnation)}), nonce=_NONCE,
     )  # fmt: skip
     key = f"{SHARDS}{chosen.shard}"

@@ -63,6 +63,7 @@ class ShardKey:
             "store": self.store.hex, "slots": [list(pair) for pair in self.slots], "epoch": state.epoch, "in_sync": members,
             "replicas": list(state.replicas), "in_sync_min": state.in_sync_min, "generation": state.generation,
             "leader": None if state.leader is None else _flat(state.leader), "nonce": state.nonce,
+            "successor": state.successor,
         }  # fmt: skip
 
 
@@ -134,7 +135,7 @@ def read_shard(number: int, value: Tree) -> ShardKey:
             int(found["epoch"]), frozenset(Member(*map(str, each)) for each in found["in_sync"]),
             tuple(map(str, found["replicas"])), int(found["in_sync_min"]),
             None if found["leader"] is None else Member(*map(str, found["leader"])), int(found["generation"]),
-            str(found["nonce"]),
+            str(found["nonce"]), found.get("successor"),
         )  # fmt: skip
         return ShardKey(uuid.UUID(str(found["store"])), read_slots(found["slots"]), state)
     except (KeyError, TypeError, ValueError) as error:

@@ -52,7 +52,8 @@ class Leading:
 
     def level_members(self, now: float) -> list[Member]:
         """Returns the members of the in-sync set that are not behind for too long; this one is."""
-        return [member for member in self._registrar.state.in_sync if not self._lags(member, now)]
+        longest_s = self._limits.lag_max_s
+        return [member for member in self._registrar.state.in_sync if not self._lags(member, now, longest_s)]
 
     # the own log
 
@@ -171,7 +172,10 @@ class Leading:
         """Takes a member that is behind out of the set, or one that caught up into it; one transaction at a time."""
         if self._registrar.unanswered is not None:
             return []
-        lagging = [each for each in self._registrar.state.in_sync if self._lags(each, now) or self._is_gone(each)]
+        if actions := self._hand_over(now):
+            return actions
+        longest_s = self._limits.lag_max_s
+        lagging = [each for each in self._registrar.state.in_sync if self._lags(each, now, longest_s) or self._is_gone(each)]
         if lagging and self._may_drop():
             longest = min(lagging, key=lambda member: (self._progress(member, now).level_at, member))
             return self._propose(self._registrar.state.in_sync - {longest})
@@ -182,8 +186,8 @@ class Leading:
             return self._propose(self._registrar.state.in_sync)
         return []
 
-    def _lags(self, member: Member, now: float) -> bool:
-        return member != self._me.member and now > self._progress(member, now).level_at + self._limits.lag_max_s
+    def _lags(self, member: Member, now: float, longest_s: float) -> bool:
+        return member != self._me.member and now > self._progress(member, now).level_at + longest_s
 
     def _is_gone(self, member: Member) -> bool:
         """Whether the member's process has ended: it has no lease any more, and does not fetch."""
@@ -210,6 +214,19 @@ class Leading:
             return []
         others = frozenset(each for each in state.in_sync if each.node != member.node)
         return self._propose(others | {member})
+
+    def _hand_over(self, now: float) -> list[Action]:
+        """Gives leadership up if another member is to lead and keeps up; that one competes before the others. Until the answer
+        is known nothing may be read here; what every member has may still be committed.
+        """
+        state, seen = self._registrar.state, self._registrar.seen
+        member = next((each for each in state.in_sync if each.node == state.successor), self._me.member)
+        if member == self._me.member or self.committed is None or self._registrar.yielding:
+            return []
+        if self.sessions.of(member) is None or self._lags(member, now, self._limits.hand_over_lag_s):
+            return []
+        assert seen is not None
+        return [Transact(self._registrar.propose(state, seen.leader_revision, yields=True))]
 
     def _propose(self, in_sync: frozenset[Member]) -> list[Action]:
         assert self._registrar.seen is not None

@@ -51,13 +51,20 @@ class Registrar:
         """Whether a transaction without an answer may still apply."""
         return bool(self._open)
 
-    def propose(self, state: ShardState, leader_revision: int | None, leads: Leader | None = None) -> Swap:
+    @property
+    def yielding(self) -> bool:
+        """Whether a transaction of ours may have ended, or may still end, this leadership."""
+        return any(swap.yields for swap in self._open.values())
+
+    def propose(
+        self, state: ShardState, leader_revision: int | None, leads: Leader | None = None, *, yields: bool = False
+    ) -> Swap:
         """Returns a transaction on what was seen last. From now on it counts as one that may apply."""
         assert self.seen is not None
         assert self.unanswered is None
         self._numbers += 1
         state = replace(state, nonce=self._new_nonce())
-        swap = Swap(self._numbers, self.seen.revision, leader_revision, state, leads)
+        swap = Swap(self._numbers, self.seen.revision, leader_revision, state, leads, yields)
         self._open[swap.number] = swap
         self.unanswered = swap.number
         return swap
@@ -74,8 +81,8 @@ class Registrar:
             return
         assert self.seen is not None
         leader, created = self.seen.leader, self.seen.leader_revision
-        if swap.leads is not None:
-            leader, created = swap.leads, applied
+        if swap.leads is not None or swap.yields:
+            leader, created = swap.leads, applied if swap.leads is not None else 0
         self.saw(Seen(applied, swap.state, applied, leader, created, self.seen.running))
 
     def counting(self) -> frozenset[Member]:

@@ -28,7 +28,8 @@ class ShardState:
 
     `leader`: who was elected last, whether it still leads or not. `in_sync`: holds everything that was acknowledged.
     `replicas`: names of the nodes that are to keep a replica, in the order in which they should lead. `generation` grows when a
-    person accepts loss (R12). `nonce`: of the transaction that wrote it.
+    person accepts loss (R12). `nonce`: of the transaction that wrote it. `successor`: the node that the leader is to hand
+    over to, at the word of a person; None again with the next election.
     """
 
     epoch: int
@@ -38,6 +39,7 @@ class ShardState:
     leader: Member | None = None
     generation: int = 1
     nonce: str = ""
+    successor: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ class Seen:
 class Swap:
     """A transaction: if the state was written by `revision` and the leader's key created by `leader_revision` (None: not
     compared; 0: does not exist), writes `state`, and with `leads` the leader's key under the lease of this process.
+    `yields`: deletes the leader's key.
     """
 
     number: int
@@ -67,3 +70,4 @@ class Swap:
     leader_revision: int | None
     state: ShardState
     leads: Leader | None = None
+    yields: bool = False

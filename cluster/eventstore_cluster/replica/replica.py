@@ -60,7 +60,9 @@ class Replica:
     def may_read(self, now: float) -> bool:
         """Whether a value that was read from the log may be sent: checked after it was read (R11)."""
         leading = self.leading
-        return leading is not None and leading.committed is not None and not self.ended and now < self._lease_until
+        if leading is None or leading.committed is None or self.registrar.yielding:
+            return False
+        return not self.ended and now < self._lease_until
 
     def takes_appends(self, now: float) -> bool:
         return self.may_read(now) and self.leading is not None and self.leading.takes_appends(now)
@@ -137,7 +139,8 @@ class Replica:
 
     def _still_leads(self, seen: Seen, now: float) -> list[Action]:
         if seen.leader is None or seen.leader.run != self.me.run:
-            return self._end("another process leads, or the lease was lost")
+            successor = seen.state.successor
+            return self._end("another process leads, or the lease was lost" if successor is None else f"{successor} is to lead")
         if self.leading is None:
             return []
         return [*self.leading.advance(now), *self.leading.settle_set(now)]
@@ -165,13 +168,18 @@ class Replica:
         if member not in state.in_sync or now >= self._lease_until or now < max(self._candidate_from, self._turn(state)):
             return []
         others = state.in_sync - {state.leader} if len(state.in_sync) > state.in_sync_min else state.in_sync
-        elected = replace(state, epoch=state.epoch + 1, leader=member, in_sync=others | {member})  # it would be waited for
+        in_sync = others | {member}  # the last leader would be waited for
+        elected = replace(state, epoch=state.epoch + 1, leader=member, in_sync=in_sync, successor=None)
         return [Transact(self.registrar.propose(elected, 0, leads=self.me))]
 
     def _turn(self, state: ShardState) -> float:
         assert self._vacant_since is not None
-        rank = state.replicas.index(self.me.member.node) if self.me.member.node in state.replicas else len(state.replicas)
-        return self._vacant_since + rank * self._limits.rank_s
+        node = self.me.member.node
+        if node == state.successor:
+            return self._vacant_since
+        rank = state.replicas.index(node) if node in state.replicas else len(state.replicas)
+        head_start_s = self._limits.head_start_s if state.successor in {each.node for each in state.in_sync} else 0.0
+        return self._vacant_since + head_start_s + rank * self._limits.rank_s
 
     def _begin(self) -> list[Action]:
         return [] if self.following.busy else [Begin(self.registrar.state.epoch)]

@@ -79,9 +79,10 @@ class ShardLeadership:
         await self.opened.wait()
         _log.info("the shard is led from here", epoch=self.epoch, node=self._replica.me.member.node)
 
-    def before_sending(self) -> None:
+    def may_send(self) -> bool:
         if now() >= self._lease.until:  # another may lead by now (R11)
             self._end("the lease of the leader ran out")
+        return not self._replica.registrar.yielding
 
     # the logs
 
@@ -107,7 +108,8 @@ class ShardLeadership:
         return None if refusal is None else f"appends are refused: {refusal.message}"
 
     def _refusal(self) -> EventStoreError | None:
-        if not self._begun or self._replica.takes_appends(now()):
+        leading = self._replica.leading
+        if not self._begun or leading is None or leading.takes_appends(now()):
             return None
         state = self._replica.registrar.state
         have = ", ".join(sorted(member.node for member in self._replica.level_members(now())))

@@ -31,7 +31,7 @@ class ShardRegistry:
 
     def __init__(self, registry: EtcdRegistry, number: int, lease: Lease) -> None:
         self._registry, self._number, self._lease = registry, number, lease
-        self._shard, self._leader = f"{SHARDS}{number}", f"{LEADERS}{number}"
+        self._shard, self._leader, self._serving = f"{SHARDS}{number}", f"{LEADERS}{number}", f"{SERVING}{number}"
         self._key: ShardKey | None = None
         self.revision = 0
 
@@ -61,6 +61,8 @@ class ShardRegistry:
         changes: dict[str, Tree | None] = {self._shard: ShardKey(self._key.store, self._key.slots, swap.state).value()}
         if swap.leads is not None:
             changes[self._leader] = leader_value(swap.leads)
+        elif swap.yields:
+            changes |= {self._leader: None, self._serving: None}
         return await self._transact(compared, changes, {self._leader})
 
     async def present(self, node: str, replica: ReplicaKey) -> bool:
@@ -70,8 +72,8 @@ class ShardRegistry:
 
     async def serve(self, leader_revision: int, serving: ServingKey) -> bool:
         """Says where clients find the leader, if it still leads. Returns False if this has to be tried again."""
-        key = f"{SERVING}{self._number}"
-        return bool(await self._transact({self._leader: leader_revision}, {key: serving.value()}, {key}))
+        changes: dict[str, Tree | None] = {self._serving: serving.value()}
+        return bool(await self._transact({self._leader: leader_revision}, changes, {self._serving}))
 
     async def _transact(self, compared: Mapping[str, int], changes: dict[str, Tree | None], leased: set[str]) -> int | None:
         try:

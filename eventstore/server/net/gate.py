@@ -8,7 +8,7 @@ them.
 A client affects only its own connection: any failure while serving it closes it and is logged. What a connection may make the
 server hold is bounded: requests not answered yet, and answers not read yet. At the bound its requests wait, first in
 `Connection.pending`, then in the kernel, then at the client.
-It is made first and handed to the handlers; `run` takes what serves the requests. `flush` calls `before_sending` first.
+It is made first and handed to the handlers; `run` takes what serves the requests. `flush` asks `may_send` first.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Gate:
         self._settled: trio.Event | None = None
         self._handle: Callable[[Connection, bytes], None]
         self._end_turn: Callable[[], None]
-        self.before_sending: Callable[[], object] = int  # calls nothing
+        self.may_send: Callable[[], bool] | None = None
         self.connections: set[Connection] = set()
         self.holding: set[Connection] = set()
         self.outbound = OutboundBudget(limits.unsent_bytes_max, limits.outgoing_bytes_max, limits.connections_max)
@@ -213,8 +213,9 @@ class Gate:
         self.outbound.count(connection)
 
     def flush(self) -> None:
-        """Sends queued frames."""
-        self.before_sending()
+        """Sends queued frames, if that is allowed now."""
+        if self.may_send is not None and not self.may_send():
+            return
         now = trio.current_time()
         touched, self._touched = self._touched, set()
         for connection in touched:

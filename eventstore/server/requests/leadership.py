@@ -30,5 +30,7 @@ class Leadership(Protocol):
     async def begin(self, store: EmbeddedStore, broker: Broker) -> None:
         """Begins the epoch. Returns when that is committed, and everything before: only then may anything be read."""
 
-    def before_sending(self) -> None:
-        """Called before anything is sent to a client. Does not return if another process may lead by now."""
+    def may_send(self) -> bool:
+        """Called before anything is sent to a client. False while it is not known whether another process leads by now; then
+        it waits. Does not return if the lease has run out.
+        """

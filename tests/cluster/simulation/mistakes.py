@@ -103,6 +103,10 @@ def _reads_without_lease(replica: Replica, now: float) -> bool:
     return replica.leading is not None and replica.leading.committed is not None and not replica.ended
 
 
+def _reads_while_yielding(replica: Replica, now: float) -> bool:
+    return _reads_without_lease(replica, now) and now < replica._lease_until
+
+
 def _anyone_competes(replica: Replica, now: float) -> list[Action]:
     """Elects a replica that is not in the set."""
     seen = replica.registrar.seen
@@ -129,6 +133,7 @@ MISTAKES = (
     Mistake("R9", "a wiped folder keeps its place in the set", Disk, "wipe", _wiped_under_its_name),
     Mistake("R10", "a leader reads before its epoch's record is committed", Replica, "may_read", _reads_before_open),
     Mistake("R11", "a leader reads without looking at its lease", Replica, "may_read", _reads_without_lease),
+    Mistake("R11", "a leader reads while it hands over", Replica, "may_read", _reads_while_yielding),
     Mistake("election", "a replica outside the set is elected", Replica, "_compete", _anyone_competes),
     Mistake("acknowledged", "the leader counts its own sync for everyone", Leading, "_durable_at", _commits_own_sync),
 )

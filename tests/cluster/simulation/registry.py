@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from eventstore_cluster.replica.registry_state import Leader, Seen, ShardState, Swap
 
 
@@ -45,7 +47,14 @@ class SimulatedRegistry:
         self.state, self.state_revision = swap.state, self.revision
         if swap.leads is not None:
             self.leader, self.leader_revision, self._leader_lease = swap.leads, self.revision, lease
+        elif swap.yields:
+            self.leader, self.leader_revision = None, 0
         return self.revision
+
+    def ask_for(self, successor: str) -> None:
+        """Writes who is to lead, as a person does."""
+        self.revision += 1
+        self.state, self.state_revision = replace(self.state, successor=successor), self.revision
 
     def _expire(self, now: float) -> None:
         for lease, until in list(self._leases.items()):

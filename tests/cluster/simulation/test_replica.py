@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
+
+import pytest
 
 from eventstore_cluster.replica.actions import Begin, End, ReadRegistry, Transact
 from eventstore_cluster.replica.epochs import LastEpoch, Tail
+from eventstore_cluster.replica.frames import Fetch, Join
 from eventstore_cluster.replica.limits import Limits
 from eventstore_cluster.replica.registry_state import Leader, Member, Seen, ShardState
 from eventstore_cluster.replica.replica import Replica
@@ -76,3 +80,46 @@ def test_logs_are_cut_to_the_last_epoch_that_both_have() -> None:
     cut = own.cut(own.common_end(answer))
     assert cut == Tail().grow(1, (1, 5000))
     assert cut.common_end(leader.at_most(cut.last.epoch)) == cut.end
+
+
+def leader_of_two(successor: str | None) -> tuple[Replica, Seen]:
+    """Returns an open leader whose follower on n2 has all, at second 0.1, and what it sees of the registry."""
+    own = replica()
+    own.tick(0.0, 10.0)
+    (elect,) = own.saw(Seen(5, state(3), 4), 0.0)
+    assert isinstance(elect, Transact)
+    own.answered(elect.swap.number, 6, 0.0)
+    own.begun((Tail(),), ((1, 100),), 0.0)
+    own.durable(((1, 100),), 0.0)
+    own.received(1, Join(1, OTHER, "r2", ME.run, (LastEpoch(0, (0, 0)),)), 0.1)
+    own.received(1, Fetch(1, 4, ((1, 100),), (0,)), 0.1)
+    return own, Seen(7, replace(elect.swap.state, successor=successor), 7, ME, 6)
+
+
+def test_a_leader_hands_over_to_a_member_that_keeps_up_and_reads_nothing_meanwhile() -> None:
+    own, seen = leader_of_two("n2")
+    assert own.may_read(0.2)
+    (yields,) = own.saw(seen, 0.2)
+    assert isinstance(yields, Transact)
+    assert (yields.swap.yields, yields.swap.revision, yields.swap.leader_revision) == (True, 7, 6)
+    assert not own.may_read(0.2)
+    assert own.answered(yields.swap.number, 8, 0.3) == [End("n2 is to lead")]
+
+
+def test_a_leader_whose_hand_over_is_refused_reads_again() -> None:
+    own, seen = leader_of_two("n2")
+    (yields,) = own.saw(seen, 0.2)
+    assert isinstance(yields, Transact)
+    assert own.answered(yields.swap.number, None, 0.3) == [ReadRegistry()]
+    assert not own.may_read(0.4)  # it may have been applied
+    own.saw(replace(seen, at=9, revision=9, state=replace(seen.state, successor=None)), 0.5)
+    assert own.may_read(0.5)
+
+
+@pytest.mark.parametrize(("successor", "now"), [(None, 0.2), ("n1", 0.2), ("n3", 0.2), ("n2", 1.2)])
+def test_nothing_is_handed_over_unasked_nor_to_itself_to_a_stranger_or_to_one_that_does_not_keep_up(
+    successor: str | None, now: float
+) -> None:
+    own, seen = leader_of_two(successor)
+    own.grown(((1, 200),), 0.2)
+    assert own.saw(seen, now) == []

@@ -58,6 +58,7 @@ class World:
             self.after(self.random.uniform(0, 0.5), lambda machine=machine: self.start(machine))  # type: ignore[misc]
         self.after(0.5, self._client)
         self.after(1.0, self._fault)
+        self.after(2.0, self._hand_over)
         self._until(self.faulty_s)
         self._heal()
         self._until(self.faulty_s + _QUIET_S)
@@ -129,7 +130,9 @@ class World:
             if applied and swap.leads is not None:
                 self.checks.elected(swap.leads, swap.state.epoch)
             self.checks.in_sync()
-            if not self._answer_lost():
+            if swap.yields and not self.quiet and self.random.random() < 0.4:  # it does not hear of it
+                self.registry_away[process.machine.name] = self.now + 3.0
+            elif not self._answer_lost():
                 process.later(self._reach_registry(process), lambda: answer(applied))
 
         self.after(self._reach_registry(process) + self._mishap(swap), apply)
@@ -220,6 +223,18 @@ class World:
                 self.note(machine.name, "loses its folder")
                 self._stop(machine, restart_s=0.1)
                 machine.disk.wipe()
+
+    def _hand_over(self) -> None:
+        """A person wants another node to lead; most of the time one that may at once."""
+        if self.quiet:
+            return
+        self.after(self.random.expovariate(1 / 1.5), self._hand_over)
+        leader = self.registry.leader
+        others = [each for each in self.machines if leader is None or each != leader.member.node]
+        ready = sorted(member.node for member in self.registry.state.in_sync if member.node in others)
+        name = self.random.choice(ready if ready and self.random.random() < 0.8 else others)
+        self.note(name, "is to lead")
+        self.registry.ask_for(name)
 
     def _leading_or(self, machine: Machine) -> Machine:
         """Returns the machine that leads, most of the time: only there does a pause put reads at risk."""

@@ -183,6 +183,9 @@ def lead(
         float,
         typer.Option("--lease", metavar="SECONDS", min=1, help="The longest lease of a node: what it leads is waited for."),
     ] = 60.0,
+    wait: Annotated[
+        float, typer.Option("--wait", metavar="SECONDS", min=0, help="How long to wait until leadership is handed over.")
+    ] = WAIT_SECONDS,
     etcd: EtcdEndpoints = None,
     name: ClusterName = DEFAULT_CLUSTER,
     etcd_user: EtcdUser = None,
@@ -190,27 +193,37 @@ def lead(
     etcd_cert: EtcdCert = None,
     etcd_key: EtcdKey = None,
 ) -> None:
-    """Have a replica lead that is not in sync, when all that are in sync are lost for good.
+    """Hand the leadership of a shard over to the replica on a node. Nothing is lost, and clients follow.
 
-    Replicas that are in sync lead by themselves: start their nodes rather than this. What only they had is lost, though it was
-    acknowledged. All other replicas then become copies of this one; what they have more is kept in `cut/`.
+    The replica must be in sync. What is asked for stays asked for if this is interrupted; asking for the node that leads takes
+    it back.
+
+    With --accept-loss a replica leads that is not in sync, when all that are in sync are lost for good. What only they had is
+    lost, though it was acknowledged. All other replicas then become copies of this one; what they have more is kept in `cut/`.
 
     \b
-    Example:
+    Examples:
+      eventstore cluster lead 3 n2 --etcd http://127.0.0.1:2379
       eventstore cluster lead 3 n2 --accept-loss --etcd http://127.0.0.1:2379
     """
     from eventstore.errors import InvalidArgument
     from eventstore_cluster.nodes.accepting_loss import accept_loss as accept
     from eventstore_cluster.nodes.accepting_loss import candidate
+    from eventstore_cluster.nodes.handing_over import hand_over
 
     if etcd is None:
         raise InvalidArgument("--etcd is needed: who leads is decided there", field="etcd")
     options = _options(etcd, etcd_user, etcd_ca, etcd_cert, etcd_key)
+    if not accept_loss:
+        led = hand_over(options, name, shard, node, wait)
+        took = "already" if led.seconds is None else f"in epoch {led.epoch}, {led.seconds:.2f} s after this was asked for"
+        print(f"{led.node} leads shard {shard} {took}.")
+        if led.node != node:
+            raise SystemExit(1)
+        return
     found = candidate(options, name, shard, node)
     print(f"The log of {node} has epoch {found.replica.epoch} of {found.epoch}, and its events end at {found.replica.ends[0]}.")
     print(f"In sync and running: {', '.join(found.in_sync) or 'nobody'}. What {node} does not have is lost for ever.")
-    if not accept_loss:
-        raise InvalidArgument("nothing was done: --accept-loss says that this is wanted", field="accept_loss")
     given = input("The name of the node, to go on: ") if confirm is None else confirm
     if given.strip() != node:
         raise InvalidArgument(f"nothing was done: {given!r} is not {node}", field="confirm")

@@ -1,0 +1,107 @@
+"""Has another replica that is in sync lead: a person writes who, and the leader hands over.
+
+What is asked for stays in the registry until it is done, so whoever asked may go away, and may ask again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import trio
+
+from eventstore.errors import EventStoreError, InvalidArgument
+from eventstore_cluster.nodes.accepting_loss import running_replica, shard_key
+from eventstore_cluster.nodes.first_read import first_read
+from eventstore_cluster.registry.etcd.errors import OutcomeUnknown
+from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
+from eventstore_cluster.registry.etcd.gateway import Gateway
+from eventstore_cluster.registry.etcd.options import EtcdOptions
+from eventstore_cluster.registry.registry import Snapshot
+from eventstore_cluster.registry.replicated_keys import LEADERS, SERVING, SHARDS, read_leader, read_serving
+from eventstore_cluster.replica.registry_state import Member
+
+
+@dataclass(frozen=True, slots=True)
+class Led:
+    """`node` leads the shard, since this epoch. `seconds`: how long it took; None if it led before."""
+
+    shard: int
+    node: str
+    epoch: int
+    seconds: float | None
+
+
+def hand_over(etcd: EtcdOptions, cluster: str, shard: int, node: str, wait_s: float) -> Led:
+    """Has the replica on this node lead, and waits until one leads after that: this one, unless it died meanwhile. If it leads
+    already, what was asked for before is taken back.
+
+    Raises:
+        InvalidArgument: there is no such shard, the node keeps no replica of it, or that does not run or is not in sync.
+        EventStoreError: it was not done within `wait_s` seconds, and stays asked for.
+        RegistryUnavailable, RegistryRefused, Corrupt
+    """
+
+    async def ask() -> Led:
+        async with Gateway(etcd) as gateway:
+            return await _hand_over(EtcdRegistry(gateway, cluster), shard, node, wait_s)
+
+    return trio.run(ask)
+
+
+async def _hand_over(registry: EtcdRegistry, shard: int, node: str, wait_s: float) -> Led:
+    seen = await first_read(registry)
+    _check(seen, shard, node)
+    epoch, began = shard_key(seen, shard).state.epoch, trio.current_time()
+    leads = _leads(seen, shard) == node
+    while not await _asked(registry, seen, shard, None if leads else node):
+        seen = await registry.read()
+        _check(seen, shard, node)
+    if leads:
+        return Led(shard, node, epoch, None)
+    with trio.move_on_after(wait_s):
+        while (found := _serves_after(epoch, seen, shard)) is None:
+            seen = await registry.changed(seen)
+        return Led(shard, *found, trio.current_time() - began)
+    raise EventStoreError(
+        f"shard {shard} was not handed over within {wait_s:g} s. It is as soon as the replica on {node} keeps up; "
+        f"`eventstore cluster lead {shard} {_leads(seen, shard)}` takes that back"
+    )
+
+
+def _check(seen: Snapshot, shard: int, node: str) -> None:
+    state = shard_key(seen, shard).state
+    if node not in state.replicas:
+        kept = ", ".join(state.replicas)
+        raise InvalidArgument(f"node {node} keeps no replica of shard {shard}: {kept} do", field="node", value=node, limit=kept)
+    replica = running_replica(seen, shard, node)
+    if Member(node, replica.incarnation) not in state.in_sync:
+        raise InvalidArgument(
+            f"the replica of shard {shard} on {node} is not in sync: it lacks events that were acknowledged. It catches up by "
+            "itself; ask again when `eventstore cluster status` shows it in sync. If all that were in sync are lost for good, "
+            "--accept-loss has it lead nevertheless",
+            field="node",
+            value=node,
+        )
+
+
+async def _asked(registry: EtcdRegistry, seen: Snapshot, shard: int, node: str | None) -> bool:
+    """Writes who is to lead. Returns False if the shard has changed meanwhile."""
+    key, found = f"{SHARDS}{shard}", shard_key(seen, shard)
+    if found.state.successor == node:
+        return True
+    value = replace(found, state=replace(found.state, successor=node)).value()
+    try:
+        return await registry.transact({key: seen.revision_of(key)}, {key: value}) is not None
+    except OutcomeUnknown:
+        return False
+
+
+def _leads(seen: Snapshot, shard: int) -> str | None:
+    leader = read_leader(seen.entries.get(f"{LEADERS}{shard}"))
+    return None if leader is None else leader.member.node
+
+
+def _serves_after(epoch: int, seen: Snapshot, shard: int) -> tuple[str, int] | None:
+    """Returns the node that serves the shard in a later epoch, and that one."""
+    serving, node = read_serving(seen.value(f"{SERVING}{shard}")), _leads(seen, shard)
+    return None if serving is None or node is None or serving.epoch <= epoch else (node, serving.epoch)
