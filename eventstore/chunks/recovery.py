@@ -109,10 +109,10 @@ def _read(file: File, name: str, start: int, length: int) -> bytes:
 def _rest(file: File, name: str, start: int, size: int) -> bytes:
     """Returns the bytes from `start` to the last non-zero one: preallocated space that was never written is zero."""
     kept: list[bytes] = []
-    zeros = 0
+    zeros, zero = 0, bytes(_SLAB_BYTES)
     for position in range(start, size, _SLAB_BYTES):
         data = _read(file, name, position, min(_SLAB_BYTES, size - position))
-        used = data.rstrip(b"\0")
+        used = b"" if data == zero else data.rstrip(b"\0")  # to compare takes a thirtieth of the time of looking for the last
         if used:
             kept.append(bytes(zeros))
             kept.append(used)

@@ -38,7 +38,7 @@ class TailLoader:
             self._take_state(data, rows[0], int(starts[0]))
             rows = rows[1:]
         owners = rows["topic_id"].astype(np.uint64) << np.uint64(32) | rows["queue"]
-        for owner in np.unique(owners).tolist():
+        for owner in set(owners.tolist()):
             log = self._queues.get((owner >> 32, owner & 0xFFFFFFFF))
             if log is not None:  # otherwise its topic or queue was deleted
                 self._extend(log, rows[owners == owner])
