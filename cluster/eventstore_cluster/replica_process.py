@@ -15,7 +15,7 @@ from eventstore.chunks.documents import Tree
 from eventstore.chunks.files import OsFiles
 from eventstore.errors import EventStoreError, to_wire
 from eventstore.metrics import Source
-from eventstore.server.bootstrap import bind, stop_on_signals
+from eventstore.server.bootstrap import bind, calm_collector, stop_on_signals
 from eventstore.server.serve import serve
 from eventstore.settings.server import ServerSettings
 from eventstore_cluster.channel import Channel
@@ -135,6 +135,7 @@ class ReplicaProcess(ShardProcess):
                 await nursery.start(driver.run)
                 nursery.start_soon(self._tell_role, driver)
                 nursery.start_soon(self._stop_in_time, driver, gateway, lease)
+                calm_collector()  # once more when it leads: then little is left to look through
                 await self._follow_until_elected(driver)
                 if driver.elected.is_set() and not self._stopping.is_set():
                     await self._lead(driver)

@@ -43,6 +43,7 @@ class Replica:
         self._vacant_since: float | None = None
         self._asked_at = now
         self._won = False
+        self._early: dict[int, Join] = {}  # came before the log was open, by connection
 
     @property
     def last_epoch(self) -> int:
@@ -197,8 +198,12 @@ class Replica:
         """The log is open for writing and ends with the epoch's record. `before`: without it."""
         if self.ended:
             return []
-        self.leading = Leading(self.me, self.registrar, before, self._limits, now)
-        return self._ending(self.leading.begun(ends, now))
+        self.leading = leading = Leading(self.me, self.registrar, before, self._limits, now)
+        actions = leading.begun(ends, now)
+        for connection, join in self._early.items():
+            actions += leading.join(connection, join, now)
+        self._early.clear()
+        return self._ending(actions)
 
     def grown(self, ends: Ends, now: float) -> list[Action]:
         """This leader has written records up to here; they may not be durable yet."""
@@ -220,6 +225,7 @@ class Replica:
         if self.leading is not None:
             self.leading.disconnected(connection)
             return []
+        self._early.pop(connection, None)
         return [] if self._won else self.following.disconnected(connection, now)
 
     def received(self, connection: int, frame: Frame, now: float) -> list[Action]:
@@ -231,6 +237,9 @@ class Replica:
         return [] if self._won else self.following.received(connection, frame, now)
 
     def _asked(self, connection: int, frame: Join | Fetch, now: float) -> list[Action]:
+        if self.leading is None and self._won and isinstance(frame, Join):
+            self._early[connection] = frame
+            return []
         if self.leading is None:
             epoch = self.registrar.seen.state.epoch if self.registrar.seen is not None else 0
             return [Send(connection, NotLeading(epoch))]

@@ -7,9 +7,9 @@ from itertools import count
 
 import pytest
 
-from eventstore_cluster.replica.actions import Begin, End, ReadRegistry, Transact
+from eventstore_cluster.replica.actions import Begin, End, ReadRegistry, Send, Transact
 from eventstore_cluster.replica.epochs import LastEpoch, Tail
-from eventstore_cluster.replica.frames import Fetch, Join
+from eventstore_cluster.replica.frames import Fetch, Join, Joined
 from eventstore_cluster.replica.limits import Limits
 from eventstore_cluster.replica.registry_state import Leader, Member, Seen, ShardState
 from eventstore_cluster.replica.replica import Replica
@@ -123,3 +123,17 @@ def test_nothing_is_handed_over_unasked_nor_to_itself_to_a_stranger_or_to_one_th
     own, seen = leader_of_two(successor)
     own.grown(((1, 200),), 0.2)
     assert own.saw(seen, now) == []
+
+
+def test_a_join_that_comes_before_the_log_is_open_is_answered_when_it_is() -> None:
+    own = replica()
+    own.tick(0.0, 10.0)
+    (elect,) = own.saw(Seen(5, state(3), 4), 0.0)
+    assert isinstance(elect, Transact)
+    own.answered(elect.swap.number, 6, 0.0)
+    join = Join(1, OTHER, "r2", ME.run, (LastEpoch(0, (0, 0)),))
+    for connection in (1, 2):
+        assert own.received(connection, join, 0.1) == []
+    own.disconnected(1, 0.1)
+    answers = own.begun((Tail(),), ((1, 100),), 0.2)
+    assert answers == [Send(2, Joined(1, 1, 4, (LastEpoch(0, (0, 0)),)))]
