@@ -21,15 +21,16 @@ PREVIOUS: Final = ".previous"
 class WatchesDocuments(Protocol):
     """Files that are told of each document that was replaced: replicas have to have it too."""
 
-    def document_replaced(self, path: Path) -> None:
-        """The document is durable here. It is not answered for before the call returns."""
+    def document_replaced(self, path: Path, raw: bytes) -> None:
+        """The document is durable here, with these bytes. It is not answered for before the call returns."""
 
 
 def write_document(files: Files, path: Path, document: Mapping[str, Member]) -> None:
     """Writes the document; durable on return. A crash at any point leaves the old or the new document whole under `path`."""
-    replace_document(files, path, _encoded(document))
+    raw = _encoded(document)
+    replace_document(files, path, raw)
     if isinstance(files, WatchesDocuments):
-        files.document_replaced(path)
+        files.document_replaced(path, raw)
 
 
 def replace_document(files: Files, path: Path, raw: bytes) -> None:

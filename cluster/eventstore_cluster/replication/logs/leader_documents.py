@@ -8,7 +8,6 @@ from pathlib import Path
 
 import trio
 
-from eventstore.chunks.documents import read_file
 from eventstore.chunks.files import OsFiles
 from eventstore_cluster.replica.places import Place
 from eventstore_cluster.replication.logs.documents import is_replicated, read_documents, write_version
@@ -42,14 +41,13 @@ class LeaderDocuments(OsFiles):
         """Notes the event loop on which followers are told. Call it before `begin`."""
         self._token = trio.lowlevel.current_trio_token()
 
-    def document_replaced(self, path: Path) -> None:
+    def document_replaced(self, path: Path, raw: bytes) -> None:
         """Returns when the document is committed. Call it on a thread."""
         token = self._token
         if token is None or not is_replicated(self._folder, path):
             return
         committed = threading.Event()
         with self._lock:
-            raw = read_file(self, path)
             self._number += 1
             self._latest[str(path.relative_to(self._folder))] = self._number, raw
             self._waiting.append((self._number, committed))
