@@ -208,8 +208,8 @@ class ReplicaProcess(ShardProcess):
                 told = report
                 await self._channel.send({"following": report})
 
-    def health(self) -> Tree:
-        found = {"healthy": True, **super().health()}
+    async def health(self) -> Tree:
+        found = {"healthy": True, **await super().health()}
         driver = self._driver
         if driver is None:
             return found

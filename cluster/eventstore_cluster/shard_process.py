@@ -80,16 +80,18 @@ class ShardProcess:
 
     async def _answer(self, number: int, what: str) -> None:
         value: Tree | str | None = None
-        # On a thread, as those who ask by HTTP: formatting a thousand topics would hold up commits.
         if what == "metrics" and self._server is not None:
             value = (await trio.to_thread.run_sync(self._server.reports.metrics)).decode()
         elif what == "health":
-            value = await trio.to_thread.run_sync(self.health)
+            value = await self.health()
         await self._channel.send({"answer": number, "value": value})
 
-    def health(self) -> Tree:
+    async def health(self) -> Tree:
         """Returns what `/health` says; nothing while it does not serve."""
-        return {} if self._server is None else dict(self._server.reports.health())
+        if self._server is None:
+            return {}
+        # On a thread, as those who ask by HTTP: formatting a thousand topics would hold up commits.
+        return dict(await trio.to_thread.run_sync(self._server.reports.health))
 
     async def _wait_for_folder(self) -> None:
         """Waits a bounded time while another process has the folder; then `serve` refuses it by name."""

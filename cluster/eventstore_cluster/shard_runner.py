@@ -87,16 +87,18 @@ class ShardRunner:
         """Keeps a process running until `stop`, and waits for its end."""
         delay = FIRST_DELAY_S
         while not self._stopping.is_set():
+            code = None
             try:
                 self._check()
-                how = await self._live()
+                code = await self._live()
+                how = _how(code)
             except EventStoreError as error:
                 self._told, how = error, "cannot be started"
             except OSError as error:  # no memory or descriptors for another process
                 how = f"cannot be started ({error.strerror or error})"
             up_s = 0.0 if self._up_since is None else trio.current_time() - self._up_since
             was_up, is_replica = self._up_since is not None, self._reaped is not None
-            left = is_replica and how == _LEFT and up_s >= FIRST_DELAY_S
+            left = is_replica and code == 0 and up_s >= FIRST_DELAY_S
             self._ended(how)
             await self._give_up_lease()
             if self._stopping.is_set():
@@ -148,8 +150,8 @@ class ShardRunner:
 
     # ---- a process
 
-    async def _live(self) -> str:
-        """Runs one process to its end; returns how it ended."""
+    async def _live(self) -> int:
+        """Runs one process to its end; returns its exit code."""
         self._told = None
         self._to_say.clear()
         ours, theirs = socket.socketpair()
@@ -171,7 +173,7 @@ class ShardRunner:
                 while (message := await channel.receive()) is not None:
                     self._hear(message)
                 nursery.cancel_scope.cancel()
-        return _how(await process.wait())  # the channel is closed: it ends, if it has not yet
+        return await process.wait()  # the channel is closed: it ends, if it has not yet
 
     async def _say(self, channel: Channel) -> None:
         first = self._start(self._last_address)
@@ -234,9 +236,6 @@ class ShardRunner:
 
     def _wake(self) -> None:
         self._news.set()
-
-
-_LEFT: Final = "ended with exit code 0"
 
 
 def _how(code: int) -> str:

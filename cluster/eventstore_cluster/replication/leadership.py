@@ -51,6 +51,7 @@ class ShardLeadership:
         events, messages = logs.events, logs.messages
         self.events = self._log_of(LogReader(events.folder, commit.HEADER_BYTES), 0, events.last_crc)
         self.messages = self._log_of(LogReader(messages.folder, message.HEADER_BYTES), 1, messages.last_crc)
+        self._logs = (self.events, self.messages)
         logs.close()
 
     def _log_of(self, reader: LogReader, kind: int, last_crc: int) -> LeaderLog:
@@ -124,7 +125,7 @@ class ShardLeadership:
 
     def sync_takes_s(self) -> float:
         """Returns how long the oldest write that is under way takes by now."""
-        since = [each.writing_since for each in (self.events, self.messages) if each.writing_since is not None]
+        since = [each.writing_since for each in self._logs if each.writing_since is not None]
         return time.monotonic() - min(since) if since else 0.0
 
     def commit(self, ends: Ends) -> None:
@@ -137,7 +138,7 @@ class ShardLeadership:
 
     def serve(self, serve: Serve, nursery: trio.Nursery) -> None:
         """Answers a Fetch: at once from memory, or by a thread from the files."""
-        logs = (self.events, self.messages)
+        logs = self._logs
         try:
             found = [log.recent(start, crc) for log, start, crc in zip(logs, serve.start, serve.last_crcs, strict=False)]
         except Differs:
@@ -150,11 +151,10 @@ class ShardLeadership:
             self._send(serve, found)
 
     async def _send_from_files(self, serve: Serve, found: list[Payload | None], behind: list[int]) -> None:
-        logs = (self.events, self.messages)
 
         def read() -> None:
             for at in behind:
-                found[at] = logs[at].read(serve.start[at], serve.last_crcs[at])
+                found[at] = self._logs[at].read(serve.start[at], serve.last_crcs[at])
 
         try:
             await trio.to_thread.run_sync(read)
