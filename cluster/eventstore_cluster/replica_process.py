@@ -15,7 +15,7 @@ from eventstore.chunks.documents import Tree
 from eventstore.chunks.files import OsFiles
 from eventstore.errors import EventStoreError, to_wire
 from eventstore.metrics import Source
-from eventstore.server.bootstrap import bind, calm_collector, stop_on_signals
+from eventstore.server.bootstrap import bind, calm_collector, stop_on_signals, until
 from eventstore.server.serve import serve
 from eventstore.settings.server import ServerSettings
 from eventstore_cluster.channel import Channel
@@ -151,15 +151,8 @@ class ReplicaProcess(ShardProcess):
             await trio.sleep(_RETRY_S)
 
     async def _follow_until_elected(self, driver: Driver) -> None:
-        async with trio.open_nursery() as nursery:
-
-            async def until(event: trio.Event) -> None:
-                await event.wait()
-                nursery.cancel_scope.cancel()
-
-            nursery.start_soon(until, driver.elected)
-            nursery.start_soon(until, self._stopping)
-            nursery.start_soon(sort_committed, driver, self._settings.data)
+        async with until(driver.elected, self._stopping):
+            await sort_committed(driver, self._settings.data)
 
     async def _lead(self, driver: Driver) -> None:
         leadership = driver.open_leadership()

@@ -26,6 +26,7 @@ from eventstore.server.bootstrap import (
     parse_address,
     raise_descriptor_limit,
     stop_on_signals,
+    until,
 )
 from eventstore.server.http import http_server
 from eventstore.settings.server import ServerSettings
@@ -155,18 +156,11 @@ class _Node:
 
     async def _first_failure(self) -> EventStoreError | None:
         """Waits until each shard serves, as the map says then, or has failed once. Returns why the node cannot serve."""
-        async with trio.open_nursery() as nursery:
-
-            async def until_stopped() -> None:
-                await self._stopping.wait()
-                nursery.cancel_scope.cancel()
-
-            nursery.start_soon(until_stopped)
+        async with until(self._stopping):
             for shard in self._shards:
                 await shard.settled.wait()
             while [shard.leader for shard in self._known.shards] != [shard.address for shard in self._shards]:
                 await self._told.wait()
-            nursery.cancel_scope.cancel()
         if self._stopping.is_set():
             return None
         errors = [shard.error for shard in self._shards if shard.error is not None]

@@ -8,7 +8,8 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +24,21 @@ _DESCRIPTORS_PER_FILE: Final = 3  # the file, its mapping and that of its index
 _OTHER_DESCRIPTORS: Final = 64
 _COLLECTOR_THRESHOLDS: Final = (10_000, 20, 500)
 _SWITCH_S: Final = 0.001
+
+
+@asynccontextmanager
+async def until(*events: trio.Event) -> AsyncIterator[None]:
+    """Runs the block until one of the events is set; then it is cancelled."""
+    async with trio.open_nursery() as nursery:
+
+        async def cancel_when(event: trio.Event) -> None:
+            await event.wait()
+            nursery.cancel_scope.cancel()
+
+        for event in events:
+            nursery.start_soon(cancel_when, event)
+        yield
+        nursery.cancel_scope.cancel()
 
 
 def parse_address(text: str, field: str) -> tuple[str, int]:

@@ -33,6 +33,7 @@ from eventstore.server.bootstrap import (
     listen,
     raise_descriptor_limit,
     stop_on_signals,
+    until,
     yield_often,
 )
 from eventstore.server.broker.broker_metrics import BrokerCollector
@@ -152,7 +153,8 @@ async def _serve(
                 open_seconds=round(store.report.seconds, 3),
             )
             task_status.started(server)
-            await _until_stopped(server)
+            async with until(server.stopping, store.committer.poisoned):
+                await trio.sleep_forever()
             log.info("stopping", connections=len(server.gate.connections))
             await _wind_down(server, settings.stop_timeout_s)
     if store.engine.failed is not None:
@@ -254,18 +256,6 @@ async def _listening(
             address = f"tcp://{host}:{port}"
             yield Server(address, http_address, store, service, gate, appends, commands, mailboxes, maps, reports, trio.Event())
             nursery.cancel_scope.cancel()
-
-
-async def _until_stopped(server: Server) -> None:
-    """Waits until `stop` is called or the store is poisoned."""
-    async with trio.open_nursery() as nursery:
-
-        async def either(event: trio.Event) -> None:
-            await event.wait()
-            nursery.cancel_scope.cancel()
-
-        nursery.start_soon(either, server.stopping)
-        nursery.start_soon(either, server.store.committer.poisoned)
 
 
 async def _wind_down(server: Server, timeout_s: float) -> None:

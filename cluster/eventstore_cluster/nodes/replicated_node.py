@@ -16,7 +16,7 @@ import trio
 from eventstore import __version__
 from eventstore.errors import EventStoreError
 from eventstore.records.cluster_map import ClusterMap
-from eventstore.server.bootstrap import bind, gate_limits, listen, raise_descriptor_limit, stop_on_signals
+from eventstore.server.bootstrap import bind, gate_limits, listen, raise_descriptor_limit, stop_on_signals, until
 from eventstore.server.http import http_server
 from eventstore_cluster.entry import Entry
 from eventstore_cluster.log_lines import log
@@ -92,13 +92,7 @@ class _Node:
     async def _begin(self) -> Snapshot | None:
         """Reads the registry and registers the node. Returns None if it is to stop, or has failed."""
         seen: Snapshot | None = None
-        async with trio.open_nursery() as nursery:
-
-            async def until_stopped() -> None:
-                await self._stopping.wait()
-                nursery.cancel_scope.cancel()
-
-            nursery.start_soon(until_stopped)
+        async with until(self._stopping):
             try:
                 seen = await first_read(self._registry, waits=_note_waiting)
                 view = cluster_view(seen)
@@ -110,7 +104,6 @@ class _Node:
                 self._apply(seen)
             except EventStoreError as error:
                 self._failed = error
-            nursery.cancel_scope.cancel()
         return None if self._stopping.is_set() or self._failed is not None else seen
 
     async def _serve(self) -> None:
