@@ -285,9 +285,8 @@ class Gate:
     def say_goodbye(self) -> None:
         """Stops accepting, and announces to all clients that the server is stopping."""
         self.acceptor.stop()
-        goodbye = encode_goodbye()
         for connection in list(self.connections):
-            self.send(connection, goodbye)
+            self.send(connection, encode_goodbye())
         self.flush()
 
     async def wait_until_settled(self) -> None:

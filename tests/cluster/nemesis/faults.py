@@ -12,14 +12,15 @@ from typing import Final
 
 import trio
 
+from eventstore.errors import EventStoreError
 from tests.cluster.nemesis.polling import in_thread, until
 from tests.cluster.nemesis.stage import LEASE_S, NODES, SHARDS, STOP_S, Stage, send
 from tests.cluster.nemesis.timeline import Fall, Timeline
 
-ALL: Final = ("kill", "stop", "etcd", "cut", "wipe", "full", "restart")
+ALL: Final = ("kill", "stop", "etcd", "cut", "hand over", "wipe", "full", "restart")
 _ALONE: Final = ("wipe", "full", "restart")
 """They need a cluster that is whole: with another fault at once, all replicas of a shard could be lost."""
-_WEIGHTS: Final = {"kill": 5, "stop": 4, "etcd": 2, "cut": 4, "wipe": 2, "full": 1, "restart": 1}
+_WEIGHTS: Final = {"kill": 5, "stop": 4, "etcd": 2, "cut": 4, "hand over": 3, "wipe": 2, "full": 1, "restart": 1}
 _TWO_AT_ONCE: Final = 0.3
 _SERVING_FIRST: Final = 0.75
 SERVING_S: Final = 30.0
@@ -71,8 +72,8 @@ class Faults:
 
     async def _break(self, kind: str) -> None:
         breaks: dict[str, Callable[[], Awaitable[str]]] = {
-            "kill": self._kill, "stop": self._stop, "etcd": self._break_etcd, "cut": self._cut, "wipe": self._wipe,
-            "full": self._fill, "restart": self._restart,
+            "kill": self._kill, "stop": self._stop, "etcd": self._break_etcd, "cut": self._cut,
+            "hand over": self._hand_over, "wipe": self._wipe, "full": self._fill, "restart": self._restart,
         }  # fmt: skip
         began = self._timeline.now()
         what = await breaks[kind]()
@@ -152,6 +153,14 @@ class Faults:
 
     def _fell(self, how: str, shards: Iterable[int]) -> None:
         self._timeline.falls += [Fall(self._timeline.now(), shard, how) for shard in shards]
+
+    async def _hand_over(self) -> str:
+        shard, name = self._chance.randrange(SHARDS), self._chance.choice(NODES)
+        self._note("hand over", f"shard {shard} to {name}")
+        with suppress(EventStoreError):  # it may not be in sync, or nothing may answer: then it is not done, or later
+            led = await in_thread(partial(self._stage.hand_over, shard, name))
+            self._note("handed over", f"shard {shard}: {led.node} leads in epoch {led.epoch}")
+        return "hand over"
 
     # ---- etcd and the network
 

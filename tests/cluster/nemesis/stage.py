@@ -20,6 +20,8 @@ from urllib.request import urlopen
 from eventstore.errors import EventStoreError
 from eventstore.records.cluster_map import ClusterMap
 from eventstore_cluster.nodes.cluster_view import ClusterView, cluster_view
+from eventstore_cluster.nodes.handing_over import Led, hand_over
+from eventstore_cluster.registry.etcd.options import EtcdOptions
 from tests.cli.processes import run
 from tests.cluster.etcd.real_etcd import free_ports
 from tests.cluster.nemesis.etcd_process import EtcdProcess
@@ -34,6 +36,7 @@ SHARDS: Final = 2
 LEASE_S: Final = 2
 STOP_S: Final = 20.0
 _HEALTH_S: Final = 5.0
+_HAND_OVER_S: Final = 5.0
 _LOGGED_CHARACTERS: Final = 160
 _VARIES: Final = re.compile(r"\(.*?\)|\S*\d\S*")
 _ETCD: Final = "etcd"
@@ -240,6 +243,10 @@ class Stage:
 
     def leader(self, shard: int) -> str | None:
         return self.view().leaders.get(shard)
+
+    def hand_over(self, shard: int, name: str) -> Led:
+        """Raises EventStoreError: the replica cannot lead now, or something does not answer."""
+        return hand_over(EtcdOptions((self.etcd.url,)), _CLUSTER, shard, name, _HAND_OVER_S)
 
     def in_sync(self) -> dict[int, list[str]]:
         """Returns for each shard the nodes whose replicas have everything."""
