@@ -12,7 +12,7 @@ from eventstore.errors import InvalidArgument, NotEnoughReplicas
 from eventstore_cluster.nodes.accepting_loss import accept_loss, candidate
 from eventstore_cluster.registry.etcd.options import EtcdOptions
 from tests.cluster.etcd.real_etcd import Etcd
-from tests.cluster.replicas.three_nodes import ThreeNodes
+from tests.cluster.replicas.three_nodes import LEASE_S, ThreeNodes
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.heavy
@@ -139,7 +139,7 @@ def test_loss_is_accepted_by_name_only(three: ThreeNodes, etcd: Etcd) -> None:
     three.start(last)
     wait_until(lambda: three.running() == {last}, "it runs, and nobody else")
     generation = three.state().generation
-    accept_loss(options, "failover", candidate(options, "failover", 0, last), 2.0)
+    accept_loss(options, "failover", candidate(options, "failover", 0, last), LEASE_S)
     for name in ("n1", "n2", "n3"):
         if name not in three.nodes:
             three.start(name)

@@ -23,7 +23,7 @@ from tests.cluster.nodes.named_node import NamedNode, keys, registry_of
 from tests.waiting import wait_until
 
 NAMES = ("n1", "n2", "n3")
-LEASE_S = 2
+LEASE_S = 4
 
 
 class ThreeNodes:

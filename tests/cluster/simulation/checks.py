@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventstore_cluster.replica.places import Ends
+from eventstore_cluster.replica.places import NOWHERE, Ends, Place
 from eventstore_cluster.replica.registry_state import Leader, Member
 from tests.cluster.simulation.disk import KINDS, Record, count
 
@@ -18,11 +18,14 @@ class Broken(Exception):
 
 
 class Checks:
-    """`records`: for each kind what was acknowledged or read, in the log's order."""
+    """`records`: for each kind what was acknowledged or read, in the log's order; `documents`: for each the version that was
+    acknowledged last.
+    """
 
     def __init__(self, world: World) -> None:
         self._world = world
         self.records: list[list[Record]] = [[] for _ in range(KINDS)]
+        self.documents: dict[str, Place] = {}
         self._elected: dict[int, str] = {}
 
     def elected(self, leader: Leader, epoch: int) -> None:
@@ -41,9 +44,12 @@ class Checks:
         if self._elected.get(epoch) != process.run:
             raise Broken(f"{process.run} acknowledges in epoch {epoch}, which {self._elected.get(epoch)} leads")
         self._seen(process, ends)
+        for name, written in process.machine.disk.documents.items():
+            if written <= ends[KINDS]:
+                self.documents[name] = max(written, self.documents.get(name, NOWHERE))
 
     def _seen(self, process: Process, ends: Ends) -> None:
-        for kind, end in enumerate(ends):
+        for kind, end in enumerate(ends[:KINDS]):
             known, own = self.records[kind], process.machine.disk.records[kind][: count(end)]
             common = min(len(known), len(own))
             if own[:common] != known[:common]:
@@ -54,7 +60,7 @@ class Checks:
     def read(self, process: Process) -> None:
         """A leader answers a read: with not less than was acknowledged before, and with nothing that is taken back later."""
         ends = process.committed or process.machine.disk.ends
-        for kind, end in enumerate(ends):
+        for kind, end in enumerate(ends[:KINDS]):
             if count(end) < len(self.records[kind]):
                 raise Broken(f"{process.run} reads {count(end)} of kind {kind}, {len(self.records[kind])} were acknowledged")
         self._seen(process, ends)
@@ -77,6 +83,9 @@ class Checks:
             own = disk.records[kind][: disk.synced[kind]]
             if len(own) < len(known) or own[: len(known)] != known:
                 raise Broken(f"{name} {what}, has {len(own)} records of kind {kind}, lacks some of {len(known)} acknowledged")
+        for document, written in self.documents.items():
+            if disk.documents.get(document, NOWHERE) < written:
+                raise Broken(f"{name} {what}, lacks version {written} of document {document}, which was acknowledged")
 
     def healed(self) -> None:
         """After a quiet time one process leads, all replicas are in sync, and their logs are equal."""
@@ -88,5 +97,5 @@ class Checks:
         if nodes != sorted(world.machines):
             raise Broken(f"only {nodes} are in sync after a quiet time")
         for machine in world.machines.values():
-            if machine.disk.records != leaders[0].disk.records:
+            if (machine.disk.records, machine.disk.documents) != (leaders[0].disk.records, leaders[0].disk.documents):
                 raise Broken(f"{machine.name} differs from its leader after a quiet time")

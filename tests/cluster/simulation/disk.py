@@ -1,4 +1,6 @@
-"""The log of a replica on a simulated disk: two kinds of records, of which those after the last sync may be lost."""
+"""The log of a replica on a simulated disk: two kinds of records, of which those after the last sync may be lost, and
+documents, each of which is replaced durably.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +31,16 @@ def count(end: Place) -> int:
 
 @dataclass
 class Disk:
-    """`incarnations`: tokens of which the registry may hold one, the latest last."""
+    """`incarnations`: tokens of which the registry may hold one, the latest last. `documents`: for each name the version that
+    wrote its content; `version`: which version they have at least. `arriving`: documents that are being replaced.
+    """
 
     records: tuple[list[Record], ...] = field(default_factory=lambda: tuple([] for _ in range(KINDS)))
     synced: list[int] = field(default_factory=lambda: [0] * KINDS)
     incarnations: list[str] = field(default_factory=list)
+    documents: dict[str, Place] = field(default_factory=dict)
+    version: Place = NOWHERE
+    arriving: dict[str, Place] = field(default_factory=dict)
 
     @property
     def ends(self) -> Ends:
@@ -53,14 +60,25 @@ class Disk:
 
     def holds(self, start: Ends, last_crcs: tuple[int, ...]) -> bool:
         """Whether the log has records up to `start`, and those before it are the ones with these numbers."""
-        for records, end, crc in zip(self.records, start, last_crcs, strict=True):
+        for records, end, crc in zip(self.records, start, last_crcs, strict=False):
             at = count(end)
             if at > len(records) or (at and records[at - 1][1] != crc):
                 return False
         return True
 
     def after(self, start: Ends, most: int) -> list[list[Record]]:
-        return [records[count(end) : count(end) + most] for records, end in zip(self.records, start, strict=True)]
+        return [records[count(end) : count(end) + most] for records, end in zip(self.records, start, strict=False)]
+
+    def documents_after(self, version: Place) -> dict[str, Place]:
+        """Returns all documents, if the version is of an earlier epoch than theirs."""
+        if version[0] < self.version[0]:
+            return dict(self.documents)
+        return {name: written for name, written in self.documents.items() if written > version}
+
+    def replaced(self, version: Place) -> None:
+        """The documents that arrived are on the disk, all of them."""
+        self.documents |= self.arriving
+        self.arriving, self.version = {}, version
 
     def append(self, payload: list[list[Record]]) -> None:
         for records, more in zip(self.records, payload, strict=True):
@@ -70,7 +88,7 @@ class Disk:
         self.synced = [max(synced, count) for synced, count in zip(self.synced, counts, strict=True)]
 
     def cut(self, ends: Ends) -> None:
-        for kind, end in enumerate(ends):
+        for kind, end in enumerate(ends[:KINDS]):
             del self.records[kind][count(end) :]
             self.synced[kind] = min(self.synced[kind], count(end))
 
@@ -79,9 +97,12 @@ class Disk:
         self.records = tuple([] for _ in range(KINDS))
         self.synced = [0] * KINDS
         self.incarnations = []
+        self.documents, self.version, self.arriving = {}, NOWHERE, {}
 
     def lose_power(self, choice: random.Random) -> None:
-        """Keeps what was synced, and of the rest a beginning."""
+        """Keeps what was synced, and of the rest a beginning; of the documents that arrived some, without their version."""
+        self.documents |= {name: written for name, written in self.arriving.items() if choice.random() < 0.5}
+        self.arriving = {}
         for kind, records in enumerate(self.records):
             del records[choice.randint(self.synced[kind], len(records)) :]
             self.synced[kind] = len(records)

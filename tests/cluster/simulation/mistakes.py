@@ -64,7 +64,7 @@ def _takes_back(process: Process) -> None:
     disk.cut(disk.synced_ends)
     leading = process.replica.leading
     assert leading is not None
-    leading.written = disk.ends
+    leading.written = (*disk.ends, process.document_end)
 
 
 def _own_end(tail: Tail, epoch: int) -> LastEpoch:
@@ -93,6 +93,7 @@ def _adds_at_once(leading: Leading, session: Session) -> list[Action]:
 def _wiped_under_its_name(disk: Disk) -> None:
     disk.records = tuple([] for _ in range(KINDS))
     disk.synced = [0] * KINDS
+    disk.documents = {}
 
 
 def _reads_before_open(replica: Replica, now: float) -> bool:
@@ -120,6 +121,13 @@ def _commits_own_sync(leading: Leading, member: Member) -> Ends:
     return leading.synced
 
 
+_durable_at = Leading._durable_at
+
+
+def _documents_are_not_waited_for(leading: Leading, member: Member) -> Ends:
+    return (*_durable_at(leading, member)[:KINDS], leading.synced[KINDS])
+
+
 MISTAKES = (
     Mistake("R1", "a member that is being added does not count before the answer", Registrar, "counting", _counts_what_is_seen),
     Mistake("R1", "a member is added before it has what is committed", Leading, "_maybe_add", _adds_at_once),
@@ -134,6 +142,9 @@ MISTAKES = (
     Mistake("R10", "a leader reads before its epoch's record is committed", Replica, "may_read", _reads_before_open),
     Mistake("R11", "a leader reads without looking at its lease", Replica, "may_read", _reads_without_lease),
     Mistake("R11", "a leader reads while it hands over", Replica, "may_read", _reads_while_yielding),
+    Mistake(
+        "R14", "a leader answers for documents that others do not have", Leading, "_durable_at", _documents_are_not_waited_for
+    ),
     Mistake("election", "a replica outside the set is elected", Replica, "_compete", _anyone_competes),
     Mistake("acknowledged", "the leader counts its own sync for everyone", Leading, "_durable_at", _commits_own_sync),
 )

@@ -20,11 +20,13 @@ from eventstore_cluster.replica.actions import (
     Transact,
     Unfollow,
 )
+from eventstore_cluster.replica.epochs import Tail
 from eventstore_cluster.replica.frames import Data
-from eventstore_cluster.replica.places import Ends
+from eventstore_cluster.replica.places import NOWHERE, Ends
 from eventstore_cluster.replica.registry_state import Leader, Member
 from eventstore_cluster.replica.replica import Replica
-from tests.cluster.simulation.disk import Record
+from eventstore_cluster.replication.logs.documents import tail_of
+from tests.cluster.simulation.disk import KINDS, Record
 
 if TYPE_CHECKING:
     from tests.cluster.simulation.world import Machine, World
@@ -48,11 +50,13 @@ class Process:
         self._lease_until = 0.0
         self._syncing = False
         disk = machine.disk
+        self._documents = tail_of(disk.version)
+        self.document_end = NOWHERE
         earlier = tuple(disk.incarnations)
         disk.incarnations.append(world.token("i"))
         me = Leader(Member(machine.name, disk.incarnations[-1]), run, machine.name)
         self.replica = Replica(
-            me, earlier, disk.tails(), disk.last_crcs, limits=world.limits, new_nonce=lambda: world.token("n"),
+            me, earlier, self._tails(), (*disk.last_crcs, 0), limits=world.limits, new_nonce=lambda: world.token("n"),
             now=self.clock(), candidate_from=self.clock() + sit_out,
         )  # fmt: skip
         self.do(self.replica.start())
@@ -127,12 +131,23 @@ class Process:
 
     # the log
 
+    def _tails(self) -> tuple[Tail, ...]:
+        return (*self.machine.disk.tails(), self._documents)
+
     def append(self, records: list[list[Record]]) -> None:
         """Writes records as the leader: they can be fetched at once, and are synced a little later."""
         self.machine.disk.append(records)
-        self.do(self.replica.grown(self.machine.disk.ends, self.clock()))
+        self.do(self.replica.grown((*self.machine.disk.ends, self.document_end), self.clock()))
         if not self._syncing:
             self._sync()
+
+    def replace_document(self, name: str) -> None:
+        """Replaces a document as the leader: it is durable here, and has a new version."""
+        disk = self.machine.disk
+        self.document_end = (self.document_end[0], self.document_end[1] + 1)
+        disk.documents[name] = self.document_end
+        self.do(self.replica.grown((*disk.ends, self.document_end), self.clock()))
+        self.do(self.replica.durable((*disk.synced_ends, self.document_end), self.clock()))
 
     def _sync(self) -> None:
         self._syncing = True
@@ -143,7 +158,7 @@ class Process:
         disk = self.machine.disk
         disk.sync(counts)
         self._syncing = False
-        self.do(self.replica.durable(disk.synced_ends, self.clock()))
+        self.do(self.replica.durable((*disk.synced_ends, self.document_end), self.clock()))
         if self.alive and disk.ends != disk.synced_ends:
             self._sync()
 
@@ -153,9 +168,10 @@ class Process:
     def _begin(self, epoch: int) -> None:
         disk = self.machine.disk
         self.world.checks.begins(self, epoch)
-        before = disk.tails()
+        before = (*disk.tails(), tail_of(disk.version))
+        disk.version = self.document_end = (epoch, 1)
         disk.append([[] for _ in disk.records[1:]] + [[(epoch, self.world.number())]])  # one kind has it: that is enough
-        self.do(self.replica.begun(before, disk.ends, self.clock()))
+        self.do(self.replica.begun(before, (*disk.ends, self.document_end), self.clock()))
         self._sync()
 
     def _serve(self, serve: Serve) -> None:
@@ -164,24 +180,38 @@ class Process:
             self.do(self.replica.mismatched(serve.session, serve.connection))
             return
         payload = disk.after(serve.start, self.world.random.randint(1, 6))
-        data = Data(serve.session, serve.epoch, serve.start, serve.committed, payload if any(payload) else None)
+        documents = None if serve.start[KINDS] == self.document_end else disk.documents_after(serve.start[KINDS])
+        cargo = (payload, documents, self.document_end)
+        has_any = documents is not None or any(payload)
+        data = Data(serve.session, serve.epoch, serve.start, serve.committed, cargo if has_any else None)
         self.world.network.send(self, serve.connection, data)
 
     def _store(self, data: Data) -> None:
         disk = self.machine.disk
-        assert disk.ends == data.start, "data for another place"
-        disk.append(data.payload)
+        assert (*disk.ends, self._documents.end) == data.start, "data for another place"
+        payload, documents, version = data.payload
+        disk.append(payload)
+        if documents is not None:
+            disk.arriving = documents
         counts = [len(records) for records in disk.records]
 
         def stored() -> None:
             disk.sync(counts)
-            self.do(self.replica.stored(disk.tails(), disk.last_crcs))
+            if documents is not None:
+                disk.replaced(version)
+                self._documents = tail_of(version)
+            self._stored()
 
         self.later(self.world.disk_delay(), stored)
 
     def _cut(self, ends: Ends) -> None:
         self.machine.disk.cut(ends)
-        self.do(self.replica.stored(self.machine.disk.tails(), self.machine.disk.last_crcs))
+        if ends[KINDS] != self._documents.end:
+            self._documents = Tail()  # the leader's replace these, which are kept until then
+        self._stored()
+
+    def _stored(self) -> None:
+        self.do(self.replica.stored(self._tails(), (*self.machine.disk.last_crcs, 0)))
 
     def _commit(self, ends: Ends) -> None:
         self.committed = ends

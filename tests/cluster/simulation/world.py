@@ -190,6 +190,8 @@ class World:
         if process.replica.takes_appends(process.clock()):
             epoch = process.replica.leading.epoch if process.replica.leading is not None else 0
             process.append([self._records(epoch) for _ in range(KINDS)])
+            if process.alive and self.random.random() < 0.2:
+                process.replace_document(self.random.choice("ab"))
         if process.alive and process.replica.may_read(process.clock()):
             self.checks.read(process)
         if process.alive and not self.quiet and self.random.random() < 0.002:
