@@ -11,8 +11,8 @@ class Limits:
     which goes with the next records otherwise. `silence_s`: a leader that sends nothing for so long is left. `rejoin_s`:
     between attempts to join a leader that does not lead yet. `lag_max_s`: a member that is behind for longer is taken out of
     the in-sync set; `hand_over_lag_s`: it is not handed leadership. `stall_max_s`: a leader that commits nothing for so long
-    while something waits resigns. `retry_s`: between reads of the registry. `rank_s`: a member waits so long for each that
-    should lead before it, and `head_start_s` for the one that leadership is handed to.
+    while something waits resigns. `retry_s`: between reads of the registry that nothing else asks for. `rank_s`: a member
+    waits so long for each that should lead before it, and `head_start_s` for the one that leadership is handed to.
     """
 
     poll_s: float = 0.5
@@ -22,6 +22,6 @@ class Limits:
     lag_max_s: float = 5.0
     hand_over_lag_s: float = 1.0
     stall_max_s: float = 10.0
-    retry_s: float = 0.5
+    retry_s: float = 2.0
     rank_s: float = 0.1
     head_start_s: float = 0.5
