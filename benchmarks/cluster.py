@@ -29,7 +29,7 @@ import trio
 
 import eventstore as es
 from benchmarks.harness.processes import EVENTSTORE, ROOT, Process
-from benchmarks.harness.report import figures_table, machine, say, write_results
+from benchmarks.harness.report import report_rows
 from eventstore_cluster.status import cluster_status
 
 _CLIENTS: Final = 2
@@ -193,7 +193,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     count, rounds = (20_480, 3) if options.quick else (102_400, 7)
     bank = ("--domain", "bank:app")
-    found: dict[str, Figures] = {}
     rows: dict[str, Callable[[], Figures]] = {
         "appends, 4 to 1": lambda: compared("append", 4, count, rounds),
         "appends, 2 to 1": lambda: compared("append", 2, count, rounds),
@@ -203,13 +202,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "idle": lambda: idle(5.0 if options.quick else 20.0),
         "counted": lambda: counted(count),
     }
-    for name, measure in rows.items():
-        say(f"{name} …")
-        found[name] = measure()
-        say("   " + "  ".join(f"{figure} {value:,.2f}" for figure, value in found[name].items()))
-    document = json.dumps({"machine": machine(), "results": found}, indent=2)
-    print(document if options.json else figures_table(found, "row"))
-    write_results(f"cluster{'-quick' if options.quick else ''}", document)
+    report_rows(rows, f"cluster{'-quick' if options.quick else ''}", as_json=options.json)
     return 0
 
 

@@ -5,7 +5,9 @@ processor time of the process that leads, and of one that follows.
 
 lock-step       one client, one append at a time
 in flight       two client processes, each with 256 appends in flight
-etcd            puts of the same size into an etcd of three members, one at a time, to the same client's appends
+peers           appends of 256 bytes, one at a time by one client, to the same with others that keep copies, in turns: puts into
+                an etcd of three members, inserts into PostgreSQL with a synchronous standby, messages to JetStream with three
+                replicas; for the last also 256 in flight. Those that are not installed are left out by name
 failover        from the SIGKILL of the leader's node to the first append that is acknowledged; leases of 2 s
 catching up     a follower whose folder was removed, until it is in sync again
 """
@@ -13,8 +15,6 @@ catching up     a follower whose folder was removed, until it is in sync again
 from __future__ import annotations
 
 import argparse
-import base64
-import json
 import os
 import shutil
 import signal
@@ -23,16 +23,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
+from operator import truediv
 from pathlib import Path
-from typing import Any, Final, Self
-
-import httpx
+from typing import Final, Self
 
 import eventstore as es
+from benchmarks.harness.appender import check
+from benchmarks.harness.catalogue import OWN, Catalogue, started
 from benchmarks.harness.processes import ROOT
-from benchmarks.harness.report import figures_table, machine, say, write_results
-from benchmarks.peers import Scratch, free_port
+from benchmarks.harness.report import report_rows
+from benchmarks.harness.shard_client import IN_FLIGHT
+from benchmarks.harness.subject import PAYLOAD, Measured, Run, Subject
+from benchmarks.peers import Scratch
+from benchmarks.peers.etcd import Etcd, EtcdMembers
 from eventstore.client.blocking.store import BlockingStore
 from eventstore_cluster.nodes.registry_status import registry_status
 from eventstore_cluster.registry.etcd.options import EtcdOptions
@@ -47,33 +51,6 @@ _PROCESS_CLOCK: Final = 2  # with a process id it makes what clock_getcpuclockid
 _WAIT_S: Final = 120.0
 
 
-class Etcd:
-    """An etcd of so many members. `url`: of one of them."""
-
-    def __init__(self, folder: Path, members: int = 1) -> None:
-        ports = [(free_port(), free_port()) for _ in range(members)]
-        cluster = ",".join(f"e{at}=http://127.0.0.1:{peer}" for at, (_, peer) in enumerate(ports))
-        self.url = f"http://127.0.0.1:{ports[0][0]}"
-        self._running = []
-        for at, (port, peer) in enumerate(ports):
-            client, peers = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{peer}"
-            command = ["etcd", "--name", f"e{at}", "--data-dir", str(folder / f"e{at}"), "--initial-cluster", cluster]
-            command += ["--listen-client-urls", client, "--advertise-client-urls", client]
-            command += ["--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers]
-            self._running.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
-        wait_until(self._answers)
-
-    def _answers(self) -> bool:
-        with suppress(httpx.HTTPError):
-            return httpx.get(f"{self.url}/health", timeout=1.0).is_success
-        return False
-
-    def stop(self) -> None:
-        for each in self._running:
-            each.kill()
-            each.wait()
-
-
 class Cluster:
     """One shard with so many replicas on as many nodes."""
 
@@ -86,7 +63,7 @@ class Cluster:
 
     def __enter__(self) -> Self:
         try:
-            self.etcd = Etcd(self._scratch.path)
+            self.etcd = EtcdMembers(self._scratch.path)
             self._options = EtcdOptions((self.etcd.url,))
             for name in NAMES[: self.replicas]:
                 self.start(name)
@@ -229,24 +206,65 @@ def _compared(rates: dict[int, list[float]], used: dict[int, list[tuple[float, f
     }
 
 
-def etcd_puts(count: int, rounds: int) -> Figures:
-    scratch = Scratch("etcd-peer")
-    etcd = Etcd(scratch.path, 3)
-    ours, theirs = [], []
-    try:
-        with Cluster(3) as cluster, cluster.client() as store, httpx.Client(trust_env=False) as http:
-            for number in range(rounds):
-                ours.append(append_one_by_one(store, f"e{number}", count))
-                started = time.perf_counter()
-                for at in range(count):
-                    body = {"key": base64.b64encode(b"a-%d" % (at % 97)).decode(), "value": base64.b64encode(_PAYLOAD).decode()}
-                    http.post(f"{etcd.url}/v3/kv/put", json=body).raise_for_status()
-                theirs.append(count / (time.perf_counter() - started))
-    finally:
-        etcd.stop()
-        scratch.remove()
-    ratio = statistics.median(own / other for own, other in zip(ours, theirs, strict=True))
-    return {"rate to etcd": ratio, "rate /s": statistics.median(ours), "etcd, puts /s": statistics.median(theirs)}
+def peers(count: int, rounds: int, notes: list[str]) -> Figures:
+    """Measures all in turns. Adds to `notes` which peers take part, and why others do not."""
+    with Cluster(3) as cluster, cluster.client() as store, started(list(_PEERS), _PEERS, ()) as (running, skipped):
+        runs: dict[str, dict[str, Run]] = {_LOCK_STEP: {OWN: _own(store, 1)}, _IN_FLIGHT: {OWN: _own(store, IN_FLIGHT)}}
+        for peer in running.values():
+            name = peer.name if peer.durable else f"{peer.name} (not synced)"
+            notes.append(f"{name}: release {peer.version}")
+            for workload, run in peer.workloads().items():
+                if workload in _COMPARED:
+                    runs[_COMPARED[workload]][name] = run
+        notes += [f"Skipped: {name}: {reason}" for name, reason in skipped.items()]
+        return {name: value for kind, own in runs.items() for name, value in _in_turns(kind, own, count, rounds).items()}
+
+
+def _in_turns(kind: str, runs: dict[str, Run], count: int, rounds: int) -> Figures:
+    rates: dict[str, list[float]] = {name: [] for name in runs}
+    for number in range(rounds + 1):
+        for name in list(runs)[:: 1 if number % 2 else -1]:
+            rate = runs[name](count * (IN_FLIGHT // 16 if kind == _IN_FLIGHT else 1)).rate
+            if number:  # the first round warms up
+                rates[name].append(rate)
+    own = rates.pop(OWN)
+    ratios = {f"{kind}, rate to {name}": statistics.median(map(truediv, own, other)) for name, other in rates.items()}
+    return {
+        **ratios, f"{kind}, rate /s": statistics.median(own),
+        **{f"{kind}, {name} /s": statistics.median(other) for name, other in rates.items()},
+    }  # fmt: skip
+
+
+def _own(store: BlockingStore, in_flight: int) -> Run:
+    def run(count: int) -> Measured:
+        event, began = [es.NewEvent("Happened", PAYLOAD)], time.perf_counter()
+        rounds = max(1, count // in_flight)
+        for _ in range(rounds):
+            if in_flight == 1:
+                store.append("peers", event, es.ANY)
+            else:
+                check(store.append_many([es.Commit(f"peers-{at % 97}", event, es.ANY) for at in range(in_flight)]))
+        return Measured(rounds * in_flight, time.perf_counter() - began)
+
+    return run
+
+
+def _postgresql() -> Subject:
+    from benchmarks.peers.postgresql import PostgreSQL
+
+    return PostgreSQL(standby=True)
+
+
+def _jetstream() -> Subject:
+    from benchmarks.peers.jetstream import JetStream
+
+    return JetStream(replicas=3)
+
+
+_PEERS: Final[Catalogue] = {"etcd": Etcd, "postgresql": _postgresql, "jetstream": _jetstream}
+_LOCK_STEP: Final = "one at a time"
+_IN_FLIGHT: Final = f"{IN_FLIGHT} in flight"
+_COMPARED: Final = {"append_lockstep_1": _LOCK_STEP, "send_lockstep": _LOCK_STEP, "send_pipelined": _IN_FLIGHT}
 
 
 def failover(rounds: int) -> Figures:
@@ -301,22 +319,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("etcd is not installed: apt-get install etcd-server", file=sys.stderr)
         return 1
     quick, rounds = options.quick, 3 if options.quick else 7
+    notes: list[str] = []
     rows: dict[str, Callable[[], Figures]] = {
         "lock-step": lambda: lock_step(500 if quick else 2_000, rounds),
         "in flight": lambda: in_flight(10_240 if quick else 51_200, rounds),
-        "etcd": lambda: etcd_puts(300 if quick else 1_000, rounds),
+        "peers": lambda: peers(300 if quick else 1_000, rounds, notes),
         "failover": lambda: failover(3 if quick else 10),
         "catching up": lambda: catching_up(500 if quick else 2_000),
     }
-    found: dict[str, Any] = {}
-    for name, measure in rows.items():
-        if options.rows in name:
-            say(f"{name} …")
-            found[name] = measure()
-            say("   " + "  ".join(f"{figure} {value:,.2f}" for figure, value in found[name].items()))
-    document = json.dumps({"machine": machine(), "results": found}, indent=2)
-    print(document if options.json else figures_table(found, "row"))
-    write_results(f"replicas{'-quick' if quick else ''}", document)
+    chosen = {name: measure for name, measure in rows.items() if options.rows in name}
+    report_rows(chosen, f"replicas{'-quick' if quick else ''}", as_json=options.json, notes=notes)
     return 0
 
 

@@ -7,7 +7,7 @@ import os
 import platform
 import statistics
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -49,6 +49,23 @@ def figures_table(results: Mapping[str, Mapping[str, float]], title: str) -> str
     for name, figures in results.items():
         lines += [f"| {name} | {key} | {value:,.{2 if value < 1_000 else 0}f} |" for key, value in figures.items()]
     return "\n".join(lines) + "\n"
+
+
+def report_rows(
+    rows: Mapping[str, Callable[[], Mapping[str, float]]], stem: str, *, as_json: bool, notes: Sequence[str] = ()
+) -> None:
+    """Measures the rows one after the other, prints their figures, and writes them to `stem`.json.
+
+    `notes`: lines that follow the table; they may be added while it is measured.
+    """
+    found: dict[str, Mapping[str, float]] = {}
+    for name, measure in rows.items():
+        say(f"{name} …")
+        found[name] = measure()
+        say("   " + "  ".join(f"{figure} {value:,.2f}" for figure, value in found[name].items()))
+    text = json.dumps({"machine": machine(), "results": found, **({"notes": list(notes)} if notes else {})}, indent=2)
+    print(text if as_json else "\n".join([figures_table(found, "row"), *notes]))
+    write_results(stem, text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,8 @@
-"""NATS JetStream: streams on files. Debian's release (2.9) cannot sync before it acknowledges, so it does not count as durable.
+"""NATS JetStream: streams on files. With `sync_interval: always` it syncs before it acknowledges. Releases before 2.10, such as
+Debian's, do not know that setting, and do not count as durable.
+
+With three replicas there are three servers, of which a client is connected to the first: its messages go to the leader of
+the stream, wherever that is, and are acknowledged when two have them.
 
 256 messages are published in one go, and their acknowledgements awaited together. Reading is a pull consumer that fetches 512
 at a time and acknowledges nothing (policy none): less than our consumers do, whose progress is kept.
@@ -10,6 +14,7 @@ import asyncio
 import subprocess
 import time
 from collections.abc import Coroutine, Mapping
+from pathlib import Path
 from typing import Any
 
 import nats
@@ -23,19 +28,24 @@ from benchmarks.peers import Scratch, Server, executable, free_port
 IN_FLIGHT = 256
 PAGE = 512
 CONFIGURATION = """
+server_name: "{name}"
 listen: "127.0.0.1:{port}"
-jetstream {{ store_dir: "{folder}" }}
+jetstream {{ store_dir: "{folder}" {sync} }}
 """
+CLUSTER = """
+cluster {{ name: "peers", listen: "127.0.0.1:{port}", routes: [{routes}] }}
+"""
+SYNC = "sync_interval: always"
 
 
 class JetStream:
-    name = "NATS JetStream"
-    durable = False
-
-    def __init__(self) -> None:
+    def __init__(self, replicas: int = 1) -> None:
+        self.name = "NATS JetStream" if replicas == 1 else f"NATS JetStream with {replicas} replicas"
         self.version = "?"
+        self.durable = False
+        self._replicas = replicas
         self._scratch: Scratch | None = None
-        self._server: Server | None = None
+        self._servers: list[Server] = []
         self._loop = asyncio.new_event_loop()
         self._client: Client | None = None
         self._port = 0
@@ -45,18 +55,35 @@ class JetStream:
         program = executable("nats-server", hint="apt-get install nats-server")
         self.version = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout.split()[-1]
         self._scratch = Scratch("jetstream")
-        self._port = free_port()
-        configuration = self._scratch.path / "nats.conf"
-        configuration.write_text(CONFIGURATION.format(port=self._port, folder=self._scratch.path / "data"))
-        self._server = Server([program, "--config", str(configuration)], self._scratch.path)
-        self._server.wait_until_ready(lambda: self._run(self._connect()), (OSError, nats.errors.Error))
+        ports = [(free_port(), free_port()) for _ in range(self._replicas)]
+        self._port = ports[0][0]
+        routes = ", ".join(f'"nats://127.0.0.1:{peer}"' for _, peer in ports)
+        folders = [self._configured(f"s{at}", *pair, routes, SYNC) for at, pair in enumerate(ports)]
+        checked = subprocess.run([program, "-t", "--config", "nats.conf"], cwd=folders[0], capture_output=True, check=False)
+        self.durable = checked.returncode == 0
+        self.version += f", {SYNC}" if self.durable else ", which has no sync_interval"
+        if not self.durable:
+            folders = [self._configured(f"s{at}", *pair, routes, "") for at, pair in enumerate(ports)]
+        self._servers = [Server([program, "--config", "nats.conf"], folder) for folder in folders]
+        for server in self._servers:
+            server.wait_until_ready(lambda: self._run(self._connect()), (OSError, nats.errors.Error))
+
+    def _configured(self, name: str, port: int, peer: int, routes: str, sync: str) -> Path:
+        assert self._scratch is not None
+        folder = self._scratch.path / name
+        folder.mkdir(exist_ok=True)
+        text = CONFIGURATION.format(name=name, port=port, folder=folder / "data", sync=sync)
+        if self._replicas > 1:
+            text += CLUSTER.format(port=peer, routes=routes)
+        (folder / "nats.conf").write_text(text)
+        return folder
 
     def stop(self) -> None:
         if self._client is not None:
             self._run(self._client.close())
         self._loop.close()
-        if self._server is not None:
-            self._server.stop()
+        for server in self._servers:
+            server.stop()
         if self._scratch is not None:
             self._scratch.remove()
 
@@ -75,10 +102,13 @@ class JetStream:
         return self._loop.run_until_complete(work)
 
     async def _connect(self) -> None:
-        self._client = await nats.connect(f"nats://127.0.0.1:{self._port}", allow_reconnect=False, error_cb=_ignore)
+        if self._client is None:
+            self._client = await nats.connect(f"nats://127.0.0.1:{self._port}", allow_reconnect=False, error_cb=_ignore)
         stream = self._client.jetstream()
-        await stream.add_stream(name="filled", subjects=["filled.*"], storage=StorageType.FILE)
-        await stream.add_stream(name="sent", subjects=["sent"], storage=StorageType.FILE)
+        for name, subject in (("filled", "filled.*"), ("sent", "sent")):
+            await stream.add_stream(
+                name=name, subjects=[subject], storage=StorageType.FILE, num_replicas=self._replicas
+            )  # fmt: skip
 
     async def _fill(self, messages: int) -> None:
         for first in range(0, messages, IN_FLIGHT):

@@ -7,6 +7,9 @@ transaction.
 Not covered: the unique index refuses a version that is taken, not one that leaves a gap; a repeated command is
 an error, not the first answer again; `seq` is assigned before the commit, so a reader that follows it while others
 append can skip events for ever. Rows come back as plain tuples, psycopg's cheapest objects.
+
+With a standby, a second server streams from it and is named in synchronous_standby_names: with synchronous_commit on, a
+commit is acknowledged after both have synced it.
 """
 
 from __future__ import annotations
@@ -60,6 +63,7 @@ EVENT = "seq, aggregate_id, version, command_id, type, data, recorded_at"
 REPLAY = f"SELECT {EVENT} FROM events WHERE aggregate_id = %s ORDER BY version"
 READ_ALL = f"SELECT {EVENT} FROM events ORDER BY seq"
 READ_ALL_ROWS_PER_FETCH = 5000
+STANDBY = "standby"
 
 
 class _Client:
@@ -80,46 +84,71 @@ class _Client:
 
 
 class PostgreSQL:
-    name = "PostgreSQL"
     durable = True
 
-    def __init__(self) -> None:
+    def __init__(self, standby: bool = False) -> None:
+        self.name = "PostgreSQL with a synchronous standby" if standby else "PostgreSQL"
         self.version = "?"
-        self._scratch: Scratch | None = None
-        self._server: Server | None = None
+        self._standby = standby
+        self._scratches: list[Scratch] = []
+        self._servers: list[Server] = []
         self._clients: list[_Client] = []
         self._address = ""
         self._events_filled = 0
 
     def start(self) -> None:
-        binaries = _newest_binaries()
-        initdb = executable("initdb", *binaries, hint="apt-get install postgresql")
-        postgres = executable("postgres", *binaries, hint="apt-get install postgresql")
+        initdb, password, port = _program("initdb"), secrets.token_hex(16), free_port()
         user = _unprivileged_user()
-        self._scratch = Scratch("postgresql", owner=user)
-        folder, password, port = self._scratch.path, secrets.token_hex(16), free_port()
+        folder = self._scratch("postgresql", user)
         _initialise(initdb, folder, password, user)
-        options = {"listen_addresses": "127.0.0.1", "port": str(port), "unix_socket_directories": ""}
-        settings = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
-        # An immediate shutdown: writing a last checkpoint into a folder about to be removed is time lost.
-        self._server = Server([postgres, "-D", str(folder / "data"), *settings], folder, user=user, stop_signal=signal.SIGQUIT)
         self._address = f"host=127.0.0.1 port={port} dbname=postgres user=benchmark password={password}"
-        self._server.wait_until_ready(self._create_table, (psycopg.OperationalError,))
-
-    def _create_table(self) -> None:
-        with psycopg.connect(self._address, autocommit=True, connect_timeout=5) as connection:
+        settings = {"synchronous_standby_names": STANDBY, "synchronous_commit": "on"} if self._standby else {}
+        primary = self._start_server(folder, port, user, **settings)
+        primary.wait_until_ready(lambda: self._connect().close(), (psycopg.OperationalError,))
+        if self._standby:
+            self._start_standby(user)
+        with self._connect() as connection:
             connection.execute(SCHEMA)
             # The package's own number follows after a space.
             self.version = (connection.info.parameter_status("server_version") or "?").split()[0]
+
+    def _scratch(self, subject: str, user: str | None) -> Path:
+        self._scratches.append(Scratch(subject, owner=user))
+        return self._scratches[-1].path
+
+    def _start_server(self, folder: Path, port: int, user: str | None, **more: str) -> Server:
+        options = {"listen_addresses": "127.0.0.1", "port": str(port), "unix_socket_directories": "", **more}
+        settings = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
+        command = [_program("postgres"), "-D", str(folder / "data"), *settings]
+        # An immediate shutdown: writing a last checkpoint into a folder about to be removed is time lost.
+        self._servers.append(Server(command, folder, user=user, stop_signal=signal.SIGQUIT))
+        return self._servers[-1]
+
+    def _start_standby(self, user: str | None) -> None:
+        """Returns when the primary waits for the standby, before anything is committed."""
+        folder = self._scratch("postgresql-standby", user)
+        source = f"{self._address} application_name={STANDBY}"
+        command = [_program("pg_basebackup"), "--pgdata", str(folder / "data"), "--write-recovery-conf", "--checkpoint=fast"]
+        _run([*command, "--dbname", source], folder, user)
+        self._start_server(folder, free_port(), user).wait_until_ready(self._check_standby, (Unavailable,))
+
+    def _check_standby(self) -> None:
+        with self._connect() as connection:
+            found = connection.execute("SELECT application_name, sync_state FROM pg_stat_replication").fetchall()
+        if (STANDBY, "sync") not in found:
+            raise Unavailable(f"the standby is not synchronous: {found}")
+
+    def _connect(self) -> psycopg.Connection[tuple[object, ...]]:
+        return psycopg.connect(self._address, autocommit=True, connect_timeout=5)
 
     def stop(self) -> None:
         for client in self._clients:
             client.connection.close()
         self._clients.clear()
-        if self._server is not None:
-            self._server.stop()
-        if self._scratch is not None:
-            self._scratch.remove()
+        for server in self._servers:
+            server.stop()
+        for scratch in self._scratches:
+            scratch.remove()
 
     def workloads(self) -> Mapping[str, Run]:
         return {
@@ -136,7 +165,7 @@ class PostgreSQL:
 
     def _connected(self, clients: int) -> Sequence[_Client]:
         while len(self._clients) < clients:
-            self._clients.append(_Client(psycopg.connect(self._address, autocommit=True)))
+            self._clients.append(_Client(self._connect()))
         return self._clients[:clients]
 
     def _replay(self) -> int:
@@ -151,10 +180,11 @@ class PostgreSQL:
             return sum(1 for _ in cursor)
 
 
-def _newest_binaries() -> list[Path]:
-    """Where Debian keeps them, away from the PATH; the newest release first."""
+def _program(name: str) -> str:
+    """Returns its path; Debian keeps it away from the PATH. The newest release wins."""
     folders = [folder for folder in Path("/usr/lib/postgresql").glob("*/bin") if folder.parent.name.isdigit()]
-    return sorted(folders, key=lambda folder: int(folder.parent.name), reverse=True)
+    newest = sorted(folders, key=lambda folder: int(folder.parent.name), reverse=True)
+    return executable(name, *newest, hint="apt-get install postgresql")
 
 
 def _unprivileged_user() -> str | None:
@@ -175,6 +205,11 @@ def _initialise(initdb: str, folder: Path, password: str, user: str | None) -> N
         shutil.chown(password_file, user)
     command = [initdb, "--pgdata", str(folder / "data"), "--username", "benchmark", "--pwfile", str(password_file)]
     command += ["--auth", "scram-sha-256", "--encoding", "UTF8", "--locale", "C"]
+    _run(command, folder, user)
+
+
+def _run(command: Sequence[str], folder: Path, user: str | None) -> None:
     done = subprocess.run(command, cwd=folder, user=user, capture_output=True, text=True, check=False, timeout=60)
     if done.returncode != 0:
-        raise Unavailable(f"initdb ended with code {done.returncode}: {' '.join(done.stderr[-300:].split())}")
+        said = " ".join(done.stderr[-300:].split())
+        raise Unavailable(f"{Path(command[0]).name} ended with code {done.returncode}: {said}")
