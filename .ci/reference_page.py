@@ -19,6 +19,7 @@ from eventstore.server.prometheus import exported_name
 from eventstore.server.reactions.reaction_metrics import REACTION_LABELLED
 from eventstore.settings.server import ServerSettings
 from eventstore.settings.setting_declaration import DeclaredSetting, settings_by_group
+from eventstore_cluster.nodes.leader_changes import LEADER_CHANGES
 from eventstore_cluster.replication.replica_metrics import REPLICA_LABELLED, REPLICA_METRICS
 
 _HEAD = """\
@@ -47,7 +48,7 @@ Of each reaction; of each queue and group, once there are topics. Above 1,000 qu
 _REPLICA_METRICS = """\
 ### Replicas
 
-Of the leader of a shard that has [replicas](CLUSTER.md#several-machines).
+Of the leader of a shard that has [replicas](CLUSTER.md#several-machines); the last one of each node.
 """
 _PROJECTION_METRICS = """\
 ### Projections
@@ -90,7 +91,7 @@ def _metrics() -> Iterator[str]:
     yield from _metric_table(REPLICA_METRICS)
     yield from _table(
         ("metric", "kind", "labels", "what"),
-        ((_exported(each), each.kind, ", ".join(each.labels), each.help) for each in REPLICA_LABELLED),
+        ((_exported(each), each.kind, ", ".join(each.labels), each.help) for each in (*REPLICA_LABELLED, LEADER_CHANGES)),
     )
 
 

@@ -30,10 +30,12 @@ class NodeReports:
 
     def __init__(
         self, shards: Sequence[ShardRunner], stopping: Callable[[], bool], first: Callable[[], str | None] = lambda: None,
-        also: Callable[[], str | None] = lambda: None,
+        also: Callable[[], str | None] = lambda: None, more: Callable[[], Iterable[str]] = tuple,
     ) -> None:  # fmt: skip
-        """`first`, `also`: what needs attention before and after what the processes themselves need; None if nothing does."""
-        self._shards, self._stopping, self._first, self._also = shards, stopping, first, also
+        """`first`, `also`: what needs attention before and after what the processes themselves need; None if nothing does.
+        `more`: lines of /metrics.
+        """
+        self._shards, self._stopping, self._first, self._also, self._more = shards, stopping, first, also, more
 
     def stats(self) -> Stats:
         return {
@@ -88,6 +90,7 @@ class NodeReports:
         for name, kind, help_text, value in _OWN:
             lines += [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"]
             lines += [f'{name}{{shard="{shard.identity.shard}"}} {value(shard)}' for shard in asked]
+        lines += self._more()
         found = zip(asked, texts, strict=True)
         shards = merged([(shard.identity.shard, text) for shard, text in found if isinstance(text, str)])
         return ("\n".join(lines) + "\n" + shards).encode()

@@ -23,7 +23,7 @@ from eventstore_cluster.registry.etcd.errors import OutcomeUnknown, RegistryRefu
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.gateway import Gateway
 from eventstore_cluster.registry.etcd.lease import Lease, now
-from eventstore_cluster.registry.replicated_keys import ReplicaKey
+from eventstore_cluster.registry.replicated_keys import LeftKey, ReplicaKey
 from eventstore_cluster.replica.limits import Limits
 from eventstore_cluster.replica.registry_state import Leader, Member
 from eventstore_cluster.replica.replica import Replica
@@ -43,6 +43,7 @@ _REVOKE_S: Final = 1.0
 _SYNC_MAX_S: Final = 2.0
 _LOOK_S: Final = 0.5
 _ABANDONED_LOOKS: Final = 3
+STOPPED: Final = "it was stopped"
 _log = structlog.get_logger("eventstore.cluster")
 
 
@@ -109,6 +110,10 @@ class ReplicaProcess(ShardProcess):
                 self._end("the lease of this process ran out before it joined", False)
 
     async def _revoke(self, gateway: Gateway, lease: Lease) -> None:
+        """Gives the lease back; a leader that was told to stop says why first: another may be elected at once."""
+        driver = self._driver
+        if driver is not None and driver.elected.is_set() and self._stopping.is_set():
+            await driver.run_of.registry.say_left(LeftKey(driver.epoch, self._replica.node, STOPPED))
         try:
             await lease.revoke(gateway)
         except EventStoreError as error:  # it runs out
@@ -216,7 +221,9 @@ class ReplicaProcess(ShardProcess):
         _log.error("this run of the replica ends", reason=reason)
         if sit_out:
             self._channel.send_at_once({"sit_out": True})
-        if not led:
+        if led:
+            self._channel.send_at_once({"left": reason})
+        else:
             self._channel.send_at_once({"failed": [plain(each) for each in to_wire(EventStoreError(reason))]})
         sys.stderr.flush()
         os._exit(0 if led else 1)

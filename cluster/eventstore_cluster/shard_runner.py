@@ -11,7 +11,7 @@ import socket
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import trio
@@ -42,6 +42,14 @@ class _Asked:
         self.over = trio.Event()
 
 
+@dataclass(frozen=True, slots=True)
+class Led:
+    """A leader that has ended. `reason`: why it leads no more."""
+
+    epoch: int
+    reason: str
+
+
 class ShardRunner:
     """`start`: returns the first message to a new process, which is to listen at the address it is given, if any: that of the
     last process, so that clients find the new one there. `changed`: called when the shard begins or ceases to serve.
@@ -57,11 +65,12 @@ class ShardRunner:
         start: Callable[[str | None], ShardStart],
         changed: Callable[[], None],
         check: Callable[[], None],
-        reaped: Callable[[int], Awaitable[None]] | None = None,
+        reaped: Callable[[int, Led | None], Awaitable[None]] | None = None,
     ) -> None:
         """`check`: called before each start; raises FolderRefused if the folder is not that of the shard any more.
 
-        `reaped`: called with the lease of a process that has ended: nobody renews it.
+        `reaped`: called with the lease of a process that has ended, which nobody renews, and what it led unless it said that
+        itself.
         """
         self.identity = identity
         self._start, self._changed, self._check, self._reaped = start, changed, check, reaped
@@ -75,6 +84,7 @@ class ShardRunner:
         self._stopping = trio.Event()
         self._up_since: float | None = None
         self._lease: int | None = None
+        self._left: str | None = None
         self._sits_out = False
         self._last_address: str | None = None
         self._to_say: deque[Tree] = deque()
@@ -99,8 +109,9 @@ class ShardRunner:
             up_s = 0.0 if self._up_since is None else trio.current_time() - self._up_since
             was_up, is_replica = self._up_since is not None, self._reaped is not None
             left = is_replica and code == 0 and up_s >= FIRST_DELAY_S
+            led = self._led(code, how)
             self._ended(how)
-            await self._give_up_lease()
+            await self._give_up_lease(led)
             if self._stopping.is_set():
                 return
             if left:  # a replica that ceased to lead, or to be one that may
@@ -202,6 +213,8 @@ class ShardRunner:
                 self._is_up()
             case {"lease": str(lease)} if lease.isdecimal():
                 self._lease = int(lease)
+            case {"left": str(reason)}:
+                self._left = reason
             case {"sit_out": True}:
                 self._sits_out = True
             case {"failed": list(flat)} if flat:
@@ -219,10 +232,17 @@ class ShardRunner:
         self.settled.set()
         self._changed()
 
-    async def _give_up_lease(self) -> None:
+    def _led(self, code: int | None, how: str) -> Led | None:
+        left, self._left = self._left, None
+        match self.role:
+            case {"role": "leader" | "elected", "epoch": int(epoch)} if left is not None or code != 0:
+                return Led(epoch, left or f"its process {how}")
+        return None
+
+    async def _give_up_lease(self, led: Led | None) -> None:
         lease, self._lease = self._lease, None
         if lease is not None and self._reaped is not None:
-            await self._reaped(lease)
+            await self._reaped(lease, led)
 
     def _ended(self, how: str) -> None:
         self._last_address = self.address  # None if it did not come so far: somebody else may listen there

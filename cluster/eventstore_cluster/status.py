@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from typing import Final
+from typing import Any, Final
 
 from eventstore.client.address import Address, parse_address, parse_addresses
 from eventstore.client.blocking.store import BlockingStore, connect
@@ -19,10 +20,20 @@ _CONNECT_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
+class Behind:
+    """How far a replica is behind its leader: seconds since it was level with it, and bytes of the current event file."""
+
+    seconds: float
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class ShardRow:
     """A shard. What it does not say, or because it does not answer, is None; `error` is then why.
 
-    Only the registry knows `node`, which leads it, `replicas`, the nodes that keep one, and those of them that are `in_sync`.
+    `behind`: each other replica, by node, as the leader sees it. The rest only the registry knows: `node`, which leads it,
+    `replicas`, the nodes that keep one, those of them that are `in_sync`, since when it leads (`leader_since`, ISO 8601), and
+    why the one before it left, or why there is none (`leader_reason`).
     """
 
     shard: int
@@ -40,6 +51,9 @@ class ShardRow:
     node: str | None = None
     replicas: list[str] | None = None
     in_sync: list[str] | None = None
+    behind: dict[str, Behind] | None = None
+    leader_since: str | None = None
+    leader_reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +154,19 @@ class _Asked:
             sorted_files=_number(now, "sorted_files"),
             reactions_lag_events=_number(now, "reactions_lag_events"),
             error=None if self.error is None else self.error.message,
+            behind=_behind(now.get("replicas_behind")),
         )
 
 
 def _number(figures: dict[str, Scalar], name: str) -> int | None:
     value = figures.get(name)
     return value if isinstance(value, int) else None
+
+
+def _behind(text: Scalar) -> dict[str, Behind] | None:
+    """Returns what the text says; None: the shard has no replicas, or its server is of another version."""
+    try:
+        found: Any = json.loads(str(text))
+        return {str(node): Behind(float(each["seconds"]), int(each["bytes"])) for node, each in found.items()}
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+        return None

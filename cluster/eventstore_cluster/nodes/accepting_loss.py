@@ -20,8 +20,10 @@ from eventstore_cluster.registry.etcd.options import EtcdOptions
 from eventstore_cluster.registry.registry import Changes, Snapshot
 from eventstore_cluster.registry.replicated_keys import (
     LEADERS,
+    LEFT,
     SERVING,
     SHARDS,
+    LeftKey,
     ReplicaKey,
     ShardKey,
     read_leader,
@@ -129,7 +131,9 @@ async def _accept(registry: EtcdRegistry, chosen: Candidate, lease_s: float) -> 
     )  # fmt: skip
     key = f"{SHARDS}{chosen.shard}"
     compared = {key: seen.revision_of(key), **{each: seen.revision_of(each) for each in keys}}
-    await _written(registry, compared, {key: replace(shard, state=state).value(), **dict.fromkeys(keys)})
+    left = LeftKey(state.epoch, chosen.leader or "", _NONCE)
+    changes = {key: replace(shard, state=state).value(), f"{LEFT}{chosen.shard}": left.value()}
+    await _written(registry, compared, {**changes, **dict.fromkeys(keys)})
 
 
 async def _written(registry: EtcdRegistry, compared: dict[str, int], changes: Changes) -> None:

@@ -8,6 +8,7 @@ from typing import Final
 
 from eventstore.errors import Corrupt
 from eventstore.records.cluster_map import ClusterMap, Shard
+from eventstore_cluster.nodes.leader_changes import LeaderChange, leader_change
 from eventstore_cluster.registry.registry import Snapshot
 from eventstore_cluster.registry.replicated_keys import (
     CLUSTER,
@@ -31,7 +32,9 @@ _REVISION_BITS: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """A cluster at one revision. `leaders`: the node that leads each shard; `serving`: where it takes commits."""
+    """A cluster at one revision. `leaders`: the node that leads each shard; `serving`: where it takes commits; `changes`: why
+    it has this leader, or none.
+    """
 
     revision: int
     cluster: ClusterKey
@@ -39,6 +42,7 @@ class ClusterView:
     leaders: Mapping[int, str]
     serving: Mapping[int, ServingKey]
     nodes: Mapping[str, NodeKey]
+    changes: Mapping[int, LeaderChange]
 
     def unserved(self) -> list[int]:
         """Returns the shards that nobody serves."""
@@ -77,6 +81,7 @@ def cluster_view(snapshot: Snapshot) -> ClusterView | None:
         {number: leader.member.node for number, leader in leaders.items() if leader is not None},
         _serving(snapshot, shards),
         nodes_of(snapshot),
+        {number: leader_change(number, key.state.epoch, snapshot) for number, key in shards.items()},
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Final
 
 import trio
@@ -41,8 +42,11 @@ async def _view(etcd: EtcdOptions, cluster: str) -> ClusterView:
 def _row(view: ClusterView, row: ShardRow) -> ShardRow:
     state = view.shards[row.shard].state
     in_sync = {member.node for member in state.in_sync}
+    change = view.changes[row.shard]
     return replace(
         row,
+        leader_since=None if change.since is None else datetime.fromtimestamp(change.since, UTC).isoformat(),
+        leader_reason=change.text,
         node=view.leaders.get(row.shard),
         replicas=list(state.replicas),
         in_sync=[*(name for name in state.replicas if name in in_sync), *sorted(in_sync.difference(state.replicas))],

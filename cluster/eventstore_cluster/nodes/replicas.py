@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 import trio
 
@@ -12,14 +13,19 @@ from eventstore.records.cluster_map import ClusterMap
 from eventstore.store.data_folder import ShardIdentity
 from eventstore_cluster.nodes.addresses import replica_addresses
 from eventstore_cluster.nodes.cluster_view import ClusterView
+from eventstore_cluster.nodes.leader_changes import say_left
 from eventstore_cluster.nodes.node_file import NodeFile
 from eventstore_cluster.nodes.options import ReplicatedOptions
 from eventstore_cluster.nodes.registration import revoke
+from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.gateway import Gateway
 from eventstore_cluster.registry.etcd.lease import Lease
+from eventstore_cluster.registry.replicated_keys import LeftKey
 from eventstore_cluster.shard_folders import PlannedShard, check_folder
-from eventstore_cluster.shard_runner import ShardRunner
+from eventstore_cluster.shard_runner import Led, ShardRunner
 from eventstore_cluster.shard_start import ReplicaStart, ShardStart
+
+_SAY_S: Final = 0.5
 
 
 class Replicas:
@@ -31,7 +37,9 @@ class Replicas:
         self._options, self._folder, self._gateway, self._refused = options, folder, gateway, refused
         self.runners: list[ShardRunner] = []
         self._known: ClusterMap | None = None
+        self._registry = EtcdRegistry(gateway, options.cluster)
         self._wanted: dict[int, ShardIdentity] = {}
+        self._epochs: dict[int, int] = {}
         self._changed = trio.Event()
         self._served = False
 
@@ -43,6 +51,7 @@ class Replicas:
             for number, key in view.shards.items()
             if self._options.name in key.state.replicas
         }
+        self._epochs = {number: key.state.epoch for number, key in view.shards.items()}
         self._changed.set()
 
     def publish(self, known: ClusterMap) -> None:
@@ -75,7 +84,7 @@ class Replicas:
 
     def _added(self, identity: ShardIdentity) -> ShardRunner:
         start, check = partial(self._start, identity), partial(self._check, identity)
-        runner = ShardRunner(identity, start, self._note_change, check, self._reaped)
+        runner = ShardRunner(identity, start, self._note_change, check, partial(self._reaped, identity.shard))
         self.runners.append(runner)
         self.runners.sort(key=lambda each: each.identity.shard)
         return runner
@@ -101,7 +110,10 @@ class Replicas:
         replica_addresses(self._options.settings.listen, identity.shard)
         check_folder(PlannedShard(identity, self._folder.folder(identity.shard), created=False))
 
-    async def _reaped(self, lease: int) -> None:
+    async def _reaped(self, shard: int, lease: int, led: Led | None) -> None:
+        if led is not None and led.epoch == self._epochs.get(shard):  # otherwise another leads, for a reason of its own
+            with trio.move_on_after(_SAY_S):  # clients wait for the lease
+                await say_left(self._registry, shard, LeftKey(led.epoch, self._options.name, led.reason))
         await revoke(self._gateway, Lease(lease, self._options.lease_s, 0.0))
 
     def _note_change(self) -> None:

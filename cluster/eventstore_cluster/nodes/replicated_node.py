@@ -24,6 +24,7 @@ from eventstore_cluster.node_reports import NodeReports, OnThreads
 from eventstore_cluster.nodes.addresses import is_loopback
 from eventstore_cluster.nodes.cluster_view import ClusterView, cluster_view, newer_map, nodes_of
 from eventstore_cluster.nodes.first_read import first_read
+from eventstore_cluster.nodes.leader_changes import LeaderChanges
 from eventstore_cluster.nodes.node_file import NodeFile, node_file
 from eventstore_cluster.nodes.options import ReplicatedOptions, check_durability
 from eventstore_cluster.nodes.registration import Registration
@@ -68,7 +69,10 @@ class _Node:
         self._warned = False
         self._view: ClusterView | None = None
         self._known: ClusterMap | None = None
-        self._reports = NodeReports(self._replicas.runners, self._stopping.is_set, self._trouble, self._attention)
+        self._changes = LeaderChanges(options.name)
+        self._reports = NodeReports(
+            self._replicas.runners, self._stopping.is_set, self._trouble, self._attention, self._changes.lines
+        )
         self._uncreated = f"the cluster {options.cluster} has not been created: eventstore cluster create"
         limits = gate_limits(options.settings)
         self._entry = Entry(listener, limits, self._reports.stats, closed=self._uncreated)
@@ -173,6 +177,7 @@ class _Node:
             self._fail(error)
             return
         self._view = view
+        self._changes.saw(view.changes)
         if newer is not None:
             self._known = newer
             self._replicas.publish(newer)
@@ -201,7 +206,10 @@ class _Node:
         if self._view is None:
             return None
         unserved = self._view.unserved()
-        return f"shard {unserved[0]} has no leader" if unserved else None
+        if not unserved:
+            return None
+        why = self._view.changes[unserved[0]].text
+        return f"shard {unserved[0]} has no leader{'' if why is None else f' ({why})'}"
 
 
 def _note_waiting(why: str) -> None:

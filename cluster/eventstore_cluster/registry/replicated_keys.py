@@ -2,7 +2,8 @@
 
 cluster       uuid, layout; replicas and in_sync_min of new shards
 shard/N       slots, store and `ShardState` of a shard; changed by its replicas, comparing its revision
-leader/N      leased by the process that was elected: member, run, and where the other replicas reach it
+leader/N      leased by the process that was elected: member, run, where the other replicas reach it, and since when it leads
+left/N        epoch, node and reason of a leader that ended and could still say why; a killed node says nothing
 serving/N     leased by the same process once it takes appends: where clients reach it, and its epoch
 node/NAME     leased by a node: where clients ask it for the map
 replica/N/NAME  leased by the process of a replica: its incarnation, and how its logs ended when it started
@@ -26,11 +27,14 @@ from eventstore_cluster.replica.registry_state import Leader, Member, Seen, Shar
 CLUSTER: Final = "cluster"
 SHARDS: Final = "shard/"
 LEADERS: Final = "leader/"
+LEFT: Final = "left/"
 SERVING: Final = "serving/"
 NODES: Final = "node/"
 REPLICAS: Final = "replica/"
 NEW: Final = "new"
 """The incarnation of a replica that has never been started: it is empty, so it is in sync with a new shard."""
+_REASON_CHARACTERS_MAX: Final = 200
+_SINCE_END: Final = 253_402_300_800  # the year 10000, which no datetime holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +127,21 @@ class ReplicaKey:
         return {"incarnation": self.incarnation, "run": self.run, "epoch": self.epoch, "ends": ends}
 
 
-def leader_value(leader: Leader) -> Tree:
-    return {**_named(leader.member), "run": leader.run, "address": leader.address}
+@dataclass(frozen=True, slots=True)
+class LeftKey:
+    """Why the leader of this epoch leads no more. `node`: its node; empty if it is not known. Nothing is decided by it."""
+
+    epoch: int
+    node: str
+    reason: str
+
+    def value(self) -> Tree:
+        return {"epoch": self.epoch, "node": self.node, "reason": self.reason[:_REASON_CHARACTERS_MAX]}
+
+
+def leader_value(leader: Leader, since: int | None = None) -> Tree:
+    """`since`: when it was elected, in seconds of Unix time by its own clock, for people."""
+    return {**_named(leader.member), "run": leader.run, "address": leader.address, "since": since}
 
 
 def read_shard(number: int, value: Tree) -> ShardKey:
@@ -148,6 +165,19 @@ def read_leader(entry: Entry | None) -> Leader | None:
     value = entry.value
     member = Member(str(value.get("node")), str(value.get("incarnation")))
     return Leader(member, str(value.get("run")), str(value.get("address")))
+
+
+def read_since(entry: Entry | None) -> int | None:
+    """Returns since when there is this leader; None if there is none, or an older program wrote it."""
+    since = None if entry is None else entry.value.get("since")
+    return since if isinstance(since, int) and 0 <= since < _SINCE_END else None
+
+
+def read_left(value: Tree | None) -> LeftKey | None:
+    match value:
+        case {"epoch": int(epoch), "node": str(node), "reason": str(reason)}:
+            return LeftKey(epoch, node, reason)
+    return None
 
 
 def read_replica(value: Tree | None) -> ReplicaKey | None:

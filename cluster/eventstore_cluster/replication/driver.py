@@ -70,6 +70,11 @@ class Driver:
         self._read_wanted = trio.Event()
         self._disk = trio.CapacityLimiter(1)
 
+    @property
+    def epoch(self) -> int:
+        """The epoch that it was elected in; 0 until then."""
+        return self._epoch
+
     # the loops
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

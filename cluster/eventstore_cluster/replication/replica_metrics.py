@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Final
 
 from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 
-from eventstore.metrics import LabelledMetric, Metric, gauge
+from eventstore.metrics import LabelledMetric, Metric, gauge, text
 from eventstore.server.prometheus import labelled_family
 from eventstore_cluster.registry.etcd.lease import now
 from eventstore_cluster.replica.replica import Replica
+
+
+def _behind(replica: Replica) -> str:
+    lags = replica.lags(now())
+    return json.dumps({lag.node: {"seconds": round(lag.seconds, 3), "bytes": lag.size} for lag in lags})
+
 
 REPLICA_METRICS: Final[tuple[Metric[Replica], ...]] = (
     gauge("replica_epoch", "how often the shard has had a new leader", lambda replica: replica.registrar.state.epoch),
@@ -30,6 +37,7 @@ REPLICA_METRICS: Final[tuple[Metric[Replica], ...]] = (
         lambda replica: int(max((lag.seconds for lag in replica.lags(now())), default=0.0) * 1_000_000),
         "it grows beyond a second: that replica is taken out of the set after five",
     ),
+    text("replicas_behind", "how far each other replica is behind the leader, as JSON", lambda replica: _behind(replica)),
 )  # fmt: skip
 
 REPLICA_LABELLED: Final = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Final
 
@@ -11,9 +12,11 @@ from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.lease import Lease
 from eventstore_cluster.registry.replicated_keys import (
     LEADERS,
+    LEFT,
     REPLICAS,
     SERVING,
     SHARDS,
+    LeftKey,
     ReplicaKey,
     ServingKey,
     ShardKey,
@@ -60,7 +63,7 @@ class ShardRegistry:
             compared[self._leader] = swap.leader_revision
         changes: dict[str, Tree | None] = {self._shard: ShardKey(self._key.store, self._key.slots, swap.state).value()}
         if swap.leads is not None:
-            changes[self._leader] = leader_value(swap.leads)
+            changes[self._leader] = leader_value(swap.leads, int(time.time()))
         elif swap.yields:
             changes |= {self._leader: None, self._serving: None}
         return await self._transact(compared, changes, {self._leader})
@@ -74,6 +77,10 @@ class ShardRegistry:
         """Says where clients find the leader, if it still leads. Returns False if this has to be tried again."""
         changes: dict[str, Tree | None] = {self._serving: serving.value()}
         return bool(await self._transact({self._leader: leader_revision}, changes, {self._serving}))
+
+    async def say_left(self, left: LeftKey) -> None:
+        """Tells operators why this leader ends, before its lease does; it is no harm if that fails."""
+        await self._transact({}, {f"{LEFT}{self._number}": left.value()}, set())
 
     async def _transact(self, compared: Mapping[str, int], changes: dict[str, Tree | None], leased: set[str]) -> int | None:
         try:

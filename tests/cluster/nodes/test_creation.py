@@ -15,7 +15,7 @@ from eventstore_cluster.nodes.cluster_view import ClusterView, cluster_view
 from eventstore_cluster.nodes.creation import CREATING, create_cluster, wait_until_served
 from eventstore_cluster.nodes.placement import place
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
-from eventstore_cluster.registry.replicated_keys import CLUSTER, NEW, NodeKey, ServingKey, leader_value
+from eventstore_cluster.registry.replicated_keys import CLUSTER, NEW, LeftKey, NodeKey, ServingKey, leader_value
 from eventstore_cluster.replica.registry_state import Leader, Member
 from tests.cli.processes import output, refused, run
 from tests.cluster.etcd.real_etcd import Etcd
@@ -154,7 +154,9 @@ def test_the_status_of_a_cluster_is_read_from_etcd_while_nothing_runs(etcd: Etcd
     assert "n1 n2" in made.stdout
     leader = Leader(Member("n2", "i"), "run", "127.0.0.1:9")
     state = {**(keys(etcd, cluster).value("shard/1") or {}), "epoch": 7, "in_sync": [["n2", "i"]]}
-    change(etcd, cluster, lambda _: {"leader/1": leader_value(leader), "shard/1": state, "node/n1": None})
+    left = LeftKey(6, "n1", "it was stopped").value()
+    leads = leader_value(leader, 1_700_000_000)
+    change(etcd, cluster, lambda _: {"leader/1": leads, "left/1": left, "shard/1": state, "node/n1": None})
     shown = run("cluster", "status", "--json", "--interval", 0, *of_cluster)
     assert shown.returncode == 1
     assert "shard 0: no process serves it" in shown.stderr
@@ -162,6 +164,8 @@ def test_the_status_of_a_cluster_is_read_from_etcd_while_nothing_runs(etcd: Etcd
     assert found["nodes"] == ["n2"]
     rows = [(row["shard"], row["node"], row["epoch"], row["replicas"], row["in_sync"]) for row in found["shards"]]
     assert rows == [(0, None, 0, ["n1", "n2"], ["n1", "n2"]), (1, "n2", 7, ["n2", "n1"], ["n2"])]
+    whys = [(row["leader_since"], row["leader_reason"], row["behind"]) for row in found["shards"]]
+    assert whys == [(None, None, None), ("2023-11-14T22:13:20+00:00", "n1: it was stopped", None)]
     looked = output("cluster", "top", "--once", "--interval", 0.1, *of_cluster)
     assert "in sync" in looked
 

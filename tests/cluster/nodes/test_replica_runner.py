@@ -20,7 +20,7 @@ from eventstore_cluster.node_reports import NodeReports
 from eventstore_cluster.nodes.registration import revoke
 from eventstore_cluster.registry.etcd.lease import Lease
 from eventstore_cluster.registry.etcd.options import EtcdOptions
-from eventstore_cluster.shard_runner import FIRST_DELAY_S, ShardRunner
+from eventstore_cluster.shard_runner import FIRST_DELAY_S, Led, ShardRunner
 from eventstore_cluster.shard_start import ReplicaStart, ShardStart, read_start
 from tests.cluster.etcd.real_etcd import Etcd
 from tests.cluster.nodes.named_node import registry_of
@@ -31,17 +31,19 @@ IDENTITY = ShardIdentity(uuid.UUID(int=1), 0, ALL_SLOTS, uuid.UUID(int=2))
 
 
 class Told:
-    """A runner of a process that says these lines. `reaped`: the leases of those that have ended."""
+    """A runner of a process that says these lines. `reaped`: the leases of those that have ended; `led`: what they led."""
 
     def __init__(self, says: list[Any], code: int) -> None:
         self.reaped: list[int] = []
+        self.led: list[Led | None] = []
         replica = ReplicaStart("test", EtcdOptions(("http://127.0.0.1:1",)), "n1", "127.0.0.1:0", host="n1.example")
         start = ShardStart({"says": json.dumps(says), "code": code}, IDENTITY, single_map(b"2" * 16), replica)
         assert read_start(json.loads(json.dumps(start.message()))).replica == replica
         self.runner = ShardRunner(IDENTITY, lambda _: start, lambda: None, lambda: None, self.note)
 
-    async def note(self, lease: int) -> None:
+    async def note(self, lease: int, led: Led | None) -> None:
         self.reaped.append(lease)
+        self.led.append(led)
 
     async def is_up(self, starts: int) -> None:
         async def up() -> bool:
@@ -100,6 +102,28 @@ async def test_a_replica_that_fails_is_started_again_later_and_its_lease_is_give
         assert told.runner.role is None
         await told.is_up(2)
         assert told.runner.role == {"role": "joining", "sits_out": False}
+
+
+@pytest.mark.parametrize(
+    ("says", "code", "reason"),
+    [
+        ([{"left": "the log cannot be written: full"}], 0, "the log cannot be written: full"),
+        ([], 3, "its process ended with exit code 3"),
+        ([], 0, None),  # it was stopped, and said so in the registry
+    ],
+)
+async def test_a_node_knows_why_a_process_leads_no_more(says: list[Any], code: int, reason: str | None) -> None:
+    leads = {"following": {"role": "leader", "epoch": 7}}
+    async with run(Told([{"lease": "8"}, leads, *says], code)) as told:
+        await told.is_up(1)
+        await told.has_been_up()
+        told.runner.tell_map()
+
+        async def has_ended() -> bool:
+            return bool(told.led)
+
+        await eventually(has_ended, "it has ended")
+        assert told.led == [None if reason is None else Led(7, reason)]
 
 
 async def test_health_has_the_role_of_a_replica_and_is_healthy_while_it_follows() -> None:

@@ -11,9 +11,9 @@ from typing import Any
 def main() -> int:
     channel = os.fdopen(os.dup(0), "rb")
     first: dict[str, Any] = json.loads(channel.readline())
+    say({"following": {"role": "joining", "sits_out": first["replica"]["sit_out"]}})
     for told in json.loads(first["settings"]["says"]):
         say(told)
-    say({"following": {"role": "joining", "sits_out": first["replica"]["sit_out"]}})
     for line in channel:
         message = json.loads(line)
         if "map" in message:

@@ -10,9 +10,11 @@ import pytest
 import eventstore as es
 from eventstore.errors import InvalidArgument, NotEnoughReplicas
 from eventstore_cluster.nodes.accepting_loss import accept_loss, candidate
+from eventstore_cluster.nodes.registry_status import registry_status
 from eventstore_cluster.registry.etcd.options import EtcdOptions
+from eventstore_cluster.status import ShardRow
 from tests.cluster.etcd.real_etcd import Etcd
-from tests.cluster.replicas.three_nodes import LEASE_S, ThreeNodes
+from tests.cluster.replicas.three_nodes import LEASE_S, NAMES, ThreeNodes
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.heavy
@@ -102,6 +104,35 @@ def test_too_few_replicas_refuse_appends_by_name_and_answer_reads(three: ThreeNo
         wait_until(lambda: "refused" not in three.nodes[leader].attention(), "it takes appends again")
         store.append("a-2", event(0), 0)
         three.start(followers[1])
+    three.wait_until_in_sync()
+
+
+def test_operators_see_since_when_and_why_a_shard_has_its_leader_and_who_is_behind(three: ThreeNodes, etcd: Etcd) -> None:
+    def shown() -> ShardRow:
+        return registry_status(EtcdOptions((etcd.url,)), "failover", 0).shards[0]
+
+    killed = three.leader()
+    before = shown()
+    three.kill_shard(killed)
+    wait_until(lambda: (shown().node or killed) != killed and shown().error is None, "another one leads")
+    after, leader = shown(), three.leader()
+    assert after.leader_reason == f"{killed}: its process was ended by SIGKILL"
+    assert str(before.leader_since) <= str(after.leader_since)
+    assert set(after.behind or ()) <= set(NAMES) - {leader}
+    counted = 'eventstore_shard_leader_changes_total{shard="0",reason="its process was ended by SIGKILL"} 1'
+    assert counted in three.nodes[leader].metrics().splitlines()
+    three.wait_until_in_sync()
+    follower = next(name for name in NAMES if name != leader)
+    with three.client() as store, three.paused(follower):
+        store.append_many([es.Commit("a-4", event(0, 1_000), es.ANY)])  # answered when the paused one is out of the set
+        row = shown()
+        assert (row.behind or {})[follower].bytes > 0
+        assert (row.behind or {})[follower].seconds > 0
+    three.wait_until_in_sync()
+    three.stop(leader)
+    wait_until(lambda: (shown().node or leader) != leader, "another one leads")
+    assert shown().leader_reason == f"{leader}: it was stopped"
+    three.start(leader)
     three.wait_until_in_sync()
 
 

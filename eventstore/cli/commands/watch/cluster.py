@@ -21,16 +21,16 @@ from eventstore.cli.terminal.program import Command, command_group
 from eventstore.cli.terminal.shared_options import DEFAULT_STORE, WAIT_SECONDS, AsJson, StoreAddress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from rich.table import Table
+    from rich.console import Group
 
     from eventstore_cluster.registry.etcd.options import EtcdOptions
-    from eventstore_cluster.status import ClusterStatus, ShardRow
+    from eventstore_cluster.status import Behind, ClusterStatus, ShardRow
 
 cluster = command_group("cluster", "The shards of a cluster.")
 _COLUMNS = ("shard", "slots", "leader", "epoch", "events", "events/s", "resident", "sorted", "lag of reactions")
-_REPLICA_COLUMNS = ("node", "replicas", "in sync")
+_REPLICA_COLUMNS = ("shard", "led by", "since", "because", "replicas", "in sync", "behind")
 _MEGABYTE = 1_000_000
 
 
@@ -110,8 +110,9 @@ def status(
 ) -> None:
     """Show each shard of a cluster: slots, leader, events, memory, sorted files, and the lag of its reactions.
 
-    --store is the address of a node or of any shard. With --etcd it is not asked, but etcd, which also knows the replicas and
-    answers while no node does. The exit code is 1 if a shard cannot be reached.
+    --store is the address of a node or of any shard. With --etcd it is not asked, but etcd, which answers while no node does.
+    It also knows the replicas, since when (UTC) a shard has its leader, and why the one before it left; the leader says how far
+    the others are behind. The exit code is 1 if a shard cannot be reached.
 
     \b
     Example:
@@ -250,15 +251,19 @@ def _options(etcd: str, *access: str | None) -> EtcdOptions:
 
 
 def _print(found: ClusterStatus) -> None:
-    print_table(None, _columns(found), map(_cells, found.shards))
+    print_table(None, _COLUMNS, map(_cells, found.shards))
+    if found.nodes is not None:
+        print()
+        print_table(None, _REPLICA_COLUMNS, map(_replica_cells, found.shards))
 
 
-def _drawn(found: ClusterStatus) -> Table:
-    return make_table(_lost(found), _columns(found), map(_cells, found.shards))
+def _drawn(found: ClusterStatus) -> Group:
+    from rich.console import Group
 
-
-def _columns(found: ClusterStatus) -> tuple[str, ...]:
-    return _COLUMNS if found.nodes is None else (*_COLUMNS, *_REPLICA_COLUMNS)
+    tables = [make_table(_lost(found), _COLUMNS, map(_cells, found.shards))]
+    if found.nodes is not None:
+        tables.append(make_table(None, _REPLICA_COLUMNS, map(_replica_cells, found.shards)))
+    return Group(*tables)
 
 
 def _lost(found: ClusterStatus) -> str | None:
@@ -267,13 +272,28 @@ def _lost(found: ClusterStatus) -> str | None:
 
 
 def _cells(row: ShardRow) -> tuple[object, ...]:
-    own = (
+    return (
         row.shard, row.slots.replace("-", "–"), row.leader, row.epoch, row.events,
         None if row.events_a_second is None else round(row.events_a_second),
         None if row.resident_bytes is None else f"{row.resident_bytes / _MEGABYTE:.0f} MB",
         None if row.event_files is None else f"{row.sorted_files}/{row.event_files}",
         row.reactions_lag_events,
     )  # fmt: skip
-    if row.replicas is None or row.in_sync is None:
-        return own
-    return (*own, row.node, " ".join(row.replicas), " ".join(row.in_sync))
+
+
+def _replica_cells(row: ShardRow) -> tuple[object, ...]:
+    since = None if row.leader_since is None else row.leader_since.removesuffix("+00:00").replace("T", " ")
+    replicas, in_sync = " ".join(row.replicas or ()), " ".join(row.in_sync or ())
+    return row.shard, row.node, since, row.leader_reason, replicas, in_sync, _behind(row.behind)
+
+
+def _behind(found: Mapping[str, Behind] | None) -> str | None:
+    """Returns how far the followers are behind, those first that are furthest."""
+    if found is None:
+        return None
+    sorted_by = sorted(found.items(), key=lambda each: (-each[1].seconds, each[0]))
+    return ", ".join(f"{node} {lag.seconds:.1f} s {_size(lag.bytes)}" for node, lag in sorted_by)
+
+
+def _size(size: int) -> str:
+    return f"{size} B" if size < 1_000 else f"{size / 1_000:.0f} kB" if size < _MEGABYTE else f"{size / _MEGABYTE:.0f} MB"

@@ -1,0 +1,89 @@
+"""Why the leaders of shards have changed: what the registry says of it, and how often it was seen on this node."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from eventstore.errors import EventStoreError
+from eventstore.metrics import LabelledMetric
+from eventstore_cluster.log_lines import log
+from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
+from eventstore_cluster.registry.registry import Snapshot
+from eventstore_cluster.registry.replicated_keys import LEADERS, LEFT, LeftKey, read_leader, read_left, read_since
+
+LEADER_CHANGES: Final = LabelledMetric(
+    "shard_leader_changes", "counter", "elections that a replica of this node has won, by why the leader before it left",
+    ("shard", "reason"),
+)  # fmt: skip
+_NEW: Final = "the shard is new"
+_SILENT: Final = "the lease of the last leader ran out"
+_log = logging.getLogger("eventstore.cluster")
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderChange:
+    """The last change of a shard's leader. `leader`: the node that leads now; `since`: seconds of Unix time. Both None if none
+    does. `left`: the node that led before, if it said why it does not any more; `reason`: why, None if nobody knows.
+    """
+
+    epoch: int
+    leader: str | None
+    since: int | None
+    left: str | None
+    reason: str | None
+
+    @property
+    def text(self) -> str | None:
+        return self.reason if self.left is None else f"{self.left}: {self.reason}"
+
+
+def leader_change(shard: int, epoch: int, snapshot: Snapshot) -> LeaderChange:
+    """`epoch`: that of the shard in the snapshot."""
+    entry = snapshot.entries.get(f"{LEADERS}{shard}")
+    leader, left = read_leader(entry), read_left(snapshot.value(f"{LEFT}{shard}"))
+    if left is not None and left.epoch != (epoch if leader is None else epoch - 1):
+        left = None
+    node = None if leader is None else leader.member.node
+    if left is not None:
+        return LeaderChange(epoch, node, read_since(entry), left.node or None, left.reason)
+    return LeaderChange(epoch, node, read_since(entry), None, None if leader is None else _NEW if epoch == 1 else _SILENT)
+
+
+async def say_left(registry: EtcdRegistry, shard: int, left: LeftKey) -> None:
+    """Tells the registry why a leader leads no more, for a process that cannot any more."""
+    try:
+        await registry.transact({}, {f"{LEFT}{shard}": left.value()})
+    except EventStoreError as error:
+        log(_log, logging.INFO, "the registry was not told why a leader left", shard=shard, error=error.message)
+
+
+class LeaderChanges:
+    """Counts the elections that replicas of the node `name` have won since it runs."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._epochs: dict[int, int] = {}
+        self._counts: Counter[tuple[int, str]] = Counter()
+        self._begun = False
+
+    def saw(self, changes: Mapping[int, LeaderChange]) -> None:
+        """Takes what the registry says. What it says first was won by an earlier process of the node."""
+        for shard, change in changes.items():
+            known = self._epochs.get(shard, 0 if self._begun else change.epoch)
+            self._epochs[shard] = max(known, change.epoch)
+            if change.epoch > known and change.leader == self._name and change.reason is not None:
+                self._counts[shard, change.reason.partition(":")[0]] += 1  # after the colon is what is different each time
+        self._begun = True
+
+    def lines(self) -> Iterator[str]:
+        """Returns them as Prometheus reads them."""
+        name = f"eventstore_{LEADER_CHANGES.name}"
+        yield f"# HELP {name}_total {LEADER_CHANGES.help}"
+        yield f"# TYPE {name}_total {LEADER_CHANGES.kind}"
+        for (shard, reason), count in sorted(self._counts.items()):
+            escaped = reason.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+            yield f'{name}_total{{shard="{shard}",reason="{escaped}"}} {count}'
