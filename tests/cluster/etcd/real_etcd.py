@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import socket
 import subprocess
@@ -11,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from tests.cluster.etcd.etcd_program import MISSING, etcd_program
 
 
 def free_ports(count: int) -> list[int]:
@@ -24,12 +25,14 @@ def free_ports(count: int) -> list[int]:
 class Etcd:
     """One member. `url`: for its clients."""
 
-    def __init__(self, folder: Path, name: str, ports: tuple[int, int], cluster: str, extra: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, program: str, folder: Path, name: str, ports: tuple[int, int], cluster: str, extra: tuple[str, ...] = ()
+    ) -> None:
         self.scheme = "https" if "--cert-file" in extra else "http"
         self.url, peer = f"{self.scheme}://127.0.0.1:{ports[0]}", f"http://127.0.0.1:{ports[1]}"
         self._folder, self._name = folder, name
         self._command = [
-            "etcd", "--name", name, "--data-dir", str(folder / name), "--logger=zap", "--log-outputs=stdout",
+            program, "--name", name, "--data-dir", str(folder / name), "--logger=zap", "--log-outputs=stdout",
             "--listen-client-urls", self.url, "--advertise-client-urls", self.url,
             "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", cluster, *extra,
         ]  # fmt: skip
@@ -63,13 +66,14 @@ class Etcd:
 @contextmanager
 def running(folder: Path, members: int = 1, extra: tuple[str, ...] = ()) -> Iterator[list[Etcd]]:
     """Starts the members of an etcd, and kills them at the end."""
-    if shutil.which("etcd") is None:
-        pytest.skip("etcd is not installed (Debian: etcd-server)")
+    program = etcd_program()
+    if program is None:
+        pytest.skip(MISSING)
     ports = free_ports(2 * members)
     names = [f"e{number}" for number in range(members)]
     cluster = ",".join(f"{name}=http://127.0.0.1:{port}" for name, port in zip(names, ports[1::2], strict=True))
     pairs = zip(ports[::2], ports[1::2], strict=True)
-    etcds = [Etcd(folder, name, pair, cluster, extra) for name, pair in zip(names, pairs, strict=True)]
+    etcds = [Etcd(program, folder, name, pair, cluster, extra) for name, pair in zip(names, pairs, strict=True)]
     try:
         for each in etcds:
             each.start()

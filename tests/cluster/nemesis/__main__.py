@@ -12,6 +12,7 @@ from pathlib import Path
 
 import trio
 
+from tests.cluster.etcd.etcd_program import MISSING, etcd_program
 from tests.cluster.nemesis.faults import ALL
 from tests.cluster.nemesis.round import play
 
@@ -26,8 +27,8 @@ def main() -> int:
     kinds = asked.faults.split(",") if asked.faults else []
     if unknown := set(kinds) - set(ALL):
         parser.error(f"unknown faults {sorted(unknown)}, known are {ALL}")
-    if shutil.which("etcd") is None:
-        parser.error("etcd is not installed (Debian: etcd-server)")
+    if etcd_program() is None:
+        parser.error(MISSING)
     folder = asked.folder or Path(tempfile.mkdtemp(prefix="nemesis-"))
     folder.mkdir(exist_ok=True)
     if any(folder.iterdir()):

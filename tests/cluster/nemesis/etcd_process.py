@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
+from tests.cluster.etcd.etcd_program import MISSING, etcd_program
 from tests.waiting import wait_until
 
 
@@ -18,8 +19,10 @@ class EtcdProcess:
     def __init__(self, folder: Path, host: str, ports: tuple[int, int], before: Sequence[str]) -> None:
         self.url, peers = (f"http://{host}:{port}" for port in ports)
         self._log = folder / "etcd.log"
+        program = etcd_program()
+        assert program is not None, MISSING
         self._command = [
-            *before, "etcd", "--name", "e0", "--data-dir", str(folder / "etcd"), "--logger=zap", "--log-outputs=stdout",
+            *before, program, "--name", "e0", "--data-dir", str(folder / "etcd"), "--logger=zap", "--log-outputs=stdout",
             "--log-level=warn", "--listen-client-urls", self.url, "--advertise-client-urls", self.url,
             "--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers, "--initial-cluster", f"e0={peers}",
         ]  # fmt: skip

