@@ -1,41 +1,75 @@
-"""Options of the commands that ask etcd: where it is, and the name of the cluster in it."""
+"""Gives a command the options that say where etcd is, who asks it, and which cluster in it is meant; all as one object."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-SECTION: Final = "Etcd"
-DEFAULT_CLUSTER: Final = "eventstore"
+if TYPE_CHECKING:
+    from eventstore_cluster.registry.etcd.options import EtcdOptions
 
-EtcdEndpoints = Annotated[
-    str | None,
-    typer.Option("--etcd", metavar="URL,…", help="Where etcd is: one or several URLs, with commas.", rich_help_panel=SECTION),
-]
-ClusterName = Annotated[
-    str, typer.Option("--cluster", metavar="NAME", help="The name of the cluster in etcd.", rich_help_panel=SECTION)
-]
-EtcdUser = Annotated[
-    str | None,
-    typer.Option(
-        "--etcd-user",
-        metavar="NAME",
-        help="A user of etcd; its password is in EVENTSTORE_ETCD_PASSWORD.",
-        rich_help_panel=SECTION,
-    ),
-]
-EtcdCa = Annotated[
-    str | None,
-    typer.Option("--etcd-ca", metavar="FILE", help="Who signed the certificate of etcd.", rich_help_panel=SECTION),
-]
-EtcdCert = Annotated[
-    str | None, typer.Option("--etcd-cert", metavar="FILE", help="A certificate for etcd.", rich_help_panel=SECTION)
-]
-EtcdKey = Annotated[str | None, typer.Option("--etcd-key", metavar="FILE", help="The key of it.", rich_help_panel=SECTION)]
+Result = TypeVar("Result")
+
+_SECTION: Final = "Etcd"
+_CLUSTER: Final = "eventstore"
+_PARAMETER: Final = "etcd"
 
 
-def etcd_of(endpoints: str, user: str | None, ca: str | None, cert: str | None, key: str | None) -> dict[str, Any]:
-    """Returns the options as JSON can hold them; without the password, which other users would see."""
-    urls = [each.strip().rstrip("/") for each in endpoints.split(",") if each.strip()]
-    return {"endpoints": urls, "user": user, "ca": ca, "cert": cert, "key": key}
+def _option(flag: str, metavar: str, text: str) -> Any:
+    return typer.Option(flag, metavar=metavar, help=text, rich_help_panel=_SECTION)
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdAccess:
+    """What the options say. Each field is one, so `endpoints` may be None: then the command is not about etcd, or refuses."""
+
+    endpoints: Annotated[str | None, _option("--etcd", "URL,…", "Where etcd is: one or several URLs, with commas.")] = None
+    cluster: Annotated[str, _option("--cluster", "NAME", "The name of the cluster in etcd.")] = _CLUSTER
+    user: Annotated[
+        str | None, _option("--etcd-user", "NAME", "A user of etcd; its password is in EVENTSTORE_ETCD_PASSWORD.")
+    ] = None
+    ca: Annotated[str | None, _option("--etcd-ca", "FILE", "Who signed the certificate of etcd.")] = None
+    cert: Annotated[str | None, _option("--etcd-cert", "FILE", "A certificate for etcd.")] = None
+    key: Annotated[str | None, _option("--etcd-key", "FILE", "The key of it.")] = None
+
+    def plain(self) -> dict[str, Any]:
+        """Returns how etcd is asked, as JSON can hold it; without the password, which other users would see."""
+        urls = [each.strip().rstrip("/") for each in (self.endpoints or "").split(",") if each.strip()]
+        return {"endpoints": urls, "user": self.user, "ca": self.ca, "cert": self.cert, "key": self.key}
+
+    def options(self) -> EtcdOptions:
+        """Returns how etcd is asked, with the password from the environment.
+
+        Raises:
+            InvalidArgument: an option is wrong, or the library for it is not installed.
+        """
+        from eventstore_cluster.nodes.options import etcd_options
+
+        return etcd_options(self.plain())
+
+
+def offers_etcd(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Makes a command of a function that takes an `EtcdAccess` as `etcd`: it has the options of etcd in the place of it."""
+    offered = {
+        f"{_PARAMETER}_{name}": inspect.Parameter(
+            f"{_PARAMETER}_{name}", inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=each.annotation
+        )
+        for name, each in inspect.signature(EtcdAccess, eval_str=True).parameters.items()
+    }
+
+    @functools.wraps(function)
+    def command(*arguments: Any, **given: Any) -> Result:
+        values = {name.removeprefix(f"{_PARAMETER}_"): given.pop(name) for name in offered if name in given}
+        return function(*arguments, **given, etcd=EtcdAccess(**values))
+
+    signature = inspect.signature(function, eval_str=True)
+    parameters: list[inspect.Parameter] = []
+    for each in signature.parameters.values():
+        parameters += offered.values() if each.name == _PARAMETER else [each]
+    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined] # as inspect says
+    return command

@@ -3,38 +3,37 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from eventstore.cli.terminal.etcd_options import etcd_of
+from eventstore.cli.terminal.etcd_options import EtcdAccess
 from eventstore.errors import InvalidArgument
-from eventstore_cluster.nodes.options import PASSWORD, etcd_options
+from eventstore_cluster.nodes.options import PASSWORD
 
 
 def test_the_password_comes_from_the_environment_and_not_from_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PASSWORD, "secret")
-    given = etcd_of("http://a:1/, https://b:2", "root", None, None, None)
-    assert "secret" not in str(given)
-    found = etcd_options(given)
+    given = EtcdAccess("http://a:1/, https://b:2", user="root")
+    assert "secret" not in str(given.plain())
+    found = given.options()
     assert (found.endpoints, found.user, found.password) == (("http://a:1", "https://b:2"), "root", "secret")
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (("", None, None, None, None), "no endpoint of etcd is given"),
-        (("127.0.0.1:2379", None, None, None, None), "is not an http or https URL"),
-        (("http://a:1", None, "/nowhere/ca", None, None), "there is no file /nowhere/ca for --etcd-ca"),
-        (("http://a:1", None, None, "/nowhere/cert", None), "there is no file /nowhere/cert for --etcd-cert"),
+        (EtcdAccess(""), "no endpoint of etcd is given"),
+        (EtcdAccess("127.0.0.1:2379"), "is not an http or https URL"),
+        (EtcdAccess("http://a:1", ca="/nowhere/ca"), "there is no file /nowhere/ca for --etcd-ca"),
+        (EtcdAccess("http://a:1", cert="/nowhere/cert"), "there is no file /nowhere/cert for --etcd-cert"),
     ],
 )
-def test_what_leads_to_no_etcd_is_refused(given: tuple[Any, ...], said: str) -> None:
+def test_what_leads_to_no_etcd_is_refused(given: EtcdAccess, said: str) -> None:
     with pytest.raises(InvalidArgument, match=said):
-        etcd_options(etcd_of(*given))
+        given.options()
 
 
 def test_a_key_without_its_certificate_is_refused(tmp_path: Path) -> None:
     (tmp_path / "key").touch()
     with pytest.raises(InvalidArgument, match="of no use without --etcd-cert"):
-        etcd_options(etcd_of("http://a:1", None, None, None, str(tmp_path / "key")))
+        EtcdAccess("http://a:1", key=str(tmp_path / "key")).options()

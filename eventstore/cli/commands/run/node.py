@@ -6,21 +6,13 @@ from typing import Annotated
 
 import typer
 
-from eventstore.cli.terminal.etcd_options import (
-    DEFAULT_CLUSTER,
-    ClusterName,
-    EtcdCa,
-    EtcdCert,
-    EtcdEndpoints,
-    EtcdKey,
-    EtcdUser,
-    etcd_of,
-)
+from eventstore.cli.terminal.etcd_options import EtcdAccess, offers_etcd
 from eventstore.cli.terminal.settings_options import Assignments, ConfigFile, all_given, offers_settings
 from eventstore.errors import InvalidArgument
 
 
 @offers_settings()
+@offers_etcd
 def node(
     shards: Annotated[
         int | None,
@@ -37,12 +29,8 @@ def node(
         int,
         typer.Option("--lease", metavar="SECONDS", help="How long a node or a leader may be silent, 1 to 60. Needs --etcd."),
     ] = 5,
-    etcd: EtcdEndpoints = None,
-    cluster: ClusterName = DEFAULT_CLUSTER,
-    etcd_user: EtcdUser = None,
-    etcd_ca: EtcdCa = None,
-    etcd_cert: EtcdCert = None,
-    etcd_key: EtcdKey = None,
+    *,
+    etcd: EtcdAccess,
     config: ConfigFile = None,
     assignments: Assignments = None,
     **given: object,
@@ -68,22 +56,8 @@ def node(
 
     from eventstore.settings.sources import load_with_origins, misspelled_variables
 
-    replicated = None
-    if etcd is not None:
-        if name is None:
-            raise InvalidArgument("a node of a cluster needs a name of its own, such as --name n1", field="name")
-        if shards is not None:
-            raise InvalidArgument(
-                "with --etcd, the cluster says which shards there are; leave out --shards, and run `eventstore cluster create "
-                f"--shards {shards}` once the nodes run",
-                field="shards",
-                value=shards,
-            )
-        replicated = {
-            "name": name, "cluster": cluster, "lease_s": lease, "advertise": advertise,
-            "etcd": etcd_of(etcd, etcd_user, etcd_ca, etcd_cert, etcd_key),
-        }  # fmt: skip
-    elif name is not None or advertise is not None:
+    replicated = None if etcd.endpoints is None else _replicated(etcd, name, advertise, lease, shards)
+    if replicated is None and (name is not None or advertise is not None):
         option = "--name" if name is not None else "--advertise"
         raise InvalidArgument(
             f"{option} is for a node of several; say with --etcd where their etcd is, or leave it out", field=option.strip("-")
@@ -94,3 +68,17 @@ def node(
     }  # fmt: skip
     # The node lives long: it is to be small, and the libraries of the command line are not.
     os.execv(sys.executable, [sys.executable, "-m", "eventstore_cluster.node", json.dumps(options, default=str)])
+
+
+def _replicated(etcd: EtcdAccess, name: str | None, advertise: str | None, lease: int, shards: int | None) -> dict[str, object]:
+    """Returns what a node of several is told besides its settings. Raises InvalidArgument."""
+    if name is None:
+        raise InvalidArgument("a node of a cluster needs a name of its own, such as --name n1", field="name")
+    if shards is not None:
+        raise InvalidArgument(
+            "with --etcd, the cluster says which shards there are; leave out --shards, and run `eventstore cluster create "
+            f"--shards {shards}` once the nodes run",
+            field="shards",
+            value=shards,
+        )
+    return {"name": name, "cluster": etcd.cluster, "lease_s": lease, "advertise": advertise, "etcd": etcd.plain()}

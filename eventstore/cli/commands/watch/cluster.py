@@ -6,16 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from eventstore.cli.terminal.etcd_options import (
-    DEFAULT_CLUSTER,
-    ClusterName,
-    EtcdCa,
-    EtcdCert,
-    EtcdEndpoints,
-    EtcdKey,
-    EtcdUser,
-    etcd_of,
-)
+from eventstore.cli.terminal.etcd_options import EtcdAccess, offers_etcd
 from eventstore.cli.terminal.output import make_table, print_json, print_table
 from eventstore.cli.terminal.program import Command, command_group
 from eventstore.cli.terminal.shared_options import DEFAULT_STORE, WAIT_SECONDS, AsJson, StoreAddress
@@ -25,7 +16,6 @@ if TYPE_CHECKING:
 
     from rich.console import Group
 
-    from eventstore_cluster.registry.etcd.options import EtcdOptions
     from eventstore_cluster.status import Behind, ClusterStatus, ShardRow
 
 cluster = command_group("cluster", "The shards of a cluster.")
@@ -35,6 +25,7 @@ _MEGABYTE = 1_000_000
 
 
 @cluster.command("create", cls=Command)
+@offers_etcd
 def create(
     shards: Annotated[int, typer.Option("--shards", metavar="N", help="How many shards it has.")],
     replicas: Annotated[int, typer.Option("--replicas", metavar="N", help="On how many nodes each shard is kept.")],
@@ -48,12 +39,8 @@ def create(
         float,
         typer.Option("--wait", metavar="SECONDS", min=0, help="How long to wait for nodes, then for all shards."),
     ] = WAIT_SECONDS,
-    etcd: EtcdEndpoints = None,
-    name: ClusterName = DEFAULT_CLUSTER,
-    etcd_user: EtcdUser = None,
-    etcd_ca: EtcdCa = None,
-    etcd_cert: EtcdCert = None,
-    etcd_key: EtcdKey = None,
+    *,
+    etcd: EtcdAccess,
 ) -> None:
     """Create a cluster with replicas on the nodes that run, and wait until it serves.
 
@@ -66,9 +53,9 @@ def create(
     """
     from eventstore.errors import ConnectionLost, InvalidArgument
 
-    if etcd is None:
+    if etcd.endpoints is None:
         raise InvalidArgument("say with --etcd where the etcd of the nodes is, such as http://127.0.0.1:2379", field="etcd")
-    options = _options(etcd, etcd_user, etcd_ca, etcd_cert, etcd_key)
+    options = etcd.options()
     import trio
 
     from eventstore_cluster.nodes.creation import create_cluster, wait_until_served
@@ -78,17 +65,17 @@ def create(
 
     async def created() -> list[int]:
         async with Gateway(options) as gateway:
-            registry = EtcdRegistry(gateway, name)
+            registry = EtcdRegistry(gateway, etcd.cluster)
             made = await create_cluster(registry, shards, replicas, in_sync_min, wait)
             print(
-                f"Created {name} ({made.cluster.uuid}): shards {shards}, replicas {replicas}, in sync at least "
+                f"Created {etcd.cluster} ({made.cluster.uuid}): shards {shards}, replicas {replicas}, in sync at least "
                 f"{made.cluster.in_sync_min}, nodes {', '.join(made.nodes)}",
                 flush=True,
             )
             return await wait_until_served(registry, wait)
 
     missing = trio.run(created)
-    _print(registry_status(options, name, 0))
+    _print(registry_status(options, etcd.cluster, 0))
     if missing:
         raise ConnectionLost(
             f"not served after {wait:g} seconds: shards {', '.join(map(str, missing))}; the cluster was created, and the logs "
@@ -97,16 +84,13 @@ def create(
 
 
 @cluster.command("status", cls=Command)
+@offers_etcd
 def status(
     interval: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="The time that events/s is counted over.")] = 1.0,
     as_json: AsJson = False,
     store: StoreAddress = DEFAULT_STORE,
-    etcd: EtcdEndpoints = None,
-    name: ClusterName = DEFAULT_CLUSTER,
-    etcd_user: EtcdUser = None,
-    etcd_ca: EtcdCa = None,
-    etcd_cert: EtcdCert = None,
-    etcd_key: EtcdKey = None,
+    *,
+    etcd: EtcdAccess,
 ) -> None:
     """Show each shard of a cluster: slots, leader, events, memory, sorted files, and the lag of its reactions.
 
@@ -118,7 +102,7 @@ def status(
     Example:
       eventstore cluster status --store tcp://127.0.0.1:7701
     """
-    found = _look(store, name, etcd, etcd_user, etcd_ca, etcd_cert, etcd_key)(interval)
+    found = _look(store, etcd)(interval)
     if as_json:
         print_json(found.tree())
     else:
@@ -130,17 +114,14 @@ def status(
 
 
 @cluster.command("top", cls=Command)
+@offers_etcd
 def top(
     interval: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="The time between two looks.")] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Look once and exit.")] = False,
     as_json: AsJson = False,
     store: StoreAddress = DEFAULT_STORE,
-    etcd: EtcdEndpoints = None,
-    name: ClusterName = DEFAULT_CLUSTER,
-    etcd_user: EtcdUser = None,
-    etcd_ca: EtcdCa = None,
-    etcd_cert: EtcdCert = None,
-    etcd_key: EtcdKey = None,
+    *,
+    etcd: EtcdAccess,
 ) -> None:
     """Watch the shards of a cluster: what `cluster status` shows, again and again.
 
@@ -153,7 +134,7 @@ def top(
     import json
     import sys
 
-    look = _look(store, name, etcd, etcd_user, etcd_ca, etcd_cert, etcd_key)
+    look = _look(store, etcd)
     if as_json:
         while True:
             print(json.dumps(look(interval).tree()), flush=True)
@@ -170,6 +151,7 @@ def top(
 
 
 @cluster.command("lead", cls=Command)
+@offers_etcd
 def lead(
     shard: Annotated[int, typer.Argument(metavar="SHARD", help="The shard.")],
     node: Annotated[str, typer.Argument(metavar="NODE", help="The node whose replica is to lead.")],
@@ -187,12 +169,8 @@ def lead(
     wait: Annotated[
         float, typer.Option("--wait", metavar="SECONDS", min=0, help="How long to wait until leadership is handed over.")
     ] = WAIT_SECONDS,
-    etcd: EtcdEndpoints = None,
-    name: ClusterName = DEFAULT_CLUSTER,
-    etcd_user: EtcdUser = None,
-    etcd_ca: EtcdCa = None,
-    etcd_cert: EtcdCert = None,
-    etcd_key: EtcdKey = None,
+    *,
+    etcd: EtcdAccess,
 ) -> None:
     """Hand the leadership of a shard over to the replica on a node. Nothing is lost, and clients follow.
 
@@ -212,42 +190,36 @@ def lead(
     from eventstore_cluster.nodes.accepting_loss import candidate
     from eventstore_cluster.nodes.handing_over import hand_over
 
-    if etcd is None:
+    if etcd.endpoints is None:
         raise InvalidArgument("--etcd is needed: who leads is decided there", field="etcd")
-    options = _options(etcd, etcd_user, etcd_ca, etcd_cert, etcd_key)
+    options = etcd.options()
     if not accept_loss:
-        led = hand_over(options, name, shard, node, wait)
+        led = hand_over(options, etcd.cluster, shard, node, wait)
         took = "already" if led.seconds is None else f"in epoch {led.epoch}, {led.seconds:.2f} s after this was asked for"
         print(f"{led.node} leads shard {shard} {took}.")
         if led.node != node:
             raise SystemExit(1)
         return
-    found = candidate(options, name, shard, node)
+    found = candidate(options, etcd.cluster, shard, node)
     print(f"The log of {node} has epoch {found.replica.epoch} of {found.epoch}, and its events end at {found.replica.ends[0]}.")
     print(f"In sync and running: {', '.join(found.in_sync) or 'nobody'}. What {node} does not have is lost for ever.")
     given = input("The name of the node, to go on: ") if confirm is None else confirm
     if given.strip() != node:
         raise InvalidArgument(f"nothing was done: {given!r} is not {node}", field="confirm")
-    accept(options, name, found, lease)
+    accept(options, etcd.cluster, found, lease)
     print(f"The replica on {node} is the only one in sync, in a new generation; it is elected within seconds.")
 
 
-def _look(store: str, name: str, etcd: str | None, *access: str | None) -> Callable[[float], ClusterStatus]:
+def _look(store: str, etcd: EtcdAccess) -> Callable[[float], ClusterStatus]:
     """Returns what looks at the cluster, for events/s over so many seconds."""
-    if etcd is not None:
-        options = _options(etcd, *access)
+    if etcd.endpoints is not None:
+        options = etcd.options()
         from eventstore_cluster.nodes.registry_status import registry_status
 
-        return lambda interval: registry_status(options, name, interval)
+        return lambda interval: registry_status(options, etcd.cluster, interval)
     from eventstore_cluster.status import cluster_status
 
     return lambda interval: cluster_status(store, interval)
-
-
-def _options(etcd: str, *access: str | None) -> EtcdOptions:
-    from eventstore_cluster.nodes.options import etcd_options
-
-    return etcd_options(etcd_of(etcd, *access))
 
 
 def _print(found: ClusterStatus) -> None:
