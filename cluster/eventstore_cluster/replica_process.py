@@ -40,6 +40,7 @@ from eventstore_cluster.shard_start import ReplicaStart, ShardStart, plain
 
 _RETRY_S: Final = 0.5
 _REVOKE_S: Final = 1.0
+_SAY_S: Final = 0.5
 _SYNC_MAX_S: Final = 2.0
 _LOOK_S: Final = 0.5
 _ABANDONED_LOOKS: Final = 3
@@ -113,7 +114,8 @@ class ReplicaProcess(ShardProcess):
         """Gives the lease back; a leader that was told to stop says why first: another may be elected at once."""
         driver = self._driver
         if driver is not None and driver.elected.is_set() and self._stopping.is_set():
-            await driver.run_of.registry.say_left(LeftKey(driver.epoch, self._replica.node, STOPPED))
+            with trio.move_on_after(_SAY_S):  # clients wait for the lease
+                await driver.run_of.registry.say_left(LeftKey(driver.epoch, self._replica.node, STOPPED))
         try:
             await lease.revoke(gateway)
         except EventStoreError as error:  # it runs out
