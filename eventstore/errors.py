@@ -245,7 +245,8 @@ class Diverged(EventStoreError):
 
 
 class NotEnoughReplicas(EventStoreError):
-    """Too few replicas of the shard are in sync; nothing was stored. Reads go on; append again when they are back."""
+    """Too few replicas of the shard are in sync, `have` where `needed` must be; nothing was stored. Reads go on; append again
+    when they are back."""
 
     code = 32
     retriable = True

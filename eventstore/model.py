@@ -10,7 +10,7 @@ import enum
 import os
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from eventstore.errors import InvalidArgument, PayloadInvalid
 from eventstore.json_values import Json, bytes_of, parsed
@@ -42,6 +42,7 @@ ANY: Final = Expected.ANY
 EXISTS: Final = Expected.EXISTS
 
 ExpectedVersion: TypeAlias = int | Expected
+Replicas: TypeAlias = Literal["all"]
 
 
 class NewEvent(tuple[int, str, bytes, bytes | None]):
@@ -258,12 +259,17 @@ class Commit(tuple[str, Sequence[NewEvent], ExpectedVersion, str, int | datetime
 
 
 class Committed(NamedTuple):
-    """The commit is durable. `version` and `sequence` are those of its last event; `duplicate`: it was already stored."""
+    """The commit is durable. `version` and `sequence` are those of its last event; `duplicate`: it was already stored.
+
+    `durability`: on how many disks it is, when this is answered: 1 for a single store, in a cluster as many as replicas are in
+    sync. 0: on none yet, the store has durability `async`. None: the server does not say.
+    """
 
     aggregate_id: str
     version: int
     sequence: int
     duplicate: bool = False
+    durability: int | None = 1
 
 
 class Unchanged(NamedTuple):

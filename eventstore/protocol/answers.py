@@ -60,9 +60,13 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """The outcome of each commit, command or message: three values each, see `OutcomeKind` and `message_answers`."""
+    """The outcome of each commit, command or message: three values each, see `OutcomeKind` and `message_answers`.
+
+    `durability`: of the commits (see `Committed`); None: not said.
+    """
 
     values: Sequence[Scalar]
+    durability: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,7 @@ class SomeOutcomes:
     server will answer in parts."""
 
     values: Sequence[Scalar]
+    durability: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,17 +195,28 @@ def _decode_error(values: Values) -> Answer:
 
 
 def _decode_outcomes(values: Values) -> Answer:
-    outcomes = values[2:]
+    outcomes, durability = _split_durability(values[2:], OUTCOME_VALUES)
     if not outcomes or len(outcomes) % OUTCOME_VALUES:
         raise ProtocolError(f"OUTCOMES takes {OUTCOME_VALUES} values for each commit, got {len(outcomes)}")
-    return Outcomes(cast("Sequence[Scalar]", outcomes))
+    return Outcomes(outcomes, durability)
 
 
 def _decode_some_outcomes(values: Values) -> Answer:
-    outcomes = values[2:]
+    outcomes, durability = _split_durability(values[2:], PLACED_OUTCOME_VALUES)
     if len(outcomes) % PLACED_OUTCOME_VALUES:
         raise ProtocolError(f"SOME_OUTCOMES takes {PLACED_OUTCOME_VALUES} values for each command, got {len(outcomes)}")
-    return SomeOutcomes(cast("Sequence[Scalar]", outcomes))
+    return SomeOutcomes(outcomes, durability)
+
+
+def _split_durability(values: Values, width: int) -> tuple[Sequence[Scalar], int | None]:
+    """Returns the values of outcomes, and the durability that follows them if the server says it."""
+    outcomes = cast("Sequence[Scalar]", values)
+    if len(outcomes) % width != 1:
+        return outcomes, None
+    last = outcomes[-1]
+    if last is not None and (last.__class__ is not int or last < 0):
+        raise ProtocolError("the outcomes are followed by their durability (uint or nil)")
+    return outcomes[:-1], last
 
 
 def _decode_page(values: Values) -> Answer:
@@ -223,23 +239,25 @@ _DECODERS: Final[dict[int, Callable[[Values], Answer]]] = {
 }
 
 
-def decode_all_committed(aggregate_ids: Sequence[str], values: Sequence[Scalar]) -> list[Committed | EventStoreError] | None:
+def decode_all_committed(
+    aggregate_ids: Sequence[str], values: Sequence[Scalar], durability: int | None
+) -> list[Committed | EventStoreError] | None:
     """Decodes the outcomes of these commits, in C loops; returns None unless all were committed and none is a duplicate."""
     kinds, versions, sequences = values[0::3], values[1::3], values[2::3]
     if set(kinds) != _ALL_COMMITTED or set(map(type, versions)) != _INTS or set(map(type, sequences)) != _INTS:
         return None
-    rows = zip(aggregate_ids, versions, sequences, repeat(False), strict=False)
+    rows = zip(aggregate_ids, versions, sequences, repeat(False), repeat(durability), strict=False)
     return list(map(cast("type[Committed]", tuple.__new__), repeat(Committed), rows))
 
 
 def decode_outcome(
-    aggregate_id: str, expected: int | str, kind: Scalar, first: Scalar, second: Scalar
+    aggregate_id: str, expected: int | str, kind: Scalar, first: Scalar, second: Scalar, durability: int | None = None
 ) -> Committed | EventStoreError:
     """Decodes `outcome_values` of a commit on `aggregate_id` that expected `expected`. Values that are not an outcome are
     returned as a ProtocolError.
     """
     if (kind in (_COMMITTED, _DUPLICATE)) and first.__class__ is int and second.__class__ is int:
-        return Committed(aggregate_id, first, second, kind == _DUPLICATE)
+        return Committed(aggregate_id, first, second, kind == _DUPLICATE, durability)
     if kind == _CONFLICT and isinstance(first, int):
         return VersionConflict(aggregate_id, expected, first)
     if kind == _REFUSED and isinstance(second, bytes):
@@ -253,9 +271,9 @@ def decode_outcome(
 
 
 def decode_command_outcome(
-    aggregate_id: str, kind: Scalar, first: Scalar, second: Scalar
+    aggregate_id: str, kind: Scalar, first: Scalar, second: Scalar, durability: int | None = None
 ) -> Committed | Unchanged | EventStoreError:
     """Decodes the outcome of a command."""
     if kind == _UNCHANGED:
         return Unchanged(aggregate_id)
-    return decode_outcome(aggregate_id, "the version it was handled at", kind, first, second)
+    return decode_outcome(aggregate_id, "the version it was handled at", kind, first, second, durability)

@@ -11,7 +11,7 @@ from typing import Final, cast
 from eventstore import flat
 from eventstore.errors import EventStoreError, InvalidArgument, ProtocolError, UnknownOperation
 from eventstore.flat import Malformed, Scalar
-from eventstore.model import ANY, EXISTS
+from eventstore.model import ANY, EXISTS, Expected
 from eventstore.protocol import group_requests as group_requests  # these two declare theirs
 from eventstore.protocol import reaction_requests as reaction_requests
 from eventstore.protocol.broker_requests import SendMessages, WireMessage
@@ -20,7 +20,7 @@ from eventstore.protocol.limits import COMMANDS_PER_FRAME_MAX, COMMITS_PER_FRAME
 from eventstore.protocol.payload import payload_decoder, request_id_of
 from eventstore.protocol.request_declaration import DECLARATIONS, Declaration, Request, code_of
 from eventstore.protocol.requests import Append, Credit, Hello, Send, WireCommand
-from eventstore.records.raw_commit import AfterCommand, AppendCondition, RawCommit
+from eventstore.records.raw_commit import ON_ALL, AfterCommand, AppendCondition, OnAllReplicas, RawCommit
 
 _APPEND: Final = code_of(Append)
 _CREDIT: Final = code_of(Credit)
@@ -36,6 +36,7 @@ _THREE_TEXTS: Final = [{str}] * 3
 _BYTES: Final = {bytes}
 _BYTES_OR_NIL: Final = {bytes, _NONE}
 _VERSION: Final = re.compile("0|[1-9][0-9]{0,18}")
+_EXPECTED: Final = {each.value: each for each in Expected}
 _NO_VERSION: Final = -1  # no aggregate is at it: a commit with a malformed version is a conflict
 
 
@@ -71,8 +72,8 @@ def encode_request(request_id: int, request: Request) -> bytes:
     code, values_of = _ENCODED[request.__class__]
     values = values_of(request)
     if request.__class__ is Hello:
-        *head, in_parts = values
-        values = (MAGIC, *head, True) if in_parts else (MAGIC, *head)
+        *head, in_parts, durability = values
+        values = (MAGIC, *head, in_parts, True) if durability else (MAGIC, *head, True) if in_parts else (MAGIC, *head)
     return encode_frame(request_id, code, values)
 
 
@@ -88,7 +89,7 @@ def encode_append(request_id: int, commits: Sequence[RawCommit]) -> bytes:
 
 
 def _encode_condition(condition: AppendCondition) -> Scalar:
-    if isinstance(condition, AfterCommand):
+    if isinstance(condition, AfterCommand | OnAllReplicas):
         return str(condition)
     return None if condition is ANY else True if condition is EXISTS else condition
 
@@ -100,9 +101,16 @@ def _decode_condition(value: Scalar) -> AppendCondition:
     if value is True:
         return EXISTS
     if not isinstance(value, str) or "/" not in value:
-        return cast(AppendCondition, value)
+        return _on_all(value) if isinstance(value, str) and value.startswith(ON_ALL) else cast(AppendCondition, value)
     version, _, command_id = value.partition("/")
     return AfterCommand(int(version) if _VERSION.fullmatch(version) else _NO_VERSION, command_id)
+
+
+def _on_all(text: str) -> AppendCondition:
+    expected = text.removeprefix(ON_ALL)
+    if expected in _EXPECTED:
+        return OnAllReplicas(_EXPECTED[expected])
+    return OnAllReplicas(int(expected)) if _VERSION.fullmatch(expected) else cast(AppendCondition, text)
 
 
 def encode_send(request_id: int, values: Sequence[Scalar]) -> bytes:
@@ -229,8 +237,8 @@ def _send_messages(values: list[Scalar]) -> Request:
 def _hello(values: list[Scalar]) -> Request:
     if len(values) < _HELLO_VALUES or values[0] != MAGIC:
         raise ProtocolError(f"HELLO takes {MAGIC!r}, a version and a name", operation="HELLO")
-    in_parts = values[_HELLO_VALUES : _HELLO_VALUES + 1] == [True]
-    return cast("Callable[..., Request]", Hello)(*values[1:_HELLO_VALUES], in_parts)  # later versions may append values
+    in_parts, durability = (value is True for value in (*values, None, None)[_HELLO_VALUES : _HELLO_VALUES + 2])
+    return cast("Callable[..., Request]", Hello)(*values[1:_HELLO_VALUES], in_parts, durability)  # later ones may append values
 
 
 def _plain(kind: type[Request], declared: Declaration) -> Callable[[list[Scalar]], Request]:

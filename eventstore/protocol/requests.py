@@ -57,12 +57,14 @@ _Types: TypeAlias = Annotated[tuple[str, ...], Rows(_type, limits.TYPES_MAX, low
 class Hello(Request):
     """The first frame of a connection. The codec adds and checks the magic that comes before these values.
 
-    `in_parts`: a SEND or APPEND may be answered in parts. Older clients do not send it.
+    `in_parts`: a SEND or APPEND may be answered in parts. `durability`: answers that name commits say how durable these are.
+    Older clients do not send them.
     """
 
     version: Annotated[int, integer(INT64_MIN, UINT64_MAX)]
     client: Annotated[str, text(0, limits.NAME_BYTES_MAX)]
     in_parts: bool = False
+    durability: bool = False
 
 
 @request(2, answer=AnswerCode.OUTCOMES, frozen=False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from operator import itemgetter
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias, cast
 
 from eventstore import flat
 from eventstore.errors import EventStoreError, InvalidArgument
@@ -30,6 +30,7 @@ from eventstore.model import (
     Expected,
     ExpectedVersion,
     NewEvent,
+    Replicas,
     fresh_command_id,
     micros,
 )
@@ -50,7 +51,19 @@ class AfterCommand(NamedTuple):
         return f"{self.version}/{self.command_id}"
 
 
-AppendCondition: TypeAlias = int | Expected | AfterCommand
+ON_ALL: Final = "all:"
+
+
+class OnAllReplicas(NamedTuple):
+    """Expects what `condition` does, and all replicas of the shard in sync."""
+
+    condition: ExpectedVersion
+
+    def __str__(self) -> str:
+        return f"{ON_ALL}{condition_text(self.condition)}"
+
+
+AppendCondition: TypeAlias = int | Expected | AfterCommand | OnAllReplicas
 """What must hold for a commit to be appended. An int: the aggregate is at exactly this version (0: it does not exist)."""
 
 RawCommit: TypeAlias = tuple[str, AppendCondition, str, int | None, bytes]
@@ -76,6 +89,7 @@ def encode_commit(
     expected_version: ExpectedVersion,
     command_id: str | None,
     timestamp: int | datetime | None,
+    replicas: Replicas | None = None,
 ) -> RawCommit:
     """Returns the commit's five values. A missing command id is generated.
 
@@ -89,12 +103,23 @@ def encode_commit(
         check_text("command_id", command_id)
     if timestamp is not None:
         timestamp = check_int("timestamp", micros(timestamp), TIME_MIN, TIME_MAX)
-    return aggregate_id, _checked_version(expected_version), command_id, timestamp, _encode_events(events)
+    condition = _on(replicas, _checked_version(expected_version))
+    return aggregate_id, condition, command_id, timestamp, _encode_events(events)
 
 
-def encode_commits(commits: Sequence[Commit]) -> list[RawCommit | InvalidArgument]:
-    """Returns `encode_commit` of each, or its error; a bad commit does not affect the others."""
-    return _encode_alike(commits) or [_encoded_or_refused(commit) for commit in commits]
+def encode_commits(commits: Sequence[Commit], replicas: Replicas | None = None) -> list[RawCommit | InvalidArgument]:
+    """Returns `encode_commit` of each, or its error; a bad commit does not affect the others.
+
+    Raises:
+        InvalidArgument: `replicas` is neither "all" nor None.
+    """
+    encoded = _encode_alike(commits) or [_encoded_or_refused(commit) for commit in commits]
+    if replicas is None:
+        return encoded
+    return [
+        each if isinstance(each, InvalidArgument) else (each[0], _on(replicas, cast("ExpectedVersion", each[1])), *each[2:])
+        for each in encoded
+    ]
 
 
 def with_fingerprint(events: bytes, fingerprint: bytes) -> bytes:
@@ -113,6 +138,8 @@ def condition_text(condition: AppendCondition) -> int | str:
     """Returns the condition as a VersionConflict reports it."""
     if isinstance(condition, int):
         return condition
+    if isinstance(condition, OnAllReplicas):
+        return condition_text(condition.condition)
     return str(condition.value if isinstance(condition, Expected) else condition)
 
 
@@ -164,6 +191,16 @@ def _checked_version(expected: ExpectedVersion) -> ExpectedVersion:
         field="expected_version",
         value=shown(expected),
     )
+
+
+def _on(replicas: Replicas | None, expected: ExpectedVersion) -> AppendCondition:
+    if replicas is None:
+        return expected
+    if replicas != "all":
+        raise InvalidArgument(
+            f'replicas is {shown(replicas)}; it is "all", or left out', field="replicas", value=shown(replicas)
+        )
+    return OnAllReplicas(expected)
 
 
 def _encode_events(events: Sequence[NewEvent]) -> bytes:

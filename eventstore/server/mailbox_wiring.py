@@ -48,12 +48,15 @@ Found = Callable[["Stored | EventStoreError | None"], None]
 
 @dataclass(frozen=True, slots=True)
 class StoreAccess:
-    """The store under a set of mailboxes: in this process, or remote. `shared`: others write to it as well."""
+    """The store under a set of mailboxes: in this process, or remote. `shared`: others write to it as well. `durability`: of
+    what was committed so far, see `Committed`.
+    """
 
     persist: Callable[[ServerBatch], None]
     flush: Callable[[], None]
     read_events: ReadEvents
     find_command: Callable[[str, str, Found], None]
+    durability: Callable[[], int | None]
     shared: bool
     unloaded: Callable[[set[str]], Collection[str]] | None = None
     load: Callable[[str], Awaitable[None]] | None = None
@@ -120,7 +123,14 @@ def embedded_access(store: EmbeddedStore) -> StoreAccess:
             found(None if view is None else stored_command(view))
 
     return StoreAccess(
-        persist, committer.kick, read_events, find_command, shared=False, unloaded=store.engine.unloaded, load=load
+        persist,
+        committer.kick,
+        read_events,
+        find_command,
+        committer.durability,
+        shared=False,
+        unloaded=store.engine.unloaded,
+        load=load,
     )
 
 

@@ -32,6 +32,7 @@ def remote_access(store: NetworkStore, nursery: trio.Nursery, on_lost: Callable[
     `on_lost` is called when no later attempt to reach the store can succeed.
     """
     appends = RawAppends(store)
+    durability: int | None = None
 
     def persist(batch: ServerBatch) -> None:
         try:
@@ -39,7 +40,11 @@ def remote_access(store: NetworkStore, nursery: trio.Nursery, on_lost: Callable[
         except EventStoreError as error:
             check_lost(error)
             raise
-        nursery.start_soon(_deliver, batch, in_flight, check_lost)
+        nursery.start_soon(_deliver, batch, in_flight, check_lost, note)
+
+    def note(found: int | None) -> None:
+        nonlocal durability
+        durability = found
 
     def check_lost(error: EventStoreError) -> None:
         if isinstance(error, UnsupportedVersion) or (isinstance(error, ConnectionLost) and "actual" in error.fields):
@@ -63,7 +68,7 @@ def remote_access(store: NetworkStore, nursery: trio.Nursery, on_lost: Callable[
     def find_command(aggregate_id: str, command_id: str, found: Found) -> None:
         nursery.start_soon(_find, store, appends, aggregate_id, command_id, found, check_lost)
 
-    return StoreAccess(persist, appends.flush, read_events, find_command, shared=True)
+    return StoreAccess(persist, appends.flush, read_events, find_command, lambda: durability, shared=True)
 
 
 def _bare(commits: Sequence[NewCommit]) -> list[RawCommit]:
@@ -80,7 +85,9 @@ def _bare(commits: Sequence[NewCommit]) -> list[RawCommit]:
     ]
 
 
-async def _deliver(batch: ServerBatch, in_flight: InFlight, check_lost: Callable[[EventStoreError], None]) -> None:
+async def _deliver(
+    batch: ServerBatch, in_flight: InFlight, check_lost: Callable[[EventStoreError], None], note: Callable[[int | None], None]
+) -> None:
     await settled(in_flight)
     outcomes = in_flight.outcomes()
     lost = next((outcome for outcome in outcomes if isinstance(outcome, ConnectionLost | UnsupportedVersion)), None)
@@ -88,6 +95,10 @@ async def _deliver(batch: ServerBatch, in_flight: InFlight, check_lost: Callable
         check_lost(lost)
         batch.fail(lost)
     else:
+        for outcome in outcomes:
+            if isinstance(outcome, Committed):  # what the others were committed with is there as well
+                note(outcome.durability)
+                break
         batch.deliver(list(map(_raw_outcome, outcomes)))
 
 

@@ -238,7 +238,9 @@ async def _listening(
         node = None if broker is None else broker.opened.node
         if leads is not None:
             gate.may_send = leads.may_send
-        dispatch = Dispatch(gate, store.opened.uuid, settings.requests_max, routes, reports.stats, node, place.seat(maps))
+        dispatch = Dispatch(
+            gate, store.opened.uuid, settings.requests_max, routes, reports.stats, node, place.seat(maps), access.durability
+        )
         sources = sources_of(store, mailboxes, waiting, dispatch, subscriptions, service, publishing, reactions)
         collectors: list[Collector] = [ReactionCollector(reactions)]
         if broker is not None:

@@ -146,7 +146,8 @@ async def _working(
 
         reports = Reports(lambda: not commands.stopping, reactions)
         routes = commands.routes | ({} if reactions is None else reaction_routes(gate, nursery, reactions))
-        dispatch = Dispatch(gate, uuid.UUID(bytes=store.store_uuid), settings.requests_max, routes, reports.stats)
+        uuid_of_store, most = uuid.UUID(bytes=store.store_uuid), settings.requests_max
+        dispatch = Dispatch(gate, uuid_of_store, most, routes, reports.stats, durability=access.durability)
         sources: list[Source[Any]] = [
             Source(MAILBOX_METRICS, mailboxes.stats),
             Source(WAITING_METRICS, lambda: waiting),

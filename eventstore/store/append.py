@@ -25,7 +25,7 @@ from eventstore.errors import CommandIdReused, EventStoreError, Poisoned
 from eventstore.fields import RESERVED, check_int, reserved_id_refused
 from eventstore.model import ANY, EXISTS, ID_BYTES_MAX, TIME_MAX, TIME_MIN, VERSION_MAX
 from eventstore.records.commit import AFTER_CRC, FIXED_BYTES, HEADER_BYTES, ID_PREFIX, NO_FINGERPRINT, check_id
-from eventstore.records.raw_commit import AfterCommand, AppendCondition, split_fingerprint
+from eventstore.records.raw_commit import AfterCommand, AppendCondition, OnAllReplicas, split_fingerprint
 from eventstore.store.event_checks import EventsCheck, is_plain_event
 from eventstore.store.memory.unsorted_tail import NO_COMMIT, Tail, TailFile
 from eventstore.store.memory.version_cache import VersionCache, may_hold, version_of
@@ -54,13 +54,14 @@ _aggregate_id = itemgetter(0)
 
 
 class Appender:
-    """Checks commits and appends the accepted ones to the front buffer and the tail."""
+    """Checks commits and appends the accepted ones to the front buffer and the tail. `shortage`: see `Replication`."""
 
     def __init__(
         self, files: EventFiles, tail: Tail, version_cache: VersionCache, unique: Uniqueness, front: FrontBuffer,
         epoch: int, clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self.failed: EventStoreError | None = None
+        self.shortage: Callable[[], EventStoreError | None] = lambda: None
         self.duplicates = self.conflicts = self.refused = 0
         self._files = files
         self._tail = tail
@@ -204,6 +205,13 @@ class Appender:
             return version > 0
         if isinstance(condition, AfterCommand):
             return condition.version == version and self._is_latest(aggregate_id, condition.command_id)
+        if isinstance(condition, OnAllReplicas):
+            expected = condition.condition
+            if expected is not ANY and expected != version and not self._holds(expected, aggregate_id, version):
+                return False
+            if (shortage := self.shortage()) is not None:
+                raise shortage
+            return True
         check_int("expected_version", condition, 0, VERSION_MAX)
         return False
 

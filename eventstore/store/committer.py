@@ -26,8 +26,14 @@ class Committer(GroupCommit[AppendOutcome, list[ChunkHeader]]):
             replication=replication,
         )  # fmt: skip
         self.engine = engine
+        if replication is not None:
+            engine.appender.shortage = replication.shortage
         self.on_completed: Callable[[list[ChunkHeader]], None] = lambda _: None
         self._synced_before = engine.durable_sequence
+
+    def durability(self) -> int:
+        """Returns on how many disks everything is whose outcome was delivered; 0: on this one after the next sync."""
+        return self._replication.durability() if self._replication is not None else int(self._sync)
 
     @trio.lowlevel.enable_ki_protection
     def submit(self, commits: Sequence[NewCommit], deliver: Deliver[AppendOutcome], source: object) -> None:

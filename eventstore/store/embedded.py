@@ -17,7 +17,7 @@ from eventstore.errors import Closed, Corrupt, EventStoreError, InvalidArgument,
 from eventstore.event_identity import check_start
 from eventstore.fields import check_text
 from eventstore.metrics import Source, Stats, read_stats
-from eventstore.model import ANY, VERSION_MAX, CaughtUp, Commit, Committed, Event, ExpectedVersion, NewEvent
+from eventstore.model import ANY, VERSION_MAX, CaughtUp, Commit, Committed, Event, ExpectedVersion, NewEvent, Replicas
 from eventstore.position import After, start_of
 from eventstore.records.commit import NO_FINGERPRINT
 from eventstore.records.cursors import AggregateCursor, LogCursor
@@ -71,9 +71,9 @@ class EmbeddedStore:
 
     async def append(
         self, aggregate_id: str, events: Sequence[NewEvent], expected_version: ExpectedVersion,
-        command_id: str | None = None, timestamp: int | datetime | None = None,
+        command_id: str | None = None, timestamp: int | datetime | None = None, *, replicas: Replicas | None = None,
     ) -> Committed:  # fmt: skip
-        """Appends the events of one command; durable on return.
+        """Appends the events of one command; durable on return. `replicas`: as in `NetworkStore.append`; here is one.
 
         If the call is cancelled while it waits for the disk, the commit may or may not be stored; append again with the same
         command id to find out.
@@ -84,7 +84,7 @@ class EmbeddedStore:
             InvalidArgument: a limit is broken.
             StorageFull, Poisoned: it cannot be written to disk.
         """
-        return await self._append(encode_commit(aggregate_id, events, expected_version, command_id, timestamp))
+        return await self._append(encode_commit(aggregate_id, events, expected_version, command_id, timestamp, replicas))
 
     async def _append(self, raw: NewCommit) -> Committed:
         await trio.lowlevel.checkpoint_if_cancelled()
@@ -93,7 +93,7 @@ class EmbeddedStore:
         await self._wait_for_room()
         submission = self._submit([raw])
         await submission.wait()
-        outcome = to_result(raw, submission.outcomes[0])
+        outcome = to_result(raw, submission.outcomes[0], self.committer.durability())
         if isinstance(outcome, EventStoreError):
             raise outcome
         return outcome
@@ -103,7 +103,7 @@ class EmbeddedStore:
         _, expected, command_id, when, events = encode_commit(aggregate_id, [event], ANY, None, None)
         return await self._append((aggregate_id, expected, command_id, when, (events, 1, NO_FINGERPRINT)))
 
-    async def append_many(self, commits: Iterable[Commit]) -> list[CommitResult]:
+    async def append_many(self, commits: Iterable[Commit], *, replicas: Replicas | None = None) -> list[CommitResult]:
         """Appends each commit, whole or not at all, in this order. Returns Committed or an error for each.
 
         If the call is cancelled while it waits for the disk, any of the commits may be stored; append them again with the same
@@ -116,15 +116,17 @@ class EmbeddedStore:
         while group := list(islice(remaining, _COMMITS_PER_TURN)):
             if submissions:
                 await trio.lowlevel.checkpoint()
-            raw = encode_commits(group)
+            raw = encode_commits(group, replicas)
             await self.load({each[0] for each in raw if not isinstance(each, InvalidArgument)})
             await self._wait_for_room()
             submissions.append((raw, self._submit([each for each in raw if not isinstance(each, InvalidArgument)])))
         outcomes: list[CommitResult] = []
         for raw, submission in submissions:
             await submission.wait()
-            stored = iter(submission.outcomes)
-            outcomes += [each if isinstance(each, InvalidArgument) else to_result(each, next(stored)) for each in raw]
+            stored, durability = iter(submission.outcomes), self.committer.durability()
+            outcomes += [
+                each if isinstance(each, InvalidArgument) else to_result(each, next(stored), durability) for each in raw
+            ]
         return outcomes
 
     async def load(self, aggregate_ids: set[str]) -> None:
@@ -201,7 +203,9 @@ class EmbeddedStore:
         await trio.lowlevel.checkpoint()
         self._check_open()
         view = self.engine.find_command(aggregate_id, command_id)
-        return None if view is None else Committed(aggregate_id, view.last_version, view.last_sequence, duplicate=True)
+        if view is None:
+            return None
+        return Committed(aggregate_id, view.last_version, view.last_sequence, True, self.committer.durability())
 
     def read_all(
         self, after: int = 0, types: Iterable[str] | None = None, aggregate_prefix: str | None = None,

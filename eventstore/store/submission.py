@@ -37,7 +37,7 @@ class Submission:
         return trio.lowlevel.Abort.SUCCEEDED
 
 
-def to_result(commit: NewCommit, outcome: AppendOutcome) -> CommitResult:
+def to_result(commit: NewCommit, outcome: AppendOutcome, durability: int) -> CommitResult:
     """Converts an outcome of the engine into the caller's result."""
     status, first, second = outcome
     if isinstance(first, EventStoreError):
@@ -45,4 +45,4 @@ def to_result(commit: NewCommit, outcome: AppendOutcome) -> CommitResult:
     if status == CONFLICT:
         return VersionConflict(commit[0], condition_text(commit[1]), first)
     assert status in (COMMITTED, DUPLICATE)
-    return Committed(commit[0], first, second, duplicate=status == DUPLICATE)
+    return Committed(commit[0], first, second, status == DUPLICATE, durability)

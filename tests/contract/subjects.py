@@ -66,8 +66,8 @@ class Disguised:
     async def append(self, *arguments: Any, **named: Any) -> es.Committed:
         return await _on_thread(partial(self._store.append, *arguments, **named))
 
-    async def append_many(self, commits: Iterable[es.Commit]) -> list[es.Committed | es.EventStoreError]:
-        return await _on_thread(self._store.append_many, commits)
+    async def append_many(self, commits: Iterable[es.Commit], **named: Any) -> list[es.Committed | es.EventStoreError]:
+        return await _on_thread(partial(self._store.append_many, commits, **named))
 
     def read(self, *arguments: Any, **named: Any) -> Iteration:
         return Iteration(self._store.read(*arguments, **named))

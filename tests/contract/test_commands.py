@@ -67,6 +67,47 @@ async def test_a_command_is_found(subject: Subject) -> None:
     assert await store.find_command("b", "c-1") is None
 
 
+@contract
+async def test_a_commit_of_a_single_store_is_on_one_disk_and_that_is_all_of_them(subject: Subject) -> None:
+    store = subject.store
+    first = await store.append("a", [event(1)], 0, "c-1", replicas="all")
+    assert (first.duplicate, first.durability) == (False, 1)
+    again = await store.append("a", [event(1)], 0, "c-1", replicas="all")
+    assert (again.duplicate, again.durability) == (True, 1)
+    commits = [es.Commit("a", [event(2)], es.EXISTS), es.Commit("b", [event(1)], es.ANY), es.Commit("a", [event(3)], 2)]
+    assert [done.durability for done in await store.append_many(commits, replicas="all")] == [1, 1, 1]
+    assert (await store.find_command("a", "c-1")).durability == 1
+
+
+@contract
+async def test_to_ask_for_all_replicas_changes_nothing_about_the_expected_version(subject: Subject) -> None:
+    store = subject.store
+    for expected in (1, es.EXISTS):
+        with pytest.raises(es.VersionConflict) as conflict:
+            await store.append("a", [event(1)], expected, replicas="all")
+        assert (conflict.value.expected, conflict.value.actual) == (getattr(expected, "value", expected), 0)
+    assert await store.version("a") == 0
+
+
+@contract
+async def test_replicas_are_all_or_the_rule_of_the_shard(subject: Subject) -> None:
+    for wanted in (3, "two", True):
+        with pytest.raises(es.InvalidArgument, match='it is "all"') as refused:
+            await subject.store.append("a", [event(1)], 0, replicas=wanted)
+        assert refused.value.field == "replicas"
+        with pytest.raises(es.InvalidArgument):
+            await subject.store.append_many([es.Commit("a", [event(1)], 0)], replicas=wanted)
+    assert await subject.store.version("a") == 0
+
+
+@contract(durability="async", flush_interval_s=60.0)
+async def test_a_commit_with_durability_async_is_on_no_disk_yet(subject: Subject) -> None:
+    done = await subject.store.append("a", [event(1)], 0, "c-1")
+    assert done.durability == 0
+    assert (await subject.store.append("a", [event(1)], 0, "c-1")).durability == 0
+    assert (await subject.store.find_command("a", "c-1")).durability == 0
+
+
 @contract(one_sequence="the files of one store are filled and sorted", **SMALL_FILES)
 async def test_commands_are_known_after_sorting_and_after_a_restart(subject: Subject) -> None:
     commits = [es.Commit(f"a-{n % 20}", [es.NewEvent("T", b"%d" % n * 40)] * (1 + n % 2), es.ANY, f"c-{n}") for n in range(480)]

@@ -20,6 +20,7 @@ from eventstore.protocol.answers import (
     Ok,
     Outcomes,
     Page,
+    SomeOutcomes,
     decode_outcome,
     encode_error,
     encode_goodbye,
@@ -27,6 +28,7 @@ from eventstore.protocol.answers import (
     encode_outcomes,
     encode_page,
     encode_scan_page,
+    encode_some_outcomes,
     outcome_values,
 )
 from eventstore.protocol.frames import LENGTH_BYTES, FrameReader, encode_frame
@@ -169,12 +171,26 @@ def test_an_outcome_survives_the_wire(outcome: Committed | EventStoreError) -> N
         outcome = VersionConflict("a", 5, 3)
     _, answer = decode(encode_outcomes(1, outcome_values(outcome)))
     assert isinstance(answer, Outcomes)
-    found = decode_outcome("a", expected, *answer.values)
+    found = decode_outcome("a", expected, *answer.values, 1)
     if isinstance(outcome, Committed):
         assert found == outcome
     else:
         assert isinstance(found, EventStoreError)
         assert same(found, outcome)
+
+
+@pytest.mark.parametrize("durability", [0, 3, None])
+def test_outcomes_are_followed_by_their_durability(durability: int | None) -> None:
+    assert decode(encode_outcomes(1, (0, 1, 7, 1, 2, 3, durability)))[1] == Outcomes([0, 1, 7, 1, 2, 3], durability)
+    assert decode(encode_some_outcomes(1, (5, 0, 1, 7, durability)))[1] == SomeOutcomes([5, 0, 1, 7], durability)
+    assert decode(encode_some_outcomes(1, (durability,)))[1] == SomeOutcomes([], durability)
+
+
+@pytest.mark.parametrize("durability", [-1, True, "3", b""])
+def test_a_durability_that_is_not_a_count_is_a_protocol_error(durability: Scalar) -> None:
+    for frame in (encode_outcomes(1, (0, 1, 7, durability)), encode_some_outcomes(1, (5, 0, 1, 7, durability))):
+        with pytest.raises(ProtocolError):
+            decode(frame)
 
 
 @pytest.mark.parametrize(

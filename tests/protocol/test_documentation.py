@@ -71,6 +71,7 @@ from eventstore.protocol.requests import (
 )
 from eventstore.records import message
 from eventstore.records.cluster_map import ALL_SLOTS, ClusterMap, Shard
+from eventstore.records.raw_commit import OnAllReplicas
 from tests.protocol.records import make_message, make_record
 
 TEXT = (Path(__file__).parents[2] / "docs" / "PROTOCOL.md").read_text(encoding="utf-8")
@@ -85,6 +86,7 @@ MIXED = (
 MAP = ClusterMap(bytes(16), 7, 1, (Shard(0, bytes(range(16)), ALL_SLOTS, "127.0.0.1:7711"),))
 EXAMPLES = {
     "hello": encode_request(1, Hello(1, "demo")),
+    "hello-asking": encode_request(1, Hello(1, "demo", in_parts=True, durability=True)),
     "hello-answer": encode_ok(1, *Welcome(1, "es", bytes(range(16)), node=1).values()),
     "hello-answer-of-a-shard": encode_ok(
         1, *Welcome(1, "es", bytes(range(16)), node=1, cluster=bytes(16), map_version=7, shard=0).values()
@@ -94,6 +96,8 @@ EXAMPLES = {
     "append": encode_request(2, Append([("order-42", 0, "c-1", None, flat.encode(EVENT))])),
     "outcomes": encode_outcomes(2, outcome_values(Committed("order-42", 1, 1))),
     "outcomes-mixed": encode_outcomes(3, [value for outcome in MIXED for value in outcome_values(outcome)]),
+    "outcomes-durability": encode_outcomes(2, [*outcome_values(Committed("order-42", 1, 1, duplicate=True)), 3]),
+    "append-all": encode_request(2, Append([("order-42", OnAllReplicas(0), "c-1", None, flat.encode(EVENT))])),
     "some-outcomes": encode_some_outcomes(13, [1, 0, 8, 21]),
     "read": encode_request(4, Read("order-42")),
     "record": RECORD,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from eventstore import flat
 from eventstore.errors import EventStoreError, InvalidArgument, ProtocolError, UnknownOperation
 from eventstore.flat import Scalar
-from eventstore.model import ANY, EXISTS, VERSION_MAX
+from eventstore.model import ANY, EXISTS, VERSION_MAX, ExpectedVersion
 from eventstore.protocol.frames import LENGTH_BYTES, encode_frame
 from eventstore.protocol.limits import (
     COMMANDS_PER_FRAME_MAX,
@@ -53,7 +53,7 @@ from eventstore.protocol.requests import (
     WireCommand,
     check_command,
 )
-from eventstore.records.raw_commit import AfterCommand, AppendCondition, RawCommit
+from eventstore.records.raw_commit import AfterCommand, AppendCondition, OnAllReplicas, RawCommit
 
 texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=63)
 counts = st.one_of(st.none(), st.integers(0, VERSION_MAX))
@@ -342,6 +342,29 @@ def test_an_unknown_code_is_an_unknown_operation_under_its_request_id(code: int)
 
 def test_a_hello_may_have_more_values_than_this_version_knows() -> None:
     assert decode(1, code_of(Hello), "eventstore", 9, "future", "extra", None) == (1, Hello(9, "future"))
+
+
+@pytest.mark.parametrize("in_parts", [False, True])
+@pytest.mark.parametrize("durability", [False, True])
+def test_a_hello_says_what_the_client_takes(in_parts: bool, durability: bool) -> None:
+    hello = Hello(1, "demo", in_parts, durability)
+    assert RequestDecoder().decode(encode_request(1, hello)[LENGTH_BYTES:]) == (1, hello)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("all:any", ANY), ("all:exists", EXISTS), ("all:0", 0), ("all:17", 17), (f"all:{VERSION_MAX}", VERSION_MAX)],
+)
+def test_a_commit_may_expect_all_replicas_in_sync(text: str, expected: ExpectedVersion) -> None:
+    commit = ("a", OnAllReplicas(expected), "c", None, b"")
+    assert decode(1, code_of(Append), "a", text, "c", None, b"") == (1, Append([commit]))
+    assert encode_append(1, [commit]) == encode_frame(1, code_of(Append), ("a", text, "c", None, b""))
+    assert encode_append(1, [commit] * 2) == encode_frame(1, code_of(Append), ("a", text, "c", None, b"") * 2)
+
+
+@pytest.mark.parametrize("text", ["all:", "all:none", "all:-1", "all:01", "all: 1", "All:any", "all", "all:all:any"])
+def test_a_condition_that_is_malformed_is_left_to_the_store_which_refuses_its_commit_alone(text: str) -> None:
+    assert decode(1, code_of(Append), "a", text, "c", None, b"") == (1, Append([("a", text, "c", None, b"")]))  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize("payload", [b"\x01", b"\xc0\x01", b"\xff\x0b", b"\xa1a\x0b", b"\xc3\x0b", b"\x01\xc0", b"\x01\xa1a"])

@@ -58,6 +58,7 @@ class ShardLeadership:
         return LeaderLog(
             reader, lambda: self._key(kind), self._before[kind].end, last_crc,
             grown=self._grown, durable=self._durable, failed=self._failed, refusal=self._refusal,
+            shortage=self._shortage, durability=lambda: len(self._replica.registrar.state.in_sync),
         )  # fmt: skip
 
     def _key(self, kind: int) -> bytes:
@@ -112,12 +113,20 @@ class ShardLeadership:
         leading = self._replica.leading
         if not self._begun or leading is None or leading.takes_appends(now()):
             return None
-        state = self._replica.registrar.state
-        have = ", ".join(sorted(member.node for member in self._replica.level_members(now())))
+        return self._not_enough(self._replica.registrar.state.in_sync_min)
+
+    def _shortage(self) -> EventStoreError | None:
+        replicas = self._replica.registrar.state.replicas
+        level = {member.node for member in self._replica.level_members(now())}
+        return None if level.issuperset(replicas) else self._not_enough(len(replicas))
+
+    def _not_enough(self, needed: int) -> NotEnoughReplicas:
+        have = sorted(member.node for member in self._replica.level_members(now()))
         return NotEnoughReplicas(
-            f"{state.in_sync_min} replicas must be in sync, only {have} answer; nothing was stored. Append again when another "
+            f"{needed} replicas must be in sync, only {', '.join(have)} answer; nothing was stored. Append again when another "
             "one is back",
-            needed=state.in_sync_min,
+            needed=needed,
+            have=len(have),
         )
 
     def _failed(self, error: EventStoreError) -> None:

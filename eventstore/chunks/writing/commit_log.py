@@ -34,6 +34,12 @@ class Replication(Protocol):
     def refusal(self) -> EventStoreError | None:
         """Returns why nothing more may be written now: then nothing is."""
 
+    def shortage(self) -> EventStoreError | None:
+        """Returns why not all replicas would get what is written now; None: all are in sync."""
+
+    def durability(self) -> int:
+        """Returns on how many replicas everything that is committed is durable."""
+
     def taken(self, segment: Segment) -> None:
         """The segment is about to be written. It may be sent to followers at the same time: it is never taken back."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from itertools import chain
 from operator import itemgetter
 from types import TracebackType
@@ -25,15 +26,14 @@ from eventstore.client.blocking.streams import EventStream, SubscriptionStream, 
 from eventstore.client.blocking.topic import BlockingTopic
 from eventstore.client.consumer.member_options import MemberOptions
 from eventstore.client.options import Options
-from eventstore.client.session.batches import BatchQueue
-from eventstore.client.session.command_rows import COMMANDS, encode_command, encode_commands
-from eventstore.client.session.commit_rows import COMMITS
+from eventstore.client.routing.queues import appends, sends
+from eventstore.client.session.command_rows import encode_command, encode_commands
 from eventstore.client.session.reaction_info import Recorded
 from eventstore.client.session.results import read_cluster, read_command, read_row, read_rows, read_stats, read_version
 from eventstore.client.session.subscription import Subscription
 from eventstore.errors import ConnectionLost, EventStoreError
 from eventstore.flat import Scalar
-from eventstore.model import Commit, Committed, ExpectedVersion, NewEvent, Unchanged
+from eventstore.model import Commit, Committed, ExpectedVersion, NewEvent, Replicas, Unchanged
 from eventstore.position import After, start_of, stored_start
 from eventstore.protocol.reaction_requests import RecordParking
 from eventstore.protocol.requests import FindCommand, ListAggregates, Map, Stats, Version
@@ -135,26 +135,29 @@ class BlockingStore(Consumers):
 
     def append(
         self, aggregate_id: str, events: Sequence[NewEvent], expected_version: ExpectedVersion,
-        command_id: str | None = None, timestamp: int | datetime | None = None,
+        command_id: str | None = None, timestamp: int | datetime | None = None, *, replicas: Replicas | None = None,
     ) -> Committed:  # fmt: skip
-        """Appends the events as one commit, which is durable when this returns.
+        """Appends the events as one commit, which is durable when this returns. With `replicas="all"` only if all replicas of
+        the shard are in sync; if one is lost before it has the commit, `Committed.durability` is less than all.
 
         Raises:
             VersionConflict: the aggregate is at another version than `expected_version`.
+            NotEnoughReplicas: too few replicas are in sync; nothing was stored.
             CommandIdReused: the command id was used for other content.
             InvalidArgument: a limit is broken; nothing was sent.
             ConnectionLost: the server did not come back in time; append again with the same command id to find out.
         """
-        commit = encode_commit(aggregate_id, events, expected_version, command_id, timestamp)
+        commit = encode_commit(aggregate_id, events, expected_version, command_id, timestamp, replicas)
         if self._router is not None:
-            return cast(Committed, self._router.put(_appends, aggregate_id, commit))
+            return cast(Committed, self._router.put(appends, aggregate_id, commit))
         return self._connection.put(self._connection.session.appends, commit)
 
-    def append_many(self, commits: Iterable[Commit]) -> list[CommitResult]:
+    def append_many(self, commits: Iterable[Commit], *, replicas: Replicas | None = None) -> list[CommitResult]:
         """Appends each commit, whole or not at all, in this order. Returns Committed or an error for each."""
+        encode = partial(encode_commits, replicas=replicas)
         if self._router is not None:
-            return self._router.put_many(_appends, commits, encode_commits, itemgetter(0))
-        return self._connection.put_many(self._connection.session.appends, commits, encode_commits)
+            return self._router.put_many(appends, commits, encode, itemgetter(0))
+        return self._connection.put_many(self._connection.session.appends, commits, encode)
 
     def send(
         self, command: object, command_id: str | None = None, *, metadata: Mapping[str, object] | None = None
@@ -172,7 +175,7 @@ class BlockingStore(Consumers):
         """
         row = encode_command(command, command_id, metadata)
         if self._router is not None:
-            return cast("Committed | Unchanged", self._router.put(_sends, row[1], row))
+            return cast("Committed | Unchanged", self._router.put(sends, row[1], row))
         return self._connection.put(self._connection.session.sends, row)
 
     def send_many(self, commands: Iterable[object]) -> list[Committed | Unchanged | EventStoreError]:
@@ -181,7 +184,7 @@ class BlockingStore(Consumers):
         Commands to one aggregate are handled in this order.
         """
         if self._router is not None:
-            return self._router.put_many(_sends, commands, encode_commands, itemgetter(1))
+            return self._router.put_many(sends, commands, encode_commands, itemgetter(1))
         return self._connection.put_many(self._connection.session.sends, commands, encode_commands)
 
     # ---- reading
@@ -289,11 +292,3 @@ class BlockingStore(Consumers):
 
     def _new_member(self, options: MemberOptions) -> Any:
         return Member(self._connection, options) if self._router is None else shards_member(self._router, options)
-
-
-def _appends(connection: Connection) -> BatchQueue[Any, Any, Any]:
-    return connection.session.routed(COMMITS)
-
-
-def _sends(connection: Connection) -> BatchQueue[Any, Any, Any]:
-    return connection.session.routed(COMMANDS)

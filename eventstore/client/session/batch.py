@@ -32,8 +32,10 @@ class RowKind(Protocol[R_contra, Q_co]):
     def encode(self, request_id: int, rows: Sequence[R_contra]) -> bytes:
         """Returns the frame."""
 
-    def outcomes(self, rows: Sequence[R_contra], values: Sequence[Scalar]) -> Sequence[Q_co | EventStoreError]:
-        """Returns the outcome of each row, from `OUTCOME_VALUES` values each."""
+    def outcomes(
+        self, rows: Sequence[R_contra], values: Sequence[Scalar], durability: int | None
+    ) -> Sequence[Q_co | EventStoreError]:
+        """Returns the outcome of each row, from `OUTCOME_VALUES` values each. `durability`: of the commits among them."""
 
 
 class Batch(Generic[S, R, Q]):
@@ -59,6 +61,7 @@ class Batch(Generic[S, R, Q]):
         self._settled = settled
         self._late = late
         self._outcomes: Sequence[Scalar] = ()
+        self._durability: int | None = None
         self._error: EventStoreError | None = None
 
     def add(self, rows: Sequence[R], size_bytes: int) -> int:
@@ -74,6 +77,8 @@ class Batch(Generic[S, R, Q]):
         return self.kind.encode(self.request_id, self.rows)
 
     def receive(self, answer: Answer, size_bytes: int) -> bool:
+        if isinstance(answer, Outcomes | SomeOutcomes):
+            self._durability = answer.durability
         if isinstance(answer, Failure):
             self._error = answer.error
         elif isinstance(answer, SomeOutcomes) or self.parts is not None:
@@ -129,13 +134,13 @@ class Batch(Generic[S, R, Q]):
         if self._error is not None:
             return [copy_error(self._error) for _ in range(count)]
         values = self._outcomes[OUTCOME_VALUES * first : OUTCOME_VALUES * (first + count)]
-        return self.kind.outcomes(self.rows[first : first + count], values)
+        return self.kind.outcomes(self.rows[first : first + count], values, self._durability)
 
     def _outcome_of_part(self, row: int, values: Sequence[Scalar] | None) -> Q | EventStoreError:
         if values is None:
             assert self._error is not None
             return copy_error(self._error)
-        return self.kind.outcomes(self.rows[row : row + 1], values)[0]
+        return self.kind.outcomes(self.rows[row : row + 1], values, self._durability)[0]
 
 
 class BatchSlice(NamedTuple, Generic[S, R, Q]):

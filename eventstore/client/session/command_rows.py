@@ -32,9 +32,14 @@ class CommandRows:
     def encode(self, request_id: int, rows: Sequence[WireCommand]) -> bytes:
         return encode_send(request_id, list(chain.from_iterable(rows)))
 
-    def outcomes(self, rows: Sequence[WireCommand], values: Sequence[Scalar]) -> list[Committed | Unchanged | EventStoreError]:
+    def outcomes(
+        self, rows: Sequence[WireCommand], values: Sequence[Scalar], durability: int | None
+    ) -> list[Committed | Unchanged | EventStoreError]:
         triples = zip(*(values[place::OUTCOME_VALUES] for place in range(OUTCOME_VALUES)), strict=True)
-        return [decode_command_outcome(row[1], *triple) for row, triple in zip(rows, triples, strict=True)]
+        return [
+            decode_command_outcome(row[1], kind, first, second, durability)
+            for row, (kind, first, second) in zip(rows, triples, strict=True)
+        ]
 
 
 COMMANDS: Final = CommandRows()

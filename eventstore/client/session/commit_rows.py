@@ -28,14 +28,16 @@ class CommitRows:
     def encode(self, request_id: int, rows: Sequence[RawCommit]) -> bytes:
         return encode_append(request_id, rows)
 
-    def outcomes(self, rows: Sequence[RawCommit], values: Sequence[Scalar]) -> list[Committed | EventStoreError]:
-        committed = decode_all_committed([row[0] for row in rows], values)
+    def outcomes(
+        self, rows: Sequence[RawCommit], values: Sequence[Scalar], durability: int | None
+    ) -> list[Committed | EventStoreError]:
+        committed = decode_all_committed([row[0] for row in rows], values, durability)
         if committed is not None:
             return committed
         triples = zip(*(values[place::OUTCOME_VALUES] for place in range(OUTCOME_VALUES)), strict=True)
         return [
-            decode_outcome(row[0], condition_text(row[1]), *triple)  # the values of one commit
-            for row, triple in zip(rows, triples, strict=True)
+            decode_outcome(row[0], condition_text(row[1]), kind, first, second, durability)
+            for row, (kind, first, second) in zip(rows, triples, strict=True)
         ]
 
 

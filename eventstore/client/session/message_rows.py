@@ -66,7 +66,9 @@ class MessageRows:
     def encode(self, request_id: int, rows: Sequence[WireMessage]) -> bytes:
         return encode_send_messages(request_id, self.topic, list(chain.from_iterable(rows)))
 
-    def outcomes(self, rows: Sequence[WireMessage], values: Sequence[Scalar]) -> list[SendResult | EventStoreError]:
+    def outcomes(
+        self, rows: Sequence[WireMessage], values: Sequence[Scalar], durability: int | None
+    ) -> list[SendResult | EventStoreError]:
         queues, offsets, positions = (values[place::OUTCOME_VALUES] for place in range(OUTCOME_VALUES))
         node = self._node()
         if set(map(type, queues)) == set(map(type, offsets)) == set(map(type, positions)) == _INTS:

@@ -41,8 +41,10 @@ def read_command(call: Call[Any]) -> Committed | None:
     match call.ok().values:
         case ():
             return None
-        case (int(version), int(sequence)):
-            return Committed(cast(FindCommand, call.request).aggregate_id, version, sequence, duplicate=True)
+        case (int(version), int(sequence)) | (int(version), int(sequence), None):
+            return Committed(cast(FindCommand, call.request).aggregate_id, version, sequence, True, None)
+        case (int(version), int(sequence), int(durability)):
+            return Committed(cast(FindCommand, call.request).aggregate_id, version, sequence, True, durability)
         case other:
             raise ProtocolError(f"FIND_COMMAND was answered by {other!r:.100}, not by version and sequence or nothing")
 

@@ -152,7 +152,7 @@ class Session(Generic[S]):
     def connected(self) -> bytes:
         """Starts a new connection. Returns the data to send first."""
         self._hello_id = self._next_id()
-        return encode_request(self._hello_id, Hello(PROTOCOL_VERSION, self._client, self._in_parts))
+        return encode_request(self._hello_id, Hello(PROTOCOL_VERSION, self._client, self._in_parts, durability=True))
 
     def disconnected(self) -> None:
         """Ends the connection: unanswered requests are to be sent again, in the old order, or fail if that is not safe."""

@@ -30,6 +30,7 @@ class _Batch(BatchReplies):
     """Messages for one topic, with the requests that sent them."""
 
     __slots__ = ("messages",)
+    of_commits = False
 
     def __init__(self, gate: Gate) -> None:
         super().__init__(gate, _values)

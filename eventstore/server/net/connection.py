@@ -6,6 +6,7 @@ import contextlib
 import selectors
 import socket
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -57,6 +58,7 @@ class Connection:
     - `unsent_bytes`: of frames whose last byte was not sent yet, as memory holds them. `sent_of_first`: sent of the first one.
     - `reserved_bytes`: of pages that are being made. `counted_bytes`: the part of `unsent_bytes` the outbound budget counted.
     - `greeted`: HELLO was received; before that, frames must be small. `in_parts`: it takes answers in parts.
+    - `durability`: of what is committed, which its answers say; None: they do not.
     - `doing`: the kind of its last request; a text if that could not be decoded.
     - `request_bytes`: of the request that is being handled. `waiting_bytes`: of its commands that are not answered.
     - `held`: why nothing is read until there is room; TCP then holds back the sender.
@@ -73,6 +75,7 @@ class Connection:
         "counted_bytes",
         "doing",
         "due_s",
+        "durability",
         "frame_since",
         "greeted",
         "heard",
@@ -109,14 +112,12 @@ class Connection:
         self._receive_bytes = _FIRST_RECEIVE_BYTES
         self.name = ""
         self.doing: type | str = "no request"
-        self.greeted = self.in_parts = False
-        self.closed = False
-        self.watched = 0
+        self.greeted = self.in_parts = self.closed = False
+        self.durability: Callable[[], int | None] | None = None
         self.pending: deque[bytes] = deque()
-        self.owed = 0
         self.taken_s = self.taken_at = self.due_s = 0.0
         self.held, self.resting = 0, False
-        self.request_bytes = self.waiting_bytes = 0
+        self.watched = self.owed = self.request_bytes = self.waiting_bytes = 0
         self.accepted = self.heard = now
         self.frame_since: float | None = None
         self.blocked_since: float | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import trio
 
@@ -16,8 +16,8 @@ from eventstore.client.address import parse_addresses
 from eventstore.client.aio.connection import Connection
 from eventstore.client.aio.routing.router import Router, open_router
 from eventstore.client.options import Options
-from eventstore.client.session.batches import BatchQueue
-from eventstore.client.session.command_rows import COMMANDS, encode_command
+from eventstore.client.routing.queues import sends
+from eventstore.client.session.command_rows import encode_command
 from eventstore.errors import Elsewhere, EventStoreError
 from eventstore.model import Committed, Unchanged
 from eventstore.server.requests.owned_slots import OwnedSlots
@@ -68,9 +68,5 @@ class OtherShards:
         self._wanted.set()
         await self._opened.wait()
         assert self._router is not None
-        outcome: Committed | Unchanged = await self._router.put(_sends, row[1], row)
+        outcome: Committed | Unchanged = await self._router.put(sends, row[1], row)
         return outcome if isinstance(outcome, Committed) else None
-
-
-def _sends(shard: Connection) -> BatchQueue[Any, Any, Any]:
-    return shard.session.routed(COMMANDS)

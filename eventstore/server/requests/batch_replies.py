@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from eventstore.errors import EventStoreError
 from eventstore.flat import Scalar
@@ -24,10 +24,12 @@ assert _MANY_OUTCOMES * _ERROR_TEXTS_MAX * ERROR_TEXT_BYTES_MAX <= FRAME_BYTES_M
 class BatchReplies:
     """The requests of a batch in order: connection, request id, and how many outcomes of the batch are its answer.
 
-    `values` encodes outcomes as flat values; its second argument bounds the bytes of each text of an error.
+    `values` encodes outcomes as flat values; its second argument bounds the bytes of each text of an error. `of_commits`: the
+    answer says how durable they are, to clients that ask for it.
     """
 
     __slots__ = ("_gate", "_values", "requests")
+    of_commits: ClassVar[bool] = True
 
     def __init__(self, gate: Gate, values: Callable[[Sequence[Any], int], list[Scalar]]) -> None:
         self._gate = gate
@@ -48,7 +50,10 @@ class BatchReplies:
             first += count
             if not connection.closed:
                 try:
-                    gate.answer(connection, encode_outcomes(request_id, self._values(part, error_text_bytes_max(count))))
+                    values = self._values(part, error_text_bytes_max(count))
+                    if self.of_commits and connection.durability is not None:
+                        values.append(connection.durability())
+                    gate.answer(connection, encode_outcomes(request_id, values))
                 except Exception:  # the other requests of the batch are answered
                     _log.exception("an answer failed; its connection is closed")
                     gate.drop(connection)

@@ -63,6 +63,11 @@ class PendingSend:
         self.text_bytes_max = error_text_bytes_max(commands)
         self.error_bytes_max = FRAME_BYTES_MAX // commands - _OUTCOME_BYTES
 
+    def told(self, outcomes: list[Scalar]) -> list[Scalar]:
+        """Returns the outcomes, and how durable what is committed is now, if the client asked for it."""
+        durability = self.connection.durability
+        return outcomes if durability is None else [*outcomes, durability()]
+
     def encode(self, outcome: Committed | EventStoreError) -> Values:
         """Returns the values of an outcome.
 
@@ -134,7 +139,8 @@ class CommandReplies:
         for request in ready:
             unsent, request.unsent = request.unsent or {}, {}
             try:
-                frame = encode_some_outcomes(request.request_id, chain([(place, *each) for place, each in unsent.items()]))
+                values = request.told(chain([(place, *each) for place, each in unsent.items()]))
+                frame = encode_some_outcomes(request.request_id, values)
                 (self._gate.send if request.missing else self._gate.answer)(request.connection, frame)
             except Exception:  # as in `answer`
                 _log.exception("answering some commands failed; their connection is closed")
@@ -194,8 +200,8 @@ class CommandReplies:
         if request.unsent is None:
             request.values[place] = values
             if not request.missing and not request.connection.closed:
-                outcomes = cast("list[Values]", request.values)
-                self._gate.answer(request.connection, encode_outcomes(request.request_id, chain(outcomes)))
+                outcomes = request.told(chain(cast("list[Values]", request.values)))
+                self._gate.answer(request.connection, encode_outcomes(request.request_id, outcomes))
         elif not request.connection.closed:
             request.unsent[place] = values
             self._ready[request] = None

@@ -35,7 +35,9 @@ Seat: TypeAlias = "Callable[[], tuple[bytes, int, int | None]]"
 
 
 class Dispatch:
-    """Routes the requests of all connections. `node`: the broker's, if there is a broker. `seat`: of a server in a cluster."""
+    """Routes the requests of all connections. `node`: the broker's, if there is a broker. `seat`: of a server in a cluster.
+    `durability`: of what is committed, for the answers to clients that ask for it.
+    """
 
     def __init__(
         self,
@@ -46,11 +48,13 @@ class Dispatch:
         stats: Callable[[], Stats],
         node: int | None = None,
         seat: Seat | None = None,
+        durability: Callable[[], int | None] | None = None,
     ) -> None:
         self.gate = gate
         self._store = store
         self._node = node
         self._seat = seat
+        self._durability = durability
         self._requests_max = requests_max
         self._routes: dict[type[Request], Route] = {
             Hello: self._hello, StatsRequest: self._answer_stats, Ping: self._ping, **routes,
@@ -91,6 +95,7 @@ class Dispatch:
         version = agreed_version(request)
         connection.greeted, connection.name = True, ascii(request.client)[1:-1]  # escaped: it is logged, and must stay one line
         connection.in_parts = request.in_parts
+        connection.durability = self._durability if request.durability else None
         welcome = Welcome(version, _SERVER_NAME, self._store.bytes, requests_max=self._requests_max, node=self._node)
         if self._seat is not None:
             cluster, map_version, shard = self._seat()

@@ -91,7 +91,10 @@ class ReadRequests:
 
         def answer(cached_only: bool) -> bytes:
             view = self._engine.look_up_command(request.aggregate_id, request.command_id, cached_only)
-            return encode_ok(request_id, *(() if view is None else (view.last_version, view.last_sequence)))
+            if view is None:
+                return encode_ok(request_id)
+            told = () if connection.durability is None else (connection.durability(),)
+            return encode_ok(request_id, view.last_version, view.last_sequence, *told)
 
         self._look_up(connection, request_id, answer)
 

@@ -102,7 +102,7 @@ def test_each_command_of_a_batch_has_its_outcome() -> None:
         es.VersionConflict("w-1", 3, 5),
     ]
     values = [value for each in told for value in ((4, 0, 0) if each is None else outcome_values(each))]
-    assert batch.receive(Outcomes(values), 100)
+    assert batch.receive(Outcomes(values, 1), 100)
     assert first.outcomes()[:2] == [es.Committed("w-0", 1, 7), Unchanged("w-1")]
     refused = first.outcomes()[2]
     assert isinstance(refused, es.Rejected)

@@ -159,7 +159,7 @@ def test_each_commit_gets_its_own_outcome() -> None:
         VersionConflict("a", "exists", 0),
         CommandIdReused("a", "c-4", 1, 1),
     ]
-    batch.receive(Outcomes([value for outcome in outcomes for value in outcome_values(outcome)]), 100)
+    batch.receive(Outcomes([value for outcome in outcomes for value in outcome_values(outcome)], 1), 100)
     assert batch.done.is_set()
     for (found_in, index), outcome in zip(places, outcomes, strict=True):
         found = found_in.outcome(index)

@@ -30,7 +30,7 @@ class Peer:
     def connect(self) -> None:
         payload = next(iter(FrameReader().feed(self.session.connected())))
         request_id, hello = RequestDecoder().decode(payload)
-        assert hello == Hello(1, "test", in_parts=True)
+        assert hello == Hello(1, "test", in_parts=True, durability=True)
         self.session.receive(encode_ok(request_id, *Welcome(1, "s", bytes(16)).values()))
 
     def send(self, *names: str) -> Part:
@@ -51,7 +51,7 @@ class Peer:
         values: list[Scalar] = []
         for place, version in versions.items():
             values += (int(place[1:]), *((0, version, version) if isinstance(version, int) else version))
-        self.session.receive(encode_some_outcomes(request_id, values))
+        self.session.receive(encode_some_outcomes(request_id, [*values, 1]))
 
 
 @pytest.fixture

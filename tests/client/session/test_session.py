@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from eventstore.client.session.calls import Call, Flag
+from eventstore.client.session.results import read_command
 from eventstore.client.session.subscription import Subscription
 from eventstore.errors import (
     Closed,
@@ -21,7 +22,7 @@ from eventstore.protocol.answers import encode_ok, outcome_values
 from eventstore.protocol.frames import LENGTH
 from eventstore.protocol.handshake import Welcome
 from eventstore.protocol.request_declaration import Request
-from eventstore.protocol.requests import Append, Credit, Ping, Read, Subscribe, Unsubscribe, Version
+from eventstore.protocol.requests import Append, Credit, FindCommand, Ping, Read, Subscribe, Unsubscribe, Version
 from eventstore.records.event_filter import EventFilter, event_filter
 from eventstore.records.raw_commit import encode_commit
 from tests.client.peer import STORE, Peer, add_call, new_session
@@ -89,7 +90,24 @@ def test_an_append_without_its_answer_is_sent_again_with_the_same_command_id() -
     assert isinstance(request, Append)
     assert request.commits[0][2] == "c-1"
     peer.outcomes(request_id, (1, 1, 1))
-    assert batch.outcome(index) == Committed("a", 1, 1, duplicate=True)
+    assert batch.outcome(index) == Committed("a", 1, 1, duplicate=True, durability=None)
+
+
+def test_a_commit_is_as_durable_as_the_server_says_and_an_older_one_says_nothing() -> None:
+    session = new_session()
+    peer = Peer(session)
+    places = [session.appends.add(encode_commit("a", [EVENT], i, f"c-{i}", None)) for i in range(2)]
+    ((request_id, _),) = peer.received()
+    peer.outcomes(request_id, (0, 1, 1, 1, 2, 2, 3))
+    assert [batch.outcome(index) for batch, index in places] == [Committed("a", 1, 1, False, 3), Committed("a", 2, 2, True, 3)]
+    batch, index = session.appends.add(encode_commit("a", [EVENT], 2, "c-2", None))
+    ((request_id, _),) = peer.received()
+    peer.outcomes(request_id, (0, 3, 3))
+    assert batch.outcome(index) == Committed("a", 3, 3, False, None)
+    for values, durability in (((1, 1), None), ((1, 1, None), None), ((1, 1, 2), 2)):
+        call = add_call(session, FindCommand("a", "c-0"))
+        peer.ok(peer.received()[-1][0], *values)
+        assert read_command(call) == Committed("a", 1, 1, True, durability)
 
 
 def test_an_unwanted_request_is_not_sent_again_and_its_answer_is_dropped() -> None:
@@ -206,7 +224,7 @@ def test_a_batch_partly_refused_by_a_leaving_server_is_sent_again_whole() -> Non
     assert isinstance(request, Append)
     assert len(request.commits) == 2
     peer.outcomes(request_id, (1, 1, 1, 0, 2, 2))
-    assert [batch.outcome(index) for batch, index in places] == [Committed("a", 1, 1, True), Committed("a", 2, 2)]
+    assert [batch.outcome(index)[:4] for batch, index in places] == [("a", 1, 1, True), ("a", 2, 2, False)]  # type: ignore[index]
 
 
 # ---- subscriptions

@@ -11,8 +11,9 @@ import trio.testing
 
 import eventstore as es
 from eventstore import flat
-from eventstore.protocol.answers import Ok, SomeOutcomes
-from eventstore.protocol.requests import Hello, Ping, Send
+from eventstore.protocol.answers import Ok, Outcomes, SomeOutcomes
+from eventstore.protocol.request_declaration import Request
+from eventstore.protocol.requests import Append, FindCommand, Hello, Ping, Send
 from tests.server.commands.domain_hosts import DomainHost
 from tests.server.commands.tallies import Add, AddBelow, Wait
 from tests.server.commands.test_commands import amounts
@@ -103,6 +104,34 @@ def test_a_client_that_takes_no_parts_gets_one_answer(host: Begin) -> None:
         request_id, answer = client.answer()
     assert request_id == sent
     assert [outcome[0] for outcome in outcomes_of(answer)] == [0, 0]
+    assert isinstance(answer, Outcomes)
+    assert answer.durability is None, "a client that does not ask is not told"
+
+
+def test_every_answer_says_how_durable_its_commits_are_if_the_client_asks(host: Begin) -> None:
+    running = host()
+    told: list[int | None] = []
+    with RawClient(running.port, greet=False) as client:
+        client.ask(Hello(1, "raw", durability=True))
+        requests: list[Request] = [Send([row(Add("a"), "c-1")])] * 2
+        if running.kind != "work":
+            requests.append(Append([("p", 0, "c-1", None, flat.encode(es.NewEvent("T")))]))
+        for request in requests:
+            answer = client.ask(request)
+            assert isinstance(answer, Outcomes)
+            told.append(answer.durability)
+        if running.kind != "work":
+            assert client.ask(FindCommand("p", "c-1")) == Ok((1, 2, 1))
+    with RawClient(running.port, greet=False) as client:
+        client.ask(Hello(1, "raw", in_parts=True, durability=True))
+        client.send_request(Send([row(Wait("s"), "c-3")]))
+        wait_until(lambda: waiting(running, "s"), "the handler waits")
+        _, first = client.answer()
+        release(running, "s")
+        for answer in (first, client.answer()[1]):
+            assert isinstance(answer, SomeOutcomes)
+            told.append(answer.durability)
+    assert told == [1] * len(told)
 
 
 def test_parts_name_the_places_of_their_commands_and_the_last_one_ends_the_request(host: Begin) -> None:

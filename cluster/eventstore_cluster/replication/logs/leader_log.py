@@ -37,10 +37,11 @@ class LeaderLog:
     def __init__(
         self, reader: LogReader, key: Callable[[], bytes], end: Place, last_crc: int, *,
         grown: Callable[[], None], durable: Callable[[], None], failed: Callable[[EventStoreError], None],
-        refusal: Callable[[], EventStoreError | None],
+        refusal: Callable[[], EventStoreError | None], shortage: Callable[[], EventStoreError | None],
+        durability: Callable[[], int],
     ) -> None:  # fmt: skip
         """`end`, `last_crc`: how the log ends. `key`: the key of the witnesses in its records."""
-        self.refusal = refusal
+        self.refusal, self.shortage, self.durability = refusal, shortage, durability
         self.end = self.synced = self._in_files = end
         self.writing_since: float | None = None
         self._reader, self._key = reader, key
