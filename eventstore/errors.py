@@ -113,7 +113,7 @@ class ProtocolError(EventStoreError):
 
 
 class UnsupportedVersion(EventStoreError):
-    """The two sides have no protocol version in common: update the older one."""
+    """The two sides have no version of the protocol, or of the cluster's format, in common: update the older one."""
 
     code = 11
 

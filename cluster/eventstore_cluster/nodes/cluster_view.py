@@ -65,6 +65,7 @@ def cluster_view(snapshot: Snapshot) -> ClusterView | None:
     """Returns the cluster; None if it has not been created.
 
     Raises:
+        UnsupportedVersion: it has a format that this program does not know.
         Corrupt: something else wrote a key.
     """
     value = snapshot.value(CLUSTER)

@@ -1,6 +1,6 @@
 """The keys of a cluster with replicas, and their values as JSON.
 
-cluster       uuid, layout; replicas and in_sync_min of new shards
+cluster       uuid, format, layout; replicas and in_sync_min of new shards
 shard/N       slots, store and `ShardState` of a shard; changed by its replicas, comparing its revision
 leader/N      leased by the process that was elected: member, run, where the other replicas reach it, and since when it leads
 left/N        epoch, node and reason of a leader that ended and could still say why; a killed node says nothing
@@ -16,9 +16,10 @@ import uuid
 from dataclasses import dataclass
 from typing import Any, Final
 
+from eventstore import __version__
 from eventstore.chunks.documents import Member as Value
 from eventstore.chunks.documents import Tree
-from eventstore.errors import Corrupt
+from eventstore.errors import Corrupt, UnsupportedVersion
 from eventstore.records.cluster_map import SlotRange, read_slots
 from eventstore_cluster.registry.registry import Entry, Snapshot
 from eventstore_cluster.replica.places import Ends
@@ -31,6 +32,8 @@ LEFT: Final = "left/"
 SERVING: Final = "serving/"
 NODES: Final = "node/"
 REPLICAS: Final = "replica/"
+FORMAT: Final = 1
+"""Of these keys and of what replicas say to each other. A change that an older program would misread takes the next number."""
 NEW: Final = "new"
 """The incarnation of a replica that has never been started: it is empty, so it is in sync with a new shard."""
 _REASON_CHARACTERS_MAX: Final = 200
@@ -48,7 +51,8 @@ class ClusterKey:
 
     def value(self) -> Tree:
         return {
-            "uuid": self.uuid.hex, "layout": self.layout, "replicas": self.replicas, "in_sync_min": self.in_sync_min,
+            "uuid": self.uuid.hex, "format": FORMAT, "layout": self.layout, "replicas": self.replicas,
+            "in_sync_min": self.in_sync_min,
         }  # fmt: skip
 
 
@@ -95,9 +99,22 @@ class NodeKey:
 
 
 def read_cluster(value: Tree) -> ClusterKey:
-    """Raises Corrupt: something else wrote the key."""
+    """Reads the key of a cluster.
+
+    Raises:
+        UnsupportedVersion: it has a format that this program does not know.
+        Corrupt: something else wrote the key.
+    """
     try:
         found: Any = value
+        written = int(found.get("format", 1))
+        if not 1 <= written <= FORMAT:
+            raise UnsupportedVersion(
+                f"the cluster has format {written}, and this program ({__version__}) knows 1 to {FORMAT}: use the program that "
+                "the other nodes have",
+                limit=FORMAT,
+                value=written,
+            )
         return ClusterKey(
             uuid.UUID(str(found["uuid"])), int(found["layout"]), int(found["replicas"]), int(found["in_sync_min"])
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -246,6 +247,30 @@ def test_what_replicas_cannot_keep_is_refused(tmp_path: Path, etcd: Etcd, cluste
         assert two.wait() == 2
         assert "start the node with durability sync" in two.log()
     assert "broker_durability is async" in refused("node", *named, "--set", "broker_durability=async", code=2)
+
+
+def test_a_program_that_does_not_know_the_format_of_the_cluster_is_refused_by_both_numbers(
+    tmp_path: Path, etcd: Etcd, cluster: str
+) -> None:
+    def write_format(written: int) -> None:
+        change(etcd, cluster, lambda seen: {"cluster": {**(seen.value("cluster") or {}), "format": written}})
+
+    said = r"the cluster has format 2, and this program .* knows 1 to 1"
+    of_cluster = ["--etcd", etcd.url, "--cluster", cluster]
+    with NamedNode(tmp_path, "n1", etcd.url, cluster, options=["--lease", "2"]) as node:
+        create(etcd, cluster, 1, 1)
+        wait_until(lambda: node.health()["attention"] is None, "it serves")
+        write_format(2)  # by a newer node
+        wait_until(lambda: re.search(said, node.attention()) is not None, "it says so")
+        assert node.replicas() == [0], "it goes on with what it knows"
+        assert re.search(said, refused("cluster", "status", *of_cluster, code=1))
+        write_format(1)
+        wait_until(lambda: node.health()["attention"] is None, "it can use the registry again")
+        assert node.terminate() == 0
+    write_format(2)
+    named = ["--data", tmp_path / "n1", "--listen", "127.0.0.1:0", "--name", "n1", *of_cluster]
+    assert re.search(said, refused("node", *named, code=1))
+    assert "node/n1" not in keys(etcd, cluster).entries
 
 
 def test_a_setting_that_is_wrong_ends_the_first_start(tmp_path: Path, etcd: Etcd, cluster: str) -> None:
