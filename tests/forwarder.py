@@ -6,6 +6,7 @@ import contextlib
 import selectors
 import socket
 import threading
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -14,10 +15,11 @@ from tests.waiting import DEADLINE_SECONDS
 
 class Forwarder:
     """Forwards to the server at `address`. Frozen, it is a machine that hangs: it accepts and keeps connections, and passes
-    nothing on. `held`: that bytes arrived since then.
+    nothing on. `held`: that bytes arrived since then. `changed`: what is passed on in place of what arrived.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, changed: Callable[[bytes], bytes] = lambda data: data) -> None:
+        self._changed = changed
         self._port = int(address.rpartition(":")[2])
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._thread = threading.Thread(target=self._serve, name="forwarder", daemon=True)
@@ -73,7 +75,7 @@ class Forwarder:
             return
         with contextlib.suppress(OSError):
             if data:
-                target.sendall(data)
+                target.sendall(self._changed(data))
                 return
         for each in (source, target):
             with contextlib.suppress(KeyError, ValueError):

@@ -35,6 +35,7 @@ from eventstore_cluster.registry.etcd.gateway import Gateway
 from eventstore_cluster.registry.registry import Snapshot
 
 _RETRY_S: Final = 1.0
+_CLOCKS_APART_S: Final = 1.0
 _log = logging.getLogger("eventstore.cluster")
 
 
@@ -59,6 +60,7 @@ async def supervise_replicas(options: ReplicatedOptions) -> None:
 class _Node:
     def __init__(self, options: ReplicatedOptions, folder: NodeFile, gateway: Gateway, listener: socket.socket) -> None:
         self._options, self._folder, self._listener = options, folder, listener
+        self._gateway = gateway
         self._registry = EtcdRegistry(gateway, options.cluster)
         self._address = f"{options.host}:{listener.getsockname()[1]}"
         self._registration = Registration(gateway, self._registry, options.name, self._address, options.lease_s)
@@ -207,9 +209,16 @@ class _Node:
             return None
         unserved = self._view.unserved()
         if not unserved:
-            return None
+            return self._clock_trouble()
         why = self._view.changes[unserved[0]].text
         return f"shard {unserved[0]} has no leader{'' if why is None else f' ({why})'}"
+
+    def _clock_trouble(self) -> str | None:
+        ahead = self._gateway.clock.seconds
+        if abs(ahead) <= _CLOCKS_APART_S:
+            return None
+        where = "behind" if ahead > 0 else "ahead of"
+        return f"the clock of this machine is at least {abs(ahead):.1f} s {where} that of etcd; set both by NTP"
 
 
 def _note_waiting(why: str) -> None:

@@ -6,6 +6,7 @@ import base64
 import os
 import re
 import signal
+from email.utils import formatdate, parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import trio
 
 from eventstore import blocking
 from eventstore.errors import ConnectionLost
+from eventstore.model import NewEvent
 from eventstore.records.cluster_map import ClusterMap
 from eventstore_cluster.registry.registry import Snapshot
 from eventstore_cluster.registry.replicated_keys import NodeKey, ServingKey
@@ -21,6 +23,7 @@ from tests.cli.processes import refused, run
 from tests.cluster.etcd.real_etcd import Etcd, running
 from tests.cluster.node_process import wait_until_ended
 from tests.cluster.nodes.named_node import NamedNode, change, keys, registry_of
+from tests.forwarder import Forwarder
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.heavy
@@ -271,6 +274,23 @@ def test_a_program_that_does_not_know_the_format_of_the_cluster_is_refused_by_bo
     named = ["--data", tmp_path / "n1", "--listen", "127.0.0.1:0", "--name", "n1", *of_cluster]
     assert re.search(said, refused("node", *named, code=1))
     assert "node/n1" not in keys(etcd, cluster).entries
+
+
+def test_a_node_whose_clock_is_not_that_of_etcd_says_so_and_serves(tmp_path: Path, etcd: Etcd, cluster: str) -> None:
+    def of_tomorrow(data: bytes) -> bytes:
+        return re.sub(rb"(?<=Date: )[^\r]+", lambda found: later(found[0].decode()).encode(), data)
+
+    def later(date: str) -> str:
+        return formatdate(parsedate_to_datetime(date).timestamp() + 86_400, usegmt=True)
+
+    with Forwarder(etcd.url, of_tomorrow) as shifted, NamedNode(tmp_path, "n1", f"http://{shifted.leader}", cluster) as node:
+        create(etcd, cluster, 1, 1)
+        said = r"the clock of this machine is at least 8\d{4}\.\d s behind that of etcd"
+        wait_until(lambda: re.search(said, str(node.health()["attention"])) is not None, "it says so")
+        assert node.health()["healthy"]
+        with blocking.connect(node.address) as store:
+            assert store.append("a", [NewEvent("T")], 0).version == 1
+        assert node.terminate() == 0
 
 
 def test_a_setting_that_is_wrong_ends_the_first_start(tmp_path: Path, etcd: Etcd, cluster: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import ssl
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -16,6 +17,7 @@ from typing import Any, Final
 import httpx
 
 from eventstore.errors import InvalidArgument
+from eventstore_cluster.registry.etcd.clock import ClockDifference
 from eventstore_cluster.registry.etcd.errors import OutcomeUnknown, RegistryRefused, RegistryUnavailable
 from eventstore_cluster.registry.etcd.options import EtcdOptions
 
@@ -30,12 +32,13 @@ logging.getLogger("httpx").setLevel(logging.WARNING)  # otherwise it logs each r
 
 
 class Gateway:
-    """Open with `async with`."""
+    """Open with `async with`. `clock`: what the answers say about etcd's."""
 
     def __init__(self, options: EtcdOptions) -> None:
         self._options = options
         self._first = 0
         self._token: str | None = None
+        self.clock = ClockDifference()
         self._http = httpx.AsyncClient(verify=_tls(options), timeout=options.request_timeout_s, trust_env=False)
 
     async def __aenter__(self) -> Gateway:
@@ -113,7 +116,9 @@ class Gateway:
         return {"Authorization": self._token}
 
     async def _post(self, endpoint: str, path: str, content: bytes, headers: dict[str, str]) -> dict[str, Any]:
+        sent = time.time()
         response = await self._http.post(endpoint + path, content=content, headers=headers)
+        self.clock.note(sent, response.headers.get("date"), time.time())
         try:
             answer = response.json()
         except ValueError:
