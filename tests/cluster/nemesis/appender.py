@@ -19,6 +19,7 @@ _VERSIONS_MAX: Final = 60
 _OWN: Final = ("oak", "elm", "fir", "ash", "yew")
 _SHARED: Final = ("lake", "pond", "moor", "ford", "well", "gulf")
 _DATA_BYTES_MAX: Final = 3000
+_IN_SYNC_MIN: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,8 @@ class Appender:
 
     def _acknowledged(self, asked: _Asked, began: float, found: es.Committed) -> None:
         ended, records = self._now(), self._records
+        assert found.durability is not None, found
+        assert found.durability >= _IN_SYNC_MIN, found
         self._note(asked, began, ended, Stored(found.version, found.duplicate))
         records.acknowledged.append((ended, records.shard_of(asked.aggregate_id)))
         records.counts["duplicates" if found.duplicate else "acknowledged"] += 1
