@@ -6,9 +6,9 @@ repeated command is confirmed by reading its record.
 
 All of this runs on the event loop that checks appends, even if it has to wait for the disk: a check must hold until the record
 is in the front buffer, so a batch cannot wait on a thread while others proceed. It waits once for each aggregate that is not
-cached (a large batch looks them up in one pass, in key order), and for a repeated command that is not in memory. Callers ask
-for `unloaded` aggregates before, and have a thread `offer` those in many files. Readers of a server do not wait here: see
-`read.aggregate_lookups`.
+cached (a large batch looks them up in one pass, in key order), and for a repeated command that is not in memory, which opens
+few indexes however many files hold the aggregate (see `version_cache`). Callers ask for `unloaded` aggregates before, and have
+a thread `offer` those in many files. Readers of a server do not wait here: see `read.aggregate_lookups`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from eventstore.model import ID_BYTES_MAX
 from eventstore.records import commit
 from eventstore.records.commit import CommitView
 from eventstore.store.memory.unsorted_tail import Tail, TailFile, command_key
-from eventstore.store.memory.version_cache import ABSENT, VersionCache, entry_of, may_hold, version_of
+from eventstore.store.memory.version_cache import ABSENT, VersionCache, may_hold, ranges_with, version_of
 from eventstore.store.read.aggregate_lookups import CANDIDATES_MAX, find_in_sorted
 from eventstore.store.read.sorted_places import SortedPlaces
 from eventstore.store.sorted.directory import Directory
@@ -137,6 +137,7 @@ class Uniqueness:
         if hit is not None:
             return commit.decode(self._read_record(*hit))
         value = self.sorted_part(aggregate_id)
-        if not may_hold(value, command_id, self._files.command_hashes.all):
+        hashes = self._files.command_hashes.all
+        if not may_hold(value, command_id, hashes):
             return None
-        return find_in_sorted(self._files, entry_of(value), aggregate_id, command_id, CANDIDATES_MAX)
+        return find_in_sorted(self._files, ranges_with(value, command_id, hashes), aggregate_id, command_id, CANDIDATES_MAX)

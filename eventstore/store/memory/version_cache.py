@@ -5,7 +5,10 @@ it becomes the old one, and the previous old one is dropped. Dropped entries are
 the entries of its file (`cache_extension`), so what is known stays known. Values are plain bytes, which the garbage collector
 never traverses:
 
-    version (8) | row ranges (4) | per range as in the directory (12) | per command its hash (8)
+    version (8) | row ranges (4) | per range as in the directory (12) | per command its hash (8) | per command its block (4)
+
+A block is `BLOCK_FILES` ranges in a row. An aggregate in one block needs none; in more, a repeated command is found without
+opening the index of each file.
 
 The empty value stands for an aggregate that is in no sorted file. Only the thread of the store's owner changes the cache; any
 thread may `peek` and `offer`.
@@ -19,6 +22,7 @@ from sys import getsizeof
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from eventstore.store.sorted.command_hash import CommandHash
 from eventstore.store.sorted.directory_entry import DirectoryEntry, RowRange, pack_ranges, unpack_ranges
@@ -29,18 +33,32 @@ _LINEAR_COMMANDS_MAX: Final = 512
 _OFFERS_MAX: Final = 256
 _RANGES_AT: Final = 12
 _RANGE_BYTES: Final = len(pack_ranges([RowRange(0, 0, 0)]))
+BLOCK_FILES: Final = 4
+"""Files whose indexes are opened on the event loop to find a repeated command, 200 us each."""
 
 
-def pack(version: int, row_ranges: Iterable[RowRange], hashes: bytes) -> bytes:
-    """Returns a cache value. Large sets of hashes are sorted, so that a lookup is a bisect instead of a scan."""
-    ranges = pack_ranges(row_ranges)
-    return _packed(version, ranges, hashes)
+def pack(version: int, row_ranges: Iterable[RowRange], hashes: Sequence[bytes]) -> bytes:
+    """Returns a cache value; `hashes`: those of each range. Large sets of them are sorted, so that a lookup is a bisect instead
+    of a scan.
+    """
+    blocks = (_blocks(place, each) for place, each in enumerate(hashes)) if len(hashes) > BLOCK_FILES else ()
+    return _packed(version, pack_ranges(row_ranges), b"".join(hashes), b"".join(blocks))
 
 
-def _packed(version: int, ranges: bytes, hashes: bytes) -> bytes:
+def _blocks(place: int, hashes: bytes) -> bytes:
+    return (place // BLOCK_FILES).to_bytes(4, "little") * (len(hashes) // 8)
+
+
+def _packed(version: int, ranges: bytes, hashes: bytes, blocks: bytes) -> bytes:
     if len(hashes) > 8 * _LINEAR_COMMANDS_MAX:  # "stable" merges what is sorted already
-        hashes = np.sort(np.frombuffer(hashes, "<u8"), kind="stable").tobytes()
-    return b"".join((version.to_bytes(8, "little"), (len(ranges) // _RANGE_BYTES).to_bytes(4, "little"), ranges, hashes))
+        column = np.frombuffer(hashes, "<u8")
+        if blocks:
+            order = np.argsort(column, kind="stable")
+            hashes, blocks = column[order].tobytes(), np.frombuffer(blocks, "<u4")[order].tobytes()
+        else:
+            hashes = np.sort(column, kind="stable").tobytes()
+    count = (len(ranges) // _RANGE_BYTES).to_bytes(4, "little")
+    return b"".join((version.to_bytes(8, "little"), count, ranges, hashes, blocks))
 
 
 def version_of(value: bytes) -> int:
@@ -61,6 +79,11 @@ def _hashes_at(value: bytes) -> int:
     return _RANGES_AT + _RANGE_BYTES * files_of(value)
 
 
+def _hashes_end(value: bytes, start: int) -> int:
+    size = len(value) - start
+    return start + (size if files_of(value) <= BLOCK_FILES else size // 12 * 8)
+
+
 def extended(value: bytes, version: int, added: RowRange, first_version: int, hashes: bytes) -> bytes | None:
     """Returns the value after one more sorted file, in which the aggregate goes from `first_version` to `version`.
 
@@ -71,7 +94,10 @@ def extended(value: bytes, version: int, added: RowRange, first_version: int, ha
         return value  # loaded after the directory had the file
     if version_of(value) != first_version - 1:
         return None
-    return _packed(version, value[_RANGES_AT:start] + pack_ranges([added]), value[start:] + hashes)
+    files, end = (files_of(value), _hashes_end(value, start)) if value else (0, start)
+    before = value[start:end]
+    blocks = b"" if files < BLOCK_FILES else (value[end:] or _blocks(0, before)) + _blocks(files, hashes)
+    return _packed(version, value[_RANGES_AT:start] + pack_ranges([added]), before + hashes, blocks)
 
 
 def may_hold(value: bytes, command_id: str, hashes: Sequence[CommandHash]) -> bool:
@@ -83,14 +109,30 @@ def may_hold(value: bytes, command_id: str, hashes: Sequence[CommandHash]) -> bo
 def may_contain(value: bytes, command_hash: bytes) -> bool:
     """Returns whether a command with this hash may be among them. False is certain."""
     if len(value) <= _RANGES_AT + 8 * _LINEAR_COMMANDS_MAX:
-        return value.find(command_hash, _RANGES_AT) >= 0  # a hit among the ranges is only a "maybe"
+        return value.find(command_hash, _RANGES_AT) >= 0  # a hit among the ranges or blocks is only a "maybe"
+    return bool(len(_places_of(value, command_hash)))
+
+
+def ranges_with(value: bytes, command_id: str, hashes: Sequence[CommandHash]) -> tuple[RowRange, ...]:
+    """Returns the ranges that may hold this command: all of one block, for most commands. `hashes`: as of `may_hold`."""
+    if files_of(value) <= BLOCK_FILES:
+        return unpack_ranges(value[_RANGES_AT : _hashes_at(value)])
+    raw, start = command_id.encode(), _hashes_at(value)
+    blocks = np.frombuffer(value, "<u4", offset=_hashes_end(value, start))
+    found = {int(block) for hash_of in hashes for block in blocks[_places_of(value, hash_of(raw))]}
+    size = BLOCK_FILES * _RANGE_BYTES
+    starts = [_RANGES_AT + size * block for block in sorted(found)]
+    return tuple(part for first in starts for part in unpack_ranges(value[first : min(first + size, start)]))
+
+
+def _places_of(value: bytes, command_hash: bytes) -> npt.NDArray[np.intp]:
+    """Returns the places of a hash among those of the value."""
     start = _hashes_at(value)
-    if len(value) - start <= 8 * _LINEAR_COMMANDS_MAX:
-        return value.find(command_hash, start) >= 0
-    hashes = np.frombuffer(value, "<u8", offset=start)
+    hashes = np.frombuffer(value, "<u8", (_hashes_end(value, start) - start) // 8, start)
     wanted = np.uint64(int.from_bytes(command_hash, "little"))
-    place = int(np.searchsorted(hashes, wanted))
-    return place < len(hashes) and bool(hashes[place] == wanted)
+    if len(hashes) <= _LINEAR_COMMANDS_MAX:
+        return np.flatnonzero(hashes == wanted)
+    return np.arange(np.searchsorted(hashes, wanted), np.searchsorted(hashes, wanted, "right"))
 
 
 class VersionCache:

@@ -19,7 +19,7 @@ from eventstore.store.memory.unsorted_tail import Tail, TailFile, command_key
 from eventstore.store.memory.version_cache import may_hold
 from eventstore.store.read.checked_reads import check_records, read_checked, read_records
 from eventstore.store.read.sorted_places import SortedPlaces
-from eventstore.store.sorted.directory_entry import DirectoryEntry
+from eventstore.store.sorted.directory_entry import RowRange
 from eventstore.store.sorted.event_files import EventFiles
 
 CANDIDATES_MAX: Final = 4
@@ -69,7 +69,8 @@ class AggregateLookups:
                     if view.command_id == command_id and view.aggregate_id == aggregate_id:
                         return view
         if not cached_only:
-            return find_in_sorted(self._files, self._places.entry(aggregate_id), aggregate_id, command_id)
+            entry = self._places.entry(aggregate_id)
+            return find_in_sorted(self._files, () if entry is None else entry.row_ranges, aggregate_id, command_id)
         value = self._places.known(aggregate_id)
         if value is None or may_hold(value, command_id, self._files.command_hashes.all):
             raise NotCached
@@ -89,16 +90,16 @@ def version_in_files(files: Sequence[TailFile], aggregate_id: str, visible_seque
 
 
 def find_in_sorted(
-    files: EventFiles, entry: DirectoryEntry | None, aggregate_id: str, command_id: str, candidates_max: int | None = None
+    files: EventFiles, parts: Sequence[RowRange], aggregate_id: str, command_id: str, candidates_max: int | None = None
 ) -> CommitView | None:
-    """Returns the commit of this command if it is in a sorted file, else None. `entry`: that of the aggregate.
+    """Returns the commit of this command if it is in these rows of sorted files, else None.
 
     Raises:
         Corrupt, ReadFailed: it may exist, but could not be read.
         InvalidArgument: `candidates_max` commits with its hash are those of other commands, and there are more.
     """
     raw_id, read = command_id.encode(), 0
-    for part in reversed(entry.row_ranges) if entry is not None else ():  # a command is most likely repeated soon
+    for part in reversed(parts):  # a command is most likely repeated soon
         index = files.index(part.file)
         file, name = files.file(part.file), files.name(part.file)
         for row in index.rows_with_command(part.first, part.first + part.rows, raw_id):

@@ -69,7 +69,7 @@ class SortedPlaces:
             return ABSENT
         parts = entry.row_ranges
         hashes = [self._files.index(part.file).command_hashes(part.first, part.first + part.rows) for part in parts]
-        return pack(entry.version, parts, b"".join(hashes))
+        return pack(entry.version, parts, hashes)
 
     def is_quick(self, entry: DirectoryEntry | None) -> bool:
         """Returns whether `value` takes a few milliseconds at most: few rows, in few indexes, most of them open."""

@@ -17,7 +17,16 @@ from eventstore.model import NewEvent
 from eventstore.store.append import COMMITTED, CONFLICT, DUPLICATE
 from eventstore.store.memory.preload import NAME
 from eventstore.store.memory.recent import RecentAggregates
-from eventstore.store.memory.version_cache import ABSENT, VersionCache, entry_of, may_contain, pack, version_of
+from eventstore.store.memory.version_cache import (
+    ABSENT,
+    BLOCK_FILES,
+    VersionCache,
+    entry_of,
+    may_contain,
+    pack,
+    ranges_with,
+    version_of,
+)
 from eventstore.store.sorted.directory_entry import DirectoryEntry, RowRange
 from eventstore.store.sorted.sorting import sort_file, switch
 from tests.simulated_disk import SimulatedDisk
@@ -217,7 +226,7 @@ def hashes_of(numbers: range) -> bytes:
 @pytest.mark.parametrize("added", [1, 600])
 def test_an_extended_value_holds_both_files_and_every_command(before: int, added: int) -> None:
     cache, first = VersionCache(1 << 20), RowRange(3, 17, before)
-    cache.put("a", pack(before, [first], hashes_of(range(before))) if before else ABSENT)
+    cache.put("a", pack(before, [first], [hashes_of(range(before))]) if before else ABSENT)
     cache.extend("a", before + added, RowRange(4, 0, added), before + 1, hashes_of(range(before, before + added)))
     value = cache.get("a") or b""
     assert version_of(value) == before + added
@@ -228,7 +237,7 @@ def test_an_extended_value_holds_both_files_and_every_command(before: int, added
 
 def test_a_file_that_does_not_continue_an_entry_drops_it() -> None:
     cache = VersionCache(1 << 20)
-    cache.put("a", pack(4, [RowRange(1, 0, 4)], hashes_of(range(4))))
+    cache.put("a", pack(4, [RowRange(1, 0, 4)], [hashes_of(range(4))]))
     cache.extend("a", 9, RowRange(3, 0, 3), 7, hashes_of(range(3)))
     assert cache.get("a") is None
     cache.extend("b", 9, RowRange(3, 0, 3), 7, hashes_of(range(3)))
@@ -246,3 +255,46 @@ def test_extensions_keep_to_the_bound() -> None:
             cache.extend(f"a{number}", file, RowRange(file, number, 1), file, hashes_of(range(10)))
         values = [*cache.young.values(), *cache._old.values()]
         assert sum(map(len, values)) + 230 * len(values) <= bytes_max + 2_000
+
+
+@pytest.mark.parametrize("commands", [1, 60])
+def test_a_repeated_command_opens_few_indexes_however_many_files_hold_its_aggregate(opened: Maker, commands: int) -> None:
+    store, files = opened(), 30
+    for file in range(files):
+        store.append(*(raw("wide", f"{file}.{number}") for number in range(commands)))
+        store.append(raw("filler", f"filler-{file}", NewEvent("T", bytes(7_500 - 110 * commands))))
+    count = store.sort()
+    assert count >= files - 1
+    engine = store.engine
+    for loaded in (False, True):  # what each sort has added; what is loaded at once
+        if loaded:
+            engine.version_cache.clear()
+            engine.offer("wide")
+        for file in range(files - 1):
+            engine.files._indexes.clear()
+            assert store.append(raw("wide", f"{file}.0"))[0][:2] == (DUPLICATE, file * commands + 1)
+            assert count - engine.files.closed_indexes(range(1, count + 1)) <= BLOCK_FILES
+
+
+@pytest.mark.parametrize("commands", [1, 200])
+def test_a_value_of_many_files_names_the_few_that_may_hold_a_command(commands: int) -> None:
+    def key(command_id: bytes) -> bytes:
+        return command_id.rjust(8, b"-")
+
+    parts = [RowRange(file, 5, commands) for file in range(1, 23)]
+    hashes = [b"".join(key(b"%d" % (place * commands + number)) for number in range(commands)) for place in range(len(parts))]
+    whole = pack(22, parts, hashes)
+    cache = VersionCache(1 << 20)
+    cache.put("a", ABSENT)
+    for place, part in enumerate(parts):
+        cache.extend("a", place + 1, part, place + 1, hashes[place])
+    assert cache.get("a") == whole
+    assert entry_of(whole) == DirectoryEntry(22, tuple(parts))
+    for place in range(len(parts)):
+        for number in {0, commands - 1}:
+            command = f"{place * commands + number}"
+            assert may_contain(whole, key(command.encode()))
+            block = place // BLOCK_FILES * BLOCK_FILES
+            assert ranges_with(whole, command, [key]) == tuple(parts[block : block + BLOCK_FILES])
+    assert not may_contain(whole, key(b"unknown"))
+    assert ranges_with(whole, "unknown", [key]) == ()

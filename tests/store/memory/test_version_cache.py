@@ -23,7 +23,7 @@ from tests.store.stepped import raw
 def test_a_value_holds_the_version_and_every_command(count: int) -> None:
     rng = random.Random(count)
     hashes = [rng.getrandbits(64) for _ in range(count)]
-    value = pack(123_456_789_012, [], b"".join(number.to_bytes(8, "little") for number in hashes))
+    value = pack(123_456_789_012, [], [b"".join(number.to_bytes(8, "little") for number in hashes)])
     assert version_of(value) == 123_456_789_012
     assert all(may_contain(value, number.to_bytes(8, "little")) for number in hashes)
     assert not any(may_contain(value, (number ^ 1).to_bytes(8, "little")) for number in hashes if number ^ 1 not in hashes)
@@ -37,11 +37,11 @@ def test_absent_is_version_0() -> None:
 def test_used_entries_stay_and_the_size_is_bounded() -> None:
     cache = VersionCache(100_000)
     for number in range(10_000):
-        cache.put(f"a{number}", pack(number, [], b""))
+        cache.put(f"a{number}", pack(number, [], []))
         cache.get("a0")
         assert len(cache) <= 100_000 // 230 + 1
-    assert cache.get("a0") == pack(0, [], b"")
-    assert cache.get("a9999") == pack(9_999, [], b"")
+    assert cache.get("a0") == pack(0, [], [])
+    assert cache.get("a9999") == pack(9_999, [], [])
     assert cache.get("a17") is None
 
 
@@ -51,7 +51,7 @@ def test_a_lookup_returns_the_latest_value_or_none(steps: list[tuple[str, int]],
     for place, (step, number) in enumerate(steps):
         name = f"a{number}"
         if step == "p":
-            model[name] = pack(place, [], b"")
+            model[name] = pack(place, [], [])
             cache.put(name, model[name])
         elif step == "f":
             model.pop(name, None)
@@ -85,7 +85,7 @@ def test_the_garbage_collector_does_not_traverse_a_million_aggregates() -> None:
     gc.collect()
     before = len(gc.get_objects())
     for number in range(1_000_000):
-        cache.put(f"aggregate-{number}", pack(number, [], b"12345678"))
+        cache.put(f"aggregate-{number}", pack(number, [], [b"12345678"]))
     gc.collect()
     assert not gc.is_tracked(cache.young)
     assert len(gc.get_objects()) - before < 10_000  # garbage of other tests is gone
@@ -116,7 +116,7 @@ def at_step(step: int, watched: CodeType, use: Callable[[], object]) -> Callable
 @pytest.mark.parametrize("watched", ["get", "peek"])
 def test_another_thread_never_misses_an_entry_that_is_used_at_this_moment(watched: str, rotates: bool) -> None:
     """One that a sort misses would keep the version from before the sort."""
-    value = pack(1, [], b"")
+    value = pack(1, [], [])
 
     def fill(cache: VersionCache) -> None:
         cache.put("b", value)
