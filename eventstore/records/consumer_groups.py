@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 # Properties of messages in `retry:GROUP` and `dead:GROUP`: times failed, the last reason, and where the message was sent first.
 FAILURES: Final = ":failures"
@@ -11,8 +11,7 @@ REASON: Final = ":reason"
 ORIGIN: Final = (":origin-topic", ":origin-queue", ":origin-offset", ":origin-id")
 
 
-@dataclass(frozen=True, slots=True)
-class AssignedQueue:
+class AssignedQueue(NamedTuple):
     """A queue that a member reads from `offset`, filtered by `tags`.
 
     `suspects_end`: messages before this offset may kill their consumer: each is pulled and handled alone. `killer`: the message

@@ -12,7 +12,6 @@ handle it. A member is dead if it expires, or another one joins under its name: 
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import replace
 from typing import Final, NamedTuple, TypeAlias
 
 from eventstore.broker.groups.offsets_document import Offsets, OffsetsDocument, QueueAttempts
@@ -82,7 +81,7 @@ class Attempts:
         if not known:
             return tuple(queues)
         return tuple(
-            replace(each, suspects_end=_suspects_end(found, attempts), killer=_killer(found, attempts))
+            each._replace(suspects_end=_suspects_end(found, attempts), killer=_killer(found, attempts))
             if (found := known.get((each.topic, each.queue)))
             else each
             for each in queues

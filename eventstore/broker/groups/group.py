@@ -6,8 +6,9 @@ queue has moved, cannot overwrite the commits of its successor.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Final
 
 from eventstore.broker.groups.assignment import assign_queues
@@ -23,6 +24,7 @@ from eventstore.records.topic_names import retry_topic
 
 MEMBERS_MAX: Final = 1_000
 SUBSCRIPTIONS_MAX: Final = 1_000
+ASSIGNED_QUEUES_MAX: Final = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,19 @@ class Group:
                 value=topics[topic],
             )
 
+    def check_share(self, member: str, topics: Set[str], known: Topics) -> None:
+        """Checks before any queue moves that a new reader of these topics would not get too many.
+
+        Raises:
+            InvalidArgument
+        """
+        count = 0
+        for topic in topics & known.by_name.keys():
+            read = self.subscriptions.by_topic.get(topic)
+            readers = 1 if read is None else len(read.readers) + (member not in read.readers)
+            count += len(known.get(topic).readable) // readers
+        _check_assigned(count)
+
     def put(self, member: Member, wishes: Mapping[str, TagFilter | None]) -> None:
         """Adds a member, or takes the one of its name with other topics. Its queues follow with the next `rebalance`."""
         before, self.members[member.id] = self.members.get(member.id), member
@@ -187,14 +202,27 @@ class Group:
         return {name for name in readers if self.members[name].sent_generation >= deleted}
 
     def assignment(self, member: Member, offsets: Offsets) -> Assignment:
-        """Returns the member's assignment in the current generation."""
-        return Assignment(
-            self.generation,
-            tuple(
-                AssignedQueue(topic, queue, offsets[topic][queue], member.topics.get(topic))
-                for topic, queues in sorted(member.queues.items())
-                for queue in queues
-            ),
+        """Returns the member's assignment in the current generation. Made in columns: a member may have thousands of queues.
+
+        Raises:
+            InvalidArgument: it has more queues than an answer can hold.
+        """
+        _check_assigned(sum(map(len, member.queues.values())))
+        found: list[AssignedQueue] = []
+        for topic, queues in sorted(member.queues.items()):
+            at, tags = map(offsets[topic].__getitem__, queues), member.topics.get(topic)
+            found += map(AssignedQueue, repeat(topic), queues, at, repeat(tags))
+        return Assignment(self.generation, tuple(found))
+
+
+def _check_assigned(count: int) -> None:
+    if count > ASSIGNED_QUEUES_MAX:
+        raise InvalidArgument(
+            f"the member would read {count} queues, allowed are {ASSIGNED_QUEUES_MAX}; start more members, "
+            "or subscribe to fewer topics",
+            field="topics",
+            limit=ASSIGNED_QUEUES_MAX,
+            value=count,
         )
 
 

@@ -105,6 +105,7 @@ class Groups:
                     field="topics", value=topic,
                 )  # fmt: skip
         found.check_join(member, topics, wishes)
+        found.check_share(member, topics.keys(), self._topics)
         self.policy(group).check_reads(group, topics)
         self.offsets.check_room(group, [*topics, retry_topic(group)])
         self._put(found)
@@ -120,7 +121,11 @@ class Groups:
         if retry_topic(group) in self._topics.by_name:
             self.offsets.begin(group, retry_topic(group))
         self._rebalance(found, new)
-        return self._assignment_of(found, found.members[member])
+        try:
+            return self._assignment_of(found, found.members[member])
+        except InvalidArgument:
+            self.leave(group, member)
+            raise
 
     def heartbeat(self, group: str, member: str, generation: int) -> Assignment | None:
         """Records a heartbeat. Returns the member's assignment, unless `generation` is the current one.
@@ -128,6 +133,7 @@ class Groups:
         Raises:
             UnknownGroup
             Rebalanced: the member has expired and must join again.
+            InvalidArgument: it would have more queues than are allowed, since others left.
         """
         found = self.get(group)
         known = found.member(member, generation)
@@ -174,8 +180,8 @@ class Groups:
         If a topic was deleted and created again since the last assignment was sent, this one is without the topic; the next
         heartbeat returns it. The member thus learns that the topic was deleted, and does not use old offsets in the new one.
         """
-        before, member.sent_generation = member.sent_generation, group.generation
         assignment = group.assignment(member, self.offsets.of(group.name))
+        before, member.sent_generation = member.sent_generation, group.generation
         recreated = group.recreated(member, before, self._topics)
         if recreated:
             self._rebalance(group, recreated)

@@ -14,7 +14,6 @@ from eventstore.broker.broker import Broker
 from eventstore.broker.groups.group import Assignment
 from eventstore.broker.groups.views import all_groups, members_of, queues_of
 from eventstore.broker.retry_policy import RetryPolicy
-from eventstore.errors import InvalidArgument
 from eventstore.flat import Scalar
 from eventstore.protocol.group_requests import (
     CommitOffsets,
@@ -34,7 +33,7 @@ from eventstore.protocol.group_requests import (
     ShowRetries,
     UnsetRetries,
 )
-from eventstore.protocol.limits import ASSIGNED_QUEUES_MAX, ROWS_PER_ANSWER_MAX
+from eventstore.protocol.limits import ROWS_PER_ANSWER_MAX
 from eventstore.server.broker.handlers import answers
 from eventstore.server.net.deferred_replies import LIST_BYTES
 
@@ -50,12 +49,9 @@ class GroupHandlers:
 
     @answers(Join)
     async def join(self, request: Join) -> Sequence[Scalar]:
-        joined = await self._coordinator.join(request.group, request.member, dict(request.topics), from_end=request.from_end)
-        try:
-            return _assignment(joined)
-        except InvalidArgument:
-            self._coordinator.leave(request.group, request.member)
-            raise
+        return _assignment(
+            await self._coordinator.join(request.group, request.member, dict(request.topics), from_end=request.from_end)
+        )
 
     @answers(Heartbeat)
     def heartbeat(self, request: Heartbeat) -> Sequence[Scalar]:
@@ -152,15 +148,4 @@ class GroupHandlers:
 
 
 def _assignment(assignment: Assignment) -> Sequence[Scalar]:
-    """Returns the values of an assignment. Raises InvalidArgument: it has more queues than an answer can hold."""
-    count = len(assignment.queues)
-    if count > ASSIGNED_QUEUES_MAX:
-        raise InvalidArgument(
-            f"the member would read {count} queues, allowed are {ASSIGNED_QUEUES_MAX}; start more members, "
-            "or subscribe to fewer topics",
-            field="topics",
-            limit=ASSIGNED_QUEUES_MAX,
-            value=count,
-        )
-    rows = ((each.topic, each.queue, each.offset, each.tags, each.suspects_end, each.killer) for each in assignment.queues)
-    return assignment.generation, *flat.chain(rows)
+    return assignment.generation, *flat.chain(assignment.queues)

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eventstore.broker.groups import group
 from eventstore.broker.groups.group import Group
 from eventstore.broker.groups.group_registry import Groups
 from eventstore.broker.topics import Topics
-from eventstore.errors import EventStoreError
+from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.records.topic_names import retry_topic
 from tests.broker.stepped import Stepped
 from tests.instructions import instructions
@@ -53,6 +54,41 @@ def test_a_change_costs_the_same_whether_a_group_has_few_members_or_many(change:
         return instructions(changes[change])
 
     assert cost(MANY) < 1.2 * cost(FEW) + 40 * MANY, "a few instructions a member, none for each of its topics"
+
+
+def test_a_join_takes_few_instructions_for_each_of_its_queues() -> None:
+    def cost(queues: int) -> int:
+        opened = Stepped(SimulatedDisk(0)).opened
+        opened.topics.create("many", queues)
+        made = Groups(opened.offsets_document, opened.topics, lambda *_: (0, 0), member_timeout_s=15)
+        made.join("group", "member", {"many": None})
+        return instructions(lambda: made.join("group", "member", {"many": None}))
+
+    assert cost(250) < cost(50) + 200 * 25
+
+
+def test_a_join_that_would_get_too_many_queues_is_refused_before_any_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group, "ASSIGNED_QUEUES_MAX", 60)
+    opened = Stepped(SimulatedDisk(0)).opened
+    for number in range(4):
+        opened.topics.create(f"topic-{number}", 20)
+    made = Groups(opened.offsets_document, opened.topics, lambda *_: (0, 0), member_timeout_s=15)
+    topics: dict[str, str | None] = {f"topic-{number}": None for number in range(4)}
+
+    def refused() -> None:
+        with pytest.raises(InvalidArgument, match="would read 80 queues, allowed are 60"):
+            made.join("group", "a", topics)
+
+    few = instructions(refused)
+    assert (made.by_name, made.offsets.count) == ({}, 0)
+    opened.topics.add_queues("topic-0", 200)
+    with pytest.raises(InvalidArgument, match="would read 280 queues"):
+        assert instructions(lambda: made.join("group", "a", topics)) < few + 200
+    assert (made.by_name, made.offsets.count) == ({}, 0)
+    made.join("group", "a", {"topic-1": None, "topic-2": None})
+    made.join("group", "b", {"topic-1": None, "topic-2": None, "topic-3": None})
+    made.leave("group", "a")
+    assert sum(map(len, made.by_name["group"].members["b"].queues.values())) == 60
 
 
 def test_saving_offsets_takes_no_instructions_for_each_of_them() -> None:
