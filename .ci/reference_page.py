@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "mailbox"))
 
 from eventstore import errors
 from eventstore.metrics import LabelledMetric, Metric
-from eventstore.server.broker.broker_metrics import GROUP_BACKLOG, QUEUE_METRICS
+from eventstore.server.broker.broker_metrics import GROUP_BACKLOG, GROUP_IN_HAND, QUEUE_METRICS
 from eventstore.server.metric_subjects import METRICS_BY_SUBJECT
 from eventstore.server.projection_watch import PROJECTION_METRICS
 from eventstore.server.prometheus import exported_name
@@ -55,7 +55,7 @@ _PROJECTION_METRICS = """\
 
 Of a projector, on the address that `eventstore project --http` names.
 """
-_LABELLED = (*REACTION_LABELLED, *QUEUE_METRICS, GROUP_BACKLOG)
+_LABELLED = (*REACTION_LABELLED, *QUEUE_METRICS, GROUP_BACKLOG, GROUP_IN_HAND)
 _ERRORS = """\
 ## Errors
 

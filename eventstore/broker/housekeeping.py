@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from itertools import chain
 from typing import Final
 
 import trio
 
 from eventstore.broker.age_clock import AgeClock
 from eventstore.broker.groups.group_registry import Groups
+from eventstore.broker.groups.in_hand import OldestInHand
 from eventstore.broker.groups.offsets_document import OffsetsDocument
 from eventstore.broker.opening import OpenBroker
 from eventstore.broker.retention import HeldBack, held_back, oldest_created, outdated
@@ -38,6 +40,7 @@ class Housekeeping:
         self._settings = opened.settings
         self._groups = groups
         self._statistics = statistics
+        self.in_hand = OldestInHand(groups)
         self._document = document
         self._sync_log = sync_log
         self._ages = AgeClock(document.age_clock, oldest_created(opened.engine.files.headers), opened.engine.clock, monotonic)
@@ -142,7 +145,7 @@ class Housekeeping:
 
     async def _tick(self) -> None:
         while True:
-            for _ in self._statistics.ticking(time.monotonic()):
+            for _ in chain(self._statistics.ticking(time.monotonic()), self.in_hand.looking(time.monotonic())):
                 await trio.lowlevel.checkpoint()
             for group, member in self._groups.expire():
                 _log.warning("member %s of group %s expired: its heartbeat timed out; others get its queues", member, group)

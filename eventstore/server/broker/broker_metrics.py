@@ -29,6 +29,9 @@ QUEUE_METRICS: Final = (  # in the order of `queue_rows`
     LabelledMetric("queue_messages_kept", "gauge", "messages a queue holds", _QUEUE),
 )
 GROUP_BACKLOG: Final = LabelledMetric("group_backlog", "gauge", "messages a group has still to consume", ("group", "topic"))
+GROUP_IN_HAND: Final = LabelledMetric(
+    "group_oldest_in_hand_seconds", "gauge", "how long a member of a group has had the same message in hand", ("group",)
+)
 
 
 class BrokerCollector(Collector):
@@ -49,6 +52,10 @@ class BrokerCollector(Collector):
         for (group, topic), count in sorted(self._backlogs(queues).items())[:SERIES_MAX]:
             backlog.add_metric((group, topic), count)
         yield backlog
+        in_hand = labelled_family(GROUP_IN_HAND)
+        for group, held in sorted(self._broker.housekeeping.in_hand.oldest.items())[:SERIES_MAX]:
+            in_hand.add_metric((group,), held.seconds)
+        yield in_hand
 
     def _backlogs(self, queues: Sequence[QueueStats]) -> dict[tuple[str, str], int]:
         ends = {(each.topic, each.queue): (each.begin, each.end) for each in queues}

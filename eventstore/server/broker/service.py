@@ -13,6 +13,7 @@ from typing import Final
 import trio
 
 from eventstore.broker.broker import Broker
+from eventstore.broker.groups.in_hand import InHand
 from eventstore.broker.statistics import Rates
 from eventstore.metrics import Metric, Source, counter, gauge, text
 from eventstore.protocol.broker_requests import Pull, SendMessages
@@ -28,6 +29,8 @@ from eventstore.server.net.gate import Gate
 from eventstore.server.requests.dispatch import Route
 
 _LOOKUPS_AT_ONCE = 4
+IN_HAND_S_MAX: Final = 900.0
+"""From then on `/health` is degraded: no handler should take so long for a message."""
 
 
 class BrokerService:
@@ -63,7 +66,7 @@ class BrokerService:
         failed = self.broker.engine.failed
         if failed is not None:
             return f"the broker takes no more messages: {failed.message}; events are served. Look at the disk, then restart"
-        return self.broker.housekeeping.failure
+        return self.broker.housekeeping.failure or _hangs(self.broker)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,31 @@ class _Counted:
 def broker_source(service: BrokerService) -> Source[_Counted]:
     """Returns the broker's metrics. Safe on any thread."""
     return Source(BROKER_METRICS, lambda: _Counted(service, service.broker.statistics.rates()))
+
+
+def _oldest(broker: Broker) -> InHand | None:
+    return max(broker.housekeeping.in_hand.oldest.values(), key=lambda each: each.seconds, default=None)
+
+
+def _hangs(broker: Broker) -> str | None:
+    oldest = _oldest(broker)
+    if oldest is None or oldest.seconds < IN_HAND_S_MAX:
+        return None
+    return f"{_named(oldest)} for {oldest.seconds:.0f} s; look at its handler's log, then restart that consumer"
+
+
+def _named(held: InHand) -> str:
+    return f"member {held.member} of group {held.group} has message {held.offset} of queue {held.queue} of {held.topic} in hand"
+
+
+def _oldest_named(counted: _Counted) -> str | None:
+    oldest = _oldest(counted.broker)
+    return None if oldest is None else _named(oldest)
+
+
+def _oldest_s(counted: _Counted) -> int:
+    oldest = _oldest(counted.broker)
+    return 0 if oldest is None else round(oldest.seconds)
 
 
 def _held_back(counted: _Counted) -> str | None:
@@ -115,6 +143,12 @@ BROKER_METRICS: Final[tuple[Metric[_Counted], ...]] = (
         "broker_chunks_mapped", "of these, mapped into memory for consumers that lag",
         lambda counted: len(counted.broker.engine.files.mapped),
     ),
+    gauge(
+        "broker_oldest_in_hand_seconds", "how long a consumer has had the same message in hand, the longest of all groups",
+        _oldest_s,
+        "it is longer than any handler should take: one hangs, and its queue waits",
+    ),
+    text("broker_oldest_in_hand", "the member, group, queue and offset of that message", _oldest_named),
     text("broker_held_back", "the group and queue that keep retention from deleting", _held_back),
     counter(
         "broker_batches", "write and sync operations", lambda counted: counted.broker.committer.batches,

@@ -21,10 +21,11 @@ from eventstore.protocol.broker_requests import CreateTopic, Pull, SendMessages
 from eventstore.protocol.group_requests import CommitOffsets, FailMessages, Heartbeat, ShowGroup
 from eventstore.protocol.request_codec import encode_request
 from eventstore.protocol.requests import Ping, Stats
+from eventstore.server.broker import service
 from eventstore.server.broker.broker_metrics import SERIES_MAX, queue_rows
 from eventstore.server.serve import Server
 from eventstore.settings.sources import load_settings
-from tests.server.broker.broker_raw import bodies, create, join, message, pull, refusal, send, sent_of, values_of
+from tests.server.broker.broker_raw import bodies, create, join, message, pull, pulled_of, refusal, send, sent_of, values_of
 from tests.server.conftest import Launch, Serve
 from tests.server.raw import Gone, Ok, RawClient, append_frame, commit, outcomes_of
 from tests.server.tracing import injecting, needs_strace
@@ -216,6 +217,29 @@ def test_queues_and_groups_are_among_the_metrics(serve: Serve) -> None:
         wait_until(lambda: wanted <= metrics(), "the next tick of the statistics")
     health = health_of(server)
     assert (health["healthy"], health["attention"], health["broker_poisoned"]) == (True, None, False)
+
+
+def test_a_message_that_a_member_has_in_hand_for_too_long_degrades_the_server(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "IN_HAND_S_MAX", 0.0)
+    server = serve(http="127.0.0.1:0")
+    with RawClient(server.port) as client:
+        create(client, "t", 2)
+        generation, _ = join(client, "g", "m", "t")
+        send(client, "t", [message(b"x", queue=1)] * 3)
+        assert health_of(server)["degraded"] is False
+        assert len(pulled_of(client.ask(Pull(group="g", member="m", wants=(("t", 1, 0, None),))))[0]) == 3
+        held = "member m of group g has message 0 of queue 1 of t in hand"
+        wait_until(lambda: health_of(server)["broker_oldest_in_hand"] == held, "the next look")
+        health = health_of(server)
+        assert (health["healthy"], health["degraded"]) == (True, True)
+        assert str(health["attention"]).startswith(f"{held} for ")
+        with urllib.request.urlopen(f"{server.http}/metrics", timeout=60) as answer:
+            assert 'eventstore_group_oldest_in_hand_seconds{group="g"}' in answer.read().decode()
+        values_of(client, CommitOffsets("g", "m", generation, (("t", 1, 3),)))
+        wait_until(lambda: health_of(server)["degraded"] is False, "the next look")
+    assert health_of(server)["broker_oldest_in_hand_seconds"] == 0
 
 
 def test_bytes_cut_off_at_the_start_are_among_the_stats(serve: Serve) -> None:

@@ -1,0 +1,57 @@
+"""How long a member has had the same message in hand."""
+
+from __future__ import annotations
+
+from eventstore.broker.groups.attempts import HeldPage
+from eventstore.broker.groups.in_hand import InHand, OldestInHand
+from tests.broker.groups.test_groups import House
+
+
+def look(held: OldestInHand, now: float) -> InHand | None:
+    for _ in held.looking(now):
+        pass
+    return held.oldest.get("billing")
+
+
+def hand_out(house: House, member: str, queue: int, first: int, count: int) -> None:
+    page = HeldPage(first, first + count, first, count)
+    house.groups.handed_out("billing", member, [(("orders", queue), page)])
+
+
+def test_the_oldest_message_in_hand_is_the_one_that_its_groups_offset_stands_at_the_longest() -> None:
+    house = House()
+    held, generation = OldestInHand(house.groups), house.groups.join("billing", "a", {"orders": None}).generation
+    assert look(held, 1) is None, "nothing was handed out"
+    hand_out(house, "a", 0, 0, 5)
+    hand_out(house, "a", 1, 0, 5)
+    assert look(held, 2) == ("billing", "a", "orders", 0, 0, 0)
+    house.groups.commit("billing", "a", generation, [("orders", 0, 2)])
+    assert look(held, 10) == ("billing", "a", "orders", 1, 0, 8), "the other queue moves on"
+    hand_out(house, "a", 1, 5, 5)
+    assert look(held, 20) == ("billing", "a", "orders", 1, 0, 18), "further pages do not make it younger"
+    house.groups.commit("billing", "a", generation, [("orders", 1, 10)])
+    assert look(held, 30) == ("billing", "a", "orders", 0, 2, 20)
+    house.groups.commit("billing", "a", generation, [("orders", 0, 5)])
+    assert look(held, 40) is None, "all is done"
+
+
+def test_a_message_that_waits_for_its_next_attempt_or_was_taken_away_is_not_in_hand() -> None:
+    house = House()
+    held = OldestInHand(house.groups)
+    house.groups.join("billing", "a", {"orders": None})
+    hand_out(house, "a", 0, 0, 5)
+    assert look(held, 1) is not None
+    house.groups.offsets.attempts.raise_to("billing", "orders", 0, 0, 1)
+    assert look(held, 2) is None
+    house.groups.offsets.attempts.forget("billing")
+    assert look(held, 3) == ("billing", "a", "orders", 0, 0, 0)
+    house.groups.leave("billing", "a")
+    assert look(held, 4) is None
+
+
+def test_a_look_at_many_queues_lets_other_tasks_run() -> None:
+    house = House()
+    for number in range(200):
+        house.groups.join("billing", f"member-{number}", {"orders": None})
+        hand_out(house, f"member-{number}", 0, 0, 1)
+    assert sum(1 for _ in OldestInHand(house.groups).looking(1.0)) == 1
