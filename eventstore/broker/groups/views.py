@@ -55,16 +55,24 @@ def queues_of(groups: Groups, name: str, bounds: Bounds, skip: int, limit: int) 
     Raises:
         UnknownGroup
     """
-    group = groups.get(name)
+    group, offsets = groups.get(name), groups.offsets.of(name)
+    places: list[tuple[str, int]] = []
+    for topic in sorted(offsets):
+        if skip >= len(offsets[topic]):
+            skip -= len(offsets[topic])
+            continue
+        places += [(topic, queue) for queue in sorted(offsets[topic])[skip:]]
+        skip = 0
+        if len(places) >= limit:
+            break
+    by_topic = group.subscriptions.by_topic
     readers = {
-        (topic, queue): member.id
-        for member in group.members.values()
-        for topic, queues in member.queues.items()
+        (topic, queue): member
+        for topic in {topic for topic, _ in places} & by_topic.keys()
+        for member, queues in by_topic[topic].held.items()
         for queue in queues
     }
-    offsets = groups.offsets.of(name)
-    places = [(topic, queue) for topic in sorted(offsets) for queue in sorted(offsets[topic])]
-    return len(places), [
+    return sum(map(len, offsets.values())), [
         QueueView(topic, queue, offsets[topic][queue], *bounds(topic, queue), readers.get((topic, queue)))
-        for topic, queue in places[skip : skip + limit]
+        for topic, queue in places[:limit]
     ]

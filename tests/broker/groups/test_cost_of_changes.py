@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from eventstore.broker.groups import group
 from eventstore.broker.groups.group import Group
 from eventstore.broker.groups.group_registry import Groups
+from eventstore.broker.groups.views import queues_of
 from eventstore.broker.topics import Topics
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.records.topic_names import retry_topic
@@ -89,6 +90,26 @@ def test_a_join_that_would_get_too_many_queues_is_refused_before_any_moves(monke
     made.join("group", "b", {"topic-1": None, "topic-2": None, "topic-3": None})
     made.leave("group", "a")
     assert sum(map(len, made.by_name["group"].members["b"].queues.values())) == 60
+
+
+def test_a_page_of_a_groups_queues_costs_what_it_shows() -> None:
+    def cost(topics: int) -> int:
+        opened = Stepped(SimulatedDisk(0)).opened
+        for number in range(topics):
+            opened.topics.create(f"topic-{number:02}", 50)
+        made = Groups(opened.offsets_document, opened.topics, lambda *_: (0, 0), member_timeout_s=15)
+        made.join("group", "member", {f"topic-{number:02}": None for number in range(topics)})
+
+        def page(skip: int) -> list[tuple[str, int, str | None]]:
+            count, rows = queues_of(made, "group", lambda *_: (0, 0), skip, 60)
+            assert count == 50 * topics
+            return [(row.topic, row.queue, row.member) for row in rows]
+
+        everything = [(f"topic-{number:02}", queue, "member") for number in range(topics) for queue in range(50)]
+        assert [row for skip in range(0, len(everything), 60) for row in page(skip)] == everything
+        return instructions(lambda: page(70))
+
+    assert cost(40) < cost(4) + 36 * 20
 
 
 def test_saving_offsets_takes_no_instructions_for_each_of_them() -> None:
