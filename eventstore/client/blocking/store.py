@@ -275,7 +275,7 @@ class BlockingStore(Consumers):
         """Appends a record of what a worker's reactions have parked. Raises InvalidArgument for anything else."""
         request = RecordParking(aggregate_id, event[1], event[2])
         recorded = self._only("`append_reserved`").call(request, read_row(Recorded))
-        return Committed(aggregate_id, recorded.version, recorded.sequence, duplicate=False)
+        return Committed(aggregate_id, recorded.version, recorded.sequence, duplicate=False, durability=None)
 
     # ---- messages
 
