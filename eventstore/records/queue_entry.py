@@ -60,6 +60,14 @@ def make_entries(
     return entries
 
 
+def blank_entries(key: QueueKey, first_offset: int, count: int) -> Entries:
+    """Returns entries for offsets whose messages were deleted before the index was built: their position is 0, of none."""
+    entries = np.zeros(count, ENTRY)
+    entries["queue_offset"] = np.arange(first_offset, first_offset + count, dtype=np.uint64)
+    entries["crc"] = checksums(key, entries)
+    return entries
+
+
 def checksums(key: QueueKey, entries: Entries) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
     """Returns the CRC that each entry should have."""
     raw = entries.view(np.uint8).reshape(-1, ENTRY_BYTES)

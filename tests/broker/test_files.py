@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import uuid
+from array import array
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 
 from eventstore.broker.log.engine import Engine
 from eventstore.broker.log.memory_pressure import memory_used
-from eventstore.broker.log.queue_chunks import DOCUMENT
+from eventstore.broker.log.queue_chunks import DOCUMENT, QueueChunks
 from eventstore.broker.log.queue_reader import QueueRead
 from eventstore.broker.opening import open_broker_folder
 from eventstore.errors import Corrupt, FolderRefused, InvalidArgument, ReadFailed
@@ -198,3 +200,11 @@ def test_a_second_broker_on_the_same_folder_is_refused() -> None:
 def test_settings_out_of_range_are_refused(change: dict[str, object]) -> None:
     with pytest.raises(InvalidArgument):
         BrokerSettings(**change)  # type: ignore[arg-type]
+
+
+def test_a_queue_chunk_may_begin_behind_messages_that_were_deleted() -> None:
+    index = QueueChunks(SimulatedDisk(1), Path("/b"), uuid.UUID(int=1), 10)
+    for first in (13, 15):
+        index.write((7, 0), first, *(array(code, [first, first + 1]) for code in "QIII"))
+    assert index.entries((7, 0), 13, 17)["position"].tolist() == [14, 15, 16, 17]
+    assert index.covers((7, 0), 13, 17)

@@ -254,3 +254,18 @@ class BrokerAgainstModel(RuleBasedStateMachine):
 
 BrokerAgainstModel.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestBrokerAgainstModel = BrokerAgainstModel.TestCase
+
+
+def test_a_queue_chunk_that_is_lost_is_made_again_though_its_first_messages_are_deleted() -> None:
+    """The process dies before the name of the file is durable, then the power fails."""
+    broker = BrokerAgainstModel()
+    broker.begin(seed=0)
+    broker.send(drawn=[(3000, None, None)], topic="events")
+    broker.crash(drawn=[(3000, None, None), *[(0, None, None)] * 6], mode="kept", nth=26, saving=False, topic="events")
+    broker.index()
+    broker.send(drawn=[(0, None, None)] * 4, topic="events")
+    broker.delete_the_oldest_chunk(regardless=False)
+    broker.crash(drawn=[(0, None, None)], mode="lost", nth=1, saving=False, topic="events")
+    broker.index()
+    broker.everything_is_there()
+    broker.teardown()

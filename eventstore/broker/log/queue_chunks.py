@@ -24,7 +24,7 @@ from eventstore.chunks.documents import read_document, write_document
 from eventstore.chunks.files import File, Files, read_failed, read_range
 from eventstore.chunks.header import HEADER_BYTES, QUEUE, RECORDS_FROM, ChunkHeader, decode_header
 from eventstore.errors import Corrupt, FolderRefused
-from eventstore.records.queue_entry import ENTRY, ENTRY_BYTES, Entries, first_bad, make_entries
+from eventstore.records.queue_entry import ENTRY, ENTRY_BYTES, Entries, blank_entries, first_bad, make_entries
 from eventstore.records.state_record import QueueKey
 
 ENDING: Final = "queue"
@@ -43,6 +43,7 @@ class QueueChunks:
         self._path = path
         self._store = store
         self._pages: OrderedDict[tuple[QueueKey, int], Entries] = OrderedDict()
+        self._named: dict[QueueKey, int] = {}  # the last chunk whose name this process has made durable
         self._lock = threading.Lock()
 
     # -- the document -------------------------------------------------------------------------------------------------
@@ -71,32 +72,37 @@ class QueueChunks:
     ) -> None:
         """Writes the entries of consecutive messages of one queue; durable on return. Raises OSError."""
         entries = make_entries(key, first_offset, positions, lengths, tags, keys)
-        folder = self._folder(key)
-        self._files.make_folder(folder)
+        if key not in self._named:
+            self._files.make_folder(self._folder(key))
         done = 0
         while done < len(entries):
             number, place = divmod(first_offset + done, self.per_chunk)
             part = entries[done : done + self.per_chunk - place]
-            self._write_part(folder, number + 1, place, part.tobytes())
+            self._write_part(key, number + 1, place, part.tobytes())
             done += len(part)
         with self._lock:
             self._pages = OrderedDict((at, page) for at, page in self._pages.items() if at[0] != key)
 
-    def _write_part(self, folder: Path, number: int, place: int, raw: bytes) -> None:
+    def _write_part(self, key: QueueKey, number: int, place: int, raw: bytes) -> None:
+        folder = self._folder(key)
         path = folder / f"{number:010d}.{ENDING}"
         header = self._header(number)
-        fresh = not self._files.exists(path)
-        file = self._files.open(path, create=fresh, write=True)
+        file = self._files.open(path, create=not self._files.exists(path), write=True)
         try:
             file.write_at(0, [header.encode()])
+            there = max(0, file.size() - RECORDS_FROM) // ENTRY_BYTES
+            if there < place:  # their messages were deleted before this file was made; a page is checked as a whole
+                blank = blank_entries(key, header.first_sequence + there, place - there).tobytes()
+                file.write_at(RECORDS_FROM + there * ENTRY_BYTES, [blank])
             file.write_at(RECORDS_FROM + place * ENTRY_BYTES, [raw])
             file.sync()
             if place + len(raw) // ENTRY_BYTES == self.per_chunk:
                 self._complete(file, header)
         finally:
             file.close()
-        if fresh:
+        if self._named.get(key) != number:  # whoever made the file may have died before this
             self._files.sync_folder(folder)
+            self._named[key] = number
 
     def _header(self, number: int) -> ChunkHeader:
         return ChunkHeader(QUEUE, number, self._store, 0, (number - 1) * self.per_chunk, 0)
@@ -208,6 +214,7 @@ class QueueChunks:
 
     def _remove(self, key: QueueKey, numbers: range | None) -> None:
         folder = self._folder(key)
+        self._named.pop(key, None)
         for name in self._names(folder):
             stem, _, ending = name.partition(".")
             if ending == ENDING and stem.isdecimal() and (numbers is None or int(stem) in numbers):
