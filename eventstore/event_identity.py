@@ -8,13 +8,42 @@ can tell which ones.
 
 from __future__ import annotations
 
+import re
 from hashlib import blake2b
-from typing import Final
+from typing import Final, NamedTuple, Self
 
-from eventstore.errors import Diverged
-from eventstore.model import Event
+from eventstore.errors import Diverged, InvalidArgument
+from eventstore.fields import check_int, shown
+from eventstore.model import VERSION_MAX, Event
 
 _DIGEST_BYTES: Final = 16
+_DIGITS: Final = 8
+_PLACE: Final = re.compile(r"(0|[1-9][0-9]{0,18})(?:-([0-9a-f]{8}))?", re.ASCII)
+
+
+class Place(NamedTuple):
+    """Where a reader stands in one log: the sequence of an event, and the first 8 digits of its identity; empty if unknown."""
+
+    sequence: int
+    identity: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.sequence}-{self.identity}" if self.identity else str(self.sequence)
+
+    @classmethod
+    def parse(cls, field: str, text: str) -> Self:
+        """Reads what `str` has written. Raises InvalidArgument about the field."""
+        found = _PLACE.fullmatch(text)
+        if found is None or (found[1] == "0" and found[2]):
+            raise InvalidArgument(
+                f"{field} is {shown(text)}, expected a sequence, or sequence-identity with 8 hexadecimal digits",
+                field=field, value=shown(text),
+            )  # fmt: skip
+        return cls(check_int(field, int(found[1]), 0, VERSION_MAX), found[2] or "")
+
+    @classmethod
+    def at(cls, event: Event) -> Self:
+        return cls(event.sequence, event_identity(event)[:_DIGITS])
 
 
 def event_identity(event: Event) -> str:
@@ -39,11 +68,12 @@ def check_start(after: int, end: int) -> None:
 
 
 def check_identity(what: str, sequence: int, recorded: str, found: Event | None, next_step: str) -> None:
-    """Raises Diverged unless `found`, the store's event at `sequence`, has the recorded identity.
+    """Raises Diverged unless `found`, the store's event at `sequence`, has the recorded identity, or begins with its 8 digits.
 
     `what` names the checkpoint in the error, `next_step` says what the reader can do.
     """
-    if found is not None and event_identity(found) == recorded:
+    identity = None if found is None else event_identity(found)
+    if identity is not None and recorded in (identity, identity[:_DIGITS]):
         return
     seen = "has no such event" if found is None else f"has another event there ({found.type!r} of {found.aggregate_id!r})"
     raise Diverged(

@@ -1,19 +1,23 @@
-"""Where a reader stands: a sequence in one store, a `Position` in a cluster of several shards, or `END`, wherever that is."""
+"""Where a reader stands: a `Position`, the bare sequence in one store, or `END`, wherever that is."""
 
 from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Self, TypeAlias
+from operator import length_hint
+from typing import Final, Self, TypeAlias, TypeVar
 
-from eventstore.errors import InvalidArgument
+from eventstore.errors import ConnectionLost, InvalidArgument
+from eventstore.event_identity import Place
 from eventstore.fields import check_int, shown
-from eventstore.model import VERSION_MAX
-from eventstore.records.cluster_map import ClusterMap
+from eventstore.model import VERSION_MAX, CaughtUp, Event
+from eventstore.records.cluster_map import ClusterMap, single_map
 
-_TEXT: Final = re.compile(r"p1\.([0-9a-f]{32})\.([1-9][0-9]{0,18})((?:\.[0-9]{1,4}-[0-9]{1,19}(?:-[0-9]{1,10})?)+)", re.ASCII)
+_TEXT: Final = re.compile(r"p1\.([0-9a-f]{32})\.([1-9][0-9]{0,18})((?:\.[0-9]{1,4}-[0-9]{1,19}(?:-[0-9a-f]{8})?)+)", re.ASCII)
+_ONLY_SHARD: Final = 0
+ItemT = TypeVar("ItemT", bound="Event | CaughtUp")
 
 
 class End(enum.Enum):
@@ -27,21 +31,19 @@ END: Final = End.END
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place in a cluster: for each shard the sequence that a reader has reached there.
+    """A place in a cluster or in one store: for each shard the last event that a reader had of it.
 
     `str(position)` is stable text for a checkpoint, and `Position.parse` reads it. `cluster`: its uuid as 32 hexadecimal
-    digits; `layout`: of its slots; `shards`: by number, the sequence and the epoch of that event, 0 where it is not known.
+    digits, that of the store if it is in none; `layout`: of its slots; `shards`: by number, the sequence of the event, and 8
+    digits of its identity; empty where it is not known, and the event is not checked.
     """
 
     cluster: str
     layout: int
-    shards: Mapping[int, tuple[int, int]]
+    shards: Mapping[int, tuple[int, str]]
 
     def __str__(self) -> str:
-        places = (
-            f".{shard}-{sequence}-{epoch}" if epoch else f".{shard}-{sequence}"
-            for shard, (sequence, epoch) in sorted(self.shards.items())
-        )
+        places = (f".{shard}-{Place(*place)}" for shard, place in sorted(self.shards.items()))
         return f"p1.{self.cluster}.{self.layout}{''.join(places)}"
 
     def __hash__(self) -> int:
@@ -57,10 +59,10 @@ class Position:
         found = _TEXT.fullmatch(text)
         if found is None:
             raise _refused(text, "is not a position: one begins with p1., then the cluster, the layout, and the shards")
-        shards: dict[int, tuple[int, int]] = {}
+        shards: dict[int, tuple[int, str]] = {}
         for each in found[3][1:].split("."):
-            shard, sequence, *epoch = map(int, each.split("-"))
-            shards[shard] = check_int("sequence", sequence, 0, VERSION_MAX), epoch[0] if epoch else 0
+            shard, _, place = each.partition("-")
+            shards[int(shard)] = Place.parse("after", place)
         position = cls(found[1], int(found[2]), shards)
         if str(position) != text:  # a shard that is named twice, say
             raise _refused(text, f"is not a position as it is written, which is {position}")
@@ -70,24 +72,33 @@ class Position:
 After: TypeAlias = int | Position | End
 
 
-def start_of(after: object) -> int | None:
-    """Returns the sequence to begin after in one store; None: the last one.
+def start_of(after: object, store: bytes | None) -> Place | None:
+    """Returns the place to begin after in one store; None: the last event. `store`: its uuid, None while that is not known.
 
     Raises:
-        InvalidArgument: neither a sequence nor `END`.
+        InvalidArgument: neither a sequence, nor `END`, nor a position of this store.
+        ConnectionLost: a position, and the store is not known.
     """
     if isinstance(after, Position):
-        raise _refused(str(after), f"is a place in cluster {after.cluster}, but this is a single store: give a sequence")
-    return None if after is END else check_int("after", after, 0, VERSION_MAX)
+        (start,) = starts_of(after, single_map(known_store(store))).values()
+        return start
+    return None if after is END else Place(check_int("after", after, 0, VERSION_MAX))
 
 
-def stored_start(after: object) -> int:
+def stored_start(after: object, store: bytes | None) -> Place:
     """As `start_of`, for a read of what is stored, which cannot begin at its end."""
-    return _stored(start_of(after))
+    return _stored(start_of(after, store))
 
 
-def starts_of(after: object, known: ClusterMap) -> dict[int, int | None]:
-    """Returns the sequence to begin after for each shard of a cluster; None: the last one. A sequence is one of the only shard.
+def known_store(store: bytes | None) -> bytes:
+    """Returns the uuid. Raises ConnectionLost if there is none."""
+    if store is None:
+        raise ConnectionLost("a position names its store, and this one has not been connected yet")
+    return store
+
+
+def starts_of(after: object, known: ClusterMap) -> dict[int, Place | None]:
+    """Returns the place to begin after for each shard of a cluster; None: the last event. A sequence is one of the only shard.
 
     Raises:
         InvalidArgument: a position of another cluster or layout, or of a shard that it does not have; a sequence, although
@@ -95,29 +106,33 @@ def starts_of(after: object, known: ClusterMap) -> dict[int, int | None]:
     """
     numbers = [shard.shard for shard in known.shards]
     if not isinstance(after, Position):
-        start = start_of(after)
-        if start and len(numbers) > 1:
+        start = start_of(after, None)
+        if start is not None and start.sequence and len(numbers) > 1:
             raise InvalidArgument(
                 f"after is {start}, a sequence of one shard, but this cluster has {len(numbers)}; "
-                "give 0, END, or the position of a stream", field="after", value=start,
+                "give 0, END, or the position of a stream", field="after", value=start.sequence,
             )  # fmt: skip
         return dict.fromkeys(numbers, start)
-    cluster = "" if known.cluster is None else known.cluster.hex()
-    if after.cluster != cluster:
-        raise _refused(str(after), f"is a place in cluster {after.cluster}, but this is {cluster or 'a single store'}")
+    if after.cluster != (cluster := cluster_of(known)):
+        raise _refused(str(after), f"is a place in cluster {after.cluster}, but this is {cluster}")
     if after.layout != known.layout:
         raise _refused(str(after), f"is of layout {after.layout} of the cluster, which has layout {known.layout} now")
     if after.shards.keys() != set(numbers):
         raise _refused(str(after), f"is about the shards {sorted(after.shards)}, but the cluster has {numbers}")
-    return {number: after.shards[number][0] for number in numbers}
+    return {number: Place(*after.shards[number]) for number in numbers}
 
 
-def stored_starts(after: object, known: ClusterMap) -> dict[int, int]:
+def cluster_of(known: ClusterMap) -> str:
+    """Returns what positions name as their cluster: of a store that is in none the store."""
+    return (known.shards[0].uuid if known.cluster is None else known.cluster).hex()
+
+
+def stored_starts(after: object, known: ClusterMap) -> dict[int, Place]:
     """As `starts_of`, for a read of what is stored, which cannot begin at its end."""
     return {shard: _stored(start) for shard, start in starts_of(after, known).items()}
 
 
-def _stored(start: int | None) -> int:
+def _stored(start: Place | None) -> Place:
     if start is None:
         raise InvalidArgument("after is END; only `subscribe` takes that, a read ends there", field="after", value="END")
     return start
@@ -125,3 +140,59 @@ def _stored(start: int | None) -> int:
 
 def _refused(text: str, why: str) -> InvalidArgument:
     return InvalidArgument(f"{shown(text)} {why}", field="after", value=shown(text))
+
+
+class Reading:
+    """How far the reader of one log is. It is told each page, and asked when somebody wants to know: events cost nothing."""
+
+    def __init__(self, start: Place | None) -> None:
+        """`start`: the place it begins after; None: the end, wherever that is."""
+        self._before: Place | Event | None = start
+        self._page: Sequence[Event] | Sequence[Event | CaughtUp] = ()
+        self._left: Iterator[Event | CaughtUp] = iter(())
+
+    def turn(self, page: Sequence[ItemT]) -> Iterator[ItemT]:
+        """Returns the items of the next page, once those of the page before were all handed out."""
+        self._before = self._last()
+        left = iter(page)
+        self._page, self._left = page, left
+        return left
+
+    def begin(self, sequence: int) -> None:
+        """Notes where it began, unless that is known."""
+        if self._before is None:
+            self._before = Place(sequence)
+
+    def _last(self) -> Place | Event | None:
+        count = len(self._page) - length_hint(self._left)
+        last = self._page[count - 1] if count else None
+        if isinstance(last, CaughtUp):
+            self.begin(last.sequence)
+            last = self._page[count - 2] if count > 1 else None
+        return last if isinstance(last, Event) else self._before
+
+    @property
+    def place(self) -> Place | None:
+        """The place after the last event that was handed out; None: it begins at the end, and it is not known where that is."""
+        last = self._last()
+        return Place.at(last) if isinstance(last, Event) else last
+
+    def position(self, store: bytes | None) -> Position:
+        """The same, in the only store that is read. Raises InvalidArgument, ConnectionLost."""
+        return position_in(single_map(known_store(store)), {_ONLY_SHARD: self.place})
+
+
+def position_in(known: ClusterMap, places: Mapping[int, Place | None]) -> Position:
+    """Returns the position of these places by shard.
+
+    Raises:
+        InvalidArgument: one of them is not known yet.
+    """
+    found = {shard: place for shard, place in places.items() if place is not None}
+    if unknown := places.keys() - found.keys():
+        raise InvalidArgument(
+            f"the stream began at its end, and shards {sorted(unknown)} have not said where that is: CaughtUp comes when all "
+            "have",
+            field="position",
+        )
+    return Position(cluster_of(known), known.layout, found)

@@ -20,6 +20,7 @@ class ServerThread(ServiceThread[Server]):
     def __init__(self, data: Path, **settings: Any) -> None:
         self.data = data
         super().__init__(_begin, {"preallocate_bytes": 1024 * 1024, **settings, "data": data})
+        self.stop_servers, self.start_servers = self.stop, self.start
 
 
 async def _begin(nursery: trio.Nursery, settings: ServerSettings) -> Server:

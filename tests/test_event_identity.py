@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from eventstore.errors import Diverged
-from eventstore.event_identity import check_identity, event_identity
+from eventstore.errors import Diverged, InvalidArgument
+from eventstore.event_identity import Place, check_identity, event_identity
 from eventstore.model import Event
 
 FIELDS = ("order-1", 3, "Paid", b"{}", b"", "c-1", 1_000_000, 12, 0)
@@ -36,3 +36,30 @@ def test_a_missing_event_or_another_one_is_diverged_for_good() -> None:
     with pytest.raises(Diverged, match="another event there") as raised:
         check_identity("table 'orders'", 12, recorded, Event((*FIELDS[:5], "c-2", *FIELDS[6:])), "rebuild it")
     assert (raised.value.what, raised.value.sequence) == ("table 'orders'", 12)
+
+
+def test_a_place_has_eight_digits_of_the_identity_and_survives_its_text() -> None:
+    event = Event(FIELDS)
+    place = Place.at(event)
+    assert place == (12, event_identity(event)[:8])
+    check_identity("a position", *place, event, "read again")
+    with pytest.raises(Diverged):
+        check_identity("a position", *place, Event((*FIELDS[:5], "c-2", *FIELDS[6:])), "read again")
+    for each in (place, Place(12), Place(0)):
+        assert Place.parse("after", str(each)) == each
+
+
+@pytest.mark.parametrize(
+    "text", ["", "-1", "0-00000000", "01", "1-", "1-0000000", "1-000000000", "1-ABCDEF00", "1-0000000g", "٣", str(2**63), "1\n"]
+)
+def test_text_that_is_no_place_is_refused_with_its_field(text: str) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        Place.parse("after", text)
+    assert refused.value.fields["field"] == "after"
+
+
+def test_less_than_eight_digits_of_an_identity_identify_nothing() -> None:
+    event = Event(FIELDS)
+    for digits in (0, 4, 7, 9, 31):
+        with pytest.raises(Diverged):
+            check_identity("a position", 12, event_identity(event)[:digits], event, "read again")

@@ -9,16 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import eventstore as es
+from eventstore.event_identity import Place
 from eventstore.model import VERSION_MAX
-from eventstore.position import Position, start_of, starts_of
+from eventstore.position import Position, Reading, start_of, starts_of
 from eventstore.records.cluster_map import ClusterMap, Shard, even_slots
 
 CLUSTER = bytes(range(16))
 MAP = ClusterMap(CLUSTER, 9, 2, tuple(Shard(number, bytes([number]) * 16, slots) for number, slots in enumerate(even_slots(3))))
-HERE = Position(CLUSTER.hex(), 2, {0: (120, 0), 1: (0, 0), 2: (98, 3)})
-TEXT = f"p1.{CLUSTER.hex()}.2.0-120.1-0.2-98-3"
+HERE = Position(CLUSTER.hex(), 2, {0: (120, ""), 1: (0, ""), 2: (98, "9f3a0011")})
+TEXT = f"p1.{CLUSTER.hex()}.2.0-120.1-0.2-98-9f3a0011"
 
-places = st.tuples(st.integers(0, VERSION_MAX), st.integers(0, 2**32 - 1))
+places = st.tuples(st.integers(1, VERSION_MAX), st.just("") | st.from_regex("[0-9a-f]{8}", fullmatch=True)) | st.just((0, ""))
 positions = st.builds(
     Position, st.binary(min_size=16, max_size=16).map(bytes.hex), st.integers(1, 2**63 - 1),
     st.dictionaries(st.integers(0, 4095), places, min_size=1, max_size=20),
@@ -40,7 +41,21 @@ def test_the_text_of_a_position_is_stable() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "7", TEXT + "\n", TEXT + ".0-1", TEXT.replace("p1", "p2"), TEXT[:-2] + "-٣", f"p1.{CLUSTER.hex()}.2", TEXT + "-1"],
+    [
+        "",
+        "7",
+        TEXT + "\n",
+        TEXT + ".0-1",
+        TEXT.replace("p1", "p2"),
+        TEXT[:-1] + "٣",
+        f"p1.{CLUSTER.hex()}.2",
+        TEXT + "-1",
+        TEXT[:-1],
+        TEXT + "0",
+        TEXT.upper(),
+        TEXT.replace("1-0", "1-0-9f3a0011"),
+        TEXT.replace("98", str(VERSION_MAX + 1)),
+    ],
 )
 def test_text_that_is_no_position_is_refused(text: str) -> None:
     with pytest.raises(es.InvalidArgument):
@@ -48,14 +63,14 @@ def test_text_that_is_no_position_is_refused(text: str) -> None:
 
 
 def test_a_cluster_takes_its_own_positions_and_no_others() -> None:
-    assert starts_of(HERE, MAP) == {0: 120, 1: 0, 2: 98}
-    assert starts_of(0, MAP) == {0: 0, 1: 0, 2: 0}
+    assert starts_of(HERE, MAP) == {0: Place(120), 1: Place(0), 2: Place(98, "9f3a0011")}
+    assert starts_of(0, MAP) == dict.fromkeys(range(3), Place(0))
     assert starts_of(es.END, MAP) == {0: None, 1: None, 2: None}
     other = Position("ff" * 16, 2, HERE.shards)
     for refused, why in [
         (other, f"cluster {'ff' * 16}, but this is {CLUSTER.hex()}"),
         (Position(CLUSTER.hex(), 3, HERE.shards), "of layout 3 of the cluster, which has layout 2"),
-        (Position(CLUSTER.hex(), 2, {0: (1, 0), 7: (1, 0)}), r"the shards \[0, 7\], but the cluster has \[0, 1, 2\]"),
+        (Position(CLUSTER.hex(), 2, {0: (1, ""), 7: (1, "")}), r"the shards \[0, 7\], but the cluster has \[0, 1, 2\]"),
         (5, "a sequence of one shard, but this cluster has 3"),
         (-1, "after"),
         ("p1", "after"),
@@ -64,9 +79,42 @@ def test_a_cluster_takes_its_own_positions_and_no_others() -> None:
             starts_of(refused, MAP)
 
 
-def test_a_single_store_takes_sequences_and_the_only_shard_of_a_cluster_both() -> None:
-    assert (start_of(7), start_of(es.END)) == (7, None)
-    with pytest.raises(es.InvalidArgument, match="this is a single store: give a sequence"):
-        start_of(HERE)
-    one = ClusterMap(CLUSTER, 1, 1, (Shard(0, CLUSTER, ((0, 4095),)),))
-    assert starts_of(7, one) == starts_of(Position(CLUSTER.hex(), 1, {0: (7, 0)}), one) == {0: 7}
+def test_a_single_store_and_the_only_shard_of_a_cluster_take_sequences_and_their_own_positions() -> None:
+    assert (start_of(7, None), start_of(es.END, None)) == (Place(7), None)
+    own = Position(CLUSTER.hex(), 1, {0: (7, "00000007")})
+    assert start_of(own, CLUSTER) == Place(7, "00000007")
+    with pytest.raises(es.InvalidArgument, match=f"place in cluster {CLUSTER.hex()}, but this is {'77' * 16}"):
+        start_of(own, b"w" * 16)
+    with pytest.raises(es.ConnectionLost, match="not been connected yet"):
+        start_of(own, None)
+    one = ClusterMap(CLUSTER, 1, 1, (Shard(0, bytes(16), ((0, 4095),)),))
+    assert starts_of(own, one) == {0: Place(7, "00000007")}
+    assert starts_of(7, one) == {0: Place(7)}
+
+
+EVENTS = [es.Event(("a", number, "T", b"", None, f"c-{number}", 0, number, 0)) for number in range(1, 5)]
+
+
+def test_a_reader_stands_at_the_last_event_that_was_handed_out_and_not_where_a_page_ends() -> None:
+    reading = Reading(Place(9, "00000009"))
+    assert reading.place == Place(9, "00000009")
+    items = reading.turn(EVENTS[:3])
+    assert reading.place == Place(9, "00000009")
+    next(items)
+    assert reading.place == Place.at(EVENTS[0])
+    list(items)
+    for page in ([], [es.CaughtUp(99)]):
+        list(reading.turn(page))
+        assert reading.place == Place.at(EVENTS[2])
+    list(reading.turn([EVENTS[3], es.CaughtUp(4)]))
+    assert reading.place == Place.at(EVENTS[3])
+
+
+def test_a_reader_from_the_end_stands_where_it_caught_up_until_an_event_comes() -> None:
+    reading = Reading(None)
+    items = reading.turn([es.CaughtUp(4)])
+    assert reading.place is None
+    list(items)
+    assert reading.place == Place(4)
+    list(reading.turn(EVENTS[:1]))
+    assert reading.place == Place.at(EVENTS[0])

@@ -9,11 +9,12 @@ by its handler with `check_command`, so that a bad one refuses only itself.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 from eventstore.aggregate_info import AGGREGATES_PER_PAGE_MAX
 from eventstore.command_metadata import check_metadata
 from eventstore.errors import InvalidArgument
+from eventstore.event_identity import Place
 from eventstore.fields import check_text
 from eventstore.model import ID_BYTES_MAX, TYPE_BYTES_MAX, VERSION_MAX
 from eventstore.protocol import limits
@@ -42,11 +43,20 @@ def _type(name: object) -> None:
     check_text("types", name)
 
 
+def _place(field: str, value: object) -> None:
+    if isinstance(value, str):
+        Place.parse(field, value)
+    else:
+        _check_sequence(field, value)
+
+
+_check_sequence: Final = integer(0, INT64_MAX)
 _EventsMax: TypeAlias = Annotated[int | None, optional(integer(0, VERSION_MAX))]
 _PageBytes: TypeAlias = Annotated[int, integer(1, limits.PAGE_BYTES_MAX)]
 _Prefix: TypeAlias = Annotated[str | None, optional(text(0, ID_BYTES_MAX))]
 _OptionalName: TypeAlias = Annotated[str | None, optional(check_text)]
-_Position: TypeAlias = Annotated[int | None, optional(integer(0, INT64_MAX))]
+_Place: TypeAlias = Annotated[int | str, _place]
+_Start: TypeAlias = Annotated[int | str | None, optional(_place)]
 _Time: TypeAlias = Annotated[int | None, optional(integer(INT64_MIN, INT64_MAX))]
 _Credit: TypeAlias = Annotated[int, integer(0, limits.CREDIT_BYTES_MAX)]
 _RequestId: TypeAlias = Annotated[int, integer(1, UINT64_MAX)]
@@ -88,9 +98,9 @@ class Read(Request):
 
 @request(4, answer=AnswerCode.PAGE)
 class ReadAll(Request):
-    """Asks for a page of the events after sequence `after`; times in microseconds, both inclusive; no types: every type."""
+    """Asks for a page of the events after a place; times in microseconds, both inclusive; no types: every type."""
 
-    after: Count = 0
+    after: _Place = 0
     events_max: _EventsMax = None
     bytes_max: _PageBytes = limits.PAGE_BYTES_DEFAULT
     aggregate_prefix: _Prefix = None
@@ -117,17 +127,27 @@ class FindCommand(Request):
 
 @request(7, answer=AnswerCode.PAGE)
 class Subscribe(Request):
-    """Asks for all events after sequence `after` (None: the last one), then for new ones, as far as the credit (bytes) lasts;
+    """Asks for all events after `after` (None: the last event), then for new ones, as far as the credit (bytes) lasts;
     the rest as in `ReadAll`.
     """
 
-    after: _Position = 0
+    after: _Start = 0
     credit: _Credit = limits.CREDIT_BYTES_DEFAULT
     aggregate_prefix: _Prefix = None
     aggregate_id: _OptionalName = None
     from_time: _Time = None
     to_time: _Time = None
     types: _Types = ()
+
+
+def wire_place(place: Place) -> int | str:
+    """Returns a place as it travels: the sequence, or a text if the event there is to be checked."""
+    return str(place) if place.identity else place.sequence
+
+
+def place_of(after: int | str) -> Place:
+    """Returns the place that a `ReadAll` or `Subscribe` begins after."""
+    return Place(after) if isinstance(after, int) else Place.parse("after", after)
 
 
 def filter_of(request: ReadAll | Subscribe) -> EventFilter:

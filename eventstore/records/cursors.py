@@ -13,6 +13,7 @@ from operator import itemgetter
 from typing import Final, Protocol
 
 from eventstore.errors import ProtocolError
+from eventstore.event_identity import Place
 from eventstore.fields import check_flag, check_int, check_optional_int, check_text, shown
 from eventstore.model import VERSION_MAX, Event
 from eventstore.records.event_filter import event_filter
@@ -113,13 +114,16 @@ class AggregateCursor:
 
 
 class LogCursor:
-    """Walks the events after sequence `after` that pass the filter `wanted`; `left` and `done` as in `AggregateCursor`."""
+    """Walks the events after sequence `after` that pass the filter `wanted`; `left` and `done` as in `AggregateCursor`.
 
-    __slots__ = ("after", "done", "left", "wanted")
+    `place`: the same as `after`, with the identity of that event as long as the store is to check it.
+    """
+
+    __slots__ = ("_identity", "after", "done", "left", "wanted")
 
     def __init__(
         self,
-        after: int,
+        after: Place | int,
         limit: int | None,
         types: Iterable[str] | None,
         aggregate_prefix: str | None,
@@ -128,13 +132,19 @@ class LogCursor:
         aggregate_id: str | None = None,
     ) -> None:
         """Raises InvalidArgument."""
-        self.after = check_int("after", after, 0, VERSION_MAX)
+        start = after if isinstance(after, Place) else Place(after)
+        self.after, self._identity = check_int("after", start.sequence, 0, VERSION_MAX), start.identity
         self.left = check_optional_int("limit", limit, 0, VERSION_MAX)
         self.wanted = event_filter(types, aggregate_prefix, from_time, to_time, aggregate_id)
         self.done = limit == 0
 
+    @property
+    def place(self) -> Place:
+        return Place(self.after, self._identity)
+
     def take(self, page: LogPage) -> list[Event]:
         """Same as `AggregateCursor.take`."""
+        self._identity = ""
         events = self.wanted.select(decode_page(page.records), self.after)
         self.left = _cut_to_limit(events, self.left)
         self.done = page.at_end or self.left == 0

@@ -14,11 +14,11 @@ import trio
 from eventstore.aggregate_info import AGGREGATES_PER_PAGE_MAX, AggregateInfo, id_range
 from eventstore.chunks.files import NotCached
 from eventstore.errors import Closed, Corrupt, EventStoreError, InvalidArgument, ReadFailed
-from eventstore.event_identity import check_start
+from eventstore.event_identity import Place, check_start
 from eventstore.fields import check_text
 from eventstore.metrics import Source, Stats, read_stats
 from eventstore.model import ANY, VERSION_MAX, CaughtUp, Commit, Committed, Event, ExpectedVersion, NewEvent, Replicas
-from eventstore.position import After, start_of
+from eventstore.position import After, start_of, stored_start
 from eventstore.records.commit import NO_FINGERPRINT
 from eventstore.records.cursors import AggregateCursor, LogCursor
 from eventstore.records.event_filter import EventFilter, event_filter
@@ -30,10 +30,11 @@ from eventstore.store.engine import Engine
 from eventstore.store.maintenance import Maintenance
 from eventstore.store.opening import OpenReport, OpenStore
 from eventstore.store.read.checked_reads import IN_PLACE_BYTES_MAX
+from eventstore.store.read.reader_place import check_place
 from eventstore.store.read.replay import ReplayPage
 from eventstore.store.read.scan import ScanPage
 from eventstore.store.store_stats import STORE_METRICS
-from eventstore.store.streams import EventStream, Item, SubscriptionStream
+from eventstore.store.streams import EventStream, Item, LogStream, SubscriptionStream
 from eventstore.store.submission import Submission, to_result
 
 # Commits of one call that form one batch before other tasks may run: about a millisecond.
@@ -208,28 +209,35 @@ class EmbeddedStore:
         return Committed(aggregate_id, view.last_version, view.last_sequence, True, self.committer.durability())
 
     def read_all(
-        self, after: int = 0, types: Iterable[str] | None = None, aggregate_prefix: str | None = None,
+        self, after: After = 0, types: Iterable[str] | None = None, aggregate_prefix: str | None = None,
         limit: int | None = None, from_time: int | datetime | None = None, to_time: int | datetime | None = None,
         *, aggregate_id: str | None = None,
-    ) -> EventStream:  # fmt: skip
-        """Iterates over the events after sequence `after`, in commit order, that pass all filters; ends at the last event.
+    ) -> LogStream:  # fmt: skip
+        """Iterates over the events after `after`, a sequence or a position, in commit order, that pass all filters; ends at the
+        last event. Diverged is raised unless the event of the position is still the same one.
 
         `aggregate_id`: of this aggregate alone. Times are microseconds since 1970 or aware datetimes, both ends inclusive.
         """
-        cursor = LogCursor(after, limit, types, aggregate_prefix, from_time, to_time, aggregate_id)
+        start = stored_start(after, self.opened.uuid.bytes)
+        cursor = LogCursor(start, limit, types, aggregate_prefix, from_time, to_time, aggregate_id)
 
         async def turn_page() -> list[Event]:
-            return cursor.take(await self.scan_page(cursor.after, cursor.wanted, cursor.left))
+            return cursor.take(await self.scan_page(cursor.place, cursor.wanted, cursor.left))
 
-        return EventStream(cursor, turn_page)
+        return LogStream(cursor, turn_page, self.opened.uuid.bytes)
 
     async def scan_page(
-        self, after: int, wanted: EventFilter, events_max: int | None = None, durable: bool = False
+        self, after: Place | int, wanted: EventFilter, events_max: int | None = None, durable: bool = False
     ) -> ScanPage:
-        """Reads one page of raw records (see `Engine.scan`) on a worker thread."""
+        """Reads one page of raw records (see `Engine.scan`) on a worker thread. Raises Diverged as `check_place`."""
         self._check_open()
-        bytes_max = self.opened.settings.page_bytes
-        return await self._on_thread(lambda: self.engine.scan(after, wanted, bytes_max, events_max, durable), self._scans)
+        bytes_max, start = self.opened.settings.page_bytes, after if isinstance(after, Place) else Place(after)
+
+        def page() -> ScanPage:
+            check_place(self.engine.scan, start)
+            return self.engine.scan(start.sequence, wanted, bytes_max, events_max, durable)
+
+        return await self._on_thread(page, self._scans)
 
     def subscribe(
         self, after: After = 0, types: Iterable[str] | None = None, aggregate_prefix: str | None = None, *,
@@ -239,29 +247,31 @@ class EmbeddedStore:
         CaughtUp once, between the two; with `after=END` it is the first item. Only durable events come, with durability
         `async` up to `flush_interval_s` later than from `read_all`, so that no checkpoint gets ahead of the store.
         """
-        position, caught_up, stored = start_of(after), False, self.engine.visible_sequence
+        start = start_of(after, self.opened.uuid.bytes)
+        place, caught_up, stored = start, False, self.engine.visible_sequence
         wanted = event_filter(types, aggregate_prefix, from_time, to_time, aggregate_id)
 
         async def follow_on() -> list[Item]:
-            nonlocal position, caught_up
-            if position is None:
+            nonlocal place, caught_up
+            if place is None:
                 self._check_open()
-                position, caught_up = self.engine.visible_sequence, True
-                await self._wait_until_durable(position)
-                return [CaughtUp(position)]
+                place, caught_up = Place(self.engine.visible_sequence), True
+                await self._wait_until_durable(place.sequence)
+                return [CaughtUp(place.sequence)]
+            position = place.sequence
             if not caught_up:
                 check_start(position, stored)
             if caught_up or position < stored:
                 await self._wait_until_durable(position + 1)
-            page = await self.scan_page(position, wanted, durable=True)
+            page = await self.scan_page(place, wanted, durable=True)
             items: list[Item] = list(wanted.select(decode_page(page.records), position))
-            position = max(position, page.next)
-            if page.at_end and not caught_up and position >= stored:
+            place = Place(max(position, page.next))
+            if page.at_end and not caught_up and place.sequence >= stored:
                 caught_up = True
-                items.append(CaughtUp(position))
+                items.append(CaughtUp(place.sequence))
             return items
 
-        return SubscriptionStream(follow_on)
+        return SubscriptionStream(follow_on, start, self.opened.uuid.bytes)
 
     async def _wait_until_durable(self, sequence: int) -> None:
         while self.engine.durable_sequence < sequence and not self._closed:

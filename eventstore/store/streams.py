@@ -6,13 +6,15 @@ only hold a position and can simply be dropped. `aclose` and `async with` exist 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Final, Self, TypeAlias
 
 import trio
 
+from eventstore.event_identity import Place
 from eventstore.model import CaughtUp, Event
+from eventstore.position import Position, Reading
 from eventstore.records.cursors import AggregateCursor, LogCursor
 
 TurnPage: TypeAlias = Callable[[], Awaitable[list[Event]]]
@@ -23,7 +25,7 @@ FollowOn: TypeAlias = Callable[[], Awaitable[list[Item]]]
 class EventStream:
     """Iterates over the events of a cursor; `turn_page` returns those of its next page."""
 
-    def __init__(self, cursor: AggregateCursor | LogCursor, turn_page: TurnPage) -> None:
+    def __init__(self, cursor: AggregateCursor | LogCursor, turn_page: Callable[[], Awaitable[Iterable[Event]]]) -> None:
         self._cursor = cursor
         self._turn_page = turn_page
         self._events: Iterator[Event] = iter(())
@@ -55,16 +57,39 @@ class EventStream:
         await self.aclose()
 
 
+class LogStream(EventStream):
+    """Iterates over the events of the log."""
+
+    def __init__(self, cursor: LogCursor, turn_page: TurnPage, store: bytes) -> None:
+        self._reading, self._store = Reading(cursor.place), store
+
+        async def turn() -> Iterator[Event]:
+            return self._reading.turn(await turn_page())
+
+        super().__init__(cursor, turn)
+
+    @property
+    def position(self) -> Position:
+        """The place after the last event: pass it as `after` to continue there."""
+        return self._reading.position(self._store)
+
+
 class SubscriptionStream:
     """Iterates over events as they are appended; yields CaughtUp once, after all stored events."""
 
     resumptions: Final = 0
     """As of a client's stream: this one is never interrupted."""
 
-    def __init__(self, follow_on: FollowOn) -> None:
+    def __init__(self, follow_on: FollowOn, start: Place | None, store: bytes) -> None:
         self._follow_on = follow_on
+        self._reading, self._store = Reading(start), store
         self._items: Iterator[Item] = iter(())
         self._closed = False
+
+    @property
+    def position(self) -> Position:
+        """As of `read_all`. From the end on, it is known with CaughtUp."""
+        return self._reading.position(self._store)
 
     def __aiter__(self) -> Self:
         return self
@@ -73,7 +98,7 @@ class SubscriptionStream:
         for item in self._items:
             return item
         while not self._closed:
-            self._items = iter(await self._follow_on())
+            self._items = self._reading.turn(await self._follow_on())
             for item in self._items:
                 return item
         raise StopAsyncIteration

@@ -89,6 +89,14 @@ class LedShards:
         for each in self._shards:
             each.restart()
 
+    def stop_servers(self) -> None:
+        for each in self._shards:
+            each.stop()
+
+    def start_servers(self) -> None:
+        for each in self._shards:
+            each.start()
+
     def id_of(self, shard: int, number: int = 0) -> str:
         """Returns the id of an aggregate of the shard."""
         ((low, high),) = self._slots[shard]

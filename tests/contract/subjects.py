@@ -43,6 +43,10 @@ class Iteration:
     def __init__(self, items: Iterator[Any]) -> None:
         self._items = items
 
+    @property
+    def position(self) -> es.Position:
+        return cast("es.Position", self._items.position)  # type: ignore[attr-defined] # those of the log have one
+
     def __aiter__(self) -> Self:
         return self
 
@@ -152,6 +156,17 @@ class Subject:
             await anyio.to_thread.run_sync(self._server.restart)
         else:
             await self._opened.aclose()
+            await self.open()
+
+    async def changed(self, change: Callable[[Path], object]) -> None:
+        """Has the files changed, below the given folder, while no process holds them. Clients stay open."""
+        if self._server is not None:
+            await anyio.to_thread.run_sync(self._server.stop_servers)
+            change(self._folder)
+            await anyio.to_thread.run_sync(self._server.start_servers)
+        else:
+            await self._opened.aclose()
+            change(self._folder)
             await self.open()
 
     async def open(self) -> None:

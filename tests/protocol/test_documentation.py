@@ -17,6 +17,7 @@ from eventstore.errors import (
     UnknownQueue,
     VersionConflict,
 )
+from eventstore.event_identity import Place
 from eventstore.model import Committed, NewEvent
 from eventstore.protocol import limits
 from eventstore.protocol.answers import (
@@ -71,12 +72,14 @@ from eventstore.protocol.requests import (
 )
 from eventstore.records import message
 from eventstore.records.cluster_map import ALL_SLOTS, ClusterMap, Shard
+from eventstore.records.event_page import decode_page
 from eventstore.records.raw_commit import OnAllReplicas
 from tests.protocol.records import make_message, make_record
 
 TEXT = (Path(__file__).parents[2] / "docs" / "PROTOCOL.md").read_text(encoding="utf-8")
 EVENT = NewEvent("OrderPlaced", {"total": 12})
 RECORD = make_record("order-42", "c-1", [EVENT])
+PLACE = str(Place.at(decode_page(RECORD)[0]))
 MESSAGE = make_message("orders", b"{}", key="order-42", tag="paid", queue=2)
 MIXED = (
     Committed("order-42", 1, 1, duplicate=True),
@@ -103,6 +106,7 @@ EXAMPLES = {
     "record": RECORD,
     "page": encode_page(4, None, RECORD),
     "read-all": encode_request(5, ReadAll(0, 100, 524_288, "order-", None, None, None, ("OrderPlaced",))),
+    "read-all-from-a-place": encode_request(5, ReadAll(PLACE, 100)),
     "scan-page": encode_scan_page(5, 1, True, b""),
     "version": encode_request(6, Version("order-42")),
     "version-answer": encode_ok(6, 1),

@@ -32,7 +32,8 @@ Wait = Annotated[
 WAIT_SECONDS = 30.0  # as long as a client tries to reconnect
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 After = Annotated[
-    str, typer.Option("--after", metavar="SEQUENCE", help="Only events after this sequence; of several shards: a position.")
+    str,
+    typer.Option("--after", metavar="SEQUENCE", help="Only events after this sequence, or position; of shards a position."),
 ]
 Types = Annotated[
     list[str] | None, typer.Option("--type", metavar="TYPE", help="Only events of this type; may be given several times.")
@@ -49,7 +50,7 @@ DataFolder = Annotated[Path, typer.Argument(metavar="DATA", help="The data folde
 
 
 def parse_after(text: str) -> int | Position:
-    """Reads a sequence, or the position of a reader of several shards. Raises InvalidArgument."""
+    """Reads a sequence or a position. Raises InvalidArgument."""
     from eventstore.position import Position
 
     return int(text) if text.isdecimal() and text.isascii() else Position.parse(text)

@@ -21,7 +21,7 @@ from eventstore.client.aio.routing.merged_streams import MergedEvents, MergedSub
 from eventstore.client.aio.routing.router import Router, is_entry, open_router
 from eventstore.client.aio.routing.shards_broker import ShardsBroker
 from eventstore.client.aio.routing.shards_member import shards_member
-from eventstore.client.aio.streams import EventStream, SubscriptionStream, open_read, open_subscription
+from eventstore.client.aio.streams import EventStream, LogStream, SubscriptionStream, follow_log, open_read, read_log
 from eventstore.client.aio.topic import NetworkTopic
 from eventstore.client.consumer.member_options import MemberOptions
 from eventstore.client.options import Options
@@ -31,6 +31,7 @@ from eventstore.client.session.reaction_info import Recorded
 from eventstore.client.session.results import read_cluster, read_command, read_row, read_rows, read_stats, read_version
 from eventstore.client.session.subscription import Subscription
 from eventstore.errors import ConnectionLost, EventStoreError
+from eventstore.event_identity import Place
 from eventstore.flat import Scalar
 from eventstore.model import Commit, Committed, ExpectedVersion, NewEvent, Replicas, Unchanged
 from eventstore.position import After, start_of, stored_start
@@ -200,19 +201,19 @@ class NetworkStore(Consumers):
         self, after: After = 0, types: Iterable[str] | None = None, aggregate_prefix: str | None = None,
         limit: int | None = None, from_time: int | datetime | None = None, to_time: int | datetime | None = None, *,
         aggregate_id: str | None = None,
-    ) -> EventStream | MergedEvents:  # fmt: skip
+    ) -> LogStream | MergedEvents:  # fmt: skip
         """Returns the events after sequence `after`, in commit order, that pass every filter; ends at the last one stored.
 
         `aggregate_id`: of this aggregate alone. Times are microseconds since 1970 or aware datetimes, both ends inclusive.
-        Of several shards, each has an order of its own, and `after` is the `position` of what an earlier call returned.
+        Of several shards, each has an order of its own. `after`: the `position` of an earlier call; Diverged if it is lost.
         """
 
-        def cursor(start: int) -> LogCursor:
+        def cursor(start: Place) -> LogCursor:
             return LogCursor(start, limit, types, aggregate_prefix, from_time, to_time, aggregate_id)
 
         if self._router is not None:
             return read_shards(self._router, after, limit, cursor, aggregate_id)
-        return open_read(self._connection, cursor(stored_start(after)))
+        return read_log(self._connection, cursor(stored_start(after, self._connection.session.store)))
 
     def subscribe(
         self, after: After = 0, types: Iterable[str] | None = None, aggregate_prefix: str | None = None, *,
@@ -225,7 +226,7 @@ class NetworkStore(Consumers):
         wanted = event_filter(types, aggregate_prefix, from_time, to_time, aggregate_id)
         if self._router is not None:
             return follow_shards(self._router, after, wanted)
-        return open_subscription(self._connection, Subscription(start_of(after), wanted))
+        return follow_log(self._connection, Subscription(start_of(after, self._connection.session.store), wanted))
 
     async def version(self, aggregate_id: str) -> int:
         """Returns the version of the aggregate's last event; 0 if it does not exist."""

@@ -20,6 +20,8 @@ from eventstore.client.session.calls import Call
 from eventstore.client.session.page_requests import Cursor, request_of
 from eventstore.client.session.subscription import Subscription, SubscriptionItem
 from eventstore.model import Event
+from eventstore.position import Position, Reading
+from eventstore.records.cursors import LogCursor
 
 
 def open_read(connection: Connection, cursor: Cursor) -> EventStream:
@@ -27,7 +29,12 @@ def open_read(connection: Connection, cursor: Cursor) -> EventStream:
     return EventStream(connection, cursor)
 
 
-def open_subscription(connection: Connection, subscription: Subscription) -> SubscriptionStream:
+def read_log(connection: Connection, cursor: LogCursor) -> LogStream:
+    """Returns the events of the log that a cursor walks over."""
+    return LogStream(connection, cursor)
+
+
+def follow_log(connection: Connection, subscription: Subscription) -> SubscriptionStream:
     """Returns events as they are appended."""
     return SubscriptionStream(connection, subscription)
 
@@ -67,10 +74,13 @@ class EventStream(ClosedAtExit):
 
     async def _turn_page(self) -> Event:
         while (page := await self.page()) is not None:
-            self._events = iter(page)
+            self._events = self._turned(page)
             for event in self._events:
                 return event
         raise StopAsyncIteration
+
+    def _turned(self, page: list[Event]) -> Iterator[Event]:
+        return iter(page)
 
     async def page(self) -> list[Event] | None:
         """Returns the events of the next page, of which there may be none; None at the end."""
@@ -112,15 +122,37 @@ class EventStream(ClosedAtExit):
         self._release()  # only sets a flag: safe in any thread
 
 
+class LogStream(EventStream):
+    """Events of the log of one store."""
+
+    def __init__(self, connection: Connection, cursor: LogCursor) -> None:
+        super().__init__(connection, cursor)
+        self._reading = Reading(cursor.place)
+
+    @property
+    def position(self) -> Position:
+        """The place after the last event: pass it as `after` to continue there."""
+        return self._reading.position(self._connection.session.store)
+
+    def _turned(self, page: list[Event]) -> Iterator[Event]:
+        return self._reading.turn(page)
+
+
 class SubscriptionStream(ClosedAtExit):
     """Events as they are appended, and CaughtUp once, when all stored events were delivered."""
 
     def __init__(self, connection: Connection, subscription: Subscription) -> None:
         self._connection = connection
         self._subscription = subscription
+        self._reading = Reading(subscription.start)
         self._items: Iterator[SubscriptionItem] = iter(())
         self._started = False
         self._closed = False
+
+    @property
+    def position(self) -> Position:
+        """The place after the last event: pass it as `after` to continue there. From the end on, it is known with CaughtUp."""
+        return self._reading.position(self._connection.session.store)
 
     @property
     def resumptions(self) -> int:
@@ -135,7 +167,7 @@ class SubscriptionStream(ClosedAtExit):
             return item
         while not self._closed:
             await self._wait()
-            self._items = iter(self._subscription.take())
+            self._items = self._reading.turn(self._subscription.take())
             due = self._subscription.credit_due()
             if due:
                 self._connection.session.grant(self._subscription, due)

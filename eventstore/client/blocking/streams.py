@@ -1,23 +1,51 @@
 """What `read`, `read_all` and `subscribe` of the blocking client return: iterators over pages.
 
-Generators of pages, chained: taking an event from a page runs no Python code. The next page is requested before the current one
-is handed out, so it travels while this one is consumed. Dropping or closing an iterator releases the requested page.
+Generators of pages, chained: in a `for` loop, taking an event from a page runs no Python code. The next page is requested
+before the current one is handed out, so it travels while this one is consumed. Dropping an iterator releases the requested
+page.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
-from typing import TypeAlias
+from typing import Generic, TypeAlias, TypeVar
 
 from eventstore.client.blocking.connection import Connection
 from eventstore.client.session.calls import Call, Flag
 from eventstore.client.session.page_requests import Cursor, request_of
 from eventstore.client.session.subscription import Subscription, SubscriptionItem
+from eventstore.event_identity import Place
 from eventstore.model import Event
+from eventstore.position import Position, Reading
+from eventstore.records.cursors import LogCursor
 
 EventStream: TypeAlias = Iterator[Event]
-SubscriptionStream: TypeAlias = Iterator[SubscriptionItem]
+Item = TypeVar("Item", bound=SubscriptionItem)
+
+
+class PositionedStream(Generic[Item]):
+    """Events of the log of one store."""
+
+    def __init__(self, connection: Connection, start: Place | None, pages: Iterator[list[Item]]) -> None:
+        self._connection = connection
+        self._reading = Reading(start)
+        self._items: Iterator[Item] = chain.from_iterable(map(self._reading.turn, pages))
+
+    @property
+    def position(self) -> Position:
+        """The place after the last event: pass it as `after` to continue there. From the end on, it is known with CaughtUp."""
+        return self._reading.position(self._connection.session.store)
+
+    def __iter__(self) -> Iterator[Item]:
+        return self._items
+
+    def __next__(self) -> Item:
+        return next(self._items)
+
+
+LogStream: TypeAlias = PositionedStream[Event]
+SubscriptionStream: TypeAlias = PositionedStream[SubscriptionItem]
 
 
 def open_read(connection: Connection, cursor: Cursor) -> EventStream:
@@ -25,9 +53,15 @@ def open_read(connection: Connection, cursor: Cursor) -> EventStream:
     return chain.from_iterable(event_pages(connection, cursor))
 
 
-def open_subscription(connection: Connection, subscription: Subscription) -> SubscriptionStream:
+def read_log(connection: Connection, cursor: LogCursor) -> LogStream:
+    """Returns the events of the log that a cursor walks over."""
+    return PositionedStream(connection, cursor.place, event_pages(connection, cursor))
+
+
+def follow_log(connection: Connection, subscription: Subscription) -> SubscriptionStream:
     """Returns events as they are appended. Waits on a separate connection, so that other calls can run meanwhile."""
-    return chain.from_iterable(subscription_pages(Connection(connection.addresses, connection.options), subscription))
+    pages = subscription_pages(Connection(connection.addresses, connection.options), subscription)
+    return PositionedStream(connection, subscription.start, pages)
 
 
 def event_pages(connection: Connection, cursor: Cursor) -> Iterator[list[Event]]:

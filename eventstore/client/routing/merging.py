@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
-from eventstore.errors import EventStoreError, InvalidArgument
+from eventstore.errors import EventStoreError
+from eventstore.event_identity import Place
 from eventstore.model import CaughtUp, Event
-from eventstore.position import After, Position, stored_starts
+from eventstore.position import After, Position, Reading, position_in, stored_starts
 from eventstore.records.cluster_map import ClusterMap
 from eventstore.records.cursors import LogCursor
 
@@ -21,30 +22,20 @@ SubscriptionItem: TypeAlias = Event | CaughtUp
 
 
 class Reached:
-    """How far the reader of a merged stream is. Items are handed out page by page, each of one shard.
+    """How far the reader of a merged stream is. Items are handed out page by page, each of one shard."""
 
-    `last`: the last event that was handed out of the current page; None before the first.
-    """
-
-    def __init__(self, known: ClusterMap, starts: Mapping[int, int | None], only: int | None = None) -> None:
+    def __init__(self, known: ClusterMap, starts: Mapping[int, Place | None], only: int | None = None) -> None:
         """`only`: the one shard that is read; the others stay where they start."""
-        self.last: Event | None = None
-        self._cluster = "" if known.cluster is None else known.cluster.hex()
-        self._layout = known.layout
-        self._sequences = {shard: start if only in (None, shard) else start or 0 for shard, start in starts.items()}
-        self._current: tuple[int, int] | None = None
+        self._known = known
+        self._readings = {
+            shard: Reading(start if only in (None, shard) else start or Place(0)) for shard, start in starts.items()
+        }
+        self._ends = {shard: 0 if start is None else start.sequence for shard, start in starts.items()}
         self._behind = set(starts) if only is None else {only}
 
-    def turn(self, shard: int, end: int) -> None:
-        """The current page is handed out whole; the next one is of this shard, and ends at this sequence."""
-        self.finish()
-        self._current = shard, end
-
-    def finish(self) -> None:
-        """The current page is handed out whole."""
-        if self._current is not None:
-            self._sequences[self._current[0]] = self._current[1]
-        self._current = self.last = None
+    def turn(self, shard: int, page: Sequence[Event]) -> Iterator[Event]:
+        """Returns the events of the shard's next page, when the page before it is handed out whole."""
+        return self._readings[shard].turn(page)
 
     @property
     def position(self) -> Position:
@@ -53,37 +44,27 @@ class Reached:
         Raises:
             InvalidArgument: it begins at the end, and a shard has not said where that is.
         """
-        sequences = dict(self._sequences)
-        if self._current is not None and self.last is not None:
-            sequences[self._current[0]] = self.last.sequence
-        unknown = [shard for shard, sequence in sequences.items() if sequence is None]
-        if unknown:
-            raise InvalidArgument(
-                f"the stream began at its end, and shards {unknown} have not said where that is: CaughtUp comes when all have",
-                field="position",
-            )
-        return Position(self._cluster, self._layout, {shard: (sequence or 0, 0) for shard, sequence in sequences.items()})
+        return position_in(self._known, {shard: reading.place for shard, reading in self._readings.items()})
 
-    def merged(self, shard: int, items: Sequence[SubscriptionItem], end: int) -> list[SubscriptionItem]:
-        """Turns to a page of a subscription; CaughtUp follows its events once, when all shards have caught up."""
-        self.turn(shard, end)
+    def merged(self, shard: int, items: Sequence[SubscriptionItem], end: int) -> Iterator[SubscriptionItem]:
+        """As `turn`, of a subscription, whose page ends at this sequence. CaughtUp follows once, when all shards have it."""
         events: list[SubscriptionItem] = [each for each in items if isinstance(each, Event)]
-        if not events:
-            self.finish()
+        self._ends[shard] = end
+        self._readings[shard].begin(end)
         if len(events) < len(items) and self._behind:
             self._behind.discard(shard)
             if not self._behind:
-                events.append(CaughtUp(sum(each or 0 for each in {**self._sequences, shard: end}.values())))
-        return events
+                events.append(CaughtUp(sum(self._ends.values())))
+        return self._readings[shard].turn(events)
 
 
 class MergedRead:
     """Reads the stored events of the shards in turns: a page of one, then of another. `cursors`: by shard."""
 
     def __init__(
-        self, known: ClusterMap, after: After, limit: int | None, cursor: Callable[[int], LogCursor], only: int | None = None
+        self, known: ClusterMap, after: After, limit: int | None, cursor: Callable[[Place], LogCursor], only: int | None = None
     ) -> None:
-        """`cursor`: makes one that begins after a sequence. `only`: the one shard to read. Raises InvalidArgument."""
+        """`cursor`: makes one that begins after a place. `only`: the one shard to read. Raises InvalidArgument."""
         starts = stored_starts(after, known)
         self.cursors = {shard: cursor(start) for shard, start in starts.items() if only in (None, shard)}
         self.reached = Reached(known, starts, only)
@@ -92,21 +73,19 @@ class MergedRead:
 
     def next_shard(self) -> int | None:
         """Returns the shard whose page is next, until it is `taken`; None at the end."""
-        self.reached.finish()
         return self._turns[0] if self._turns and self._left != 0 else None
 
-    def taken(self, page: list[Event] | None) -> list[Event]:
+    def taken(self, page: list[Event] | None) -> Iterator[Event]:
         """Takes the page of the shard whose turn it is; None: it has no more. Returns the events to hand out."""
         if page is None:
             self._turns.popleft()
-            return []
+            return iter(())
         shard = self._turns[0]
         self._turns.rotate(-1)
         if self._left is not None:
             del page[self._left :]
             self._left -= len(page)
-        self.reached.turn(shard, page[-1].sequence if page and self._left == 0 else self.cursors[shard].after)
-        return page
+        return self.reached.turn(shard, page)
 
     def end(self) -> None:
         """Has no further page."""

@@ -47,7 +47,8 @@ class Session(Generic[S]):
     `answered` counts answers, except to pings; `fatal` is set when no further connection can help. `appends` and `sends` hold
     the commits and commands that have not left; `messages` returns such a queue for each topic. `has_unwanted` is set, on any
     thread, when a subscription is dropped; the next data to send then ends it. `in_parts`: commands may be answered in parts.
-    `several`: there are other addresses, so what is wrong at one of them is never fatal.
+    `several`: there are other addresses, so what is wrong at one of them is never fatal. `store`: the uuid of the store that
+    answered last.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Session(Generic[S]):
         self._known: bytes | None = None
         self._node: int | None = None
         self.welcome: Welcome | None = None
+        self.store: bytes | None = None
         self.leaving = False
         self._has_sent = False  # a request, on this connection
         self.answered = 0
@@ -254,7 +256,7 @@ class Session(Generic[S]):
             error = another_store(self._known, found, "cluster" if by_cluster else "store")
             self.fatal = None if self._several else error
             raise error
-        self._known = found
+        self._known, self.store = found, welcome.store
         self._node = welcome.node
         self.welcome = welcome
 

@@ -5,7 +5,8 @@ more than one page, also across reconnects: the credit of a new request is the w
 
 After a reconnect the server may have another history: it was restored from an older copy, or lost events. So a subscription
 continues with the last event it received, not after it, and ends with Diverged unless that event comes first. If there was
-none, its consumer can compare the event that it stands at itself, whenever `resumptions` has grown.
+none, the server checks the event that it started after, if that has an identity; else its consumer can compare the event that
+it stands at itself, whenever `resumptions` has grown.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from typing import Final, TypeAlias
 
 from eventstore.client.session.calls import Signal
 from eventstore.errors import Diverged, EventStoreError, ProtocolError, copy_error
-from eventstore.event_identity import check_identity, event_identity
+from eventstore.event_identity import Place, check_identity, event_identity
 from eventstore.model import CaughtUp, Event
 from eventstore.protocol.answers import Answer, Failure, Page
 from eventstore.protocol.limits import CREDIT_BYTES_DEFAULT
 from eventstore.protocol.request_codec import encode_request
-from eventstore.protocol.requests import Subscribe, filter_values
+from eventstore.protocol.requests import Subscribe, filter_values, wire_place
 from eventstore.records.event_filter import EventFilter
 from eventstore.records.event_page import decode_page
 
@@ -34,17 +35,20 @@ class Subscription:
     lasting = True
     resend = True
 
-    def __init__(self, after: int | None, accepts: EventFilter, window_bytes: int = CREDIT_BYTES_DEFAULT) -> None:
+    def __init__(self, after: Place | int | None, accepts: EventFilter, window_bytes: int = CREDIT_BYTES_DEFAULT) -> None:
+        """`after`: the place to begin after, or its sequence; None: the end, wherever the server finds it."""
         self.request_id = 0
         self.wanted = True
         self.arrived: Signal | None = None
         self._accepts = accepts
-        self._after = after  # the last sequence received; None: the end, wherever the server finds it
-        self._taken = after or 0  # the last sequence taken
+        self.start = Place(after) if isinstance(after, int) else after
+        self._after = None if self.start is None else self.start.sequence  # the last sequence received; None: not known
+        self._taken = self._after or 0  # the last sequence taken
         self._window_bytes = window_bytes
-        self._pages: deque[tuple[Page, int, Event | None]] = deque()  # and the event it must begin with
+        self._pages: deque[tuple[Page, int, int | None, Event | None]] = deque()  # where a request began, with this event
         self._last: Event | None = None  # that was taken
         self._expected: Event | None = None  # at the beginning of the next page
+        self._begins: int | None = None  # the sequence that the next page was requested after; None: where the last one ends
         self._waiting_bytes = 0
         self._owed_bytes = 0
         self._caught_up = False
@@ -69,17 +73,21 @@ class Subscription:
         self._owed_bytes = 0
         self._requests += 1
         self._expected = self._last_received()
+        start: int | str | None = self._after
         if self._expected is not None:
-            self._after = self._expected.sequence - 1
+            start = self._after = self._expected.sequence - 1
+        elif self.start is not None and self.start.identity:
+            start, self._after = wire_place(self.start), self.start.sequence
+        self._begins = self._after
         credit = max(0, self._window_bytes - self._waiting_bytes)
-        request = Subscribe(self._after, credit, *filter_values(self._accepts))
+        request = Subscribe(start, credit, *filter_values(self._accepts))
         return encode_request(self.request_id, request)
 
     def receive(self, answer: Answer, size_bytes: int) -> bool:
         if isinstance(answer, Page) and answer.next is not None and answer.next >= (self._after or 0):
             self._after = answer.next
-            self._pages.append((answer, size_bytes, self._expected))
-            self._expected = None
+            self._pages.append((answer, size_bytes, self._begins, self._expected))
+            self._begins = self._expected = None
             self._waiting_bytes += size_bytes
         elif isinstance(answer, Failure):
             self._error = answer.error
@@ -106,11 +114,10 @@ class Subscription:
         if not self._pages:
             assert self._error is not None, "nothing has arrived"
             raise copy_error(self._error)
-        page, size_bytes, expected = self._pages.popleft()
+        page, size_bytes, begins, expected = self._pages.popleft()
         self._waiting_bytes -= size_bytes
         self._owed_bytes += size_bytes
-        if expected is not None:
-            self._taken = expected.sequence - 1
+        self._taken = self._taken if begins is None else begins
         events = self._events(page, self._taken)
         if expected is not None:
             self._check(expected, events[0] if events else None)
@@ -129,7 +136,7 @@ class Subscription:
 
     def _last_received(self) -> Event | None:
         """Returns the last event, taken or not, of which this was told; None if there was none."""
-        for page, _, _ in reversed(self._pages):  # what comes last in a page with records is new
+        for page, *_ in reversed(self._pages):  # what comes last in a page with records is new
             if events := self._events(page, 0):
                 return events[-1]
         return self._expected or self._last

@@ -14,7 +14,7 @@ from eventstore.model import ID_BYTES_MAX
 from eventstore.protocol import encode_ok, encode_page, encode_scan_page
 from eventstore.protocol.limits import FRAME_BYTES_MAX, PAGE_BYTES_DEFAULT
 from eventstore.protocol.request_declaration import Request
-from eventstore.protocol.requests import FindCommand, ListAggregates, Read, ReadAll, Version, filter_of
+from eventstore.protocol.requests import FindCommand, ListAggregates, Read, ReadAll, Version, filter_of, place_of
 from eventstore.server.net.connection import Connection
 from eventstore.server.net.deferred_replies import DeferredReplies, explain_failed_read
 from eventstore.server.net.gate import Gate
@@ -22,6 +22,7 @@ from eventstore.server.requests.dispatch import Route
 from eventstore.server.requests.paced_scans import PacedScans, timed
 from eventstore.store.engine import Engine
 from eventstore.store.read.checked_reads import IN_PLACE_BYTES_MAX
+from eventstore.store.read.reader_place import check_place
 
 _READS_PER_CONNECTION: Final = 4
 _RECORDS_BYTES_MAX: Final = FRAME_BYTES_MAX - 64  # what a frame takes besides its records, and some to spare
@@ -68,10 +69,11 @@ class ReadRequests:
 
     def read_all(self, connection: Connection, request_id: int, request: Request) -> None:
         assert isinstance(request, ReadAll)
-        wanted = filter_of(request)
+        wanted, place = filter_of(request), place_of(request.after)
 
         def page(bytes_max: int) -> bytes:
-            found = self._engine.scan(request.after, wanted, bytes_max, request.events_max)
+            check_place(self._engine.scan, place)
+            found = self._engine.scan(place.sequence, wanted, bytes_max, request.events_max)
             if len(found.records) > _RECORDS_BYTES_MAX:
                 return page(PAGE_BYTES_DEFAULT)
             return encode_scan_page(request_id, found.next, found.at_end, found.records)

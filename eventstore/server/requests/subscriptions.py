@@ -9,13 +9,13 @@ from typing import Final
 import trio
 
 from eventstore.errors import EventStoreError
-from eventstore.event_identity import check_start
+from eventstore.event_identity import Place, check_start
 from eventstore.metrics import Metric, gauge
 from eventstore.protocol import encode_error, encode_ok, encode_scan_page
 from eventstore.protocol.frames import LENGTH_BYTES
 from eventstore.protocol.limits import CREDIT_BYTES_MAX, PAGE_BYTES_DEFAULT
 from eventstore.protocol.request_declaration import Request
-from eventstore.protocol.requests import Credit, Subscribe, Unsubscribe, filter_of
+from eventstore.protocol.requests import Credit, Subscribe, Unsubscribe, filter_of, place_of
 from eventstore.server.net.budgets import Reservation
 from eventstore.server.net.connection import Connection
 from eventstore.server.net.gate import Gate
@@ -23,6 +23,7 @@ from eventstore.server.requests.dispatch import Route
 from eventstore.server.requests.new_events import NewEvents
 from eventstore.server.requests.paced_scans import PacedScans
 from eventstore.store.committer import Committer
+from eventstore.store.read.reader_place import check_place
 from eventstore.store.read.scan import ScanPage
 
 _log = logging.getLogger(__name__)
@@ -35,7 +36,8 @@ class Subscription:
         self.connection = connection
         self.request_id = request_id
         self.from_end = request.after is None
-        self.after = end if request.after is None else request.after
+        self.place = Place(end) if request.after is None else place_of(request.after)
+        self.after = self.place.sequence
         self.wanted = filter_of(request)
         self.credit = request.credit
         self.more_credit = trio.Event()
@@ -64,8 +66,8 @@ class Subscriptions:
     def begin(self, connection: Connection, request_id: int, request: Request) -> None:
         assert isinstance(request, Subscribe)
         end = self._committer.engine.visible_sequence
-        check_start(request.after or 0, end)
         subscription = Subscription(connection, request_id, request, end)
+        check_start(subscription.after, end)
         connection.bind(request_id, subscription)
         self._nursery.start_soon(self._serve, subscription)
 
@@ -88,6 +90,10 @@ class Subscriptions:
         self.count += 1
         try:
             with subscription.scope:
+                if subscription.place.identity:
+                    check = partial(check_place, self._committer.engine.scan, subscription.place)
+                    await self._scans.run(subscription.connection, check)
+                    await trio.lowlevel.checkpoint_if_cancelled()  # as in `_page`
                 await self._push(subscription)
         except EventStoreError as error:
             if not subscription.scope.cancel_called:

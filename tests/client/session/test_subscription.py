@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from eventstore.client.session.subscription import Subscription
 from eventstore.errors import Diverged, Overloaded, ProtocolError
+from eventstore.event_identity import Place
 from eventstore.model import CaughtUp, Event, NewEvent
 from eventstore.protocol.answers import Failure, Ok, Page
 from eventstore.protocol.frames import LENGTH_BYTES
@@ -90,6 +91,17 @@ def test_events_that_took_the_place_of_some_that_a_filter_left_out_are_delivered
     subscription.receive(page(1, "A"), 100)
     subscription.receive(page(2, "A"), 100)
     assert [sequences(subscription) for _ in range(2)] == [[], [2]]
+
+
+def test_a_place_is_checked_by_the_server_with_each_request_until_an_event_was_received() -> None:
+    subscription = Subscription(Place(2, "00000002"), event_filter(["A"]))
+    assert request_of(subscription).after == "2-00000002"
+    subscription.receive(page(3, "B", "B", at_end=True), 100)
+    assert sequences(subscription) == [-4]
+    assert request_of(subscription).after == "2-00000002"
+    subscription.receive(page(3, "A", "B"), 100)  # in the place of one that the filter left out
+    assert sequences(subscription) == [3]
+    assert request_of(subscription).after == 2  # and the event 3 is to come first
 
 
 def test_a_subscription_from_the_end_asks_for_the_end_until_the_server_has_said_where_it_is() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from contextlib import ExitStack
 
@@ -12,13 +13,14 @@ import trio
 import eventstore as es
 from eventstore import flat
 from eventstore.errors import InvalidArgument
+from eventstore.event_identity import Place
 from eventstore.protocol.limits import CREDIT_BYTES_DEFAULT
 from eventstore.protocol.request_codec import encode_request
-from eventstore.protocol.requests import Credit, Ping, Subscribe, Unsubscribe, Version
+from eventstore.protocol.requests import Credit, Ping, ReadAll, Subscribe, Unsubscribe, Version
 from eventstore.records.event_page import decode_page
 from eventstore.server.serve import Server
 from tests.server.conftest import Serve
-from tests.server.raw import Ok, Page, RawClient, append_frame, commit, outcomes_of
+from tests.server.raw import Failure, Ok, Page, RawClient, append_frame, commit, outcomes_of
 from tests.server_thread import ServerThread
 from tests.waiting import DEADLINE_SECONDS
 
@@ -252,3 +254,25 @@ def test_a_subscription_whose_filter_passes_nothing_has_caught_up_once_what_was_
                     assert caught_up.sequence == done.sequence
 
     trio.run(main)
+
+
+@pytest.mark.parametrize("ask", [ReadAll, Subscribe])
+def test_a_place_in_another_history_is_answered_by_diverged_whatever_the_filter(
+    serve: Serve, ask: type[ReadAll] | type[Subscribe]
+) -> None:
+    server = serve()
+    append(server.port, "a", range(3))
+    with RawClient(server.port) as client:
+        page = client.ask(ReadAll())
+        assert isinstance(page, Page)
+        second = Place.at(decode_page(page.records)[1])
+        assert sequences(client.ask(ask(str(second)))) == [3]
+        for wrong, why in (
+            (Place(2, "00000000"), "has another event there"),
+            (Place(9, second.identity), "ends at|no such event"),
+        ):
+            for types in ((), ("Other",)):
+                refused = client.ask(ask(str(wrong), types=types))
+                assert isinstance(refused, Failure)
+                assert isinstance(refused.error, es.Diverged)
+                assert re.search(why, refused.error.message)

@@ -74,10 +74,10 @@ def export(
         meter("export", False if output is None and progress is None else progress) as bar,
     ):
         begin = parse_after(after)
-        first = begin if isinstance(begin, int) else 0
+        first = begin if isinstance(begin, int) else sum(sequence for sequence, _ in begin.shards.values())
         last = int(connected.stats().get("events") or 0)  # of several shards: not known
         count = 0
-        found: Iterator[Event] = connected.read_all(begin, **filters)
+        found: Iterator[Event] = iter(connected.read_all(begin, **filters))
         if not (aggregate or prefix or "").startswith(RESERVED):
             found = (event for event in found if not event.aggregate_id.startswith(RESERVED))
         for lines, sequence in _lines(found):

@@ -34,7 +34,8 @@ def tail(
     after: Annotated[
         str | None,
         typer.Option(
-            metavar="SEQUENCE", help="Begin after this sequence; of several shards: a position. [10 events before the end]"
+            metavar="SEQUENCE",
+            help="Begin after this sequence, or position; of shards a position. [10 events before the end]",
         ),
     ] = None,
     end: Annotated[bool, typer.Option("--end", help="Begin at the end: only new events.")] = False,

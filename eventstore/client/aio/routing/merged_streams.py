@@ -19,16 +19,17 @@ from eventstore.client.aio.streams import ClosedAtExit, EventStream, open_read
 from eventstore.client.routing.merging import RETRY_S, Away, MergedRead, Reached
 from eventstore.client.session.subscription import Subscription, SubscriptionItem
 from eventstore.errors import ConnectionLost, EventStoreError
-from eventstore.model import CaughtUp, Event
+from eventstore.event_identity import Place
+from eventstore.model import Event
 from eventstore.position import After, Position, starts_of
 from eventstore.records.cursors import LogCursor
 from eventstore.records.event_filter import EventFilter
 
 
 def read_shards(
-    router: Router, after: After, limit: int | None, cursor: Callable[[int], LogCursor], aggregate_id: str | None
+    router: Router, after: After, limit: int | None, cursor: Callable[[Place], LogCursor], aggregate_id: str | None
 ) -> MergedEvents:
-    """Returns the stored events of all shards, or those of an aggregate. `cursor`: makes one that begins after a sequence.
+    """Returns the stored events of all shards, or those of an aggregate. `cursor`: makes one that begins after a place.
 
     Raises:
         ConnectionLost, InvalidArgument
@@ -64,7 +65,6 @@ class MergedEvents(ClosedAtExit):
 
     async def __anext__(self) -> Event:
         for event in self._events:
-            self._reached.last = event
             return event
         return await self._turn_page()
 
@@ -74,9 +74,8 @@ class MergedEvents(ClosedAtExit):
                 self._prefetched = True
                 for stream in self._streams.values():
                     stream.prefetch()
-            self._events = iter(self._read.taken(await self._streams[shard].page()))
+            self._events = self._read.taken(await self._streams[shard].page())
             for event in self._events:
-                self._reached.last = event
                 return event
         raise StopAsyncIteration
 
@@ -121,12 +120,9 @@ class MergedSubscription(ClosedAtExit):
     async def __anext__(self) -> SubscriptionItem:
         while not self._closed:
             for item in self._items:
-                if not isinstance(item, CaughtUp):
-                    self._reached.last = item
                 return item
-            self._reached.finish()
             shard = await self._ready()
-            self._items = iter(self._take(shard))
+            self._items = self._take(shard)
         raise StopAsyncIteration
 
     async def _ready(self) -> int:
@@ -150,7 +146,7 @@ class MergedSubscription(ClosedAtExit):
             with anyio.CancelScope(deadline=min(self._to_request.values(), default=inf)):
                 await arrived.wait()
 
-    def _take(self, shard: int) -> list[SubscriptionItem]:
+    def _take(self, shard: int) -> Iterator[SubscriptionItem]:
         subscription = self._subscriptions[shard]
         try:
             items = subscription.take()
@@ -158,7 +154,7 @@ class MergedSubscription(ClosedAtExit):
             if not error.retriable:
                 raise
             self._lost(shard, error)
-            return []
+            return iter(())
         self._away.found(shard)
         due = subscription.credit_due()
         if due:

@@ -19,7 +19,8 @@ from eventstore.client.blocking.streams import event_pages, subscription_pages
 from eventstore.client.routing.merging import RETRY_S, Away, MergedRead, Reached
 from eventstore.client.session.subscription import Subscription, SubscriptionItem
 from eventstore.errors import EventStoreError
-from eventstore.model import CaughtUp, Event
+from eventstore.event_identity import Place
+from eventstore.model import Event
 from eventstore.position import After, Position, starts_of
 from eventstore.records.cursors import LogCursor
 from eventstore.records.event_filter import EventFilter
@@ -32,9 +33,9 @@ Arrived: TypeAlias = tuple[int, "list[SubscriptionItem] | EventStoreError", int]
 
 
 def read_shards(
-    router: Router, after: After, limit: int | None, cursor: Callable[[int], LogCursor], aggregate_id: str | None
+    router: Router, after: After, limit: int | None, cursor: Callable[[Place], LogCursor], aggregate_id: str | None
 ) -> MergedEvents:
-    """Returns the stored events of all shards, or those of an aggregate. `cursor`: makes one that begins after a sequence.
+    """Returns the stored events of all shards, or those of an aggregate. `cursor`: makes one that begins after a place.
 
     Raises:
         ConnectionLost, InvalidArgument
@@ -70,13 +71,12 @@ class MergedEvents:
     def __next__(self) -> Event:
         while True:
             for event in self._events:
-                self._reached.last = event
                 return event
             shard = self._read.next_shard()
             if shard is None:
                 raise StopIteration
             try:
-                self._events = iter(self._read.taken(next(self._pages[shard], None)))
+                self._events = self._read.taken(next(self._pages[shard], None))
             except BaseException:  # the pages of the shard, a generator, are ended by it
                 self._read.end()
                 raise
@@ -106,10 +106,7 @@ class MergedSubscription:
     def __next__(self) -> SubscriptionItem:
         while not self._receiver.closed.is_set():
             for item in self._items:
-                if not isinstance(item, CaughtUp):
-                    self._reached.last = item
                 return item
-            self._reached.finish()
             try:
                 self._turn_page()
             except BaseException:  # of a signal's handler too, which may have taken a page with it: none may follow
@@ -127,7 +124,7 @@ class MergedSubscription:
         shard, items, end = arrived
         if not isinstance(items, EventStoreError):
             self._away.found(shard)
-            self._items = iter(self._reached.merged(shard, items, end))
+            self._items = self._reached.merged(shard, items, end)
         elif items.retriable:
             self._away.lost(shard, items)
         else:

@@ -59,6 +59,20 @@ def test_filters_select_the_exported_events(serve: Serve) -> None:
     assert exported("--prefix", "ä") == exported("--prefix", "ä", "-o", "-") == [3]
 
 
+def test_what_follows_a_position_is_shown_and_a_position_of_another_history_is_refused(serve: Serve) -> None:
+    server = serve()
+    _fill(server)
+    with blocking.connect(server.store) as store:
+        stream = store.read_all()
+        next(stream), next(stream)
+        after = str(stream.position)
+    for command in (["export"], ["tail", "--no-follow", "--json"]):
+        lines = output(*command, "--after", after, store=server.store).splitlines()
+        assert [json.loads(line)["event_type"] for line in lines] == ["Json", "Empty"]
+        other = after[:-8] + "00000000"
+        assert "has another event there" in refused(*command, "--after", other, store=server.store)
+
+
 def test_a_file_that_cannot_be_written_is_named(serve: Serve, tmp_path: Path) -> None:
     server = serve()
     missing = tmp_path / "missing"

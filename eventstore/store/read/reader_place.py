@@ -1,0 +1,27 @@
+"""Checks that a reader continues in the history that it has read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from eventstore.event_identity import Place, check_identity
+from eventstore.records.event_filter import EventFilter
+from eventstore.records.event_page import decode_page
+from eventstore.store.read.scan import ScanPage
+
+_EVERYTHING: Final = EventFilter()
+_NEXT_STEP: Final = "what was derived from its events may hold some that are gone: derive it again, from the first event"
+
+
+def check_place(scan: Callable[[int, EventFilter, int, int | None], ScanPage], place: Place) -> None:
+    """Reads one record of the log by `Engine.scan`; of a place without an identity nothing. For threads.
+
+    Raises:
+        Diverged: the event there is another one, or there is none.
+        Corrupt, ReadFailed
+    """
+    if place.identity:
+        page = scan(place.sequence - 1, _EVERYTHING, 1, 1)
+        found = next((event for event in decode_page(page.records) if event.sequence == place.sequence), None)
+        check_identity("a position", place.sequence, place.identity, found, _NEXT_STEP)

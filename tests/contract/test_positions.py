@@ -1,0 +1,129 @@
+"""Positions: where a stream stands, as text, and what becomes of it when the store is no longer the one it was."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import eventstore as es
+from tests.contract.subjects import Subject, collect, contract, event, take
+
+IDS = [f"a-{number}" for number in range(12)]  # some on each shard
+
+
+async def fill(store: Any, *numbers: int, type_: str = "Happened") -> None:
+    for number in numbers:
+        await store.append_many([es.Commit(each, [event(number, type_)], es.ANY) for each in IDS])
+
+
+async def end_of(items: Any) -> str:
+    """Returns the position after all stored events."""
+    assert await collect(items)
+    return str(items.position)
+
+
+def folders(below: Path) -> list[Path]:
+    return [*below.glob("data"), *below.glob("shard-*")]
+
+
+def keep(below: Path) -> None:
+    for each in folders(below):
+        shutil.copytree(each, below / "older" / each.name)
+
+
+def restore(below: Path) -> None:
+    for each in folders(below):
+        shutil.rmtree(each)
+        shutil.copytree(below / "older" / each.name, each)
+
+
+def key(events: list[es.Event]) -> list[tuple[str, int]]:
+    return sorted((each.aggregate_id, each.version) for each in events)
+
+
+@contract
+async def test_a_stream_continues_at_the_position_of_another_wherever_that_was_left(subject: Subject) -> None:
+    await fill(subject.store, 1, 2, 3)
+    everything = key(await subject.all())
+    for count in (0, 1, 7, 35, 36):
+        items = subject.store.read_all()
+        some = await take(items, count)
+        rest = await collect(subject.store.read_all(es.Position.parse(str(items.position))))
+        assert key([*some, *rest]) == everything
+        items = subject.store.subscribe()
+        some = await take(items, count)
+        rest = [each for each in await take(subject.store.subscribe(items.position), 37 - count) if isinstance(each, es.Event)]
+        assert key([*some, *rest]) == everything
+
+
+@contract
+async def test_a_position_identifies_each_last_event_and_stays_over_a_restart_and_an_empty_read(
+    subject: Subject,
+) -> None:
+    store = subject.store
+    assert all(place == (0, "") for place in store.read_all().position.shards.values())
+    await fill(store, 1)
+    items = store.read_all()
+    await collect(items)
+    assert all(len(identity) == 8 for _, identity in items.position.shards.values())
+    await subject.restart()
+    rest = subject.store.read_all(items.position)
+    assert await collect(rest) == []
+    assert rest.position == items.position
+    nothing = subject.store.subscribe(items.position, types=["Other"])
+    assert isinstance((await take(nothing, 1))[0], es.CaughtUp)
+    assert nothing.position == items.position
+
+
+@contract
+async def test_a_position_is_checked_although_the_new_filter_leaves_out_its_event(subject: Subject) -> None:
+    await fill(subject.store, 1)
+    position = es.Position.parse(await end_of(subject.store.read_all()))
+    await fill(subject.store, 2, type_="Other")
+    assert len(await collect(subject.store.read_all(position, types=["Other"]))) == len(IDS)
+    assert len(await take(subject.store.subscribe(position, types=["Other"]), len(IDS))) == len(IDS)
+
+
+@pytest.mark.parametrize("types", [None, ["Happened"]])
+@contract
+async def test_a_position_is_refused_once_a_restored_store_has_overtaken_it(subject: Subject, types: list[str] | None) -> None:
+    await fill(subject.store, 1)
+    await subject.changed(keep)
+    old = es.Position.parse(await end_of(subject.store.read_all(types=types)))
+    await fill(subject.store, 2)
+    await fill(subject.store, 3, type_="Other")
+    position = es.Position.parse(await end_of(subject.store.read_all(types=types)))
+    await subject.changed(restore)
+    for diverged in ("has no such event|the store ends at", "has another event there"):
+        for items in (subject.store.read_all(position), subject.store.subscribe(position)):
+            with pytest.raises(es.Diverged, match=diverged):
+                await take(items, 1)
+        await fill(subject.store, 7, 8, 9, 10)
+    assert len(await collect(subject.store.read_all(old))) == 8 * len(IDS)
+    unchecked = es.Position(position.cluster, position.layout, {shard: (n, "") for shard, (n, _) in position.shards.items()})
+    assert await collect(subject.store.read_all(es.Position.parse(str(unchecked))))
+
+
+@contract
+async def test_a_position_of_another_store_is_refused_by_name(subject: Subject) -> None:
+    position = subject.store.read_all().position
+    foreign = es.Position("ab" * 16, position.layout, position.shards)
+    for begin in (subject.store.read_all, subject.store.subscribe):
+        with pytest.raises(es.InvalidArgument, match=f"cluster {'ab' * 16}|store {'ab' * 16}"):
+            begin(foreign)
+
+
+@contract
+async def test_a_stream_from_the_end_has_a_position_once_that_is_known(subject: Subject) -> None:
+    await fill(subject.store, 1)
+    items = subject.store.subscribe(after=es.END)
+    with pytest.raises(es.InvalidArgument, match="CaughtUp"):
+        _ = items.position
+    assert isinstance((await take(items, 1))[0], es.CaughtUp)
+    assert sum(sequence for sequence, _ in items.position.shards.values()) == len(IDS)
+    await fill(subject.store, 2)
+    await take(items, len(IDS))
+    assert all(identity for _, identity in items.position.shards.values())
