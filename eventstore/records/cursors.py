@@ -119,7 +119,7 @@ class LogCursor:
     `place`: the same as `after`, with the identity of that event as long as the store is to check it.
     """
 
-    __slots__ = ("_identity", "after", "done", "left", "wanted")
+    __slots__ = ("_connection", "_identity", "_last", "after", "done", "left", "wanted")
 
     def __init__(
         self,
@@ -134,6 +134,8 @@ class LogCursor:
         """Raises InvalidArgument."""
         start = after if isinstance(after, Place) else Place(after)
         self.after, self._identity = check_int("after", start.sequence, 0, VERSION_MAX), start.identity
+        self._last: Place | Event = start
+        self._connection: int | None = None
         self.left = check_optional_int("limit", limit, 0, VERSION_MAX)
         self.wanted = event_filter(types, aggregate_prefix, from_time, to_time, aggregate_id)
         self.done = limit == 0
@@ -142,11 +144,23 @@ class LogCursor:
     def place(self) -> Place:
         return Place(self.after, self._identity)
 
+    def use(self, connection: int) -> None:
+        """Requests the next page over the connection of this number. Another one than before may lead to a store that was
+        restored from an older copy: the cursor steps back to its last event, if it has one, for the store to check it.
+        """
+        before, self._connection = self._connection, connection
+        if before in (None, connection):
+            return
+        last = Place.at(self._last) if isinstance(self._last, Event) else self._last
+        if last.identity:
+            self.after, self._identity = last
+
     def take(self, page: LogPage) -> list[Event]:
         """Same as `AggregateCursor.take`."""
         self._identity = ""
         events = self.wanted.select(decode_page(page.records), self.after)
         self.left = _cut_to_limit(events, self.left)
+        self._last = events[-1] if events else self._last
         self.done = page.at_end or self.left == 0
         if page.next is None or (page.next <= self.after and not self.done):
             raise _stuck(page.next)

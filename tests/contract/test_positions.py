@@ -108,6 +108,27 @@ async def test_a_position_is_refused_once_a_restored_store_has_overtaken_it(subj
 
 
 @contract
+async def test_a_read_that_is_interrupted_continues_only_if_the_store_still_has_its_last_event(subject: Subject) -> None:
+    if subject.embedded:
+        pytest.skip("embedded: a read ends with its store")
+    await subject.changed(keep)
+    large = es.NewEvent("Happened", bytes(400_000))  # about one a page
+    for _ in range(3):
+        await subject.store.append_many([es.Commit(each, [large], es.ANY) for each in IDS])
+    await subject.restart()
+    items = subject.store.read_all()
+    await take(items, 1)
+    await subject.restart()
+    assert len(await collect(items)) == 3 * len(IDS) - 1
+    items = subject.store.read_all()
+    await take(items, 1)
+    await subject.changed(restore)
+    await subject.store.append_many([es.Commit(each, [large], es.ANY) for each in IDS * 4])
+    with pytest.raises(es.Diverged, match=r"another event there|no such event"):  # it may ask before the append
+        await collect(items)
+
+
+@contract
 async def test_a_position_of_another_store_is_refused_by_name(subject: Subject) -> None:
     position = subject.store.read_all().position
     foreign = es.Position("ab" * 16, position.layout, position.shards)

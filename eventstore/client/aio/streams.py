@@ -16,8 +16,7 @@ import anyio
 import anyio.lowlevel
 
 from eventstore.client.aio.connection import Connection
-from eventstore.client.session.calls import Call
-from eventstore.client.session.page_requests import Cursor, request_of
+from eventstore.client.session.page_requests import Cursor, PageCall
 from eventstore.client.session.subscription import Subscription, SubscriptionItem
 from eventstore.model import Event
 from eventstore.position import Position, Reading
@@ -61,7 +60,7 @@ class EventStream(ClosedAtExit):
     def __init__(self, connection: Connection, cursor: Cursor) -> None:
         self._connection = connection
         self._cursor = cursor
-        self._requested: Call[anyio.Event] | None = None
+        self._requested: PageCall[anyio.Event] | None = None
         self._events: Iterator[Event] = iter(())
 
     def __aiter__(self) -> Self:
@@ -99,10 +98,10 @@ class EventStream(ClosedAtExit):
         if self._requested is None:
             self._requested = self._request()
 
-    def _request(self) -> Call[anyio.Event] | None:
+    def _request(self) -> PageCall[anyio.Event] | None:
         if self._cursor.done:
             return None
-        call = Call(request_of(self._cursor), anyio.Event())
+        call = PageCall(self._cursor, self._connection.session, anyio.Event())
         self._connection.add(call)
         return call
 

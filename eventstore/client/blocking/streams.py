@@ -12,8 +12,8 @@ from itertools import chain
 from typing import Generic, TypeAlias, TypeVar
 
 from eventstore.client.blocking.connection import Connection
-from eventstore.client.session.calls import Call, Flag
-from eventstore.client.session.page_requests import Cursor, request_of
+from eventstore.client.session.calls import Flag
+from eventstore.client.session.page_requests import Cursor, PageCall
 from eventstore.client.session.subscription import Subscription, SubscriptionItem
 from eventstore.event_identity import Place
 from eventstore.model import Event
@@ -80,10 +80,10 @@ def event_pages(connection: Connection, cursor: Cursor) -> Iterator[list[Event]]
             requested.wanted = False
 
 
-def _request(connection: Connection, cursor: Cursor) -> Call[Flag] | None:
+def _request(connection: Connection, cursor: Cursor) -> PageCall[Flag] | None:
     if cursor.done:
         return None
-    call = Call(request_of(cursor), Flag())
+    call = PageCall(cursor, connection.session, Flag())
     connection.add(call)
     return call
 

@@ -1,14 +1,30 @@
-"""Turns a cursor's position into the request for its next page. Both clients walk the cursors of `records.cursors`."""
+"""The requests for the pages of a cursor. Both clients walk the cursors of `records.cursors`."""
 
 from __future__ import annotations
 
 from typing import TypeAlias
 
+from eventstore.client.session.calls import Call, S
+from eventstore.client.session.session import Session
 from eventstore.protocol.limits import PAGE_BYTES_DEFAULT
 from eventstore.protocol.requests import Read, ReadAll, filter_values, wire_place
 from eventstore.records.cursors import AggregateCursor, LogCursor
 
 Cursor: TypeAlias = AggregateCursor | LogCursor
+
+
+class PageCall(Call[S]):
+    """The request for a cursor's next page, as the cursor wants it for the connection that it leaves on."""
+
+    def __init__(self, cursor: Cursor, session: Session[S], done: S) -> None:
+        super().__init__(request_of(cursor), done)
+        self._cursor, self._session = cursor, session
+
+    def encode(self) -> bytes:
+        if isinstance(self._cursor, LogCursor):
+            self._cursor.use(self._session.connections)
+            self.request = request_of(self._cursor)
+        return super().encode()
 
 
 def request_of(cursor: Cursor) -> Read | ReadAll:

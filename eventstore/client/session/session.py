@@ -48,7 +48,7 @@ class Session(Generic[S]):
     the commits and commands that have not left; `messages` returns such a queue for each topic. `has_unwanted` is set, on any
     thread, when a subscription is dropped; the next data to send then ends it. `in_parts`: commands may be answered in parts.
     `several`: there are other addresses, so what is wrong at one of them is never fatal. `store`: the uuid of the store that
-    answered last.
+    answered last. `connections` counts them.
     """
 
     def __init__(
@@ -72,6 +72,7 @@ class Session(Generic[S]):
         self._node: int | None = None
         self.welcome: Welcome | None = None
         self.store: bytes | None = None
+        self.connections = 0
         self.leaving = False
         self._has_sent = False  # a request, on this connection
         self.answered = 0
@@ -154,6 +155,7 @@ class Session(Generic[S]):
     def connected(self) -> bytes:
         """Starts a new connection. Returns the data to send first."""
         self._hello_id = self._next_id()
+        self.connections += 1
         return encode_request(self._hello_id, Hello(PROTOCOL_VERSION, self._client, self._in_parts, durability=True))
 
     def disconnected(self) -> None:
