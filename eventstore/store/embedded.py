@@ -39,8 +39,7 @@ from eventstore.store.submission import Submission, to_result
 
 # Commits of one call that form one batch before other tasks may run: about a millisecond.
 _COMMITS_PER_TURN: Final = 256
-# Threads that may wait for the disk at once. The limits are separate, so that slow scans do not delay replays, and neither
-# delays the work on trio's own threads (switching a sorted file, the preload file, closing). Writes and syncs have their own.
+# Threads that may wait for the disk at once; separate, so that slow scans delay neither replays nor the work of other threads.
 _SCANS_MAX: Final = 8
 _REPLAYS_MAX: Final = 16
 _LOADS_MAX: Final = 3  # a sort makes outdated what a thread has looked up meanwhile; then an append looks it up itself
@@ -204,9 +203,8 @@ class EmbeddedStore:
         await trio.lowlevel.checkpoint()
         self._check_open()
         view = self.engine.find_command(aggregate_id, command_id)
-        if view is None:
-            return None
-        return Committed(aggregate_id, view.last_version, view.last_sequence, True, self.committer.durability())
+        durability = self.committer.durability()
+        return None if view is None else Committed(aggregate_id, view.last_version, view.last_sequence, True, durability)
 
     def read_all(
         self, after: After = 0, types: Iterable[str] | None = None, aggregate_prefix: str | None = None,
