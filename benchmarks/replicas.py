@@ -9,6 +9,7 @@ peers           appends of 256 bytes, one at a time by one client, to the same w
                 an etcd of three members, inserts into PostgreSQL with a synchronous standby, messages to JetStream with three
                 replicas; for the last also 256 in flight. Those that are not installed are left out by name
 failover        from the SIGKILL of the leader's node to the first append that is acknowledged; leases of 2 s
+handing over    the longest time between two acknowledged appends of a client in lock-step while another replica is made leader
 catching up     a follower whose folder was removed, until it is in sync again
 """
 
@@ -23,6 +24,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from operator import truediv
 from pathlib import Path
@@ -38,6 +40,7 @@ from benchmarks.harness.subject import PAYLOAD, Measured, Run, Subject
 from benchmarks.peers import Scratch
 from benchmarks.peers.etcd import Etcd, EtcdMembers
 from eventstore.client.blocking.store import BlockingStore
+from eventstore_cluster.nodes.handing_over import hand_over
 from eventstore_cluster.nodes.registry_status import registry_status
 from eventstore_cluster.registry.etcd.options import EtcdOptions
 from eventstore_cluster.status import ShardRow
@@ -115,6 +118,10 @@ class Cluster:
 
     def wait_until_in_sync(self) -> None:
         wait_until(lambda: (row := self.row()).error is None and len(row.in_sync or ()) == self.replicas)
+
+    def hand_over(self, successor: str) -> str:
+        """Returns who leads after that."""
+        return hand_over(self._options, _CLUSTER, 0, successor, _WAIT_S).node
 
     def processor_s(self) -> tuple[float, float]:
         """Returns the processor time of the leader, and of all followers together."""
@@ -284,6 +291,26 @@ def failover(rounds: int) -> Figures:
     }  # fmt: skip
 
 
+def handing_over(rounds: int) -> Figures:
+    stalls: list[float] = []
+    with Cluster(3) as cluster, cluster.client() as store:
+        append_one_by_one(store, "h", 500)
+        for _ in range(rounds):
+            leader = str(cluster.row().node)
+            successor = next(name for name in NAMES if name != leader)
+            with ThreadPoolExecutor(1) as pool:
+                handed = pool.submit(cluster.hand_over, successor)
+                longest, last, done = 0.0, time.perf_counter(), False
+                while not done:
+                    done = handed.done()  # one append is begun after that
+                    store.append("handing-over", [es.NewEvent("Happened", _PAYLOAD)], es.ANY)
+                    longest, last = max(longest, time.perf_counter() - last), time.perf_counter()
+            assert handed.result() == successor
+            stalls.append(longest)
+            cluster.wait_until_in_sync()
+    return {"ms without an append, median": 1e3 * statistics.median(stalls), "ms without an append, longest": 1e3 * max(stalls)}
+
+
 def catching_up(megabytes: int) -> Figures:
     event = [es.NewEvent("Happened", b"x" * 4_000)]
     with Cluster(3, "--set=file_size_bytes=134217728") as cluster, cluster.client() as store:
@@ -325,6 +352,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "in flight": lambda: in_flight(10_240 if quick else 51_200, rounds),
         "peers": lambda: peers(300 if quick else 1_000, rounds, notes),
         "failover": lambda: failover(3 if quick else 10),
+        "handing over": lambda: handing_over(5 if quick else 20),
         "catching up": lambda: catching_up(500 if quick else 2_000),
     }
     chosen = {name: measure for name, measure in rows.items() if options.rows in name}
