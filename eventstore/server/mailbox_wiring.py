@@ -45,6 +45,19 @@ Stored: TypeAlias = tuple[Committed, bytes]
 Found = Callable[["Stored | EventStoreError | None"], None]
 """Called with a command that was stored, None if it was not; at once or later."""
 
+FindCommand: TypeAlias = Callable[[str, str, Found], None]
+"""Looks up a command of an aggregate by its id."""
+
+
+class CommandMailboxes(Protocol):
+    """Mailboxes as senders see them: those of a store, or of several shards. For the methods see `Mailboxes`."""
+
+    def submit(self, entries: Sequence[ServerEntry]) -> list[ServerEntry]: ...
+
+    def kick(self) -> None: ...
+
+    async def execute(self, entry: ServerEntry) -> ServerEntry: ...
+
 
 @dataclass(frozen=True, slots=True)
 class StoreAccess:
@@ -55,7 +68,7 @@ class StoreAccess:
     persist: Callable[[ServerBatch], None]
     flush: Callable[[], None]
     read_events: ReadEvents
-    find_command: Callable[[str, str, Found], None]
+    find_command: FindCommand
     durability: Callable[[], int | None]
     shared: bool
     unloaded: Callable[[set[str]], Collection[str]] | None = None

@@ -16,7 +16,7 @@ from eventstore.server.outbox.local_outbox import PUBLISHING_METRICS, Publishing
 from eventstore.server.process_metrics import PROCESS_METRICS
 from eventstore.server.prometheus import SourceCollector
 from eventstore.server.reactions.reaction_metrics import REACTION_METRICS
-from eventstore.server.reactions.reaction_runner import ReactionRunner
+from eventstore.server.reactions.reaction_runner import Reactions
 from eventstore.server.requests.dispatch import DISPATCH_METRICS, Dispatch
 from eventstore.server.requests.subscriptions import SUBSCRIPTION_METRICS, Subscriptions
 from eventstore.server.requests.waiting_commands import WAITING_METRICS, WaitingCommands
@@ -37,7 +37,7 @@ class Reports:
     It exists before the parts that it reports, because STATS is answered from it: `add` names them.
     """
 
-    def __init__(self, healthy: Callable[[], bool], reactions: ReactionRunner | None, others: Sequence[Attentive] = ()) -> None:
+    def __init__(self, healthy: Callable[[], bool], reactions: Reactions | None, others: Sequence[Attentive] = ()) -> None:
         self._healthy = healthy
         self._reactions = reactions
         self._attentive = others if reactions is None else (reactions, *others)
@@ -80,7 +80,7 @@ def sources_of(
     subscriptions: Subscriptions,
     broker: BrokerService | None,
     publishing: Publishing,
-    reactions: ReactionRunner,
+    reactions: Reactions,
 ) -> list[Source[Any]]:
     """Returns all metrics of a server, in the order they are shown."""
     sources: list[Source[Any]] = [

@@ -203,7 +203,7 @@ async def _listening(
     async with trio.open_nursery() as nursery:
         gate, access, order = Gate(listener, gate_limits(settings)), embedded_access(store), ArrivalOrder()
         waiting = WaitingCommands(gate, settings.waiting_commands_bytes_max, settings.mailbox_options.waiting_bytes_max)
-        replies = CommandReplies(gate, access, waiting)
+        replies = CommandReplies(gate, access.find_command, waiting)
         mailboxes = make_mailboxes(DomainRuntime(domain, access.read_events), access, settings.mailbox_options, replies.answer)
         await nursery.start(mailboxes.run)
         maps = MapRequests(gate, place.known)
@@ -215,7 +215,7 @@ async def _listening(
         subscriptions = Subscriptions(gate, store.committer, nursery, scans)
         host, port = listener.getsockname()[:2]
         others = None if slots is None else OtherShards(slots, host, port)
-        reactions = ReactionRunner(store, settings.data / REACTIONS, domain, mailboxes, access, others, files)
+        reactions = ReactionRunner(store, settings.data / REACTIONS, domain, mailboxes, access.find_command, others, files)
         service = None if broker is None else BrokerService(gate, broker, nursery)
         publishing = Publishing(store, broker, settings.publish, domain, settings.data, files)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from itertools import chain
 
 from eventstore_mailbox.core.machine import Machine
 from eventstore_mailbox.core.state import CommandMailbox
@@ -71,6 +73,21 @@ def stats_of(machine: Machine) -> Stats:
         hottest=tuple(machine.outcomes.most_conflicts.top()),
         busiest=tuple(processor.busiest.top()),
     )
+
+
+def joined(sets: Sequence[Stats]) -> Stats:
+    """Returns the figures of several sets of mailboxes as those of one."""
+
+    def total(name: str) -> int:
+        return sum(getattr(each, name) for each in sets)
+
+    def top(name: str) -> tuple[tuple[str, int], ...]:
+        ranked: Iterator[tuple[str, int]] = chain.from_iterable(getattr(each, name) for each in sets)
+        return tuple(sorted(ranked, key=lambda one: one[1], reverse=True))
+
+    counts = {each.name: total(each.name) for each in fields(Stats) if each.type == "int"}
+    mailboxes = tuple(chain.from_iterable(each.mailboxes for each in sets))
+    return Stats(mailboxes=mailboxes, hottest=top("hottest"), busiest=top("busiest"), **counts)
 
 
 def _of_mailbox(mailbox: CommandMailbox) -> MailboxStats:

@@ -14,7 +14,7 @@ import trio
 
 import eventstore as es
 from eventstore.server.outbox.relay import relay
-from eventstore.server.worker import run as run_worker
+from eventstore.server.work.worker import run as run_worker
 from eventstore.settings.sources import load_settings
 from tests.domain.conftest import EXAMPLES
 from tests.logged_process import EVENTSTORE

@@ -17,7 +17,7 @@ class RawAppends:
     """Queues encoded commits on a store's connection, and reads stored ones."""
 
     def __init__(self, store: NetworkStore) -> None:
-        self._connection = store._connection
+        self._connection = store._only("a worker")  # of a cluster of one shard, that of the shard
 
     def put(self, commits: Sequence[RawCommit]) -> BatchSlice[anyio.Event, RawCommit, Committed]:
         """Queues commits for one frame, so that one may be based on another (see `AfterCommand`). Call `flush` after the last

@@ -23,12 +23,12 @@ from eventstore.protocol.request_declaration import Request
 from eventstore.server.broker.handlers import answers, routes_of
 from eventstore.server.net.deferred_replies import LIST_BYTES, DeferredReplies
 from eventstore.server.net.gate import Gate
-from eventstore.server.reactions.reaction_runner import ReactionRunner
+from eventstore.server.reactions.reaction_runner import Reactions
 from eventstore.server.requests.dispatch import Route
 from eventstore.store.embedded import EmbeddedStore
 
 
-def reaction_routes(gate: Gate, nursery: trio.Nursery, runner: ReactionRunner) -> dict[type[Request], Route]:
+def reaction_routes(gate: Gate, nursery: trio.Nursery, runner: Reactions) -> dict[type[Request], Route]:
     """Returns the routes of the requests to look at reactions and to change them."""
     return routes_of(_ReactionHandlers(runner), gate, DeferredReplies(gate, nursery))
 
@@ -39,7 +39,7 @@ def parking_routes(gate: Gate, nursery: trio.Nursery, store: EmbeddedStore) -> d
 
 
 class _ReactionHandlers:
-    def __init__(self, runner: ReactionRunner) -> None:
+    def __init__(self, runner: Reactions) -> None:
         self._runner = runner
 
     @answers(ListReactions, size=LIST_BYTES)

@@ -10,9 +10,9 @@ from prometheus_client.registry import Collector
 
 from eventstore.metrics import LabelledMetric, Metric, gauge
 from eventstore.server.prometheus import labelled_family
-from eventstore.server.reactions.reaction_runner import ReactionRunner
+from eventstore.server.reactions.reaction_runner import Reactions
 
-REACTION_METRICS: Final[tuple[Metric[ReactionRunner], ...]] = (
+REACTION_METRICS: Final[tuple[Metric[Reactions], ...]] = (
     gauge("reactions", "reactions that run here", lambda runner: len(runner.progress())),
     gauge(
         "reactions_waiting", "of these, stopped at an event, or refused because their checkpoint does not fit the store",
@@ -47,7 +47,7 @@ REACTION_LABELLED: Final = (
 class ReactionCollector(Collector):
     """Exports the figures of each reaction, labelled with its name."""
 
-    def __init__(self, runner: ReactionRunner) -> None:
+    def __init__(self, runner: Reactions) -> None:
         self._runner = runner
 
     def collect(self) -> Iterator[Family]:

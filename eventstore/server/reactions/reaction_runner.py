@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 
@@ -25,7 +25,7 @@ from eventstore.domain.runtime import decide
 from eventstore.errors import EventStoreError, InvalidArgument, ShuttingDown
 from eventstore.fields import counted, shown
 from eventstore.model import Committed, Event
-from eventstore.server.mailbox_wiring import ServerEntry, ServerMailboxes, StoreAccess
+from eventstore.server.mailbox_wiring import CommandMailboxes, FindCommand, ServerEntry
 from eventstore.server.reactions.other_shards import OtherShards
 from eventstore.server.requests.command_replies import outcome_of
 from eventstore_mailbox import MailboxError
@@ -50,6 +50,23 @@ class Progress:
     error: str | None
 
 
+class Reactions(Protocol):
+    """The reactions of a server or worker, as operators see them. For the methods see `ReactionRunner`."""
+
+    @property
+    def attention(self) -> str | None: ...
+
+    def progress(self) -> list[Progress]: ...
+
+    def parked(self, name: str) -> list[Parked]: ...
+
+    async def retry(self, name: str, aggregate_id: str | None, who: str, why: str) -> int: ...
+
+    async def skip(self, name: str, aggregate_id: str, who: str, why: str) -> int: ...
+
+    async def replay(self, name: str, sequence: int, who: str, why: str) -> int: ...
+
+
 class ReactionRunner:
     """`failure`: why no reaction runs, until they do."""
 
@@ -58,16 +75,19 @@ class ReactionRunner:
         store: ReactionStore,
         checkpoint: Path,
         domain: Domain,
-        mailboxes: ServerMailboxes,
-        access: StoreAccess,
+        mailboxes: CommandMailboxes,
+        find_command: FindCommand,
         others: OtherShards | None = None,
         files: Files | None = None,
+        *,
+        suffix: str = "",
     ) -> None:
-        """`others`: takes the commands to aggregates of other shards."""
+        """`others`: takes the commands to aggregates of other shards. `suffix`: of the names in `progress`."""
+        self._suffix = suffix
         self._store = store
         self._domain = domain
         self._mailboxes = mailboxes
-        self._access = access
+        self._find_command = find_command
         self._others = others
         self._reactor = Reactor(store, domain, self._send, FileCheckpoint(checkpoint, files))
         self.failure: str | None = None
@@ -111,7 +131,7 @@ class ReactionRunner:
         if status.first is not None:
             position, age = status.first[0] - 1, max(0, int(time.time() * 1e6) - status.first[1])
         event, parked = run.reaction.event.name, self._reactor.parked.count(name)
-        return Progress(name, event, status.state, position, max(0, end - position), age, parked, status.error)
+        return Progress(name + self._suffix, event, status.state, position, max(0, end - position), age, parked, status.error)
 
     def parked(self, name: str) -> list[Parked]:
         """Returns what a reaction has parked. Raises InvalidArgument if there is no such reaction."""
@@ -172,7 +192,7 @@ class ReactionRunner:
             settled = await self._mailboxes.execute(entry)
         except MailboxError as error:
             raise ShuttingDown(str(error)) from None
-        outcome = await outcome_of(settled, self._access)
+        outcome = await outcome_of(settled, self._find_command)
         if isinstance(outcome, EventStoreError):
             raise outcome
         return outcome if isinstance(outcome, Committed) else None

@@ -12,7 +12,7 @@ from eventstore.model import ID_BYTES_MAX
 from eventstore.protocol.limits import PAYLOAD_BYTES_MAX
 from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import Send, WireCommand, check_command
-from eventstore.server.mailbox_wiring import ArrivalOrder, ServerEntry, ServerMailboxes
+from eventstore.server.mailbox_wiring import ArrivalOrder, CommandMailboxes, ServerEntry
 from eventstore.server.net.connection import Connection
 from eventstore.server.net.gate import Gate
 from eventstore.server.requests.command_replies import CommandReplies, PendingSend, SentCommand
@@ -30,7 +30,7 @@ class CommandBatcher:
     """
 
     def __init__(
-        self, gate: Gate, domain: Domain, mailboxes: ServerMailboxes, replies: CommandReplies, waiting: WaitingCommands,
+        self, gate: Gate, domain: Domain, mailboxes: CommandMailboxes, replies: CommandReplies, waiting: WaitingCommands,
         order: ArrivalOrder,
     ) -> None:  # fmt: skip
         self._gate = gate

@@ -31,7 +31,7 @@ from eventstore.protocol import encode_outcomes, outcome_values
 from eventstore.protocol.answers import encode_some_outcomes
 from eventstore.protocol.codes import OutcomeKind
 from eventstore.protocol.limits import FRAME_BYTES_MAX
-from eventstore.server.mailbox_wiring import ServerEntry, StoreAccess, Stored
+from eventstore.server.mailbox_wiring import FindCommand, ServerEntry, Stored
 from eventstore.server.net.connection import Connection
 from eventstore.server.net.gate import Gate
 from eventstore.server.requests.batch_replies import error_text_bytes_max
@@ -98,10 +98,10 @@ class CommandReplies:
     each as it is settled: a slow handler delays the commands of its own aggregate, not those that were sent with them.
     """
 
-    def __init__(self, gate: Gate, store: StoreAccess, waiting: WaitingCommands) -> None:
+    def __init__(self, gate: Gate, find_command: FindCommand, waiting: WaitingCommands) -> None:
         self._gate = gate
         self._waiting = waiting
-        self._find_command = store.find_command
+        self._find_command = find_command
         self._answering = False
         self._expected: deque[tuple[float, PendingSend]] = deque()
         self._expecting = trio.Event()
@@ -207,7 +207,7 @@ class CommandReplies:
             self._ready[request] = None
 
 
-async def outcome_of(entry: ServerEntry, store: StoreAccess) -> Committed | Unchanged | EventStoreError:
+async def outcome_of(entry: ServerEntry, find_command: FindCommand) -> Committed | Unchanged | EventStoreError:
     """Returns the outcome of a settled command, for a caller in this process."""
     if entry.status < CONFLICT and entry.outcome is not None:
         _, version, sequence = entry.outcome
@@ -221,7 +221,7 @@ async def outcome_of(entry: ServerEntry, store: StoreAccess) -> Committed | Unch
             answers.append(answer)
             answered.set()
 
-        store.find_command(entry.aggregate_id, entry.command_id, found)
+        find_command(entry.aggregate_id, entry.command_id, found)
         await answered.wait()
         if answers[0] is not None:
             return _first_outcome(entry, answers[0])

@@ -15,8 +15,8 @@ from eventstore.domain.runtime import DomainRuntime, decide
 from eventstore.model import Unchanged
 from eventstore.records.slots import slot_of
 from eventstore.server.mailbox_wiring import ServerEntry, ServerMailboxes, StoreAccess, Stored, make_mailboxes
-from eventstore.server.remote_access import remote_access
 from eventstore.server.requests.command_replies import outcome_of
+from eventstore.server.work.remote_access import remote_access
 from eventstore_mailbox import COMMITTED, Options
 from tests.server.commands.tallies import Add, AddBelow, Raise, Wait, app, gates
 from tests.server.commands.test_commands import amounts
@@ -34,7 +34,7 @@ class Domain:
         self.access = access
 
     async def send(self, command: object, command_id: str) -> es.Committed | Unchanged | es.EventStoreError:
-        return await outcome_of(await self.mailboxes.execute(entry_of(command, command_id)), self.access)
+        return await outcome_of(await self.mailboxes.execute(entry_of(command, command_id)), self.access.find_command)
 
 
 def entry_of(command: object, command_id: str) -> ServerEntry:

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import trio
 
-from eventstore.server.worker import Worker, work
+from eventstore.server.work.worker import Worker, work
 from eventstore.settings.server import ServerSettings
 from tests.service_thread import ServiceThread
 

@@ -19,7 +19,10 @@ def work(
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where clients send commands to.")] = "127.0.0.1:7711",
     checkpoint: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Run the domain's reactions here, and save their progress in this file."),
+        typer.Option(
+            metavar="FILE",
+            help="Run the domain's reactions here, and save their progress in this file (or one a shard).",
+        ),
     ] = None,
     wait: Wait = WAIT_SECONDS,
     config: ConfigFile = None,
@@ -36,7 +39,7 @@ def work(
     """
     from eventstore.server.bootstrap import run_to_end
     from eventstore.server.logs import configure_logs
-    from eventstore.server.worker import run
+    from eventstore.server.work.worker import run
     from eventstore.settings.sources import load_settings
 
     settings = load_settings(config, **{**all_given(assignments, given), "domain": domain, "listen": listen})

@@ -1,4 +1,4 @@
-"""Runs a worker: a domain's command mailboxes in a separate process, on a remote store.
+"""Runs a worker: a domain's command mailboxes in a separate process, on a remote store, or on all shards of a cluster.
 
 It listens as a server does, but takes only commands (SEND). Several workers may handle the same aggregates by accident: their
 changes then meet at the store as version conflicts, and the mailboxes handle the commands again.
@@ -40,24 +40,22 @@ from eventstore.server.bootstrap import (
 )
 from eventstore.server.http import http_server
 from eventstore.server.mailbox_metrics import MAILBOX_METRICS
-from eventstore.server.mailbox_wiring import (
-    ArrivalOrder,
-    ServerMailboxes,
-    StoreAccess,
-    make_mailboxes,
-)
+from eventstore.server.mailbox_wiring import ArrivalOrder, FindCommand, ServerMailboxes, make_mailboxes
 from eventstore.server.net.budgets import NoBacklog
 from eventstore.server.net.gate import Gate
 from eventstore.server.process_metrics import PROCESS_METRICS
 from eventstore.server.reactions.reaction_handlers import reaction_routes
 from eventstore.server.reactions.reaction_metrics import REACTION_METRICS, ReactionCollector
 from eventstore.server.reactions.reaction_runner import ReactionRunner
-from eventstore.server.remote_access import remote_access
 from eventstore.server.reports import Reports
 from eventstore.server.requests.command_batcher import CommandBatcher
 from eventstore.server.requests.command_replies import CommandReplies
 from eventstore.server.requests.dispatch import DISPATCH_METRICS, Dispatch
 from eventstore.server.requests.waiting_commands import WAITING_METRICS, WaitingCommands
+from eventstore.server.work.remote_access import remote_access
+from eventstore.server.work.shard_mailboxes import ShardMailboxes
+from eventstore.server.work.shard_reactions import ShardReactions, checkpoint_of_shard
+from eventstore.server.work.worked_shards import WorkedShards, least_of, shards_of
 from eventstore.settings.server import ServerSettings
 
 
@@ -69,7 +67,7 @@ class Worker:
     http_address: str | None
     gate: Gate
     commands: CommandBatcher
-    mailboxes: ServerMailboxes
+    mailboxes: ServerMailboxes | ShardMailboxes
     stopping: trio.Event
     store_lost: EventStoreError | None = None
 
@@ -96,8 +94,8 @@ async def work(
 ) -> None:
     """Handles commands until `Worker.stop` is called.
 
-    `checkpoint`: the file that keeps the position of the domain's reactions; with None they do not run here. `wait_s`: how long
-    to wait for a store that is not up yet.
+    `checkpoint`: the file that keeps the position of the domain's reactions, one for each shard if there are several; with None
+    they do not run here. `wait_s`: how long to wait for a store that is not up yet.
 
     Raises:
         DomainRefused, InvalidArgument: no domain is given, or it cannot be loaded.
@@ -135,19 +133,27 @@ async def _working(
     settings: ServerSettings, domain: Domain, store: NetworkStore, checkpoint: Path | None, listener: socket.socket
 ) -> AsyncIterator[Worker]:
     async with trio.open_nursery() as nursery:
-        gate, order = Gate(listener, gate_limits(settings)), ArrivalOrder()
-        access = remote_access(store, nursery, lambda error: worker.give_up(error))
+        gate, order, shards = Gate(listener, gate_limits(settings)), ArrivalOrder(), await shards_of(store)
+        access = {
+            number: remote_access(each, nursery, lambda error: worker.give_up(error)) for number, each in shards.stores.items()
+        }
+        find_command = shards.finding({number: each.find_command for number, each in access.items()})
         waiting = WaitingCommands(gate, settings.waiting_commands_bytes_max, settings.mailbox_options.waiting_bytes_max)
-        replies = CommandReplies(gate, access, waiting)
-        mailboxes = make_mailboxes(DomainRuntime(domain, access.read_events), access, settings.mailbox_options, replies.answer)
+        replies = CommandReplies(gate, find_command, waiting)
+        sets = {
+            number: make_mailboxes(DomainRuntime(domain, each.read_events), each, settings.mailbox_options, replies.answer)
+            for number, each in access.items()
+        }
+        mailboxes = ShardMailboxes(shards.owner, sets) if shards.has_several else next(iter(sets.values()))
         commands = CommandBatcher(gate, domain, mailboxes, replies, waiting, order)
         await nursery.start(mailboxes.run)
-        reactions = _reactions(domain, checkpoint, store, mailboxes, access)
+        reactions = _reactions(domain, checkpoint, shards, mailboxes, find_command)
 
-        reports = Reports(lambda: not commands.stopping, reactions)
+        reports = Reports(lambda: not commands.stopping, reactions, (shards,))
         routes = commands.routes | ({} if reactions is None else reaction_routes(gate, nursery, reactions))
         uuid_of_store, most = uuid.UUID(bytes=store.store_uuid), settings.requests_max
-        dispatch = Dispatch(gate, uuid_of_store, most, routes, reports.stats, durability=access.durability)
+        durability = least_of([each.durability for each in access.values()])
+        dispatch = Dispatch(gate, uuid_of_store, most, routes, reports.stats, durability=durability)
         sources: list[Source[Any]] = [
             Source(MAILBOX_METRICS, mailboxes.stats),
             Source(WAITING_METRICS, lambda: waiting),
@@ -167,6 +173,7 @@ async def _working(
             nursery.start_soon(gate.run, dispatch.handle, order.end_turn, NoBacklog())
             nursery.start_soon(gate.run_timeouts)
             nursery.start_soon(replies.run)
+            nursery.start_soon(shards.watch)
             if reactions is not None:
                 nursery.start_soon(reactions.run)
             yield worker
@@ -200,10 +207,18 @@ async def run(settings: ServerSettings, store_address: str, checkpoint: Path | N
 
 
 def _reactions(
-    domain: Domain, checkpoint: Path | None, store: NetworkStore, mailboxes: ServerMailboxes, access: StoreAccess
-) -> ReactionRunner | None:
+    domain: Domain, checkpoint: Path | None, shards: WorkedShards, mailboxes: ServerMailboxes | ShardMailboxes,
+    find_command: FindCommand,
+) -> ReactionRunner | ShardReactions | None:  # fmt: skip
+    if checkpoint is not None and not shards.has_several:
+        return ReactionRunner(shards.stores[0], checkpoint, domain, mailboxes, find_command)
     if checkpoint is not None:
-        return ReactionRunner(store, checkpoint, domain, mailboxes, access)
+        return ShardReactions({
+            number: ReactionRunner(
+                store, checkpoint_of_shard(checkpoint, number), domain, mailboxes, find_command, suffix=f"@{number}"
+            )
+            for number, store in shards.stores.items()
+        })  # fmt: skip
     if domain.reactions:
         structlog.get_logger("eventstore.worker").warning(
             "the domain's reactions do not run here; start one worker with --checkpoint FILE to run them",

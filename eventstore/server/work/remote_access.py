@@ -13,7 +13,7 @@ from eventstore.client.aio.raw_appends import RawAppends
 from eventstore.client.aio.settled import settled
 from eventstore.client.aio.store import NetworkStore
 from eventstore.client.session.batch import BatchSlice
-from eventstore.errors import ConnectionLost, EventStoreError, UnsupportedVersion, VersionConflict
+from eventstore.errors import ConnectionLost, Elsewhere, EventStoreError, UnsupportedVersion, VersionConflict
 from eventstore.model import Committed, Event
 from eventstore.records import commit
 from eventstore.records.raw_commit import RawCommit, with_fingerprint
@@ -90,7 +90,8 @@ async def _deliver(
 ) -> None:
     await settled(in_flight)
     outcomes = in_flight.outcomes()
-    lost = next((outcome for outcome in outcomes if isinstance(outcome, ConnectionLost | UnsupportedVersion)), None)
+    # Elsewhere: another process leads the shard by now, and the connection follows it.
+    lost = next((each for each in outcomes if isinstance(each, ConnectionLost | Elsewhere | UnsupportedVersion)), None)
     if lost is not None:
         check_lost(lost)
         batch.fail(lost)

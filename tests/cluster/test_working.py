@@ -1,0 +1,142 @@
+"""Workers on all shards of a cluster."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+import bank
+import eventstore as es
+from eventstore import blocking
+from eventstore.records.cluster_map import even_slots
+from eventstore.records.slots import slot_of
+from tests.cluster.led_shards import LedShards
+from tests.cluster.node_process import NodeProcess, kill_process
+from tests.cluster.test_reacting import ACCOUNTS, OPENING, balances, finished, open_accounts
+from tests.server.commands.command_ledger import CommandLedger
+from tests.server.commands.tallies import Add
+from tests.server.work.worker_process import WorkerProcess
+from tests.server.work.worker_thread import WorkerThread
+from tests.waiting import DEADLINE_SECONDS, eventually, wait_until
+
+TALLIES = "tests.server.commands.tallies:app"
+
+
+@pytest.mark.heavy
+def test_a_worker_on_three_shards_loses_and_doubles_nothing_when_shards_are_killed(tmp_path: Path) -> None:
+    ledger, chance = CommandLedger("shards", aggregates=9), random.Random("shards")
+    owners = [slots[0][0] for slots in even_slots(3)]
+    assert {sum(slot_of(f"a-{number}") >= low for low in owners) for number in range(9)} == {1, 2, 3}, "all shards have some"
+    with NodeProcess(tmp_path / "data", 3) as node, WorkerProcess(node.address, tmp_path) as worker:
+
+        async def kill(ledger: CommandLedger) -> None:
+            for shard in (1, 0, 2):
+                await ledger.until(chance.randint(50, 200))
+                await trio.to_thread.run_sync(lambda shard=shard: kill_process(node.rows()[shard].pid))
+            await ledger.until(200)
+
+        ledger.run([worker.address], 500, kill)
+        ledger.check(node.address)
+        with blocking.connect(worker.address) as store:
+            assert store.stats()["mailbox_depth"] == 0
+        assert worker.terminate() == 0
+        assert node.terminate() == 0
+
+
+@pytest.mark.heavy
+@pytest.mark.usefixtures("examples")
+def test_reactions_of_a_worker_take_effect_once_when_it_and_a_shard_are_killed(tmp_path: Path) -> None:
+    rng, checkpoint = random.Random(3), tmp_path / "reactions.json"
+
+    def work(listen: str = "127.0.0.1:0") -> WorkerProcess:
+        return WorkerProcess(node.address, tmp_path, domain="bank:app", checkpoint=checkpoint, listen=listen)
+
+    with NodeProcess(tmp_path / "data", 3) as node:
+        worker = work()
+        try:
+            open_accounts(worker.address)
+            with blocking.connect(worker.address) as sender:
+                for batch in range(4):
+                    to = [rng.choice([*ACCOUNTS, "nobody"]) for _ in range(40)]
+                    sender.send_many([bank.Transfer(rng.choice(ACCOUNTS), each, 1) for each in to])
+                    if batch == 1:
+                        kill_process(node.rows()[2].pid)
+                    if batch == 2:
+                        worker.kill()
+                        worker = work(worker.address.removeprefix("tcp://"))
+                wait_until(lambda: finished(node.address), "every transfer has ended")
+                names = [each.name for each in sender.reactions.progress()]
+                assert names == sorted(names)
+                assert {name.partition("@")[2] for name in names} == {"0", "1", "2"}
+                assert sender.reactions.parked(names[0]) == []
+                assert sender.reactions.replay(names[-1], 1, who="op", why="test") == 0
+                with pytest.raises(es.InvalidArgument, match=r"names no shard: .* shards 0, 1, 2; say which, such as NAME@0"):
+                    sender.reactions.parked(names[0].partition("@")[0])
+                wait_until(lambda: finished(node.address), "what was replayed takes effect once")
+            assert sum(balances(node.address).values()) == OPENING * len(ACCOUNTS)
+            assert worker.terminate() == 0
+        finally:
+            worker.kill()
+        assert sorted(each.name for each in tmp_path.glob("reactions-?.json")) == [f"reactions-{n}.json" for n in range(3)]
+        assert node.terminate() == 0
+
+
+@pytest.fixture
+def led(tmp_path: Path) -> Iterator[LedShards]:
+    with LedShards(tmp_path, 3) as shards:
+        yield shards
+
+
+async def test_a_shard_that_is_away_holds_up_its_own_commands_and_the_worker_names_it(led: LedShards) -> None:
+    with WorkerThread(led.address, domain=TALLIES) as worker, trio.fail_after(DEADLINE_SECONDS):
+        async with es.connect(worker.address) as sender, es.connect(led.address) as store, trio.open_nursery() as nursery:
+
+            async def attention() -> object:
+                return (await sender.stats())["attention"]
+
+            async def all_are_there() -> bool:
+                return await attention() is None
+
+            async def is_missed() -> bool:
+                return await attention() == "shard 1 is away: commands to their aggregates wait"
+
+            async def waits() -> bool:
+                return (await sender.stats())["mailbox_depth"] == 1
+
+            await eventually(all_are_there, "all shards are connected")
+            leader = led.leaders[1]
+            led.elect(1, None)
+            await eventually(is_missed, "it says which shard is away")
+            nursery.start_soon(sender.send, Add(led.id_of(1)), "c-1")
+            await eventually(waits, "the command waits")
+            assert isinstance(await sender.send(Add(led.id_of(0))), es.Committed)
+            assert isinstance(await sender.send(Add(led.id_of(2))), es.Committed)
+            assert await waits(), "the others did not wait with it"
+            led.elect(1, leader)
+
+            async def is_stored() -> bool:
+                return await store.version(led.id_of(1)) == 1
+
+            await eventually(is_stored, "it is handled when the shard is back")
+            await eventually(all_are_there, "nothing is away")
+
+
+async def test_a_worker_follows_a_shard_to_its_new_leader(led: LedShards) -> None:
+    with WorkerThread(led.address, domain=TALLIES) as worker, trio.fail_after(DEADLINE_SECONDS):
+        async with es.connect(worker.address) as sender, es.connect(led.address) as store:
+            for number in range(4):
+                outcomes = await sender.send_many([Add(led.id_of(shard)) for shard in range(3)])
+                assert [type(each) for each in outcomes] == [es.Committed] * 3
+                led.elect(number % 3, led.lead(number % 3))
+            assert [await store.version(led.id_of(shard)) for shard in range(3)] == [4, 4, 4]
+
+
+async def test_a_worker_on_a_cluster_of_one_shard_works_on_that(tmp_path: Path) -> None:
+    with LedShards(tmp_path, 1) as led, WorkerThread(led.address, domain=TALLIES) as worker:
+        async with es.connect(worker.address) as sender, es.connect(led.address) as store:
+            assert isinstance(await sender.send(Add("a")), es.Committed)
+            assert await store.version("a") == 1
