@@ -103,6 +103,11 @@ def check_checkpoint_folder(checkpoint: Path | None) -> None:
         )
 
 
+def checkpoint_of_shard(checkpoint: Path, shard: int) -> Path:
+    """Returns the checkpoint of a shard, where each has its own: reactions.json becomes reactions-1.json."""
+    return checkpoint.with_stem(f"{checkpoint.stem}-{shard}")
+
+
 def gate_limits(settings: ServerSettings) -> GateLimits:
     """Returns the limits of the gate."""
     return GateLimits(

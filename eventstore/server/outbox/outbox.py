@@ -107,9 +107,11 @@ class Outbox:
         messages: Messages | None = None,
         *,
         past_lost: bool = False,
+        of: str = "",
     ) -> None:
         """`messages`: makes them of the events; None: of all. `past_lost`: what the topic holds and the store does not is
-        passed over, once."""
+        passed over, once. `of`: whose events they are, for the log."""
+        self._what = f"publishing {of} to topic {target.topic}".replace("  ", " ")
         self.place = 0
         self.published = 0
         self.failure: str | None = None
@@ -177,7 +179,7 @@ class Outbox:
         if self.refused:
             self.refused, self.failure = False, None
         self._identity, self._ends = state.identity, {number: end for number, (_, end) in state.queues.items()}
-        _log.info("publishing to topic %s resumes after sequence %d", self._target.topic, self.place)
+        _log.info("%s resumes after sequence %d", self._what, self.place)
 
     async def _past(self, error: Diverged, found: Found) -> int:
         """Returns where to resume after lost events, if that is wanted: before the last event that the store has, so that the
@@ -282,7 +284,7 @@ class Outbox:
         if failure != self.failure:
             trace = None if isinstance(error, EventStoreError | OSError) else error
             state = "is refused" if refused else f"stopped at sequence {self.place} and is retried"
-            _log.error("publishing to topic %s %s: %s", self._target.topic, state, failure, exc_info=trace)
+            _log.error("%s %s: %s", self._what, state, failure, exc_info=trace)
         self.failure = failure
 
 

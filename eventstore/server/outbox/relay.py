@@ -1,5 +1,8 @@
 """Publishes the events of one server to a topic of another, or of the same one: an outbox in a separate process.
 
+Of a cluster, each shard has an outbox of its own, to its own queues of a topic of the same cluster, or to a server. So the
+guarantees are those of one store, for each shard; an aggregate has all its events on one.
+
 It keeps nothing that must not be lost: the place to resume at is read from the topic. If the connection breaks, a batch is not
 simply sent again; the topic is read first. Before each batch it checks that the topic is still the same one, so that a broker
 that lost the end of its log meanwhile (durability `async`) gets that again.
@@ -9,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from math import inf
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 import structlog
@@ -24,11 +28,11 @@ from eventstore.client.aio.wait_for_server import wait_for_server
 from eventstore.client.session.batches import ROWS_PER_TURN
 from eventstore.client.session.message_rows import NewMessage
 from eventstore.domain.event_batches import event_at, uuid_and_last_sequence
-from eventstore.errors import EventStoreError, UnknownTopic, copy_error
+from eventstore.errors import EventStoreError, InvalidArgument, UnknownTopic, copy_error
 from eventstore.fields import check_text
 from eventstore.model import CaughtUp, Event
 from eventstore.records.message import Message, RawMessage, decode_properties, parse_message_id
-from eventstore.server.bootstrap import check_checkpoint_folder, stop_on_signals
+from eventstore.server.bootstrap import check_checkpoint_folder, checkpoint_of_shard, stop_on_signals
 from eventstore.server.outbox.checkpoint_file import CheckpointFile
 from eventstore.server.outbox.outbox import BATCH_EVENTS_MAX, Outbox, Place
 from eventstore.server.outbox.outbox_resume import TopicState
@@ -52,19 +56,21 @@ async def relay(
 ) -> int:
     """Publishes until a signal, or until all events present at the start are published. Returns how many were published.
 
-    `source`, `target`: addresses. `checkpoint`: a file with the place to resume at if retention has deleted the whole topic.
+    `source`, `target`: addresses. `checkpoint`: a file with the place to resume at if retention has deleted the whole topic; of
+    several shards, each has its own.
     `past_lost`: continues after events that the topic has and the store has not. `wait_s`: how long to wait for a server that
     is not up yet. `on_progress` is called regularly with the sequence up to which all events are published, the last sequence
-    at the start, and the number of events published by this call.
+    at the start (both are sums over several shards), and the number of events published by this call.
 
     Raises:
-        InvalidArgument: the name is not valid for a topic, or the checkpoint's folder does not exist.
+        InvalidArgument: the name is not valid for a topic, the checkpoint's folder does not exist, or the topic is one of
+            several shards of another cluster.
         Diverged: the topic or the checkpoint ends with events that the store does not have; in an exception group.
         ConnectionLost: a server cannot be reached within `wait_s` at the start; in an exception group.
     """
     check_text("topic", topic)
     check_checkpoint_folder(checkpoint)
-    outbox: Outbox | None = None
+    lines: list[_Line] = []
     async with trio.open_nursery() as nursery:
         stopping = trio.Event()
         await nursery.start(stop_on_signals, stopping)
@@ -75,14 +81,54 @@ async def relay(
 
         nursery.start_soon(stop)
         async with _connect(source, wait_s) as events, _connect(target, wait_s) as broker:
-            file = None if checkpoint is None else CheckpointFile(checkpoint)
-            outbox = Outbox(RemoteEvents(events), RemoteTopic(broker, topic), file, past_lost=past_lost)
-            _, last = await uuid_and_last_sequence(events)
+            for each in await _pairs(events, broker):
+                lines.append(await _line(each, topic, checkpoint, past_lost=past_lost))
             if on_progress is not None:
-                nursery.start_soon(_report_regularly, outbox, last, on_progress)
-            await outbox.run(last if until_caught_up else None, end_refused=True)
+                nursery.start_soon(_report_regularly, lines, on_progress)
+            async with trio.open_nursery() as running:
+                for line in lines:
+                    run = partial(line.outbox.run, line.last if until_caught_up else None, end_refused=True)
+                    running.start_soon(run)
         nursery.cancel_scope.cancel()
-    return 0 if outbox is None else outbox.published
+    return sum(line.outbox.published for line in lines)
+
+
+class _Pair(NamedTuple):
+    """A store, and the broker that gets its events. `shard`: None, unless there are several."""
+
+    shard: int | None
+    events: NetworkStore
+    broker: NetworkStore
+
+
+class _Line(NamedTuple):
+    """An outbox, and the last sequence of its store at the start."""
+
+    outbox: Outbox
+    last: int
+
+
+async def _pairs(events: NetworkStore, broker: NetworkStore) -> list[_Pair]:
+    """Returns what publishes where. Raises InvalidArgument: the events of one store would go to several shards."""
+    if not broker.shards:
+        return [_Pair(shard, each, broker) for shard, each in events.shards.items()] or [_Pair(None, events, broker)]
+    cluster = (await broker.cluster_map()).cluster
+    if not events.shards or (await events.cluster_map()).cluster != cluster:
+        raise InvalidArgument(
+            f"the topic would be one of {len(broker.shards)} shards, and a store publishes to one broker, in order; name the "
+            "address of a shard (`eventstore cluster status` shows them), or publish a cluster's events to itself",
+            field="to",
+        )  # fmt: skip
+    return [_Pair(shard, each, broker.shards[shard]) for shard, each in events.shards.items()]
+
+
+async def _line(pair: _Pair, topic: str, checkpoint: Path | None, *, past_lost: bool) -> _Line:
+    uuid, last = await uuid_and_last_sequence(pair.events)
+    own = checkpoint if checkpoint is None or pair.shard is None else checkpoint_of_shard(checkpoint, pair.shard)
+    file = None if own is None else CheckpointFile(own)
+    of = "" if pair.shard is None else f"events of shard {pair.shard}"
+    outbox = Outbox(RemoteEvents(pair.events, uuid), RemoteTopic(pair.broker, topic), file, past_lost=past_lost, of=of)
+    return _Line(outbox, last)
 
 
 def _connect(address: str, wait_s: float) -> AbstractAsyncContextManager[NetworkStore]:
@@ -92,24 +138,31 @@ def _connect(address: str, wait_s: float) -> AbstractAsyncContextManager[Network
     return wait_for_server(address, name="eventstore publish", wait_s=wait_s, on_waiting=on_waiting)
 
 
-async def _report_regularly(outbox: Outbox, last: int, on_progress: Callable[[int, int, int], None]) -> None:
-    """Reports progress regularly, and once more at the end."""
+async def _report_regularly(lines: Sequence[_Line], on_progress: Callable[[int, int, int], None]) -> None:
+    """Reports progress regularly, and once more at the end. What is new on one shard does not count for another."""
+
+    def report() -> None:
+        behind = any(line.outbox.place < line.last for line in lines)
+        place = sum(min(line.outbox.place, line.last) if behind else line.outbox.place for line in lines)
+        on_progress(place, sum(line.last for line in lines), sum(line.outbox.published for line in lines))
+
     try:
         while True:
-            on_progress(outbox.place, last, outbox.published)
+            report()
             await trio.sleep(_PROGRESS_S)
     finally:
-        on_progress(outbox.place, last, outbox.published)
+        report()
 
 
 class RemoteEvents:
     """The source: a client of another server. One subscription, which yields durable events alone, lasts until a failure."""
 
-    def __init__(self, store: NetworkStore) -> None:
+    def __init__(self, store: NetworkStore, uuid: str | None = None) -> None:
+        """`uuid`: of the store; None: of what answers at its address."""
         self._store = store
         self._stream: SubscriptionStream | MergedSubscription | None = None
         self._taken = 0  # the last event that was taken from the stream
-        self.store = _uuid(store)
+        self.store = uuid or _uuid(store)
 
     async def events(self, after: int) -> tuple[list[Event], int]:
         stream, self._stream = self._stream, None

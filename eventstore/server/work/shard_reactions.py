@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import chain
-from pathlib import Path
 
 import trio
 
@@ -15,11 +14,6 @@ from eventstore.domain.reactions.parked import Parked
 from eventstore.errors import InvalidArgument
 from eventstore.fields import shown
 from eventstore.server.reactions.reaction_runner import Progress, ReactionRunner
-
-
-def checkpoint_of_shard(checkpoint: Path, shard: int) -> Path:
-    """Returns the checkpoint of a shard: reactions.json becomes reactions-1.json."""
-    return checkpoint.with_stem(f"{checkpoint.stem}-{shard}")
 
 
 class ShardReactions:

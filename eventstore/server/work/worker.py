@@ -32,6 +32,7 @@ from eventstore.server.bootstrap import (
     bind,
     calm_collector,
     check_checkpoint_folder,
+    checkpoint_of_shard,
     gate_limits,
     listen,
     raise_descriptor_limit,
@@ -54,7 +55,7 @@ from eventstore.server.requests.dispatch import DISPATCH_METRICS, Dispatch
 from eventstore.server.requests.waiting_commands import WAITING_METRICS, WaitingCommands
 from eventstore.server.work.remote_access import remote_access
 from eventstore.server.work.shard_mailboxes import ShardMailboxes
-from eventstore.server.work.shard_reactions import ShardReactions, checkpoint_of_shard
+from eventstore.server.work.shard_reactions import ShardReactions
 from eventstore.server.work.worked_shards import WorkedShards, least_of, shards_of
 from eventstore.settings.server import ServerSettings
 
