@@ -44,7 +44,7 @@ _Submit: TypeAlias = Callable[[Sequence[RawMessage], Deliver[SendOutcome]], None
 class Broker:
     """An open broker, opened by `open_broker`. Safe to use from any task of the same trio run."""
 
-    def __init__(self, opened: OpenBroker, replication: Replication | None = None) -> None:
+    def __init__(self, opened: OpenBroker, replication: Replication | None = None, shard: int | None = None) -> None:
         self.opened = opened
         self.engine = engine = opened.engine
         self.topics = topics = opened.topics
@@ -55,6 +55,7 @@ class Broker:
             self.bounds,
             member_timeout_s=settings.member_timeout_s,
             retry_delays_s=settings.retry_delays_s,
+            shard=shard,
         )
         self.clamped = self.groups.offsets.clamp()
         self.statistics = Statistics(engine, topics)
@@ -173,9 +174,10 @@ class _Submission:
 async def open_broker(
     path: str | Path, settings: BrokerSettings | None = None, *, files: Files | None = None,
     clock: Callable[[], float] = time.time, identity: BrokerIdentity | None = None, epoch: int | None = None,
-    replication: Replication | None = None,
+    replication: Replication | None = None, shard: int | None = None,
 ) -> AsyncIterator[Broker]:  # fmt: skip
     """Opens or creates the broker in a folder, for as long as the block runs. `identity`, `epoch`, `replication`: of a replica.
+    `shard`: of several, the one that it is on.
 
     Raises:
         FolderRefused, Corrupt
@@ -186,7 +188,7 @@ async def open_broker(
     )
     try:
         async with trio.open_nursery() as nursery:
-            broker = Broker(opened, replication)
+            broker = Broker(opened, replication, shard)
             await nursery.start(broker.committer.run)
             nursery.start_soon(broker.housekeeping.run)
             try:

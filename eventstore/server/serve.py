@@ -132,7 +132,7 @@ async def _serve(
     async with open_store(settings.data, settings.store_settings, shard=shard, epoch=epoch, replication=events) as store:
         at = Place(shard, known or single_map(store.opened.uuid.bytes), leads)
         async with (
-            _broker_of(settings, leads) as broker,
+            _broker_of(settings, leads, at.one_of_several) as broker,
             _listening(settings, store, broker, domain, listener, at) as server,
         ):
             calm_collector()
@@ -162,17 +162,18 @@ async def _serve(
 
 
 @asynccontextmanager
-async def _broker_of(settings: ServerSettings, leads: Leadership | None) -> AsyncIterator[Broker | None]:
+async def _broker_of(settings: ServerSettings, leads: Leadership | None, shard: int | None) -> AsyncIterator[Broker | None]:
     """Opens the broker next to the store, which already holds the lock of the data folder; None if it is switched off."""
     if not settings.broker:
         yield None
         return
     path, own = settings.data / BROKER, settings.broker_settings
-    opening = (
-        open_broker(path, own)
-        if leads is None
-        else open_broker(path, own, files=leads.files, identity=leads.identity, epoch=leads.epoch, replication=leads.messages)
-    )
+    if leads is None:
+        opening = open_broker(path, own, shard=shard)
+    else:
+        opening = open_broker(
+            path, own, files=leads.files, identity=leads.identity, epoch=leads.epoch, replication=leads.messages, shard=shard
+        )
     async with opening as broker:
         for group, topic, queue, before, now in broker.clamped:
             structlog.get_logger("eventstore.server").warning(

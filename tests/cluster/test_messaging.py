@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import defaultdict
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -10,8 +12,11 @@ import trio
 
 import eventstore as es
 from eventstore import NewMessage, blocking
+from eventstore.client.aio.broker import NetworkBroker
+from eventstore.client.aio.consumer import Consumer
+from eventstore.client.aio.routing.shards_broker import OF_A_SHARD, ShardsBroker
 from tests.cluster.node_process import NodeProcess, kill_process
-from tests.waiting import DEADLINE_SECONDS, wait_until
+from tests.waiting import DEADLINE_SECONDS, eventually, wait_until
 
 pytestmark = pytest.mark.heavy
 KEYS = [f"key-{number}" for number in range(30)]
@@ -122,7 +127,7 @@ def test_a_message_that_fails_on_any_shard_is_retried_and_then_a_dead_letter(tmp
 def test_what_names_a_queue_is_for_the_broker_of_a_shard(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data", 2) as node, blocking.connect(node.address) as store:
         store.broker.create_topic("orders", 2)
-        with pytest.raises(es.InvalidArgument, match="this call of the broker works on one shard only"):
+        with pytest.raises(es.InvalidArgument, match=r"call `store.shards\[N\].broker.queues` with N from 0 to 1"):
             store.broker.queues("orders")
         with pytest.raises(es.InvalidArgument, match="queue names one of each shard"):
             store.topic("orders").send(b"m", queue=1)
@@ -132,6 +137,29 @@ def test_what_names_a_queue_is_for_the_broker_of_a_shard(tmp_path: Path) -> None
             next(consumer.batches())
         assert [len(shard.broker.queues("orders")) for shard in store.shards.values()] == [2, 2]
         store.broker.delete_topic("orders", ignore_unconsumed=True)
+        assert node.terminate() == 0
+
+
+def test_each_method_of_a_broker_is_for_all_shards_or_refused_by_name() -> None:
+    methods = {name for name, method in vars(NetworkBroker).items() if inspect.isfunction(method) and name[0] != "_"}
+    assert methods - vars(ShardsBroker).keys() == {*OF_A_SHARD}
+
+
+def test_queues_of_all_shards_are_spread_evenly_over_few_and_many_members(tmp_path: Path) -> None:
+    async def main(node: NodeProcess) -> None:
+        async with es.connect(node.address) as store, AsyncExitStack() as stack:
+            await store.broker.create_topic("orders", 1)
+            members: list[Consumer] = []
+            for count in range(1, 4):
+                members.append(await stack.enter_async_context(store.consumer("billing", "orders", commit_interval=0.05)))
+
+                async def is_even() -> bool:
+                    return [len(each.assigned) for each in members] in ([3], [1, 2], [2, 1], [1, 1, 1])
+
+                await eventually(is_even, f"{count} members have as many queues as they can")
+
+    with NodeProcess(tmp_path / "data", 3) as node:
+        trio.run(main, node)
         assert node.terminate() == 0
 
 

@@ -2,13 +2,19 @@
 
 The numbers of queues per member differ by at most one. Within that, members keep their queues, since the last messages of a
 queue that moves may be delivered twice.
+
+Shards of a cluster do not know of each other's assignments, but have the same members. There the members that get one queue
+more are taken in turns: in order of their names, each shard continuing where the one before it ended. So the numbers differ by
+at most one over all shards, too. These queues may move when members join or leave.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from crc32c import crc32c
 
 
 def assign_queues(
@@ -19,17 +25,40 @@ def assign_queues(
     `held`: the queues so far of those that have some. `load`: how many queues of other topics a member has. Costs as much as
     there are queues, and a look at each member only if one without a queue gets one.
     """
-    if not members:
-        return {}
-    existing = set(queues)
-    kept = {member: mine for member, own in held.items() if member in members and (mine := sorted(existing.intersection(own)))}
-    low, extra = divmod(len(queues), len(members))
+    kept = _kept(queues, members, held)
+    low, extra = divmod(len(queues), len(members) or 1)
     # members with more queues keep one more; then members with few queues of other topics get one more
     order = sorted(kept, key=lambda member: (-min(len(kept[member]), low + 1), load.get(member, 0), member))
     without = min(len(queues), len(members)) - len(kept)  # members that have none and get one
     if without:
         others = (member for member in members if member not in kept)
         order += heapq.nsmallest(without, others, key=lambda member: (load.get(member, 0), member))
+    return _shared(queues, kept, order, low, extra)
+
+
+def assign_in_turns(
+    queues: Sequence[int], members: Collection[str], held: Mapping[str, Collection[int]], topic: str, shard: int
+) -> dict[str, list[int]]:
+    """As `assign_queues`, on a shard of a cluster. Topics begin with different members."""
+    if not members:
+        return {}
+    low, extra = divmod(len(queues), len(members))
+    begin = (crc32c(topic.encode()) + shard * extra) % len(members)
+    names = sorted(members)
+    order = [*names[begin:], *names[:begin]][: len(queues)]
+    return _shared(queues, _kept(queues, members, held), order, low, extra)
+
+
+def _kept(queues: Iterable[int], members: Collection[str], held: Mapping[str, Collection[int]]) -> dict[str, list[int]]:
+    """Returns the existing queues of each member that has some."""
+    existing = set(queues)
+    return {member: mine for member, own in held.items() if member in members and (mine := sorted(existing.intersection(own)))}
+
+
+def _shared(
+    queues: Sequence[int], kept: Mapping[str, list[int]], order: Sequence[str], low: int, extra: int
+) -> dict[str, list[int]]:
+    """Returns `low` queues for each member, and one more for the first `extra` of them; they keep what they have of these."""
     quota = {member: low + (place < extra) for place, member in enumerate(order)}
     assigned = {member: kept.get(member, [])[: quota[member]] for member in order}
     taken = {queue for own in assigned.values() for queue in own}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Final
 
-from eventstore.broker.groups.assignment import assign_queues
+from eventstore.broker.groups.assignment import assign_in_turns, assign_queues
 from eventstore.broker.groups.attempts import HeldPage
 from eventstore.broker.groups.offsets_document import Offsets
 from eventstore.broker.groups.subscriptions import Subscriptions
@@ -54,13 +54,16 @@ class Member:
 
 @dataclass(slots=True)
 class Group:
-    """A group. `deleted_topics`: topics deleted while the group subscribed to them, with the generation of the deletion.
+    """A group. `shard`: of several, the one that it is on.
+
+    `deleted_topics`: topics deleted while the group subscribed to them, with the generation of the deletion.
 
     `expired`: members whose heartbeat timed out, with the last generation sent to each. One that joins again may still hold
     messages of a topic that was deleted.
     """
 
     name: str
+    shard: int | None = None
     generation: int = 0
     members: dict[str, Member] = field(default_factory=dict)
     deleted_topics: dict[str, int] = field(default_factory=dict)
@@ -141,7 +144,7 @@ class Group:
         """Adds a member, or takes the one of its name with other topics. Its queues follow with the next `rebalance`."""
         before, self.members[member.id] = self.members.get(member.id), member
         if before is not None:
-            self.subscriptions.remove(member.id, before.topics.keys() - member.topics.keys())
+            self._unsubscribe(member.id, before.topics.keys() - member.topics.keys())
         self.subscriptions.add(member.id, {**wishes, retry_topic(self.name): None})
 
     def remove(self, member: str) -> Member | None:
@@ -149,8 +152,13 @@ class Group:
         removed = self.members.pop(member, None)
         if removed is not None:
             del self.subscriptions.load[member]
-            self.subscriptions.remove(member, [*removed.topics, retry_topic(self.name)])
+            self._unsubscribe(member, [*removed.topics, retry_topic(self.name)])
         return removed
+
+    def _unsubscribe(self, member: str, topics: Collection[str]) -> None:
+        self.subscriptions.remove(member, topics)
+        if self.shard is not None:  # the turns of the others change, whether it had queues here or not
+            self.subscriptions.changed.update(topics)
 
     def expire_before(self, deadline: float) -> list[Member]:
         """Expires members whose last heartbeat was not after `deadline`. Returns them."""
@@ -186,7 +194,11 @@ class Group:
             held = subscriptions.take(topic)
             exists = topic in offsets and topic in topics.by_name
             queues = topics.get(topic).readable if exists else ()
-            assigned = assign_queues(queues, self._readers(topic), held, subscriptions.load)
+            readers = self._readers(topic)
+            if self.shard is None:
+                assigned = assign_queues(queues, readers, held, subscriptions.load)
+            else:
+                assigned = assign_in_turns(queues, readers, held, topic, self.shard)
             for name in (held.keys() - assigned.keys()) & self.members.keys():
                 del self.members[name].queues[topic]
             for name, queues_of_member in assigned.items():

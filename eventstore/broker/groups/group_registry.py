@@ -32,11 +32,13 @@ class Groups:
 
     def __init__(
         self, document: OffsetsDocument, topics: Topics, bounds: Bounds, *, member_timeout_s: float,
-        retry_delays_s: Sequence[float] = (), clock: Callable[[], float] = time.monotonic,
+        retry_delays_s: Sequence[float] = (), clock: Callable[[], float] = time.monotonic, shard: int | None = None,
     ) -> None:  # fmt: skip
+        """`shard`: of several, the one whose groups these are."""
         self.offsets = GroupOffsets(document, topics, bounds)
-        self.by_name: dict[str, Group] = {name: Group(name) for name in document.groups}
+        self.by_name: dict[str, Group] = {name: Group(name, shard) for name in document.groups}
         self._topics = topics
+        self._shard = shard
         self._timeout_s = member_timeout_s
         self._default_policy = RetryPolicy(tuple(retry_delays_s))
         self._clock = clock
@@ -60,7 +62,7 @@ class Groups:
             InvalidArgument: the name is not allowed, there are too many groups, or the group reads the topic of
                 its dead letters.
         """
-        found = self.by_name.get(check_name("group", group)) or Group(group)
+        found = self.by_name.get(check_name("group", group)) or Group(group, self._shard)
         if policy is not None:
             policy.check_reads(group, {topic for member in found.members.values() for topic in member.topics})
         self._put(found)
@@ -94,7 +96,7 @@ class Groups:
         check_text("member", member)
         if not 1 <= len(topics) <= SUBSCRIPTIONS_MAX:
             raise InvalidArgument(f"a member subscribes to 1 to {SUBSCRIPTIONS_MAX} topics, not {len(topics)}", field="topics")
-        found = self.by_name.get(group) or Group(group)
+        found = self.by_name.get(group) or Group(group, self._shard)
         wishes = {topic: parse_tags(tags) for topic, tags in topics.items()}
         for topic in topics:
             if topic not in found.deleted_topics:

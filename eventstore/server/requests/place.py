@@ -20,6 +20,11 @@ class Place:
     known: ClusterMap
     leadership: Leadership | None = None
 
+    @property
+    def one_of_several(self) -> int | None:
+        """The number of the shard, if there are others."""
+        return None if self.shard is None or len(self.known.shards) == 1 else self.shard.shard
+
     def slots(self, maps: MapRequests) -> OwnedSlots | None:
         """Returns the slots to check; None if the store takes every aggregate."""
         if self.shard is None:

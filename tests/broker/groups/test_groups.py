@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventstore.broker.groups import offsets
-from eventstore.broker.groups.assignment import assign_queues
+from eventstore.broker.groups.assignment import assign_in_turns, assign_queues
 from eventstore.broker.groups.group_registry import Groups
 from eventstore.broker.groups.offsets_document import OffsetsDocument
 from eventstore.broker.opening import OFFSETS
@@ -73,6 +73,53 @@ def test_every_queue_has_one_reader_and_the_assignment_is_balanced_and_sticky(
     fewest_moves = queues - sum(min(count, low) for count in mine) - min(extra, sum(count > low for count in mine))
     moves = sum(queue not in held.get(member, ()) for member, own in assigned.items() for queue in own)
     assert moves == fewest_moves
+
+
+@given(
+    queues=st.integers(0, 12),
+    shards=st.integers(2, 5),
+    members=st.sets(st.sampled_from([f"m{number}" for number in range(9)]), min_size=1),
+    before=st.lists(st.integers(0, 10), max_size=20),
+)
+def test_over_the_shards_of_a_cluster_each_queue_has_one_reader_and_members_have_as_many_but_one(
+    queues: int, shards: int, members: set[str], before: list[int]
+) -> None:
+    held: dict[str, list[int]] = {}
+    for queue, holder in enumerate(before):
+        held.setdefault(f"m{holder}", []).append(queue)
+    assigned = [assign_in_turns(range(queues), members, held, "orders", shard) for shard in range(shards)]
+    for one in assigned:
+        assert sorted(queue for own in one.values() for queue in own) == list(range(queues))
+        sizes = [len(one.get(member, [])) for member in members]
+        assert max(sizes) - min(sizes) <= 1
+        low = queues // len(members)
+        for member in members:  # what is its own whatever the turn, it keeps
+            mine = [queue for queue in held.get(member, ()) if queue < queues]
+            assert len({*mine} & {*one.get(member, [])}) >= min(len(mine), low)
+    totals = [sum(len(one.get(member, [])) for one in assigned) for member in members]
+    assert max(totals) - min(totals) <= 1
+
+
+@given(changes=st.lists(st.tuples(st.sampled_from("abcde"), st.booleans()), max_size=12), queues=st.integers(1, 7))
+def test_members_that_come_and_go_have_as_many_queues_of_all_shards_but_one(
+    changes: list[tuple[str, bool]], queues: int
+) -> None:
+    shards = []
+    for shard in range(3):
+        opened = Stepped(SimulatedDisk(0)).opened
+        opened.topics.create("orders", queues)
+        groups = Groups(opened.offsets_document, opened.topics, lambda *_: (0, 0), member_timeout_s=15, shard=shard)
+        shards.append(groups)
+        for member, joins in changes:
+            if joins:
+                groups.join("billing", member, {"orders": None})
+            elif "billing" in groups.by_name:
+                groups.leave("billing", member)
+    members = shards[0].by_name["billing"].members if "billing" in shards[0].by_name else {}
+    held = [each.by_name["billing"].members[name].queues.get("orders", []) for each in shards for name in members]
+    assert not members or sum(map(len, held)) == 3 * queues
+    totals = [sum(len(own) for own in held[place :: len(members)]) for place in range(len(members))]
+    assert not members or max(totals) - min(totals) <= 1
 
 
 def test_joining_leaving_and_expiring_rebalance_and_begin_a_generation() -> None:

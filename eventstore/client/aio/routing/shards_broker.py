@@ -8,13 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 from eventstore.client.aio.broker import NetworkBroker
 from eventstore.client.aio.routing.router import Router
 from eventstore.client.session.broker_info import GroupInfo, TopicInfo
-from eventstore.errors import EventStoreError, Unconsumed, UnknownGroup, UnknownTopic
+from eventstore.errors import EventStoreError, InvalidArgument, Unconsumed, UnknownGroup, UnknownTopic
 from eventstore.records.consumer_groups import Retries
+
+OF_A_SHARD: Final = (
+    "queues", "add_queues", "close_queue", "remove_queue", "chunks", "group", "members", "reset", "dead_letters", "replay",
+    "message", "message_at", "messages_of_key", "offset_at", "pull",
+)  # fmt: skip
+"""The methods that name, or show, what is on one shard."""
 
 
 async def _check_consumed(broker: NetworkBroker, topic: str) -> None:
@@ -35,10 +42,17 @@ class ShardsBroker(NetworkBroker):
     def __init__(self, router: Router) -> None:
         self._router = router
         self._brokers: Sequence[NetworkBroker] = [NetworkBroker(shard) for shard in router.connections().values()]
-        self._call = self._refuse
+        for name in OF_A_SHARD:
+            setattr(self, name, partial(self._refuse, name))
 
-    async def _refuse(self, *_: Any, **__: Any) -> Any:
-        self._router.only("this call of the broker")
+    async def _refuse(self, name: str, *_: Any, **__: Any) -> Any:
+        shards = len(self._brokers)
+        raise InvalidArgument(
+            f"`broker.{name}` is about one shard, and this cluster has {shards}, each with its own queues, offsets and dead "
+            f"letters: call `store.shards[N].broker.{name}` with N from 0 to {shards - 1}, or connect to a shard (`eventstore "
+            "cluster status` shows their addresses)",
+            field="shard",
+        )
 
     async def create_topic(self, topic: str, queues: int | None = None, *, if_missing: bool = False) -> bool:
         """As `NetworkBroker.create_topic`; each shard has this number of queues."""
