@@ -42,25 +42,43 @@ def verify(
     data: Paths,
     master: Master = "",
     findings: Annotated[int, typer.Option(min=1, max=FINDINGS_MAX, help="The number of faults of each kind to show.")] = 50,
+    against: Annotated[
+        list[str] | None,
+        typer.Option(metavar="DATA", help="Compare with the events there, slot by slot, if there are no faults. Repeatable."),
+    ] = None,
 ) -> None:
     """Check the event files of stores, which may be running.
 
-    The exit code is 0 without faults, 1 with faults.
+    With --against, compare them with other ones: a copy, or a store with another number of shards. Sequences are not compared.
+
+    The exit code is 0 without faults, 1 with faults or differences.
 
     \b
     Example:
       eventstore-spark verify /data/shard-*
+      eventstore-spark verify /data --against /backup/data
     """
     find_data_folders(data)  # report a mistyped path before Java starts
+    find_data_folders(against or [])
     spark = session("verify", master)
     try:
         events, found = verify_shards(spark, data, findings)
+        print(counted(events, "event"))
+        print(told(found))
+        same = not found and (not against or _is_same(spark, data, against))
     finally:
         spark.stop()
-    print(counted(events, "event"))
-    print(told(found))
-    if found:
+    if not same:
         raise typer.Exit(1)
+
+
+def _is_same(spark: SparkSession, data: list[str], against: list[str]) -> bool:
+    """Compares the events of both sides, and prints the result."""
+    from pyspark_eventstore.jobs.comparison import compare
+
+    compared = compare(spark, data, against)
+    print(compared.told(" ".join(data), " ".join(against)))
+    return not compared.slots
 
 
 def told(found: list[Finding]) -> str:
