@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from eventstore.broker.groups.attempts import HeldPage
 from eventstore.broker.groups.in_hand import InHand, OldestInHand
+from eventstore.broker.retry_policy import RetryPolicy
 from tests.broker.groups.test_groups import House
 
 
@@ -35,18 +36,23 @@ def test_the_oldest_message_in_hand_is_the_one_that_its_groups_offset_stands_at_
     assert look(held, 40) is None, "all is done"
 
 
-def test_a_message_that_waits_for_its_next_attempt_or_was_taken_away_is_not_in_hand() -> None:
+def test_a_message_that_may_wait_for_its_next_attempt_or_was_taken_away_is_not_in_hand() -> None:
     house = House()
     held = OldestInHand(house.groups)
+    house.groups.set_policy("billing", RetryPolicy((10, 60)))
     house.groups.join("billing", "a", {"orders": None})
     hand_out(house, "a", 0, 0, 5)
     assert look(held, 1) is not None
     house.groups.offsets.attempts.raise_to("billing", "orders", 0, 0, 1)
     assert look(held, 2) is None
-    house.groups.offsets.attempts.forget("billing")
-    assert look(held, 3) == ("billing", "a", "orders", 0, 0, 0)
+    assert look(held, 11.5) is None
+    assert look(held, 17) == ("billing", "a", "orders", 0, 0, 5), "its second attempt hangs"
+    house.groups.offsets.attempts.raise_to("billing", "orders", 0, 0, 2)
+    assert look(held, 20) is None
+    assert look(held, 79) is None
+    assert look(held, 100) == ("billing", "a", "orders", 0, 0, 20)
     house.groups.leave("billing", "a")
-    assert look(held, 4) is None
+    assert look(held, 101) is None
 
 
 def test_a_look_at_many_queues_lets_other_tasks_run() -> None:
