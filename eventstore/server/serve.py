@@ -239,6 +239,7 @@ async def _listening(
         node = None if broker is None else broker.opened.node
         if leads is not None:
             gate.may_send = leads.may_send
+            leads.send_with(gate.flush)
         dispatch = Dispatch(
             gate, store.opened.uuid, settings.requests_max, routes, reports.stats, node, place.seat(maps), access.durability
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Final
 
 from eventstore_cluster.replica.actions import Action, Begin, End, ReadRegistry, Send, Transact
 from eventstore_cluster.replica.epochs import Tail
@@ -18,6 +19,8 @@ from eventstore_cluster.replica.limits import Limits
 from eventstore_cluster.replica.places import Ends
 from eventstore_cluster.replica.registrar import Registrar
 from eventstore_cluster.replica.registry_state import Leader, Member, Seen, ShardState
+
+HANDED_OVER: Final = "leadership was handed over"
 
 
 class Replica:
@@ -140,8 +143,8 @@ class Replica:
 
     def _still_leads(self, seen: Seen, now: float) -> list[Action]:
         if seen.leader is None or seen.leader.run != self.me.run:
-            successor = seen.state.successor
-            return self._end("another process leads, or the lease was lost" if successor is None else f"{successor} is to lead")
+            handed = seen.leader is None and seen.state.successor is not None
+            return self._end(HANDED_OVER if handed else "another process leads, or the lease was lost")
         if self.leading is None:
             return []
         return [*self.leading.advance(now), *self.leading.settle_set(now)]

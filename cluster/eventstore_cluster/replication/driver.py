@@ -89,8 +89,14 @@ class Driver:
 
     async def _tick(self) -> None:
         while True:
-            self.do(self.replica.tick(now(), self.run_of.lease.until))
+            self._report(self.replica.tick(now(), self.run_of.lease.until))
             await trio.sleep(TICK_S)
+
+    def _report(self, actions: list[Action]) -> None:
+        """Carries out what follows from the lease or the registry, by which a leader knows whether it may answer."""
+        self.do(actions)
+        if self.leadership is not None:
+            self.leadership.send_held()
 
     async def _watch(self) -> None:
         while True:
@@ -108,7 +114,7 @@ class Driver:
                 _log.debug("the registry cannot be read", error=error.message)
                 continue
             if seen is not None:
-                self.do(self.replica.saw(seen, now()))
+                self._report(self.replica.saw(seen, now()))
                 self._changed()
 
     # actions
@@ -141,6 +147,8 @@ class Driver:
             case ReadRegistry():
                 self._read_wanted.set()
             case Transact(swap):
+                if swap.yields:
+                    _log.info("leadership is handed over", to=swap.state.successor)
                 self._nursery.start_soon(self._transact, swap)
             case Follow(leader):
                 self._links.follow(leader)
@@ -174,7 +182,7 @@ class Driver:
 
     async def _transact(self, swap: Swap) -> None:
         applied = await self.run_of.registry.transact(swap)
-        self.do(self.replica.answered(swap.number, applied, now()))
+        self._report(self.replica.answered(swap.number, applied, now()))
         self._changed()
 
     def _store(self, cargo: Cargo) -> None:

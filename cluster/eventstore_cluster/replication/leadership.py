@@ -44,7 +44,8 @@ class ShardLeadership:
         self.files = LeaderDocuments(logs.folder, epoch, self._documents_grew)
         self._replica, self._lease, self._links, self._do, self._end = run.replica, run.lease, links, do, end
         self._before: tuple[Tail, ...] = logs.tails_on_disk()
-        self._begun = False
+        self._begun = self._holds = False
+        self._flush: Callable[[], None]
         self._wrote = trio.lowlevel.ParkingLot()
         self._store: EmbeddedStore | None = None
         self._broker: Broker | None = None
@@ -84,7 +85,16 @@ class ShardLeadership:
     def may_send(self) -> bool:
         if now() >= self._lease.until:  # another may lead by now (R11)
             self._end("the lease of the leader ran out")
-        return not self._replica.registrar.yielding
+        self._holds = not self._replica.may_read(now())
+        return not self._holds
+
+    def send_with(self, flush: Callable[[], None]) -> None:
+        self._flush = flush
+
+    def send_held(self) -> None:
+        """Sends what was held back, if it may be sent by now."""
+        if self._holds:
+            self._flush()
 
     # the logs
 

@@ -25,6 +25,7 @@ from eventstore_cluster.registry.replicated_keys import (
     seen_of,
 )
 from eventstore_cluster.replica.registry_state import Seen, Swap
+from eventstore_cluster.replica.replica import HANDED_OVER
 
 REFUSED: Final = 0
 
@@ -65,7 +66,9 @@ class ShardRegistry:
         if swap.leads is not None:
             changes[self._leader] = leader_value(swap.leads, int(time.time()))
         elif swap.yields:
-            changes |= {self._leader: None, self._serving: None}
+            assert swap.state.leader is not None, "this one was elected"
+            left = LeftKey(swap.state.epoch, swap.state.leader.node, HANDED_OVER)
+            changes |= {self._leader: None, self._serving: None, f"{LEFT}{self._number}": left.value()}
         return await self._transact(compared, changes, {self._leader})
 
     async def present(self, node: str, replica: ReplicaKey) -> bool:

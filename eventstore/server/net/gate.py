@@ -167,8 +167,8 @@ class Gate:
             if now >= self._complaint_due:
                 self._complaint_due = now + _COMPLAINT_SECONDS
                 _log.warning("closing a connection (%s): %s", connection.name or "no hello", error.message)
-            connection.send(encode_error(0, error))
-            connection.flush(now)
+            self.send(connection, encode_error(0, error))
+            self.flush()
             self.drop(connection, after_answers=True)
         except Exception:
             _log.exception("serving a client failed; its connection is closed")

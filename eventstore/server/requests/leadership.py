@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from eventstore.broker.broker import Broker
@@ -34,3 +35,6 @@ class Leadership(Protocol):
         """Called before anything is sent to a client. False while it is not known whether another process leads by now; then
         it waits. Does not return if the lease has run out.
         """
+
+    def send_with(self, flush: Callable[[], None]) -> None:
+        """`flush` sends what waited because of `may_send`; called when that may be sent."""

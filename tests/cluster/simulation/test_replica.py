@@ -12,7 +12,7 @@ from eventstore_cluster.replica.epochs import LastEpoch, Tail
 from eventstore_cluster.replica.frames import Fetch, Join, Joined
 from eventstore_cluster.replica.limits import Limits
 from eventstore_cluster.replica.registry_state import Leader, Member, Seen, ShardState
-from eventstore_cluster.replica.replica import Replica
+from eventstore_cluster.replica.replica import HANDED_OVER, Replica
 
 ME = Leader(Member("n1", "i1"), "run1", "127.0.0.1:1")
 OTHER = Member("n2", "i2")
@@ -103,7 +103,7 @@ def test_a_leader_hands_over_to_a_member_that_keeps_up_and_reads_nothing_meanwhi
     assert isinstance(yields, Transact)
     assert (yields.swap.yields, yields.swap.revision, yields.swap.leader_revision) == (True, 7, 6)
     assert not own.may_read(0.2)
-    assert own.answered(yields.swap.number, 8, 0.3) == [End("n2 is to lead")]
+    assert own.answered(yields.swap.number, 8, 0.3) == [End(HANDED_OVER)]
 
 
 def test_a_leader_whose_hand_over_is_refused_reads_again() -> None:

@@ -180,3 +180,23 @@ async def test_http_sent_to_the_port_is_logged_once_a_minute(caplog: pytest.LogC
                     pass
     (said,) = caplog.records
     assert said.getMessage().startswith("closing a connection (no hello): the peer speaks HTTP, which is not")
+
+
+async def test_while_nothing_may_be_sent_answers_wait_also_those_to_a_client_that_breaks_the_protocol() -> None:
+    async with echoing() as (gate, port):
+        allowed = False
+        gate.may_send = lambda: allowed
+        good, bad = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(2)]
+        for stream in (good, bad):
+            await stream.send_all(LENGTH.pack(3) + b"abc")
+        while sum(each.unsent_bytes > 0 for each in gate.connections) < 2:
+            await trio.lowlevel.checkpoint()
+        await bad.send_all(LENGTH.pack(0xFFFFFFFF))
+        while len(gate.connections) > 1:
+            await trio.lowlevel.checkpoint()
+        assert await bad.receive_some() == b""  # hung up on, without the answer that may not be sent
+        allowed = True
+        gate.flush()
+        assert await good.receive_some() == encode_ok(3)
+        await good.aclose()
+        await bad.aclose()
