@@ -32,8 +32,8 @@ class ShardRow:
     """A shard. What it does not say, or because it does not answer, is None; `error` is then why.
 
     `behind`: each other replica, by node, as the leader sees it. The rest only the registry knows: `node`, which leads it,
-    `replicas`, the nodes that keep one, those of them that are `in_sync`, since when it leads (`leader_since`, ISO 8601), and
-    why the one before it left, or why there is none (`leader_reason`).
+    `replicas`, the nodes that keep one, those of them that are `in_sync`, since when it leads (`leader_since`, ISO 8601),
+    why the one before it left, or why there is none (`leader_reason`), and whom it is to hand over to (`successor`).
     """
 
     shard: int
@@ -54,6 +54,7 @@ class ShardRow:
     behind: dict[str, Behind] | None = None
     leader_since: str | None = None
     leader_reason: str | None = None
+    successor: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from eventstore_cluster.registry.etcd.gateway import Gateway
 from eventstore_cluster.registry.etcd.options import EtcdOptions
 from eventstore_cluster.registry.registry import Changes, Snapshot
 from eventstore_cluster.registry.replicated_keys import (
+    CLUSTER,
     LEADERS,
     LEFT,
     SERVING,
@@ -26,6 +27,7 @@ from eventstore_cluster.registry.replicated_keys import (
     LeftKey,
     ReplicaKey,
     ShardKey,
+    read_cluster,
     read_leader,
     read_shard,
     running_replicas,
@@ -74,12 +76,19 @@ def candidate(etcd: EtcdOptions, cluster: str, shard: int, node: str) -> Candida
 
 
 def _candidate(seen: Snapshot, shard: int, node: str) -> Candidate:
+    check_format(seen)
     state, running = shard_key(seen, shard).state, running_replicas(shard, seen)
     replica = running_replica(seen, shard, node)
     leader = read_leader(seen.entries.get(f"{LEADERS}{shard}"))
     in_sync = sorted(name for name, key in running.items() if Member(name, key.incarnation) in state.in_sync)
     epoch = max(state.epoch, *(key.epoch for key in running.values()))  # a log with a later epoch than the registry's stops
     return Candidate(shard, node, replica, tuple(in_sync), None if leader is None else leader.member.node, epoch, state.epoch)
+
+
+def check_format(seen: Snapshot) -> None:
+    """Raises UnsupportedVersion: a later program wrote the registry; what it means is not known here."""
+    if (value := seen.value(CLUSTER)) is not None:
+        read_cluster(value)
 
 
 def running_replica(seen: Snapshot, shard: int, node: str) -> ReplicaKey:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import trio
 
 from eventstore.errors import EventStoreError, InvalidArgument
-from eventstore_cluster.nodes.accepting_loss import running_replica, shard_key
+from eventstore_cluster.nodes.accepting_loss import check_format, running_replica, shard_key
 from eventstore_cluster.nodes.first_read import first_read
 from eventstore_cluster.registry.etcd.errors import OutcomeUnknown
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
@@ -49,26 +49,33 @@ def hand_over(etcd: EtcdOptions, cluster: str, shard: int, node: str, wait_s: fl
 
 
 async def _hand_over(registry: EtcdRegistry, shard: int, node: str, wait_s: float) -> Led:
-    seen = await first_read(registry)
-    _check(seen, shard, node)
-    epoch, began = shard_key(seen, shard).state.epoch, trio.current_time()
-    leads = _leads(seen, shard) == node
-    while not await _asked(registry, seen, shard, None if leads else node):
-        seen = await registry.read()
+    seen, began = await first_read(registry), trio.current_time()
+    while True:
         _check(seen, shard, node)
+        epoch, leads = shard_key(seen, shard).state.epoch, _leads(seen, shard) == node
+        if await _asked(registry, seen, shard, None if leads else node):
+            break
+        seen = await registry.read()
     if leads:
         return Led(shard, node, epoch, None)
     with trio.move_on_after(wait_s):
         while (found := _serves_after(epoch, seen, shard)) is None:
             seen = await registry.changed(seen)
         return Led(shard, *found, trio.current_time() - began)
+    leader = _leads(seen, shard)
+    if leader is None:
+        raise EventStoreError(
+            f"shard {shard} has had no leader for {wait_s:g} s; {node} is preferred when one is elected. `eventstore cluster "
+            "status --etcd` shows why"
+        )
     raise EventStoreError(
         f"shard {shard} was not handed over within {wait_s:g} s. It is as soon as the replica on {node} keeps up; "
-        f"`eventstore cluster lead {shard} {_leads(seen, shard)}` takes that back"
+        f"`eventstore cluster lead {shard} {leader}` takes that back"
     )
 
 
 def _check(seen: Snapshot, shard: int, node: str) -> None:
+    check_format(seen)
     state = shard_key(seen, shard).state
     if node not in state.replicas:
         kept = ", ".join(state.replicas)

@@ -20,7 +20,7 @@ LEADER_CHANGES: Final = LabelledMetric(
     ("shard", "reason"),
 )  # fmt: skip
 _NEW: Final = "the shard is new"
-_SILENT: Final = "the lease of the last leader ran out"
+_SILENT: Final = "the last leader gave no reason"
 _log = logging.getLogger("eventstore.cluster")
 
 

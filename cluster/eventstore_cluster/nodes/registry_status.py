@@ -47,6 +47,7 @@ def _row(view: ClusterView, row: ShardRow) -> ShardRow:
         row,
         leader_since=None if change.since is None else datetime.fromtimestamp(change.since, UTC).isoformat(),
         leader_reason=change.text,
+        successor=state.successor,
         node=view.leaders.get(row.shard),
         replicas=list(state.replicas),
         in_sync=[*(name for name in state.replicas if name in in_sync), *sorted(in_sync.difference(state.replicas))],

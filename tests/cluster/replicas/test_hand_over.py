@@ -10,6 +10,7 @@ import pytest
 import eventstore as es
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore_cluster.nodes.handing_over import hand_over
+from eventstore_cluster.nodes.registry_status import registry_status
 from eventstore_cluster.registry.etcd.options import EtcdOptions
 from tests.cluster.etcd.real_etcd import Etcd
 from tests.cluster.replicas.three_nodes import ThreeNodes
@@ -73,6 +74,8 @@ def test_a_client_that_appends_goes_on_while_leadership_goes_around(three: Three
             led = hand_over(options, "handed", 0, successor, WAIT_S)
             assert (led.node, three.leader()) == (successor, successor)
             client.wait_for(20)
+            reason = registry_status(options, "handed", 0.0).shards[0].leader_reason
+            assert reason == f"{before}: leadership was handed over"
             three.wait_until_in_sync()  # the one that led before follows
             assert before in three.followers()
         assert three.state().successor is None

@@ -185,7 +185,7 @@ def lead(
       eventstore cluster lead 3 n2 --etcd http://127.0.0.1:2379
       eventstore cluster lead 3 n2 --accept-loss --etcd http://127.0.0.1:2379
     """
-    from eventstore.errors import InvalidArgument
+    from eventstore.errors import EventStoreError, InvalidArgument
     from eventstore_cluster.nodes.accepting_loss import accept_loss as accept
     from eventstore_cluster.nodes.accepting_loss import candidate
     from eventstore_cluster.nodes.handing_over import hand_over
@@ -196,9 +196,9 @@ def lead(
     if not accept_loss:
         led = hand_over(options, etcd.cluster, shard, node, wait)
         took = "already" if led.seconds is None else f"in epoch {led.epoch}, {led.seconds:.2f} s after this was asked for"
-        print(f"{led.node} leads shard {shard} {took}.")
         if led.node != node:
-            raise SystemExit(1)
+            raise EventStoreError(f"{node} was to lead shard {shard} and did not; {led.node} does, {took}. Ask again")
+        print(f"{led.node} leads shard {shard} {took}.")
         return
     found = candidate(options, etcd.cluster, shard, node)
     print(f"The log of {node} has epoch {found.replica.epoch} of {found.epoch}, and its events end at {found.replica.ends[0]}.")
@@ -256,7 +256,8 @@ def _cells(row: ShardRow) -> tuple[object, ...]:
 def _replica_cells(row: ShardRow) -> tuple[object, ...]:
     since = None if row.leader_since is None else row.leader_since.removesuffix("+00:00").replace("T", " ")
     replicas, in_sync = " ".join(row.replicas or ()), " ".join(row.in_sync or ())
-    return row.shard, row.node, since, row.leader_reason, replicas, in_sync, _behind(row.behind)
+    led_by = row.node if row.successor is None else f"{row.node}, to hand over to {row.successor}"
+    return row.shard, led_by, since, row.leader_reason, replicas, in_sync, _behind(row.behind)
 
 
 def _behind(found: Mapping[str, Behind] | None) -> str | None:
