@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from bisect import bisect_right
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -25,6 +26,8 @@ import trio
 
 import eventstore as es
 from eventstore.client.blocking.store import BlockingStore
+from eventstore.records.cluster_map import even_slots
+from eventstore.records.slots import slot_of
 from eventstore.settings.store import StoreSettings
 from tests.cluster.led_shards import LedShards
 from tests.server_thread import ServerThread
@@ -186,6 +189,19 @@ class Subject:
 
     async def all(self, **filters: Any) -> list[es.Event]:
         return await collect(self.store.read_all(**filters))
+
+    def by_shard(self, events: Iterable[es.Event]) -> list[list[es.Event]]:
+        """Returns the events of each shard, in the same order; of a single store, all of them."""
+        starts = [slots[0][0] for slots in even_slots(SHARDS if self.is_several else 1)]
+        found: list[list[es.Event]] = [[] for _ in starts]
+        for each in events:
+            found[bisect_right(starts, slot_of(each.aggregate_id)) - 1].append(each)
+        return found
+
+    def check_gapless(self, events: Iterable[es.Event]) -> None:
+        """Checks that these are all events, those of each shard in the order of their sequences."""
+        for own in self.by_shard(events):
+            assert [each.sequence for each in own] == list(range(1, len(own) + 1))
 
 
 async def collect(items: AsyncIterator[Any]) -> list[Any]:

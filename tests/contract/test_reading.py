@@ -71,7 +71,7 @@ async def test_an_empty_store_has_nothing_to_read(subject: Subject) -> None:
     assert await subject.store.find_command("a", "c") is None
 
 
-@contract(one_sequence="the files of one store are filled and sorted", file_size_bytes=MIB)
+@contract(file_size_bytes=MIB)
 async def test_a_history_over_several_pages_and_files_is_whole_from_either_end(subject: Subject) -> None:
     store = subject.store
     payload = bytes(7_000)
