@@ -145,6 +145,11 @@ class Broker:
         if written.completed:
             self.housekeeping.index_soon()
 
+    async def keep_house(self) -> None:
+        """Indexes, deletes and saves, until closed; a replica not before it is known what of its log stays."""
+        await self.committer.settled.wait()
+        await self.housekeeping.run()
+
     async def close(self) -> None:
         """Writes the messages that wait, saves the offsets, and stops."""
         self._closed = True
@@ -190,7 +195,7 @@ async def open_broker(
         async with trio.open_nursery() as nursery:
             broker = Broker(opened, replication, shard)
             await nursery.start(broker.committer.run)
-            nursery.start_soon(broker.housekeeping.run)
+            nursery.start_soon(broker.keep_house)
             try:
                 yield broker
             finally:

@@ -202,6 +202,8 @@ class _Opening:
         if scan_from > first.number and not self._is_covered(scan_from, queues):
             _log.warning("%s: the queue index is incomplete; rebuilding it from the messages", self._folder.path.parent)
             scan_from, self._report.rebuilt = first.number, True
+        if scan_from == first.number and (last.number > first.number or indexed < first.number - 1):
+            self._index.begin_anew(queues, first.number - 1)
         for header in headers:
             if header.number >= scan_from:
                 self._scan(header, queues, begins=header.number == scan_from)

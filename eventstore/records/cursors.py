@@ -146,13 +146,13 @@ class LogCursor:
 
     def use(self, connection: int) -> None:
         """Requests the next page over the connection of this number. Another one than before may lead to a store that was
-        restored from an older copy: the cursor steps back to its last event, if it has one, for the store to check it.
+        restored from an older copy: the cursor steps back to its last event, for the store to check it, or to the beginning.
         """
         before, self._connection = self._connection, connection
         if before in (None, connection):
             return
         last = Place.at(self._last) if isinstance(self._last, Event) else self._last
-        if last.identity:
+        if last.identity or not last.sequence:
             self.after, self._identity = last
 
     def take(self, page: LogPage) -> list[Event]:

@@ -62,7 +62,7 @@ async def open_store(
         async with trio.open_nursery() as nursery:
             await nursery.start(committer.run)
             if settings.sort:
-                nursery.start_soon(maintenance.run)
+                nursery.start_soon(_maintain, committer, maintenance)
             nursery.start_soon(_write_preload, opened, settings)
             error = None
             try:
@@ -79,6 +79,11 @@ async def open_store(
     finally:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(opened.close)
+
+
+async def _maintain(committer: Committer, maintenance: Maintenance) -> None:
+    await committer.settled.wait()  # a replica may have to cut back what it was opened with: a sorted file is final
+    await maintenance.run()
 
 
 async def _write_preload(opened: OpenStore, settings: StoreSettings) -> None:

@@ -65,6 +65,19 @@ class QueueChunks:
             {"indexed_chunk": chunk, "queue_chunk_entries": self.per_chunk, "store": str(self._store)},
         )
 
+    def forget_after(self, chunk: int) -> None:
+        """Has the entries of later message chunks be written again: those are cut back, or cut off."""
+        if self.indexed() > chunk:
+            self.set_indexed(chunk)
+
+    def begin_anew(self, keys: Iterable[QueueKey], before: int) -> None:
+        """Removes all entries, to be written again from the message chunk after `before` on: files of another layout, or with
+        zeros where power failed, look like good ones.
+        """
+        self.set_indexed(before)
+        for key in keys:
+            self.remove(key)
+
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def write(

@@ -66,6 +66,9 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
         self._room = trio.lowlevel.ParkingLot()
         self._waiting: deque[tuple[int, list[Outcome], Deliver[Outcome]]] = deque()
         self._replication = replication
+        self.settled = trio.Event()
+        if replication is None:
+            self.settled.set()
         self._uncommitted: deque[Segment] = deque()
         self._uncommitted_bytes = 0
         self._writing: Segment | None = None
@@ -249,6 +252,7 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
 
     def commit(self, chunk: int, end: int) -> None:
         """Everything written up to byte `end` of `chunk` is committed: durable wherever it has to be."""
+        self.settled.set()
         uncommitted = self._uncommitted
         while uncommitted and (uncommitted[0].chunk, uncommitted[0].end) <= (chunk, end):
             segment = uncommitted.popleft()

@@ -76,7 +76,7 @@ class Subscription:
         start: int | str | None = self._after
         if self._expected is not None:
             start = self._after = self._expected.sequence - 1
-        elif self.start is not None and self.start.identity:
+        elif self.start is not None and (self.start.identity or not self.start.sequence):  # every history has these
             start, self._after = wire_place(self.start), self.start.sequence
         self._begins = self._after
         credit = max(0, self._window_bytes - self._waiting_bytes)

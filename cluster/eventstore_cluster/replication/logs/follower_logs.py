@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 
+from eventstore.broker.log.queue_chunks import QueueChunks
 from eventstore.broker.opening import BROKER, BrokerIdentity, message_folder, open_broker_folder
 from eventstore.chunks.files import Files, Lock
 from eventstore.chunks.opening import LOCK
@@ -103,6 +104,10 @@ class FollowerLogs:
 
     def cut(self, ends: Ends) -> None:
         """Cuts the logs back. Raises FolderRefused, StorageFull."""
+        if self.messages.tail.end != ends[1]:
+            own, store = self._settings.broker_settings, broker_identity(self.shard).store
+            index = QueueChunks(self._files, self.folder / BROKER_FOLDER, store, own.queue_chunk_entries)
+            index.forget_after(max(0, ends[1][0] - 1))
         for log, end in zip((self.events, self.messages), ends, strict=False):
             if log.tail.end != end:
                 log.cut(end)
