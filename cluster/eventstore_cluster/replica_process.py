@@ -23,7 +23,7 @@ from eventstore_cluster.registry.etcd.errors import OutcomeUnknown, RegistryRefu
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.gateway import Gateway
 from eventstore_cluster.registry.etcd.lease import Lease, now
-from eventstore_cluster.registry.replicated_keys import LeftKey, ReplicaKey
+from eventstore_cluster.registry.replicated_keys import EARLIER_MAX, LeftKey, ReplicaKey
 from eventstore_cluster.replica.limits import Limits
 from eventstore_cluster.replica.registry_state import Leader, Member
 from eventstore_cluster.replica.replica import Replica
@@ -135,7 +135,11 @@ class ReplicaProcess(ShardProcess):
                 candidate_from=now() + (own.lease_s if own.sit_out else 0.0),
             )  # fmt: skip
             registry = ShardRegistry(EtcdRegistry(gateway, own.registry), identity.shard, lease)
-            await self._present(registry, ReplicaKey(me.member.incarnation, run, machine.last_epoch, machine.ends))
+            key = ReplicaKey(
+                me.member.incarnation, run, machine.last_epoch, machine.ends, logs.reach, logs.documents.led,
+                logs.incarnation.earlier[-EARLIER_MAX:],
+            )  # fmt: skip
+            await self._present(registry, key)
             links = Links(listener, PeerHello(identity.cluster.bytes, identity.shard, own.node, run))
             driver = self._driver = Driver(Run(machine, logs, registry, lease), links, self._end, self._wake)
             async with trio.open_nursery() as nursery:

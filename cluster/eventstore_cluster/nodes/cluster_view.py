@@ -9,6 +9,7 @@ from typing import Final
 from eventstore.errors import Corrupt
 from eventstore.records.cluster_map import ClusterMap, Shard
 from eventstore_cluster.nodes.leader_changes import LeaderChange, leader_change
+from eventstore_cluster.registry.kept_keys import Kept
 from eventstore_cluster.registry.registry import Snapshot
 from eventstore_cluster.registry.replicated_keys import (
     CLUSTER,
@@ -84,6 +85,12 @@ def cluster_view(snapshot: Snapshot) -> ClusterView | None:
         nodes_of(snapshot),
         {number: leader_change(number, key.state.epoch, snapshot) for number, key in shards.items()},
     )
+
+
+def kept_view(kept: Kept) -> ClusterView:
+    """Returns the cluster as it was when its node kept it: nobody leads, nobody serves."""
+    shards = {number: each.key for number, each in sorted(kept.shards.items())}
+    return ClusterView(0, kept.cluster, shards, {}, {}, {}, {})
 
 
 def nodes_of(snapshot: Snapshot) -> dict[str, NodeKey]:

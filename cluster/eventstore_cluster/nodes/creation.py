@@ -7,8 +7,6 @@ it, and of several makers at a time only the one that began last goes on.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
-from itertools import islice
 from typing import Final
 
 import trio
@@ -21,13 +19,13 @@ from eventstore_cluster.nodes.cluster_view import ClusterView, cluster_view, nod
 from eventstore_cluster.nodes.first_read import first_read
 from eventstore_cluster.nodes.placement import place
 from eventstore_cluster.registry.etcd.errors import OutcomeUnknown
-from eventstore_cluster.registry.etcd.etcd_registry import OPERATIONS_MAX, EtcdRegistry
+from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry, batches
+from eventstore_cluster.registry.kept_keys import read_offers
 from eventstore_cluster.registry.registry import Changes, Snapshot
 from eventstore_cluster.registry.replicated_keys import CLUSTER, NEW, SHARDS, ClusterKey, ShardKey
 from eventstore_cluster.replica.registry_state import Member, ShardState
 
 CREATING: Final = "creating"
-_COMPARED: Final = 2
 
 
 async def create_cluster(
@@ -50,11 +48,20 @@ async def create_cluster(
             seen = await registry.changed(seen)
     keys = _shards(seen, shards, replicas, least)
     stale = {key for key in seen.entries if key.startswith(SHARDS)} - keys.keys()
+    return await write_cluster(registry, seen, {**dict.fromkeys(stale), **keys}, ClusterKey(uuid.uuid4(), 1, replicas, least))
+
+
+async def write_cluster(registry: EtcdRegistry, seen: Snapshot, changes: Changes, cluster: ClusterKey) -> ClusterView:
+    """Writes the shards of a cluster that did not exist when the registry was seen, then its key.
+
+    Raises:
+        EventStoreError: another process has begun that since, or it is unknown how a transaction ended.
+        RegistryUnavailable, RegistryRefused: it may be half made.
+    """
     begun = await _written(registry, {CLUSTER: 0, CREATING: seen.revision_of(CREATING)}, {CREATING: {"by": uuid.uuid4().hex}})
     compared = {CLUSTER: 0, CREATING: begun}
-    for changes in _batches({**dict.fromkeys(stale), **keys}):
-        await _written(registry, compared, changes)
-    cluster = ClusterKey(uuid.uuid4(), 1, replicas, least)
+    for some in batches(changes, len(compared)):
+        await _written(registry, compared, some)
     await _written(registry, compared, {CLUSTER: cluster.value(), CREATING: None})
     view = cluster_view(await registry.read())
     if view is None:
@@ -83,6 +90,12 @@ def _shards(seen: Snapshot, shards: int, replicas: int, in_sync_min: int) -> dic
             "the cluster exists already: `eventstore cluster status` shows it; another one needs another --cluster",
             field="cluster",
         )
+    if offers := read_offers(seen):
+        raise InvalidArgument(
+            f"the cluster is that of {', '.join(offers)}, which etcd has lost: `eventstore cluster rebuild` writes it again; "
+            "another one needs another --cluster",
+            field="cluster",
+        )
     nodes = list(nodes_of(seen))
     if len(nodes) < replicas:
         named = f"{counted(len(nodes), 'node')} of it ({', '.join(nodes)})" if nodes else "no node of it"
@@ -101,22 +114,16 @@ def _shards(seen: Snapshot, shards: int, replicas: int, in_sync_min: int) -> dic
     return keys
 
 
-def _batches(changes: Changes) -> Iterator[Changes]:
-    rest = iter(changes.items())
-    while some := dict(islice(rest, OPERATIONS_MAX - _COMPARED)):
-        yield some
-
-
 async def _written(registry: EtcdRegistry, compared: dict[str, int], changes: Changes) -> int:
     try:
         revision = await registry.transact(compared, changes)
     except OutcomeUnknown as error:
         raise EventStoreError(
-            f"{error.message}: it is unknown whether the cluster was created; look with `eventstore cluster status`, and "
-            "create it again if there is none"
+            f"{error.message}: it is unknown whether the cluster was written; look with `eventstore cluster status`, and "
+            "run this command again if there is none"
         ) from None
     if revision is None:
         raise EventStoreError(
-            "another process creates the cluster at the same time; look what it made with `eventstore cluster status`"
+            "another process writes the cluster at the same time; look what it made with `eventstore cluster status`"
         )
     return revision

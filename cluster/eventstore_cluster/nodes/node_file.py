@@ -1,4 +1,6 @@
-"""The folder of a node: its lock, `node.json` that says which node of which cluster it belongs to, and its replicas."""
+"""The folder of a node: its lock, `node.json` that says which node of which cluster it belongs to, `kept.json` with what the
+registry said of that cluster, and its replicas.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +8,22 @@ import contextlib
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
-from eventstore.chunks.documents import PREVIOUS, Document, read_document, write_document
+from eventstore.chunks.documents import PREVIOUS, Document, read_document, read_tree, write_document
 from eventstore.chunks.files import OsFiles
 from eventstore.errors import Corrupt, FolderRefused
+from eventstore.store.data_folder import STORE
+from eventstore_cluster.registry.kept_keys import KEPT, Kept, read_kept
 from eventstore_cluster.shard_folders import LOCK, NODE_FILE, SHARD_FOLDER
 
 FORMAT: Final = 1
 
 
 class NodeFile:
-    """A folder that is locked. `cluster`: the one it belongs to, None until the node has a cluster."""
+    """A folder that is locked. `cluster`: the one it belongs to, None until the node has a cluster. `kept`: what the registry
+    said of it, None if that was not kept.
+    """
 
     def __init__(self, data: Path, name: str) -> None:
         """Refuses what is not a folder of this node; writes nothing.
@@ -29,6 +35,7 @@ class NodeFile:
         self._files = OsFiles()
         self._data, self._name = data, name
         self.cluster = self._read()
+        self.kept = self._read_kept()
 
     def folder(self, shard: int) -> Path:
         return self._data / f"shard-{shard}"
@@ -46,13 +53,33 @@ class NodeFile:
             write_document(self._files, self._data / NODE_FILE, document)
             self.cluster = cluster
 
-    def refuse_without_cluster(self, name: str) -> NoReturn:
-        """Raises FolderRefused: etcd does not know its cluster, so that another one would be created."""
-        raise FolderRefused(
-            str(self._data),
-            f"belongs to node {self._name} of the cluster {self.cluster}, but etcd has no cluster {name}; check --etcd and "
-            "--cluster, or restore etcd from a backup",
+    def has_replica(self, shard: int) -> bool:
+        """Whether its store is there: otherwise a process would create an empty one."""
+        return self._files.exists(self.folder(shard) / STORE)
+
+    def keep(self, kept: Kept) -> None:
+        """Writes what the registry says of the cluster, durably; nothing if it is there. Raises StorageFull, OSError."""
+        if kept != self.kept:
+            write_document(self._files, self._data / KEPT, kept.value())
+            self.kept = kept
+
+    def without_cluster(self, name: str) -> str:
+        """Returns what is wrong if etcd does not know the cluster `name`, which the folder belongs to, and what to do."""
+        found = (
+            f"{self._data} belongs to node {self._name} of the cluster {self.cluster}, but etcd has no cluster {name}; check "
+            "--etcd and --cluster"
         )
+        if self.kept is None:
+            return f"{found}, or restore etcd from a backup"
+        return (
+            f"{found}. If etcd has lost its data, restore it from a backup, or start all nodes and write it anew with "
+            "`eventstore cluster rebuild`"
+        )
+
+    def refuse_without_cluster(self, name: str) -> None:
+        """Raises FolderRefused: another cluster would be created, and the folder has nothing to rebuild its own from."""
+        if self.cluster is not None and self.kept is None:
+            raise FolderRefused(str(self._data), self.without_cluster(name).removeprefix(f"{self._data} "))
 
     def _read(self) -> uuid.UUID | None:
         path = self._data / NODE_FILE
@@ -73,9 +100,18 @@ class NodeFile:
         except ValueError:
             raise Corrupt(str(path), 0, f"no node of a cluster; put back its previous copy, {path.name}{PREVIOUS}") from None
 
+    def _read_kept(self) -> Kept | None:
+        path = self._data / KEPT
+        if self.cluster is None or not self._files.exists(path):
+            return None
+        found = read_kept(str(path), read_tree(self._files, path))
+        if found.cluster.uuid != self.cluster:
+            raise Corrupt(str(path), 0, f"of the cluster {found.cluster.uuid}, not of {self.cluster}; remove it")
+        return found
+
     def _refuse_foreign(self) -> None:
         for name in self._files.names(self._data):
-            if name != LOCK and not name.startswith(NODE_FILE):  # a crash may leave what it was to become
+            if name != LOCK and not name.startswith((NODE_FILE, KEPT)):  # a crash may leave what it was to become
                 what = "the shard of another node" if SHARD_FOLDER.fullmatch(name) else "not of a node with replicas"
                 raise FolderRefused(
                     str(self._data), f"has no {NODE_FILE} and holds {name}, which is {what}; choose an empty folder"

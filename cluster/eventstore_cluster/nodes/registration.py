@@ -9,12 +9,14 @@ from typing import Final
 import trio
 
 from eventstore import __version__
+from eventstore.chunks.documents import Tree
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore_cluster.log_lines import log
 from eventstore_cluster.registry.etcd.errors import OutcomeUnknown
-from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
+from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry, batches
 from eventstore_cluster.registry.etcd.gateway import Gateway
 from eventstore_cluster.registry.etcd.lease import Lease
+from eventstore_cluster.registry.kept_keys import Kept, offer_keys, own_offers
 from eventstore_cluster.registry.registry import Snapshot
 from eventstore_cluster.registry.replicated_keys import NODES, NodeKey, read_node
 
@@ -72,6 +74,20 @@ class Registration:
                     await self._register_again()
             except EventStoreError as error:  # tried again; whoever watches the registry says that etcd is away
                 log(_log, logging.DEBUG, "the lease of the node is not renewed", name=self._name, error=error.message)
+
+    async def offer(self, seen: Snapshot, kept: Kept | None) -> None:
+        """Has the registry show what the node kept of a cluster that is not there; nothing any more if that is None.
+
+        Raises:
+            OutcomeUnknown, RegistryUnavailable, RegistryRefused
+        """
+        wanted = {} if kept is None else offer_keys(self._name, kept)
+        there = own_offers(self._name, seen)
+        changes: dict[str, Tree | None] = {key: value for key, value in wanted.items() if there.get(key) != value}
+        changes |= dict.fromkeys(there.keys() - wanted.keys())
+        for some in batches(changes):
+            if self._lease is not None:  # otherwise the node registers again, which is seen
+                await self._registry.transact({}, some, lease=self._lease)
 
     async def give_up(self) -> None:
         """Deletes the key, by the end of its lease, unless etcd does not answer."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+from dataclasses import replace
 from typing import Final
 
 import trio
@@ -22,19 +23,20 @@ from eventstore_cluster.entry import Entry
 from eventstore_cluster.log_lines import log
 from eventstore_cluster.node_reports import NodeReports, OnThreads
 from eventstore_cluster.nodes.addresses import is_loopback
-from eventstore_cluster.nodes.cluster_view import ClusterView, cluster_view, newer_map, nodes_of
+from eventstore_cluster.nodes.cluster_view import ClusterView, cluster_view, kept_view, newer_map, nodes_of
 from eventstore_cluster.nodes.first_read import first_read
 from eventstore_cluster.nodes.leader_changes import LeaderChanges
 from eventstore_cluster.nodes.node_file import NodeFile, node_file
 from eventstore_cluster.nodes.options import ReplicatedOptions, check_durability
 from eventstore_cluster.nodes.registration import Registration
 from eventstore_cluster.nodes.replicas import Replicas
-from eventstore_cluster.registry.etcd.errors import RegistryRefused
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.gateway import Gateway
+from eventstore_cluster.registry.kept_keys import kept_of
 from eventstore_cluster.registry.registry import Snapshot
 
 _RETRY_S: Final = 1.0
+_KEEP_AGAIN_S: Final = 60.0
 _CLOCKS_APART_S: Final = 1.0
 _log = logging.getLogger("eventstore.cluster")
 
@@ -75,7 +77,12 @@ class _Node:
         self._reports = NodeReports(
             self._replicas.runners, self._stopping.is_set, self._trouble, self._attention, self._changes.lines
         )
+        self._lost = False
+        self._kept_changed = trio.Event()
+        self._kept = folder.kept
         self._uncreated = f"the cluster {options.cluster} has not been created: eventstore cluster create"
+        if folder.cluster is not None:
+            self._uncreated = folder.without_cluster(options.cluster)
         limits = gate_limits(options.settings)
         self._entry = Entry(listener, limits, self._reports.stats, closed=self._uncreated)
 
@@ -86,6 +93,7 @@ class _Node:
             if seen is not None:
                 beside.start_soon(self._registration.keep)
                 beside.start_soon(self._watch, seen)
+                beside.start_soon(self._keep)
                 try:
                     await self._serve()
                 except EventStoreError as error:  # another process listens there by now
@@ -104,7 +112,7 @@ class _Node:
                 view = cluster_view(seen)
                 if view is not None:
                     check_durability(self._options.settings, view.cluster.replicas)
-                elif self._folder.cluster is not None:
+                else:
                     self._folder.refuse_without_cluster(self._options.cluster)
                 await self._registration.take(seen)
                 self._apply(seen)
@@ -147,6 +155,7 @@ class _Node:
             try:
                 latest = await (self._registry.changed(seen) if self._unusable is None else self._registry.read())
                 self._apply(latest)
+                await self._registration.offer(latest, self._folder.kept if self._lost else None)
                 self._note_usable()
                 seen = latest
             except EventStoreError as error:
@@ -168,8 +177,7 @@ class _Node:
         self._warn_of_loopback(seen)
         view = cluster_view(seen)
         if view is None:
-            if self._view is not None:
-                raise RegistryRefused(f"the registry has lost the cluster {self._options.cluster}; restore etcd from a backup")
+            self._note_lost()
             return
         newer = newer_map(view, self._known)
         try:
@@ -178,13 +186,41 @@ class _Node:
         except EventStoreError as error:
             self._fail(error)
             return
-        self._view = view
+        self._view, self._lost = view, False
+        self._kept = kept_of(view.cluster, view.shards, seen)
+        self._kept_changed.set()
         self._changes.saw(view.changes)
         if newer is not None:
             self._known = newer
             self._replicas.publish(newer)
             self._entry.publish(newer)
         self._replicas.want(view)
+
+    def _note_lost(self) -> None:
+        """Has the replicas run that the folder has, if etcd does not know their cluster: so they say how their logs end."""
+        if self._folder.cluster is None or self._lost:
+            return
+        self._lost = True
+        log(_log, logging.ERROR, "etcd has lost the cluster", error=self._folder.without_cluster(self._options.cluster))
+        if self._view is None and self._folder.kept is not None:
+            found = kept_view(self._folder.kept)
+            check_durability(self._options.settings, found.cluster.replicas)
+            self._replicas.publish(found.map())
+            shards = {number: key for number, key in found.shards.items() if self._folder.has_replica(number)}
+            self._replicas.want(replace(found, shards=shards))
+
+    async def _keep(self) -> None:
+        """Writes what the registry says into the folder, whenever it has changed; until cancelled."""
+        while True:
+            await self._kept_changed.wait()
+            self._kept_changed = trio.Event()
+            assert self._kept is not None
+            try:
+                await trio.to_thread.run_sync(self._folder.keep, self._kept)
+            except (EventStoreError, OSError) as error:
+                log(_log, logging.WARNING, "what the registry says is not kept, which is tried again", error=str(error))
+                await trio.sleep(_KEEP_AGAIN_S)
+                self._kept_changed.set()
 
     def _warn_of_loopback(self, seen: Snapshot) -> None:
         others = [node.address for name, node in nodes_of(seen).items() if name != self._options.name]
@@ -202,6 +238,8 @@ class _Node:
             return f"the registry cannot be used: {self._unusable}"
         if self._registration.lost is not None:
             return self._registration.lost
+        if self._lost:
+            return self._folder.without_cluster(self._options.cluster)
         return self._uncreated if self._view is None else None
 
     def _attention(self) -> str | None:

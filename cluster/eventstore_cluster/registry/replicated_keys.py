@@ -6,7 +6,8 @@ leader/N      leased by the process that was elected: member, run, where the oth
 left/N        epoch, node and reason of a leader that ended and could still say why; a killed node says nothing
 serving/N     leased by the same process once it takes appends: where clients reach it, and its epoch
 node/NAME     leased by a node: where clients ask it for the map
-replica/N/NAME  leased by the process of a replica: its incarnation, and how its logs ended when it started
+replica/N/NAME  leased by the process of a replica: its incarnations, and how its logs ended when it started
+offer/NAME, offer/NAME/N  leased by a node whose cluster is not there: what `cluster` and `shard/N` were (`kept_keys`)
 creating      who writes the shards of a cluster that is being created
 """
 
@@ -22,7 +23,7 @@ from eventstore.chunks.documents import Tree
 from eventstore.errors import Corrupt, UnsupportedVersion
 from eventstore.records.cluster_map import SlotRange, read_slots
 from eventstore_cluster.registry.registry import Entry, Snapshot
-from eventstore_cluster.replica.places import Ends
+from eventstore_cluster.replica.places import Ends, Reach
 from eventstore_cluster.replica.registry_state import Leader, Member, Seen, ShardState
 
 CLUSTER: Final = "cluster"
@@ -36,6 +37,8 @@ FORMAT: Final = 1
 """Of these keys and of what replicas say to each other. A change that an older program would misread takes the next number."""
 NEW: Final = "new"
 """The incarnation of a replica that has never been started: it is empty, so it is in sync with a new shard."""
+EARLIER_MAX: Final = 64
+"""Of the incarnations that a replica names: so many starts may follow the last one that the registry was told of."""
 _REASON_CHARACTERS_MAX: Final = 200
 _SINCE_END: Final = 253_402_300_800  # the year 10000, which no datetime holds
 
@@ -132,16 +135,26 @@ def read_node(name: str, value: Tree) -> NodeKey:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaKey:
-    """`epoch`: the largest in the logs. `ends`: of each kind, when the process started."""
+    """`epoch`: the largest in the logs. `ends`: of each kind, when the process started; `reach`: with the last epoch of each,
+    empty if an older program wrote the key. `led`: the last epoch of the documents was led from this folder. `earlier`: the
+    incarnations of the folder before, the last ones.
+    """
 
     incarnation: str
     run: str
     epoch: int
     ends: Ends
+    reach: Reach = ()
+    led: bool = False
+    earlier: tuple[str, ...] = ()
 
     def value(self) -> Tree:
         ends: list[Value] = [list(end) for end in self.ends]
-        return {"incarnation": self.incarnation, "run": self.run, "epoch": self.epoch, "ends": ends}
+        reach: list[Value] = [list(each) for each in self.reach]
+        return {
+            "incarnation": self.incarnation, "run": self.run, "epoch": self.epoch, "ends": ends, "reach": reach,
+            "led": self.led, "earlier": list(self.earlier),
+        }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,10 +211,17 @@ def read_left(value: Tree | None) -> LeftKey | None:
 
 
 def read_replica(value: Tree | None) -> ReplicaKey | None:
+    reach: Any
+    earlier: Any
     match value:
-        case {"incarnation": str(incarnation), "run": str(run), "epoch": int(epoch), "ends": list(ends)}:
+        case {"incarnation": str(incarnation), "run": str(run), "epoch": int(epoch), "ends": list(ends), **rest}:
             found: Any = ends
-            return ReplicaKey(incarnation, run, epoch, tuple((int(chunk), int(offset)) for chunk, offset in found))
+            reach, earlier = rest.get("reach", []), rest.get("earlier", [])
+            return ReplicaKey(
+                incarnation, run, epoch, tuple((int(chunk), int(offset)) for chunk, offset in found),
+                tuple((int(last), int(chunk), int(offset)) for last, chunk, offset in reach), rest.get("led") is True,
+                tuple(map(str, earlier)),
+            )  # fmt: skip
     return None
 
 

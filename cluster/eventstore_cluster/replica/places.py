@@ -9,6 +9,8 @@ Place: TypeAlias = tuple[int, int]
 """A chunk and a byte offset in it. The end of a log is the end of its last record, in that record's chunk."""
 Ends: TypeAlias = tuple[Place, ...]
 """A place for each kind, always in the same order."""
+Reach: TypeAlias = "tuple[tuple[int, int, int], ...]"
+"""For each kind the last epoch in a log, and the chunk and byte where it ends."""
 NOWHERE: Final[Place] = (0, 0)
 """The end of an empty log."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import socket
 import subprocess
@@ -55,6 +56,13 @@ class Etcd:
     def send(self, what: signal.Signals) -> None:
         assert self._process is not None
         self._process.send_signal(what)
+
+    def lose_data(self) -> None:
+        """Ends it, and starts it again as a new one."""
+        self.kill()
+        shutil.rmtree(self._folder / self._name)
+        self.start()
+        self.ready()
 
     def kill(self) -> None:
         if self._process is not None:

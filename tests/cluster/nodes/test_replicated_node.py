@@ -143,6 +143,15 @@ def test_a_restarted_node_knows_its_cluster_and_its_folder(tmp_path: Path, etcd:
         assert node.terminate() == 0
     data = ["--data", tmp_path / "n1", "--listen", "127.0.0.1:0"]
     assert "belongs to node n1, not to n2" in refused("node", *data, "--name", "n2", "--etcd", etcd.url)
+    with NamedNode(tmp_path, "n1", etcd.url, "other") as node:
+        assert "etcd has no cluster other; check --etcd and --cluster" in node.attention()
+        with pytest.raises(ConnectionLost, match="etcd has no cluster other"):
+            known_map(node)
+        said = refused("cluster", "create", "--shards", 1, "--replicas", 1, "--cluster", "other", "--etcd", etcd.url, code=2)
+        assert "the cluster is that of n1, which etcd has lost" in said
+        assert node.terminate() == 0
+    assert keys(etcd, "other").entries == {}
+    (tmp_path / "n1" / "kept.json").unlink()
     assert "etcd has no cluster other" in refused("node", *data, "--name", "n1", "--etcd", etcd.url, "--cluster", "other")
     assert "start it with --name and --etcd" in refused("node", *data)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import secrets
+import uuid
 from pathlib import Path
 
 import pytest
@@ -12,14 +14,19 @@ from eventstore.chunks.documents import write_document
 from eventstore.chunks.files import OsFiles
 from eventstore.chunks.opening import LOCK
 from eventstore.model import NewEvent
+from eventstore.records.cluster_map import ALL_SLOTS
 from eventstore.records.commit import HEADER_BYTES
 from eventstore.settings.store import StoreSettings
 from eventstore.store.data_folder import event_folder
 from eventstore.store.opening import open_folder
 from eventstore_cluster.nodes.node_file import node_file
+from eventstore_cluster.registry.kept_keys import KEPT, Kept, KeptShard
+from eventstore_cluster.registry.replicated_keys import ClusterKey, ShardKey
 from eventstore_cluster.replica.places import NOWHERE
+from eventstore_cluster.replica.registry_state import Member, ShardState
 from eventstore_cluster.replication.logs import cutting, documents, incarnations
 from eventstore_cluster.replication.logs.follower_log import FollowerLog
+from eventstore_cluster.replication.logs.pieces import Documents
 from eventstore_cluster.shard_folders import NODE_FILE
 from tests.documents.format_page import blocks, example_bytes, table
 from tests.documents.test_format_example import DATA, EVENTS, FIRST, STORE, append, traced
@@ -125,6 +132,19 @@ def test_the_folder_of_a_node_says_whose_it_is_as_the_page_shows(tmp_path: Path)
         assert folder.folder(3).name == "shard-3"
 
 
+def test_what_a_node_keeps_of_the_registry_is_as_the_page_shows_and_read_again(tmp_path: Path) -> None:
+    leader = Member("n1", "8899aabbccddeeff")
+    state = ShardState(4, frozenset({leader}), ("n1", "n2"), 2, leader)
+    shard = KeptShard(17, ShardKey(uuid.UUID("10111213-1415-1617-1819-1a1b1c1d1e1f"), ALL_SLOTS, state))
+    kept = Kept(ClusterKey(STORE, 1, 2, 2), {0: shard})
+    with node_file(tmp_path, "n1") as folder:
+        folder.take(STORE)
+        folder.keep(kept)
+        assert (tmp_path / KEPT).read_text() == JSON["kept.json"]
+    with node_file(tmp_path, "n1") as folder:
+        assert folder.kept == kept
+
+
 def test_incarnations_are_those_of_the_page_and_a_copy_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = iter(["0011223344556677", "8899aabbccddeeff", "ffeeddccbbaa9988"])
     monkeypatch.setattr(secrets, "token_hex", lambda _: next(tokens))  # otherwise it is random
@@ -143,6 +163,16 @@ def test_the_version_of_the_documents_and_their_names_are_those_of_the_page(tmp_
     files = OsFiles()
     documents.write_version(files, tmp_path, (4, 17))
     assert (tmp_path / documents.VERSION).read_text() == JSON["replicated.json"]
+    assert not documents.FollowerDocuments(files, tmp_path).led
+    documents.write_version(files, tmp_path, (4, 17), led=True)
+    led = (tmp_path / documents.VERSION).read_text()
+    assert json.loads(led) == {**json.loads(JSON["replicated.json"]), "led": True}
+    follower = documents.FollowerDocuments(files, tmp_path)
+    assert follower.led
+    follower.store(Documents((5, 1), ()))
+    assert not follower.led
+    assert not documents.FollowerDocuments(files, tmp_path).led
+    documents.write_version(files, tmp_path, (4, 17))
     assert documents.read_version(files, tmp_path) == (4, 17)
     names = [name for name, _ in table("replicated-documents")]
     assert sorted(names) == sorted([*documents._NAMES, *documents._PATTERNS])
@@ -153,4 +183,4 @@ def test_the_version_of_the_documents_and_their_names_are_those_of_the_page(tmp_
 def test_the_names_of_the_page_are_those_of_the_code() -> None:
     own = (incarnations.DOCUMENT, incarnations.MARK, documents.VERSION, cutting.INTENT)
     named = " ".join(row[0] for row in table("replica-files")).replace("`", "").replace(",", "").split()
-    assert named == [LOCK, NODE_FILE, "shard-N", *(f"shard-N/{name}" for name in own), f"shard-N/broker/{cutting.INTENT}"]
+    assert named == [LOCK, NODE_FILE, KEPT, "shard-N", *(f"shard-N/{name}" for name in own), f"shard-N/broker/{cutting.INTENT}"]

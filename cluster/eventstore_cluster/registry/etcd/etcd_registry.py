@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any, Final
 
 import trio
@@ -155,6 +156,13 @@ class EtcdRegistry:
     def _range(self, under: str = "") -> dict[str, str]:
         prefix = self._prefix + under
         return {"key": _text(prefix), "range_end": _text(prefix[:-1] + chr(ord(prefix[-1]) + 1))}
+
+
+def batches(changes: Changes, spare: int = 0) -> Iterator[Changes]:
+    """Yields the changes in order, as many at a time as a transaction holds that compares `spare` keys."""
+    rest = iter(changes.items())
+    while some := dict(islice(rest, OPERATIONS_MAX - spare)):
+        yield some
 
 
 def _text(text: str) -> str:

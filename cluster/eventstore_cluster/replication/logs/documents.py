@@ -3,7 +3,8 @@
 Their version is a place like those of the logs: the epoch, and a number that counts changes in it. A leader gives all documents
 a new version when it begins, so that a follower that joins gets them all; what a follower had is replaced, never merged.
 
-`replicated.json` says which version the documents have at least.
+`replicated.json` says which version the documents have at least, and whether the leader of its epoch wrote it, before any
+other replica had anything of that epoch.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from eventstore.chunks.documents import read_document, read_file, replace_document, write_document
+from eventstore.chunks.documents import Document, read_document, read_file, replace_document, write_document
 from eventstore.chunks.files import Files
 from eventstore.errors import Corrupt
 from eventstore_cluster.replica.epochs import Beginning, Tail
@@ -45,12 +46,13 @@ def read_documents(files: Files, folder: Path) -> list[tuple[str, bytes]]:
 
 
 class FollowerDocuments:
-    """The documents of a follower. `tail`: their version, as the end of a log."""
+    """The documents of a follower. `tail`: their version, as the end of a log. `led`: it is that of a leader, who was here."""
 
     def __init__(self, files: Files, folder: Path) -> None:
         """Raises Corrupt."""
         self._files, self._folder = files, folder
         self.tail = tail_of(read_version(files, folder))
+        self.led = _was_led(files, folder)
 
     def store(self, given: Documents) -> None:
         """Replaces documents; durable on return. Raises Corrupt: one is not of a shard."""
@@ -62,7 +64,7 @@ class FollowerDocuments:
                 raise Corrupt(str(path), 0, "the leader sends a document that is not of a shard")
             replace_document(self._files, path, raw)
         write_version(self._files, self._folder, given.end)
-        self.tail = tail_of(given.end)
+        self.tail, self.led = tail_of(given.end), False
 
     def cut(self, end: Place) -> None:
         """Forgets the version, if it is not `end`: the leader's documents replace these, which are kept until then."""
@@ -80,5 +82,11 @@ def read_version(files: Files, folder: Path) -> Place:
     raise Corrupt(str(path), 0, "no version of documents; remove this replica's folder: it is copied again")
 
 
-def write_version(files: Files, folder: Path, version: Place) -> None:
-    write_document(files, folder / VERSION, {"epoch": version[0], "number": version[1]})
+def _was_led(files: Files, folder: Path) -> bool:
+    return files.exists(folder / VERSION) and read_document(files, folder / VERSION).get("led") is True
+
+
+def write_version(files: Files, folder: Path, version: Place, *, led: bool = False) -> None:
+    """`led`: by the leader of this epoch."""
+    own: Document = {"led": True} if led else {}
+    write_document(files, folder / VERSION, {"epoch": version[0], "number": version[1], **own})

@@ -15,7 +15,7 @@ from eventstore.settings.server import ServerSettings
 from eventstore.store.data_folder import STORE, ShardIdentity, event_folder
 from eventstore.store.opening import open_folder
 from eventstore_cluster.replica.epochs import Tail
-from eventstore_cluster.replica.places import Ends
+from eventstore_cluster.replica.places import Ends, Reach
 from eventstore_cluster.replication.logs.documents import DELETIONS, FollowerDocuments, read_version, tail_of
 from eventstore_cluster.replication.logs.follower_log import FollowerLog
 from eventstore_cluster.replication.logs.incarnations import Incarnation, next_incarnation
@@ -70,6 +70,11 @@ class FollowerLogs:
     @property
     def tails(self) -> tuple[Tail, ...]:
         return self.events.tail, self.messages.tail, self.documents.tail
+
+    @property
+    def reach(self) -> Reach:
+        """The last epoch of each log, and where it ends."""
+        return tuple((last.epoch, *last.end) for last in (tail.last for tail in self.tails))
 
     def tails_on_disk(self) -> tuple[Tail, ...]:
         """As `tails`; of the documents, the version of those that are there, also if the leader's were to replace them."""

@@ -32,7 +32,7 @@ class LeaderDocuments(OsFiles):
 
     def begin(self) -> None:
         """Gives all documents the first version of the epoch, durably. From now on, changes are told to followers."""
-        write_version(self, self._folder, (self._epoch, 1))
+        write_version(self, self._folder, (self._epoch, 1), led=True)
         with self._lock:
             self._latest = {name: (1, raw) for name, raw in read_documents(self, self._folder)}
             self._number = 1

@@ -1,4 +1,4 @@
-"""Creates a cluster with replicas, and shows the shards of a running cluster."""
+"""Creates a cluster with replicas or writes it anew, and shows the shards of a running cluster."""
 
 from __future__ import annotations
 
@@ -6,22 +6,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from eventstore.cli.terminal.cluster_table import drawn_cluster, lost_shards, print_cluster
 from eventstore.cli.terminal.etcd_options import EtcdAccess, offers_etcd
-from eventstore.cli.terminal.output import make_table, print_json, print_table
+from eventstore.cli.terminal.output import print_json
 from eventstore.cli.terminal.program import Command, command_group
 from eventstore.cli.terminal.shared_options import DEFAULT_STORE, WAIT_SECONDS, AsJson, StoreAddress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
-    from rich.console import Group
-
-    from eventstore_cluster.status import Behind, ClusterStatus, ShardRow
+    from eventstore_cluster.registry.etcd.options import EtcdOptions
+    from eventstore_cluster.status import ClusterStatus
 
 cluster = command_group("cluster", "The shards of a cluster.")
-_COLUMNS = ("shard", "slots", "leader", "epoch", "events", "events/s", "resident", "sorted", "lag of reactions")
-_REPLICA_COLUMNS = ("shard", "led by", "since", "because", "replicas", "in sync", "behind")
-_MEGABYTE = 1_000_000
 
 
 @cluster.command("create", cls=Command)
@@ -51,7 +48,7 @@ def create(
     Example:
       eventstore cluster create --shards 4 --replicas 3 --etcd http://127.0.0.1:2379
     """
-    from eventstore.errors import ConnectionLost, InvalidArgument
+    from eventstore.errors import InvalidArgument
 
     if etcd.endpoints is None:
         raise InvalidArgument("say with --etcd where the etcd of the nodes is, such as http://127.0.0.1:2379", field="etcd")
@@ -59,7 +56,6 @@ def create(
     import trio
 
     from eventstore_cluster.nodes.creation import create_cluster, wait_until_served
-    from eventstore_cluster.nodes.registry_status import registry_status
     from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
     from eventstore_cluster.registry.etcd.gateway import Gateway
 
@@ -75,12 +71,7 @@ def create(
             return await wait_until_served(registry, wait)
 
     missing = trio.run(created)
-    _print(registry_status(options, etcd.cluster, 0))
-    if missing:
-        raise ConnectionLost(
-            f"not served after {wait:g} seconds: shards {', '.join(map(str, missing))}; the cluster was created, and the logs "
-            "of its nodes say what they wait for"
-        )
+    _end(missing, options, etcd.cluster, wait, "the cluster was created")
 
 
 @cluster.command("status", cls=Command)
@@ -106,8 +97,8 @@ def status(
     if as_json:
         print_json(found.tree())
     else:
-        _print(found)
-    if lost := _lost(found):
+        print_cluster(found)
+    if lost := lost_shards(found):
         from eventstore.errors import ConnectionLost
 
         raise ConnectionLost(f"{lost}; the log of its node says why")
@@ -141,13 +132,13 @@ def top(
             if once:
                 return
     if once or not sys.stdout.isatty():
-        _print(look(interval))
+        print_cluster(look(interval))
         return
     from rich.live import Live
 
-    with Live(_drawn(look(0)), screen=True, auto_refresh=False) as live:
+    with Live(drawn_cluster(look(0)), screen=True, auto_refresh=False) as live:
         while True:
-            live.update(_drawn(look(interval)), refresh=True)
+            live.update(drawn_cluster(look(interval)), refresh=True)
 
 
 @cluster.command("lead", cls=Command)
@@ -210,6 +201,78 @@ def lead(
     print(f"The replica on {node} is the only one in sync, in a new generation; it is elected within seconds.")
 
 
+@cluster.command("rebuild", cls=Command)
+@offers_etcd
+def rebuild(
+    accept_loss: Annotated[
+        bool,
+        typer.Option("--accept-loss", help="Events that were acknowledged may be lost: not all replicas are there, or whole."),
+    ] = False,
+    confirm: Annotated[
+        str | None,
+        typer.Option("--confirm", metavar="NAME", help="The name of the cluster again, instead of being asked for it."),
+    ] = None,
+    wait: Annotated[
+        float,
+        typer.Option("--wait", metavar="SECONDS", min=0, help="How long to wait for all replicas, then for all shards."),
+    ] = WAIT_SECONDS,
+    *,
+    etcd: EtcdAccess,
+) -> None:
+    """Write a cluster anew into an etcd that has lost all its data, from what its nodes know.
+
+    Start the nodes first, with their folders, on the new etcd. If all replicas are there, nothing is lost: each shard goes on
+    with the replica that led it last, and the others catch up with it. Running it again is harmless.
+
+    With --accept-loss it goes on without replicas that are lost for good. What only they had is lost, though it was
+    acknowledged. Should they come back, they become copies of the others.
+
+    \b
+    Example:
+      eventstore cluster rebuild --etcd http://127.0.0.1:2379
+    """
+    from eventstore.errors import EventStoreError, InvalidArgument
+
+    if etcd.endpoints is None:
+        raise InvalidArgument("say with --etcd where the etcd of the nodes is, such as http://127.0.0.1:2379", field="etcd")
+    options = etcd.options()
+    import trio
+
+    from eventstore_cluster.nodes.rebuilding.rebuild import planned_rebuild, rebuilt
+
+    plan = trio.run(planned_rebuild, options, etcd.cluster, wait)
+    print(f"Nodes {', '.join(plan.nodes)} know {etcd.cluster} ({plan.cluster.uuid}).", flush=True)
+    for choice in plan.choices:
+        print(f"Shard {choice.shard} goes on with the replica on {choice.node}.", flush=True)
+    if plan.risks:
+        risks = "; ".join(plan.risks)
+        if not accept_loss:
+            raise EventStoreError(
+                f"acknowledged events may be lost: {risks}. Nothing was written. Start all nodes with their folders and ask "
+                "again; --accept-loss goes on without those that are lost for good"
+            )
+        print(f"Acknowledged events may be lost for ever: {risks}.")
+        given = input("The name of the cluster, to go on: ") if confirm is None else confirm
+        if given.strip() != etcd.cluster:
+            raise InvalidArgument(f"nothing was done: {given!r} is not {etcd.cluster}", field="confirm")
+    missing = trio.run(rebuilt, options, etcd.cluster, plan, wait)
+    print(f"{etcd.cluster} is in etcd again, in a new generation.", flush=True)
+    _end(missing, options, etcd.cluster, wait, "the cluster is in etcd again")
+
+
+def _end(missing: list[int], options: EtcdOptions, cluster: str, wait: float, done: str) -> None:
+    """Shows the cluster. Raises ConnectionLost: shards are missing that should be served by now."""
+    from eventstore.errors import ConnectionLost
+    from eventstore_cluster.nodes.registry_status import registry_status
+
+    print_cluster(registry_status(options, cluster, 0))
+    if missing:
+        raise ConnectionLost(
+            f"not served after {wait:g} seconds: shards {', '.join(map(str, missing))}; {done}, and the logs of its nodes say "
+            "what they wait for"
+        )
+
+
 def _look(store: str, etcd: EtcdAccess) -> Callable[[float], ClusterStatus]:
     """Returns what looks at the cluster, for events/s over so many seconds."""
     if etcd.endpoints is not None:
@@ -220,53 +283,3 @@ def _look(store: str, etcd: EtcdAccess) -> Callable[[float], ClusterStatus]:
     from eventstore_cluster.status import cluster_status
 
     return lambda interval: cluster_status(store, interval)
-
-
-def _print(found: ClusterStatus) -> None:
-    print_table(None, _COLUMNS, map(_cells, found.shards))
-    if found.nodes is not None:
-        print()
-        print_table(None, _REPLICA_COLUMNS, map(_replica_cells, found.shards))
-
-
-def _drawn(found: ClusterStatus) -> Group:
-    from rich.console import Group
-
-    tables = [make_table(_lost(found), _COLUMNS, map(_cells, found.shards))]
-    if found.nodes is not None:
-        tables.append(make_table(None, _REPLICA_COLUMNS, map(_replica_cells, found.shards)))
-    return Group(*tables)
-
-
-def _lost(found: ClusterStatus) -> str | None:
-    """Returns which shards cannot be reached, and why; None if all can."""
-    return "; ".join(f"shard {each.shard}: {each.error}" for each in found.shards if each.error is not None) or None
-
-
-def _cells(row: ShardRow) -> tuple[object, ...]:
-    return (
-        row.shard, row.slots.replace("-", "–"), row.leader, row.epoch, row.events,
-        None if row.events_a_second is None else round(row.events_a_second),
-        None if row.resident_bytes is None else f"{row.resident_bytes / _MEGABYTE:.0f} MB",
-        None if row.event_files is None else f"{row.sorted_files}/{row.event_files}",
-        row.reactions_lag_events,
-    )  # fmt: skip
-
-
-def _replica_cells(row: ShardRow) -> tuple[object, ...]:
-    since = None if row.leader_since is None else row.leader_since.removesuffix("+00:00").replace("T", " ")
-    replicas, in_sync = " ".join(row.replicas or ()), " ".join(row.in_sync or ())
-    led_by = row.node if row.successor is None else f"{row.node}, to hand over to {row.successor}"
-    return row.shard, led_by, since, row.leader_reason, replicas, in_sync, _behind(row.behind)
-
-
-def _behind(found: Mapping[str, Behind] | None) -> str | None:
-    """Returns how far the followers are behind, those first that are furthest."""
-    if found is None:
-        return None
-    sorted_by = sorted(found.items(), key=lambda each: (-each[1].seconds, each[0]))
-    return ", ".join(f"{node} {lag.seconds:.1f} s {_size(lag.bytes)}" for node, lag in sorted_by)
-
-
-def _size(size: int) -> str:
-    return f"{size} B" if size < 1_000 else f"{size / 1_000:.0f} kB" if size < _MEGABYTE else f"{size / _MEGABYTE:.0f} MB"

@@ -1,0 +1,111 @@
+"""The lasting keys of a registry as a node keeps them in its folder, and offers them to an etcd that has lost its cluster.
+
+`kept.json` in the folder of a node is a copy of `cluster` and of all `shard/N`, replaced whenever one of them has changed. It
+may be older than the registry was: it says which shards and replicas there are, never which replica has everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from eventstore.chunks.documents import Member, Tree
+from eventstore.errors import Corrupt, FolderRefused
+from eventstore_cluster.registry.registry import Snapshot
+from eventstore_cluster.registry.replicated_keys import SHARDS, ClusterKey, ShardKey, read_cluster, read_shard
+
+KEPT: Final = "kept.json"
+OFFERS: Final = "offer/"
+_FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class KeptShard:
+    """`revision`: that of etcd which wrote the key."""
+
+    revision: int
+    key: ShardKey
+
+    @property
+    def age(self) -> tuple[int, int]:
+        """The larger, the newer: revisions begin again with each generation that was rebuilt."""
+        return self.key.state.generation, self.revision
+
+    def value(self) -> Tree:
+        return {**self.key.value(), "revision": self.revision}
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What the registry said of a cluster."""
+
+    cluster: ClusterKey
+    shards: Mapping[int, KeptShard]
+
+    def value(self) -> Tree:
+        shards: dict[str, Member] = {str(number): each.value() for number, each in self.shards.items()}
+        return {"format": _FORMAT, "cluster": self.cluster.value(), "shards": shards}
+
+    def of(self, node: str) -> Kept:
+        """Returns the same with the shards only of which this node has a replica."""
+        return Kept(self.cluster, {number: each for number, each in self.shards.items() if node in each.key.state.replicas})
+
+
+def kept_of(cluster: ClusterKey, shards: Mapping[int, ShardKey], seen: Snapshot) -> Kept:
+    return Kept(cluster, {number: KeptShard(seen.revision_of(f"{SHARDS}{number}"), key) for number, key in shards.items()})
+
+
+def read_kept(path: str, document: Tree) -> Kept:
+    """Returns what a document holds.
+
+    Raises:
+        FolderRefused: it is of a newer format.
+        UnsupportedVersion: the keys are.
+        Corrupt
+    """
+    if document.get("format") != _FORMAT:
+        raise FolderRefused(path, f"format {document.get('format')}; this program knows format {_FORMAT}. Use a newer one")
+    match document:
+        case {"cluster": dict(cluster), "shards": dict(shards)}:
+            return Kept(read_cluster(cluster), dict(_shards(path, shards)))
+    raise Corrupt(path, 0, "not the keys of a cluster; remove it: it is written again when the registry has the cluster")
+
+
+def _shards(path: str, shards: Mapping[str, object]) -> Iterator[tuple[int, KeptShard]]:
+    for number, value in shards.items():
+        match value:
+            case {"revision": int(revision)} if number.isdecimal():
+                found: Any = value
+                yield int(number), KeptShard(revision, read_shard(int(number), found))
+            case _:
+                raise Corrupt(path, 0, f"{number} is not a shard that was in the registry")
+
+
+def offer_keys(node: str, kept: Kept) -> dict[str, Tree]:
+    """Returns the keys by which a node offers what it kept of its own shards; the one that makes them count is the last."""
+    own = kept.of(node)
+    shards = {f"{OFFERS}{node}/{number}": each.value() for number, each in own.shards.items()}
+    return {**shards, f"{OFFERS}{node}": {**kept.cluster.value(), "shards": len(shards)}}
+
+
+def own_offers(node: str, seen: Snapshot) -> dict[str, Tree]:
+    """Returns the keys of the node's offer that are in the registry."""
+    return {
+        key: entry.value
+        for key, entry in seen.entries.items()
+        if key == f"{OFFERS}{node}" or key.startswith(f"{OFFERS}{node}/")
+    }
+
+
+def read_offers(seen: Snapshot) -> dict[str, Kept]:
+    """Returns what nodes offer, by their names; one that has not written all of it yet is left out. Raises as `read_kept`."""
+    heads = [key.removeprefix(OFFERS) for key in seen.entries if key.startswith(OFFERS) and "/" not in key[len(OFFERS) :]]
+    found: dict[str, Kept] = {}
+    for node in sorted(heads):
+        key = f"{OFFERS}{node}"
+        head, prefix = seen.entries[key].value, f"{key}/"
+        parts = {each.removeprefix(prefix): entry.value for each, entry in seen.entries.items() if each.startswith(prefix)}
+        if len(parts) == head.get("shards"):
+            found[node] = Kept(read_cluster(head), dict(_shards(key, parts)))
+    return found

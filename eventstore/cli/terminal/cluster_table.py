@@ -1,0 +1,70 @@
+"""Draws the shards of a cluster as tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from eventstore.cli.terminal.output import make_table, print_table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rich.console import Group
+
+    from eventstore_cluster.status import Behind, ClusterStatus, ShardRow
+
+_COLUMNS = ("shard", "slots", "leader", "epoch", "events", "events/s", "resident", "sorted", "lag of reactions")
+_REPLICA_COLUMNS = ("shard", "led by", "since", "because", "replicas", "in sync", "behind")
+_MEGABYTE = 1_000_000
+
+
+def print_cluster(found: ClusterStatus) -> None:
+    """Prints what `cluster status` shows."""
+    print_table(None, _COLUMNS, map(_cells, found.shards))
+    if found.nodes is not None:
+        print()
+        print_table(None, _REPLICA_COLUMNS, map(_replica_cells, found.shards))
+
+
+def drawn_cluster(found: ClusterStatus) -> Group:
+    """Returns the same, to be drawn by rich."""
+    from rich.console import Group
+
+    tables = [make_table(lost_shards(found), _COLUMNS, map(_cells, found.shards))]
+    if found.nodes is not None:
+        tables.append(make_table(None, _REPLICA_COLUMNS, map(_replica_cells, found.shards)))
+    return Group(*tables)
+
+
+def lost_shards(found: ClusterStatus) -> str | None:
+    """Returns which shards cannot be reached, and why; None if all can."""
+    return "; ".join(f"shard {each.shard}: {each.error}" for each in found.shards if each.error is not None) or None
+
+
+def _cells(row: ShardRow) -> tuple[object, ...]:
+    return (
+        row.shard, row.slots.replace("-", "–"), row.leader, row.epoch, row.events,
+        None if row.events_a_second is None else round(row.events_a_second),
+        None if row.resident_bytes is None else f"{row.resident_bytes / _MEGABYTE:.0f} MB",
+        None if row.event_files is None else f"{row.sorted_files}/{row.event_files}",
+        row.reactions_lag_events,
+    )  # fmt: skip
+
+
+def _replica_cells(row: ShardRow) -> tuple[object, ...]:
+    since = None if row.leader_since is None else row.leader_since.removesuffix("+00:00").replace("T", " ")
+    replicas, in_sync = " ".join(row.replicas or ()), " ".join(row.in_sync or ())
+    led_by = row.node if row.successor is None else f"{row.node}, to hand over to {row.successor}"
+    return row.shard, led_by, since, row.leader_reason, replicas, in_sync, _behind(row.behind)
+
+
+def _behind(found: Mapping[str, Behind] | None) -> str | None:
+    """Returns how far the followers are behind, those first that are furthest."""
+    if found is None:
+        return None
+    sorted_by = sorted(found.items(), key=lambda each: (-each[1].seconds, each[0]))
+    return ", ".join(f"{node} {lag.seconds:.1f} s {_size(lag.bytes)}" for node, lag in sorted_by)
+
+
+def _size(size: int) -> str:
+    return f"{size} B" if size < 1_000 else f"{size / 1_000:.0f} kB" if size < _MEGABYTE else f"{size / _MEGABYTE:.0f} MB"
