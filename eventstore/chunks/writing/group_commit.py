@@ -6,9 +6,9 @@ sync for any number of callers.
     submit ─ memory ─ waiting ─┘
 
 An outcome is delivered only when everything it depends on is written, and with durability `sync` also synced; where there are
-replicas, when it is committed: written batches wait for that, while later ones are written. A lone caller
-gains nothing from a thread: its writes and syncs run in place as long as the disk is fast. With durability `async` every short
-write runs in place; a sync follows every `flush_interval_s`.
+replicas, when it is committed: written batches wait for that, while later ones are written. A lone caller gains nothing from a
+thread: its writes and syncs run in place as long as the disk is fast. With durability `async` every short write runs in place; a
+sync follows every `flush_interval_s`.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ Deliver: TypeAlias = Callable[[list[Outcome]], None]
 class GroupCommit(ABC, Generic[Outcome, WrittenT]):
     """The only way to write to an open engine. Belongs to one trio run; only the threads of `run` work outside it.
 
-    `advanced`: unparked after every batch, written or failed. `poisoned`: set when no more appends are accepted. `batches`
-    counts the batches written, `batches_in_place` those written without the thread, `write_seconds` their time, `pace` each.
+    `advanced`: unparked after every batch, written or failed. `poisoned`: set when no more appends are accepted. `settled`: when
+    what it was opened with is committed. `batches`, `batches_in_place`: those written, and without the thread; `write_seconds`.
     """
 
     def __init__(
@@ -55,8 +55,7 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
         """`full_bytes`: callers should wait while more bytes wait to be written, or to be committed."""
         self.advanced = trio.lowlevel.ParkingLot()
         self.poisoned = trio.Event()
-        self.batches = self.batches_in_place = 0
-        self.write_seconds = 0.0
+        self.batches, self.batches_in_place, self.write_seconds = 0, 0, 0.0
         self.pace = WritePace()
         self._log = log
         self._name = name
@@ -65,8 +64,7 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
         self._flush_interval_s = flush_interval_s
         self._room = trio.lowlevel.ParkingLot()
         self._waiting: deque[tuple[int, list[Outcome], Deliver[Outcome]]] = deque()
-        self._replication = replication
-        self.settled = trio.Event()
+        self._replication, self.settled = replication, trio.Event()
         if replication is None:
             self.settled.set()
         self._uncommitted: deque[Segment] = deque()
