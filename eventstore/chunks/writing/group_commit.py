@@ -6,9 +6,9 @@ sync for any number of callers.
     submit ─ memory ─ waiting ─┘
 
 An outcome is delivered only when everything it depends on is written, and with durability `sync` also synced; where there are
-replicas, when it is committed: written batches wait for that, while later ones are written. A lone caller gains nothing from a
-thread: its writes and syncs run in place as long as the disk is fast. With durability `async` every short write runs in place; a
-sync follows every `flush_interval_s`.
+replicas, when it is committed: written batches wait for that, while later ones are written. A lone caller gains nothing from
+a thread: its writes and syncs run in place as long as the disk is fast. With durability `async` every short write runs in
+place; a sync follows every `flush_interval_s`.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ Deliver: TypeAlias = Callable[[list[Outcome]], None]
 class GroupCommit(ABC, Generic[Outcome, WrittenT]):
     """The only way to write to an open engine. Belongs to one trio run; only the threads of `run` work outside it.
 
-    `advanced`: unparked after every batch, written or failed. `poisoned`: set when no more appends are accepted. `settled`: when
-    what it was opened with is committed. `batches`, `batches_in_place`: those written, and without the thread; `write_seconds`.
+    `advanced`: unparked after every batch, written or failed. `poisoned`: set when no more appends are accepted; `settled`:
+    once what it was opened with is committed. `batches`, `batches_in_place`: those written, and without the thread.
     """
 
     def __init__(
