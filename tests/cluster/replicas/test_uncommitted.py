@@ -48,7 +48,7 @@ def write_unanswered(three: ThreeNodes, leader: str) -> list[threading.Thread]:
     return writing
 
 
-def test_what_was_never_committed_is_neither_sorted_nor_indexed_and_can_be_cut_back(three: ThreeNodes, etcd: Etcd) -> None:
+def test_what_was_never_committed_is_cut_back_at_a_replica_that_was_elected_with_it(three: ThreeNodes, etcd: Etcd) -> None:
     with three.client() as store:
         store.broker.create_topic("orders", 1)
         store.topic("orders").send_many([es.NewMessage(b"kept")] * 20)

@@ -11,8 +11,11 @@ import trio
 import trio.testing
 
 import eventstore as es
+from eventstore.chunks.front import Segment
+from eventstore.store.open_store import open_store
 from tests.simulated_disk import SimulatedDisk
 from tests.store.embedded.held_disk import SMALL_FILES, Opener, everything, left_after
+from tests.store.stepped import DATA
 
 
 async def test_completed_files_are_sorted_in_the_background_during_appends_and_reads(
@@ -64,3 +67,40 @@ async def test_on_a_real_disk_a_child_process_sorts_and_a_restart_finds_everythi
         assert await everything(store) == before
         assert store.report.directory == "kept"
         assert (await store.append("order-1", [es.NewEvent("T", {"number": 1})] * 3, 0, "c-1")).duplicate
+
+
+class Unreachable:
+    """Followers that answer nothing: it stays open what is committed."""
+
+    def refusal(self) -> None: ...
+    def shortage(self) -> None: ...
+    def taken(self, segment: Segment) -> None: ...
+    def written(self, segment: Segment) -> None: ...
+
+    def durability(self) -> int:
+        return 1
+
+    def failed(self, error: es.EventStoreError) -> None:
+        raise error
+
+
+async def test_a_leader_sorts_nothing_before_it_is_known_that_its_log_stays(
+    opening: Opener, disk: SimulatedDisk, tmp_path: Path
+) -> None:
+    async with opening(replace(SMALL_FILES, sort=False)) as store:
+        for number in range(60):
+            await store.append("order-1", [es.NewEvent("T", bytes(100))], number)
+
+    async def sorted_files(*, committed: bool) -> int:
+        settings = replace(SMALL_FILES, sort=True)
+        async with open_store(DATA, settings, files=disk, directory=tmp_path / "lmdb", replication=Unreachable()) as store:
+            if committed:
+                store.committer.commit(1, 0)
+                await store.maintenance.wait_until_sorted()
+            for _ in range(1_000):  # steps of the sorter would be done between these
+                await trio.to_thread.run_sync(list)
+        async with opening() as store:
+            return sum(header.sorted for header in store.engine.files.headers)
+
+    assert await sorted_files(committed=False) == 0
+    assert await sorted_files(committed=True) > 1
