@@ -194,7 +194,7 @@ class _Opening:
         """Recovers queues, writer and front buffer at the end of the log. Returns the last chunk that is indexed."""
         first, last = headers[0], headers[-1]
         indexed = self._index.indexed()
-        begins = self._message_files.state(first.number) or {}
+        begins = self._state(first) or {}
         for key, log in queues.items():
             log.first = begins.get(key, 0)
             log.begin_at(log.first)
@@ -216,9 +216,18 @@ class _Opening:
         """Returns the first chunk to scan: one with a state record, which the current chunk may not have yet."""
         first = headers[0].number
         wanted = max(wanted, first)
-        if wanted > first and wanted == headers[-1].number and self._message_files.state(wanted) is None:
+        if wanted > first and wanted == headers[-1].number and self._state(headers[-1]) is None:
             return wanted - 1
         return wanted
+
+    def _state(self, header: ChunkHeader) -> dict[QueueKey, int] | None:
+        """As `MessageFiles.state`; None also if it is torn, in the chunk that was being written: recovery judges it."""
+        try:
+            return self._message_files.state(header.number)
+        except Corrupt:
+            if header.completed:
+                raise
+            return None
 
     def _is_covered(self, scan_from: int, queues: dict[QueueKey, QueueLog]) -> bool:
         state = self._message_files.state(scan_from) or {}

@@ -269,3 +269,13 @@ def test_a_queue_chunk_that_is_lost_is_made_again_though_its_first_messages_are_
     broker.index()
     broker.everything_is_there()
     broker.teardown()
+
+
+def test_a_first_batch_that_is_torn_is_cut_off_with_the_state_before_it() -> None:
+    broker = BrokerAgainstModel()
+    broker.begin(seed=0)
+    for _ in range(4):
+        broker.reopen()
+    broker.crash(drawn=[(0, None, None)] * 2, mode="kept", nth=16, saving=False, topic="events")
+    broker.everything_is_there()
+    broker.teardown()

@@ -19,6 +19,7 @@ from eventstore.settings.server import ServerSettings
 from eventstore.settings.setting_declaration import DeclaredSetting, declared_settings
 from eventstore.settings.sources import load_with_origins
 from eventstore.store import embedded
+from eventstore_cluster.nodes.leader_changes import LEADER_CHANGES
 from eventstore_cluster.replication.replica_metrics import REPLICA_LABELLED, REPLICA_METRICS
 from tests.cli.processes import Server, output, refused
 
@@ -126,7 +127,7 @@ def test_every_metric_is_explained(serve: Serve) -> None:
         served = {line.split()[2] for line in answer.read().decode().splitlines() if line.startswith("# TYPE ")}
     of_others = {
         f"{exported_name(metric.name)}{'_total' if metric.kind == 'counter' else ''}"
-        for metric in (*PROJECTION_METRICS, *REPLICA_METRICS, *REPLICA_LABELLED)
+        for metric in (*PROJECTION_METRICS, *REPLICA_METRICS, *REPLICA_LABELLED, LEADER_CHANGES)
         if metric.kind != "text"
     }
     written = {row[0].strip("`") for row in _rows(REFERENCE, "Metrics") if row[0].startswith("`eventstore_")}

@@ -59,6 +59,7 @@ def test_a_command_sent_again_takes_effect_once(bank: Server, account: str, doma
     first = json.loads(output(*send, "--json", store=bank.store))
     assert first == {
         "status": "committed", "aggregate_id": account, "version": 2, "sequence": first["sequence"], "duplicate": False,
+        "durability": 1,
     }  # fmt: skip
     assert json.loads(output(*send, "--json", store=bank.store)) == first | {"duplicate": True}
     assert output(*send, store=bank.store) == (
