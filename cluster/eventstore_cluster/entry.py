@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import trio
 
+from eventstore.alarms.alarms import Alarms
 from eventstore.errors import ConnectionLost, Elsewhere
 from eventstore.metrics import Stats
 from eventstore.protocol import encode_ok
@@ -15,6 +16,9 @@ from eventstore.protocol.request_declaration import DECLARATIONS, Request
 from eventstore.protocol.requests import Hello, Ping, Unsubscribe
 from eventstore.protocol.requests import Stats as StatsRequest
 from eventstore.records.cluster_map import ClusterMap
+from eventstore.records.splits import NEVER_SPLIT
+from eventstore.server.access.security import Security
+from eventstore.server.alarms.alarm_handlers import alarm_routes
 from eventstore.server.net.budgets import NoBacklog
 from eventstore.server.net.connection import Connection, GateLimits
 from eventstore.server.net.gate import Gate
@@ -26,7 +30,7 @@ _NO_STORE = uuid.UUID(int=0)
 
 
 class Entry:
-    """Answers HELLO, MAP, PING and STATS. `listener` must be bound; it listens from `run` on.
+    """Answers HELLO, MAP, PING, STATS and requests about alarms. `listener` must be bound; it listens from `run` on.
 
     Until it knows a map, all requests fail with ConnectionLost, which says `closed`: why there is none, and the next step.
     """
@@ -38,12 +42,17 @@ class Entry:
         stats: Callable[[], Stats],
         known: ClusterMap | None = None,
         closed: str = "",
+        *,
+        security: Security,
+        alarms: Alarms | None = None,
     ) -> None:
-        self._gate = Gate(listener, limits)
+        self._gate = Gate(listener, limits, security.make_connection)
         self._limits, self._stats, self._closed = limits, stats, closed
+        self._door = security.doorkeeper(self._gate)
         self._maps: MapRequests | None = None
-        refused: dict[type[Request], Route] = dict.fromkeys(DECLARATIONS, self._refuse)
-        self._dispatch = Dispatch(self._gate, _NO_STORE, limits.requests_max, refused, stats)
+        self._alarms = {} if alarms is None else alarm_routes(self._gate, alarms)
+        refused: dict[type[Request], Route] = {**dict.fromkeys(DECLARATIONS, self._refuse), **self._alarms}
+        self._dispatch = Dispatch(self._gate, _NO_STORE, limits.requests_max, refused, stats, door=self._door)
         if known is not None:
             self.publish(known)
 
@@ -61,12 +70,14 @@ class Entry:
         def elsewhere(connection: Connection, request_id: int, request: Request) -> None:
             raise Elsewhere(None, maps.current.version)
 
-        def seat() -> tuple[bytes, int, None]:
-            return cluster.bytes, maps.current.version, None
+        def seat() -> tuple[bytes, int, None, int]:
+            return cluster.bytes, maps.current.version, None, NEVER_SPLIT
 
         routes: dict[type[Request], Route] = {kind: elsewhere for kind in DECLARATIONS if kind not in _ANSWERED_BY_DISPATCH}
-        routes |= {**maps.routes, Unsubscribe: self._unsubscribe}
-        self._dispatch = Dispatch(self._gate, cluster, self._limits.requests_max, routes, self._stats, None, seat)
+        routes |= {**maps.routes, **self._alarms, Unsubscribe: self._unsubscribe}
+        self._dispatch = Dispatch(
+            self._gate, cluster, self._limits.requests_max, routes, self._stats, None, seat, door=self._door
+        )
         return maps
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -74,6 +85,8 @@ class Entry:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._gate.run, self._handle, _nothing, NoBacklog())
             nursery.start_soon(self._gate.run_timeouts)
+            if self._door is not None:
+                nursery.start_soon(self._door.run)
             task_status.started()
 
     def say_goodbye(self) -> None:

@@ -5,23 +5,30 @@ Nothing here knows the library of Prometheus: its text is taken apart by lines, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
 from eventstore.chunks.documents import Member, Tree
-from eventstore.metrics import Source, Stats, read_stats
+from eventstore.metrics import LabelledMetric, Source, Stats, read_stats
 from eventstore.server.process_metrics import PROCESS_METRICS
+from eventstore_cluster.node_alarms import NodeAlarms
 from eventstore_cluster.shard_runner import ShardRunner
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
 
-_OWN: Final = (
-    ("eventstore_shard_serving", "gauge", "1: the shard serves", lambda shard: int(shard.address is not None)),
-    ("eventstore_shard_up", "gauge", "1: the shard serves, or follows its leader", lambda shard: int(shard.up)),
-    ("eventstore_shard_starts_total", "counter", "processes that the shard has had", lambda shard: shard.starts),
+SHARD_METRICS: Final = (
+    LabelledMetric("shard_serving", "gauge", "1: a process of this node serves the shard", ("shard",)),
+    LabelledMetric("shard_up", "gauge", "1: it serves the shard, or follows its leader", ("shard",)),
+    LabelledMetric("shard_starts", "counter", "processes that the shard has had on this node", ("shard",)),
+)
+_VALUES: Final[tuple[Callable[[ShardRunner], int], ...]] = (
+    lambda shard: int(shard.address is not None),
+    lambda shard: int(shard.works),
+    lambda shard: shard.starts,
 )
 
 
@@ -30,67 +37,78 @@ class NodeReports:
 
     def __init__(
         self, shards: Sequence[ShardRunner], stopping: Callable[[], bool], first: Callable[[], str | None] = lambda: None,
-        also: Callable[[], str | None] = lambda: None, more: Callable[[], Iterable[str]] = tuple,
+        troubles: Callable[[], Mapping[int, str]] = dict, last: Callable[[], str | None] = lambda: None,
+        more: Callable[[], Iterable[str]] = tuple, alarms: NodeAlarms | None = None,
     ) -> None:  # fmt: skip
-        """`first`, `also`: what needs attention before and after what the processes themselves need; None if nothing does.
-        `more`: lines of /metrics.
+        """`first`, `last`: what needs attention before and after all shards; None if nothing does. `troubles`: what is known of
+        shards besides what their own processes say, wherever they run. `more`: lines of /metrics. `alarms`: of the node itself.
         """
-        self._shards, self._stopping, self._first, self._also, self._more = shards, stopping, first, also, more
+        self._shards, self._stopping, self._first, self._last, self._more = shards, stopping, first, last, more
+        self._known, self._alarms = troubles, alarms
 
     def stats(self) -> Stats:
+        troubles = self._troubles()
         return {
             "shards": len(self._shards),
             "shards_serving": sum(shard.address is not None for shard in self._shards),
             **read_stats([Source(PROCESS_METRICS, lambda: None)]),
-            "attention": self._attention(),
+            **({} if self._alarms is None else self._alarms.stats()),
+            "attention": self._attention(troubles),
+            "troubles": json.dumps(troubles) if troubles else None,
         }
 
-    def _attention(self) -> str | None:
-        if (first := self._first()) is not None:
-            return first
-        for shard in self._shards:
-            if not shard.up:
-                why = "it starts" if shard.error is None else shard.error.message
-                return f"shard {shard.identity.shard} does not serve: {why}"
-        return self._also()
+    def _troubles(self) -> dict[int, str]:
+        """Returns what is wrong with shards, by their numbers. What their own processes say comes first."""
+        found = {shard.identity.shard: trouble for shard in self._shards if (trouble := _trouble_of(shard)) is not None}
+        return {**self._known(), **found}
+
+    def _attention(self, troubles: Mapping[int, str]) -> str | None:
+        shards = next((f"shard {number}: {trouble}" for number, trouble in troubles.items()), None)
+        alarms = None if self._alarms is None else self._alarms.alarms.attention
+        return self._first() or shards or self._last() or alarms
 
     async def health(self) -> Tree:
-        """Returns the health of all shards; degraded: some need an operator, or do not serve.
-
-        A replica that follows serves nobody: it has its `role`, and is healthy unless it says otherwise.
+        """Returns the health of all shards. Healthy: one of them at least is served here, or follows its leader; a node that is
+        to have none is. Degraded: an operator has to know something, of whatever shard of the cluster.
         """
         asked = list(self._shards)
         found = await self._ask_all(asked, "health")
         shards: list[Member] = []
-        attention = self._attention()
+        troubles = self._troubles()
         for shard, figures in zip(asked, found, strict=True):
             number = shard.identity.shard
             own = figures if isinstance(figures, dict) else {}
-            role = {} if shard.role is None else {"healthy": True, **shard.role}
             said = own.get("attention") or own.get("reactions_failure")
-            if shard.address is not None and not own:
-                said = "it does not answer"
-            if said is not None and attention is None:
-                attention = f"shard {number}: {said}"
+            if shard.up and not own:
+                said = "its process here does not answer"
+            if said is not None:
+                troubles[number] = str(said)
             shards.append(
                 {
                     "shard": number, "serving": shard.address is not None, "address": shard.address, "pid": shard.pid,
-                    "starts": shard.starts, "error": None if shard.error is None else shard.error.message, **role, **own,
+                    "starts": shard.starts, "error": None if shard.error is None else shard.error.message,
+                    **(shard.role or {}), **own,
                 }
             )  # fmt: skip
         healthy = not shards or any(isinstance(each, dict) and each.get("healthy") is True for each in shards)
-        healthy = healthy and not self._stopping()
-        return {"healthy": healthy, "degraded": attention is not None, "attention": attention, "shards": shards}
+        attention = self._attention(troubles)
+        return {
+            "healthy": healthy and not self._stopping(), "degraded": attention is not None, "attention": attention,
+            "troubles": {str(number): trouble for number, trouble in troubles.items()}, "shards": shards,
+        }  # fmt: skip
 
     async def metrics(self) -> bytes:
         """Returns the text of /metrics: all shards in each family."""
         asked = list(self._shards)
         texts = await self._ask_all(asked, "metrics")
         lines = []
-        for name, kind, help_text, value in _OWN:
-            lines += [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"]
+        for metric, value in zip(SHARD_METRICS, _VALUES, strict=True):
+            name = f"eventstore_{metric.name}{'_total' if metric.kind == 'counter' else ''}"
+            lines += [f"# HELP {name} {metric.help}", f"# TYPE {name} {metric.kind}"]
             lines += [f'{name}{{shard="{shard.identity.shard}"}} {value(shard)}' for shard in asked]
         lines += self._more()
+        if self._alarms is not None:
+            lines += self._alarms.lines()
         found = zip(asked, texts, strict=True)
         shards = merged([(shard.identity.shard, text) for shard, text in found if isinstance(text, str)])
         return ("\n".join(lines) + "\n" + shards).encode()
@@ -106,6 +124,14 @@ class NodeReports:
             for place in range(len(shards)):
                 nursery.start_soon(ask, place)
         return found
+
+
+def _trouble_of(shard: ShardRunner) -> str | None:
+    """Returns what a process of this node said last, or why there is none."""
+    if shard.up:
+        said = None if shard.role is None else shard.role.get("attention")
+        return said if isinstance(said, str) else None
+    return f"no process of it runs here: {'it starts' if shard.error is None else shard.error.message}"
 
 
 class OnThreads:

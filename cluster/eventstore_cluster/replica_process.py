@@ -2,37 +2,46 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import sys
 from functools import partial
 from typing import Final, NoReturn
 
-import structlog
 import trio
 
-from eventstore.chunks.documents import Tree
+from eventstore.chunks.documents import Tree, read_document, write_document
 from eventstore.chunks.files import OsFiles
 from eventstore.errors import EventStoreError, to_wire
-from eventstore.metrics import Source
+from eventstore.metrics import Source, read_stats
 from eventstore.server.bootstrap import bind, calm_collector, stop_on_signals, until
+from eventstore.server.logs import get_logger
+from eventstore.server.prometheus import text_of
 from eventstore.server.serve import serve
+from eventstore.server.verification.verifying import VERIFYING_METRICS, Verifying
 from eventstore.settings.server import ServerSettings
+from eventstore.store.data_folder import STORE, ShardIdentity
 from eventstore_cluster.channel import Channel
 from eventstore_cluster.registry.etcd.errors import OutcomeUnknown, RegistryRefused, RegistryUnavailable
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.gateway import Gateway
 from eventstore_cluster.registry.etcd.lease import Lease, now
-from eventstore_cluster.registry.replicated_keys import EARLIER_MAX, LeftKey, ReplicaKey
+from eventstore_cluster.registry.replica_keys import EARLIER_MAX, ReplicaKey
+from eventstore_cluster.registry.replicated_keys import LeftKey
 from eventstore_cluster.replica.limits import Limits
 from eventstore_cluster.replica.registry_state import Leader, Member
-from eventstore_cluster.replica.replica import Replica
+from eventstore_cluster.replica.replica import HANDED_OVER, Replica
+from eventstore_cluster.replication.audited_state import audit_until
+from eventstore_cluster.replication.cloning.preparation import Cloning, cloned
 from eventstore_cluster.replication.driver import Driver
 from eventstore_cluster.replication.follower_sorting import sort_committed
 from eventstore_cluster.replication.links import Links
+from eventstore_cluster.replication.log_split import LogSplit
 from eventstore_cluster.replication.logs.follower_logs import FollowerLogs
+from eventstore_cluster.replication.mending import FinalFiles, OtherFiles, give_way_to_rot
 from eventstore_cluster.replication.peer_frames import PeerHello
-from eventstore_cluster.replication.replica_metrics import REPLICA_METRICS, ReplicaCollector
+from eventstore_cluster.replication.replica_metrics import REPLICA_METRICS, Leads, ReplicaCollector
 from eventstore_cluster.replication.run import Run
 from eventstore_cluster.replication.shard_registry import ShardRegistry
 from eventstore_cluster.shard_process import ShardProcess
@@ -41,11 +50,12 @@ from eventstore_cluster.shard_start import ReplicaStart, ShardStart, plain
 _RETRY_S: Final = 0.5
 _REVOKE_S: Final = 1.0
 _SAY_S: Final = 0.5
+_TELL_S: Final = 1.0
 _SYNC_MAX_S: Final = 2.0
 _LOOK_S: Final = 0.5
 _ABANDONED_LOOKS: Final = 3
 STOPPED: Final = "it was stopped"
-_log = structlog.get_logger("eventstore.cluster")
+_log = get_logger("eventstore.cluster")
 
 
 class ReplicaProcess(ShardProcess):
@@ -56,11 +66,15 @@ class ReplicaProcess(ShardProcess):
         self._replica = replica
         self._driver: Driver | None = None
         self._news = trio.Event()
+        self._identity = start.identity
+        self._verifying: Verifying | None = None
+        self._follows: list[Source[Verifying]] = []
 
     async def run(self) -> None:
         """Follows or leads until the channel ends, or on SIGTERM."""
         async with trio.open_nursery() as beside:
-            await beside.start(stop_on_signals, self._stopping)
+            await beside.start(stop_on_signals, self._stopping, self._reload)
+            beside.start_soon(self._security.run)
             beside.start_soon(self._follow)
             await self._wait_for_folder()
             async with Gateway(self._replica.etcd) as gateway:
@@ -95,8 +109,10 @@ class ReplicaProcess(ShardProcess):
 
     async def _keep(self, gateway: Gateway, lease: Lease) -> None:
         """Renews the lease from its beginning on, as long as the disk answers (R11)."""
+        asked = trio.current_time()
         while True:
-            await trio.sleep(lease.ttl_s / 3)
+            await trio.sleep_until(asked + lease.ttl_s / 3)  # a slow answer does not put off the next request
+            asked = trio.current_time()
             if self._driver is not None and self._driver.sync_takes_s() > _SYNC_MAX_S:
                 _log.warning("the disk does not answer: the lease is not renewed")
                 continue
@@ -122,34 +138,46 @@ class ReplicaProcess(ShardProcess):
             _log.warning("the lease is not revoked", error=error.message)
 
     async def _replicate(self, gateway: Gateway, lease: Lease) -> None:
-        own, identity = self._replica, self._start.identity
-        run = secrets.token_hex(8)
+        own, identity, run = self._replica, self._start.identity, secrets.token_hex(8)
+        registry = ShardRegistry(EtcdRegistry(gateway, own.registry), identity.shard, lease, run)
         with bind(own.peers, "peers") as listener:
             host, port = own.host or listener.getsockname()[0], listener.getsockname()[1]
-            opened = partial(FollowerLogs, OsFiles(), self._settings, identity, own.node)
+            incarnation = None
+            if own.parent is not None:
+                async with until(self._stopping):
+                    above, say = self._settings.data.parent / f"shard-{own.parent}", partial(self._present, registry)
+                    clone = Cloning(own.node, run, f"{host}:{port}", lease.id)
+                    identity, incarnation = await cloned(above, self._settings, identity, clone, registry, say)
+                if self._stopping.is_set():
+                    return
+            self._identity = identity
+            opened = partial(FollowerLogs, OsFiles(), self._settings, identity, own.node, incarnation)
             logs = await trio.to_thread.run_sync(opened)
             me = Leader(Member(own.node, logs.incarnation.token), run, f"{host}:{port}")
             machine = Replica(
                 me, logs.incarnation.earlier, logs.tails, logs.last_crcs, limits=Limits(),
                 new_nonce=lambda: secrets.token_hex(8), now=now(),
-                candidate_from=now() + (own.lease_s if own.sit_out else 0.0),
+                candidate_from=now() + (own.lease_s if own.sit_out else 0.0), known=own.known,
             )  # fmt: skip
-            registry = ShardRegistry(EtcdRegistry(gateway, own.registry), identity.shard, lease)
             key = ReplicaKey(
                 me.member.incarnation, run, machine.last_epoch, machine.ends, logs.reach, logs.documents.led,
-                logs.incarnation.earlier[-EARLIER_MAX:],
+                logs.incarnation.earlier[-EARLIER_MAX:], address=me.address,
             )  # fmt: skip
             await self._present(registry, key)
-            links = Links(listener, PeerHello(identity.cluster.bytes, identity.shard, own.node, run))
+            hello, finals = PeerHello(identity.cluster.bytes, identity.shard, own.node, run), FinalFiles(logs)
+            links = Links(listener, hello, self._security, finals.read)
+            others = OtherFiles(links, registry, own.node)
+            self._verifying = verifying = Verifying(self._settings, finals.folders, others)
+            self._follows = [Source(VERIFYING_METRICS, lambda: verifying)]
             driver = self._driver = Driver(Run(machine, logs, registry, lease), links, self._end, self._wake)
             async with trio.open_nursery() as nursery:
                 await nursery.start(driver.run)
                 nursery.start_soon(self._tell_role, driver)
                 nursery.start_soon(self._stop_in_time, driver, gateway, lease)
                 calm_collector()  # once more when it leads: then little is left to look through
-                await self._follow_until_elected(driver)
+                await self._follow_until_elected(driver, verifying)
                 if driver.elected.is_set() and not self._stopping.is_set():
-                    await self._lead(driver)
+                    await self._lead(driver, others)
                 nursery.cancel_scope.cancel()
             if not driver.elected.is_set():
                 await trio.to_thread.run_sync(logs.close)
@@ -161,21 +189,46 @@ class ReplicaProcess(ShardProcess):
                 return
             await trio.sleep(_RETRY_S)
 
-    async def _follow_until_elected(self, driver: Driver) -> None:
-        async with until(driver.elected, self._stopping):
-            await sort_committed(driver, self._settings.data)
+    async def _follow_until_elected(self, driver: Driver, verifying: Verifying) -> None:
+        async with until(driver.elected, self._stopping), trio.open_nursery() as nursery:
+            nursery.start_soon(sort_committed, driver, self._settings.data)
+            nursery.start_soon(verifying.run)
 
-    async def _lead(self, driver: Driver) -> None:
+    def _owned(self, driver: Driver) -> ShardIdentity:
+        """Returns what the shard is by the registry as it was read last, or when this replica was elected."""
+        key = driver.run_of.registry.key
+        return self._identity if key is None else key.identity(self._identity.cluster, self._identity.shard)
+
+    def _take_map(self, text: str) -> None:
+        super()._take_map(text)
+        self._wake()
+
+    async def _take_slots(self, driver: Driver) -> None:
+        """Notes that the shard was split, here and for all who read its folder: what it hands out follows from that."""
+        owned = self._owned(driver)
+        if owned == self._identity or not set(owned.splits).issubset(self._newest.splits):  # the map that says so comes first
+            return
+        self._identity = owned
+        if self._server is not None and owned.slot_filter is not None:
+            self._server.store.engine.slot_filter = owned.slot_filter
+        path = self._settings.data / STORE
+        document = await trio.to_thread.run_sync(read_document, OsFiles(), path)
+        await trio.to_thread.run_sync(write_document, OsFiles(), path, {**document, **owned.members()})
+
+    async def _lead(self, driver: Driver, others: OtherFiles) -> None:
         leadership = driver.open_leadership()
         async with trio.open_nursery() as nursery:
-            self._server = server = await nursery.start(
-                partial(serve, self._settings, self._start.identity, self._start.known, leadership=leadership)
-            )
+            serving = partial(serve, leadership=leadership, security=self._security)
+            self._server = server = await nursery.start(serving, self._settings, self._owned(driver), self._newest)
             server.maps.publish(self._newest)
-            server.reports.add([Source(REPLICA_METRICS, lambda: driver.replica)], [ReplicaCollector(driver.replica)])
-            await driver.say_serving(self._advertised(server.address.removeprefix("tcp://")))
+            leads = Leads(driver.replica, leadership)
+            server.reports.watch(leadership)
+            server.reports.add([Source(REPLICA_METRICS, lambda: leads)], [ReplicaCollector(leadership)])
+            driver.serves(LogSplit(server, self._settings.data, driver.run_of.registry))
+            nursery.start_soon(give_way_to_rot, driver, server.verifying, others, self._stopping)
+            await driver.say_serving(self._advertised(server.address.partition("://")[2]))
             await self._channel.send({"serving": server.address})
-            await self._stopping.wait()
+            await audit_until(self._stopping, self._security, driver.replica, self._replica.node)
             server.stop()
 
     def _advertised(self, address: str) -> str:
@@ -189,7 +242,7 @@ class ReplicaProcess(ShardProcess):
             return
         with trio.move_on_after(self._settings.stop_timeout_s + _REVOKE_S if driver.opened else 0.0):
             abandoned = 0
-            while abandoned < _ABANDONED_LOOKS:  # then nobody will make it committed
+            while abandoned < _ABANDONED_LOOKS:  # then no leader will commit it
                 await trio.sleep(_LOOK_S)
                 abandoned = abandoned + 1 if driver.replica.is_abandoned else 0
         with trio.move_on_after(_REVOKE_S):
@@ -205,26 +258,38 @@ class ReplicaProcess(ShardProcess):
     async def _tell_role(self, driver: Driver) -> None:
         told: Tree = {}
         while True:
-            await self._news.wait()
+            with trio.move_on_after(_TELL_S):  # what only time changes
+                await self._news.wait()
             self._news = trio.Event()
+            await self._take_slots(driver)
             report = {name: value for name, value in driver.report().items() if name not in ("ends", "lag_s")}
+            report["attention"] = self._attention if driver.leadership is None else driver.leadership.attention
             if report != told:
                 told = report
                 await self._channel.send({"following": report})
 
     async def health(self) -> Tree:
-        found = {"healthy": True, **await super().health()}
-        driver = self._driver
-        if driver is None:
-            return found
-        if driver.leadership is not None and (attention := driver.leadership.attention()) is not None:
-            found |= {"degraded": True, "attention": attention}
-        return found | driver.report()
+        """Returns also its role; it is healthy while it serves, or follows a leader."""
+        driver, served = self._driver, await super().health()
+        report = {} if driver is None else driver.report()
+        follower = {} if self._server is not None else {"attention": self._attention, **read_stats(self._follows)}
+        return {"healthy": report.get("follows") is True, **follower, **served, **report}
+
+    @property
+    def _attention(self) -> str | None:
+        return None if self._verifying is None else self._verifying.attention
+
+    def metrics(self) -> bytes | None:
+        """Returns also those of a follower, which are few."""
+        if self._server is not None or not self._follows:
+            return super().metrics()
+        return text_of(self._follows)
 
     def _end(self, reason: str, sit_out: bool) -> NoReturn:
         """Ends the process at once: nothing is answered after that."""
         led = self._driver is not None and self._driver.elected.is_set()
-        _log.error("this run of the replica ends", reason=reason)
+        asked_for = reason == HANDED_OVER or self._stopping.is_set()
+        _log.log(logging.INFO if asked_for else logging.ERROR, "this run of the replica ends", reason=reason)
         if sit_out:
             self._channel.send_at_once({"sit_out": True})
         if led:

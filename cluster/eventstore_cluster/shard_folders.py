@@ -27,9 +27,8 @@ from eventstore.records.cluster_map import (
     even_slots,
     owners_of,
     read_slots,
-    slots_of_text,
 )
-from eventstore.store.data_folder import CLUSTER, FORMAT, STORE, ShardIdentity, check_shard
+from eventstore.store.data_folder import CLUSTER, FORMAT, NODE, STORE, ShardIdentity, check_shard, shard_of
 from eventstore_cluster.registry.document import read_registry
 from eventstore_cluster.registry.registry import Changes, Snapshot
 
@@ -38,8 +37,7 @@ LEADER_KEYS: Final = "leader/"
 SHARD_KEYS: Final = "shard/"
 SHARD_FOLDER: Final = re.compile(r"shard-(0|[1-9][0-9]{0,3})")
 LOCK: Final = "lock"
-NODE_FILE: Final = "node.json"
-"""Only in the folder of a node whose shards have replicas elsewhere."""
+NODE_FILE: Final = NODE
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +98,8 @@ def plan(data: Path, shards: int | None, files: Files | None = None) -> Layout:
         has = len(found.shards)
         raise FolderRefused(
             str(data),
-            f"has {counted(has, 'shard')}, --shards asks for {shards}; start it with --shards {has}, or without: shards "
-            "cannot be split or joined yet. Nothing was changed",
+            f"has {counted(has, 'shard')}, --shards asks for {shards}; start it with --shards {has}, or without. Nothing "
+            "was changed. Shards are split in a cluster with a registry: eventstore cluster adopt, then split",
         )
     for each in found.shards:
         check_folder(each, files)
@@ -193,16 +191,7 @@ def _rebuilt(data: Path, known: Sequence[tuple[Path, Document]]) -> Layout:
         )
     try:
         cluster = uuid.UUID(clusters.pop())
-        shards = [
-            PlannedShard(
-                ShardIdentity(
-                    cluster, int(str(each["shard"])), slots_of_text(str(each["slots"])), uuid.UUID(str(each["store"]))
-                ),
-                folder,
-                True,
-            )
-            for folder, each in known
-        ]
+        shards = [PlannedShard(shard_of(folder, each), folder, True) for folder, each in known]
         return _whole(cluster, 1, shards)
     except (KeyError, ValueError, InvalidArgument) as error:
         raise FolderRefused(

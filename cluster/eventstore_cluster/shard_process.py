@@ -10,9 +10,9 @@ import importlib
 import os
 import socket
 import sys
+from functools import partial
 from typing import Final
 
-import structlog
 import trio
 
 from eventstore.chunks.documents import Tree
@@ -20,8 +20,9 @@ from eventstore.chunks.files import OsFiles
 from eventstore.chunks.opening import LOCK
 from eventstore.errors import EventStoreError, FolderRefused, InvalidArgument, to_wire
 from eventstore.records.cluster_map import read_cluster_map
+from eventstore.server.access.security import Security
 from eventstore.server.bootstrap import run_to_end, stop_on_signals
-from eventstore.server.logs import configure_logs
+from eventstore.server.logs import configure_logs, get_logger
 from eventstore.server.serve import Server, serve
 from eventstore.settings.server import ServerSettings
 from eventstore_cluster.channel import Channel
@@ -39,6 +40,7 @@ class ShardProcess:
         self._channel = channel
         self._start = start
         self._settings = settings
+        self._security = Security(settings)
         self._server: Server | None = None
         self._newest = start.known
         self._stopping = trio.Event()
@@ -46,16 +48,21 @@ class ShardProcess:
     async def run(self) -> None:
         """Serves until the channel ends, or on SIGTERM. Raises the errors of `serve`."""
         async with trio.open_nursery() as beside:
-            await beside.start(stop_on_signals, self._stopping)
+            await beside.start(stop_on_signals, self._stopping, self._reload)
             beside.start_soon(self._follow)
             await self._wait_for_folder()
             async with trio.open_nursery() as nursery:
-                self._server = await nursery.start(serve, self._settings, self._start.identity, self._start.known)
+                self._server = await nursery.start(
+                    partial(serve, self._settings, self._start.identity, self._start.known, security=self._security)
+                )
                 self._server.maps.publish(self._newest)
                 await self._channel.send({"serving": self._server.address})
                 await self._stopping.wait()
                 self._server.stop()
             beside.cancel_scope.cancel()
+
+    def _reload(self) -> None:
+        self._security.reload()
 
     async def _follow(self) -> None:
         """Does what the node says until it ends the channel."""
@@ -72,7 +79,7 @@ class ShardProcess:
         try:
             newer = read_cluster_map(text.encode())
         except InvalidArgument as error:
-            structlog.get_logger("eventstore.cluster").error("a map of the node is refused", error=error.message)
+            get_logger("eventstore.cluster").error("a map of the node is refused", error=error.message)
             return
         self._newest = newer
         if self._server is not None:
@@ -80,11 +87,16 @@ class ShardProcess:
 
     async def _answer(self, number: int, what: str) -> None:
         value: Tree | str | None = None
-        if what == "metrics" and self._server is not None:
-            value = (await trio.to_thread.run_sync(self._server.reports.metrics)).decode()
+        if what == "metrics":
+            text = await trio.to_thread.run_sync(self.metrics)
+            value = None if text is None else text.decode()
         elif what == "health":
             value = await self.health()
         await self._channel.send({"answer": number, "value": value})
+
+    def metrics(self) -> bytes | None:
+        """Returns the text of /metrics, on any thread; None while it does not serve."""
+        return None if self._server is None else self._server.reports.metrics()
 
     async def health(self) -> Tree:
         """Returns what `/health` says; nothing while it does not serve."""
@@ -105,7 +117,7 @@ class ShardProcess:
                     return
                 except FolderRefused as error:
                     if not waits:
-                        structlog.get_logger("eventstore.cluster").warning("waiting for the folder", error=error.message)
+                        get_logger("eventstore.cluster").warning("waiting for the folder", error=error.message)
                     waits = True
                 await trio.sleep(_LOCK_POLL_S)
 

@@ -55,7 +55,7 @@ class ShardRunner:
     last process, so that clients find the new one there. `changed`: called when the shard begins or ceases to serve.
 
     `address`: HOST:PORT while it serves. `role`: what the process of a replica said last about its part; it may follow and
-    serve nobody. `error`: why it does neither. `starts`: how many processes it has had. `settled`: the first one serves or
+    serve no client. `error`: why it does neither. `starts`: how many processes it has had. `settled`: the first one serves or
     follows, or has failed.
     """
 
@@ -69,7 +69,7 @@ class ShardRunner:
     ) -> None:
         """`check`: called before each start; raises FolderRefused if the folder is not that of the shard any more.
 
-        `reaped`: called with the lease of a process that has ended, which nobody renews, and what it led unless it said that
+        `reaped`: called with the lease of a process that has ended, which is not renewed, and what it led unless it said that
         itself.
         """
         self.identity = identity
@@ -132,8 +132,13 @@ class ShardRunner:
 
     @property
     def up(self) -> bool:
-        """Whether it serves, or follows a leader."""
+        """Whether a process runs that has begun to serve, or to look for a leader to follow."""
         return self._up_since is not None
+
+    @property
+    def works(self) -> bool:
+        """Whether it serves, or follows a leader."""
+        return self.address is not None or (self.role is not None and self.role.get("follows") is True)
 
     def stop(self) -> None:
         """Has the shard stop in order; `run` ends when it has."""
@@ -265,6 +270,6 @@ def _how(code: int) -> str:
 
 
 def _host_and_port(address: str) -> str:
-    """Returns the HOST:PORT of tcp://HOST:PORT, with an IPv6 address in brackets."""
-    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    """Returns the HOST:PORT of tcp://HOST:PORT or tls://HOST:PORT, with an IPv6 address in brackets."""
+    host, _, port = address.partition("://")[2].rpartition(":")
     return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"

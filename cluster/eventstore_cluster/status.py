@@ -4,36 +4,45 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Container, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from eventstore.client.address import Address, parse_address, parse_addresses
 from eventstore.client.blocking.store import BlockingStore, connect
+from eventstore.client.options import scheme_of_environment
 from eventstore.client.routing.table import leader_address
 from eventstore.errors import ConnectionLost, EventStoreError
 from eventstore.flat import Scalar
 from eventstore.records.cluster_map import ClusterMap, Shard, slots_text
 
+SILENT_S: Final = 1.5
+"""A replica that answers asks its leader for more twice in a second."""
 _NAME: Final = "eventstore cluster status"
 _CONNECT_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """How far a replica is behind its leader: seconds since it was level with it, and bytes of the current event file."""
+    """How far a replica is behind its leader: seconds since it was level with it, bytes of events that it has not stored, and
+    seconds since it last asked for more, as it does several times a second. The last two are None while it is not connected.
+    """
 
     seconds: float
-    bytes: int
+    bytes: int | None
+    silent_seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class ShardRow:
-    """A shard. What it does not say, or because it does not answer, is None; `error` is then why.
+    """A shard. What it does not say, or because it does not answer, is None; `error` is then why. `attention`: what an operator
+    has to know of it.
 
     `behind`: each other replica, by node, as the leader sees it. The rest only the registry knows: `node`, which leads it,
     `replicas`, the nodes that keep one, those of them that are `in_sync`, since when it leads (`leader_since`, ISO 8601),
     why the one before it left, or why there is none (`leader_reason`), and whom it is to hand over to (`successor`).
+    `log_bytes`: what a replica has to copy.
     """
 
     shard: int
@@ -55,17 +64,24 @@ class ShardRow:
     leader_since: str | None = None
     leader_reason: str | None = None
     successor: str | None = None
+    log_bytes: int | None = None
+    attention: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """`cluster`: its uuid; None: the store is none, and is shown as the one shard that it is. `nodes`: those that run."""
+    """`cluster`: its uuid; None: the store is none, and is shown as the one shard that it is. `nodes`: those that run.
+    `clocks`: by how many seconds those of nodes are ahead of etcd's, or behind it if negative, if by more than one.
+    `preparing`: how far each replica is of the shards that are to be split off.
+    """
 
     cluster: str | None
     map_version: int
     layout: int
     shards: list[ShardRow]
     nodes: list[str] | None = None
+    clocks: dict[str, float] | None = None
+    preparing: list[str] | None = None
 
     def tree(self) -> dict[str, object]:
         """Returns it for JSON."""
@@ -81,13 +97,33 @@ def cluster_status(store: str, interval_s: float) -> ClusterStatus:
     asked = parse_addresses(store).first
     with connect(store, name=_NAME) as entry:
         known = entry.cluster_map()
-    return status_of(known, asked, interval_s)
+        figures = entry.stats() if any(shard.leader is None for shard in known.shards) and known.cluster is not None else {}
+    found = status_of(known, asked, interval_s)
+    return replace(found, shards=with_troubles(found.shards, _troubles(figures.get("troubles"))))
 
 
-def status_of(known: ClusterMap, asked: Address | None, interval_s: float) -> ClusterStatus:
-    """Asks each shard of a map twice for its figures. `asked`: where the map came from; None: not from a server."""
+def with_troubles(rows: Sequence[ShardRow], troubles: Mapping[int, str]) -> list[ShardRow]:
+    """Returns the rows with what is known of shards besides: why they are not served, or what a person has to know."""
+    return [_with_trouble(row, troubles.get(row.shard)) for row in rows]
+
+
+def _with_trouble(row: ShardRow, trouble: str | None) -> ShardRow:
+    if trouble is None:
+        return row
+    return replace(row, error=trouble) if row.leader is None else replace(row, attention=row.attention or trouble)
+
+
+def _troubles(text: Scalar) -> dict[int, str]:
+    try:
+        return {int(shard): str(trouble) for shard, trouble in json.loads(str(text)).items()}
+    except (ValueError, AttributeError):
+        return {}
+
+
+def status_of(known: ClusterMap, asked: Address | None, interval_s: float, only: Container[int] | None = None) -> ClusterStatus:
+    """Asks each shard of a map twice for its figures, or `only` some. `asked`: where the map came from, if from a server."""
     with ExitStack() as stack:
-        shards = [_Asked(each, address_of(known, each, asked)) for each in known.shards]
+        shards = [_Asked(each, address_of(known, each, asked)) for each in known.shards if only is None or each.shard in only]
         for shard in shards:
             shard.connect(stack)
         before = [(shard.figures(), time.monotonic()) for shard in shards]
@@ -107,7 +143,9 @@ def address_of(known: ClusterMap, shard: Shard, asked: Address | None) -> Addres
     """
     if shard.leader is None:
         return asked if known.cluster is None else None
-    return parse_address(f"tcp://{shard.leader}") if asked is None else leader_address(shard.leader, asked)
+    if asked is not None:
+        return leader_address(shard.leader, asked)
+    return parse_address(f"{scheme_of_environment()}://{shard.leader}")
 
 
 @dataclass(slots=True)
@@ -145,7 +183,7 @@ class _Asked:
         return ShardRow(
             shard=self.shard.shard,
             slots=slots_text(self.shard.slots),
-            leader=None if self.address is None else str(self.address).removeprefix("tcp://"),
+            leader=None if self.address is None else str(self.address).partition("://")[2],
             epoch=self.shard.epoch,
             pid=_number(now, "process_id"),
             events=events,
@@ -155,7 +193,9 @@ class _Asked:
             sorted_files=_number(now, "sorted_files"),
             reactions_lag_events=_number(now, "reactions_lag_events"),
             error=None if self.error is None else self.error.message,
+            log_bytes=_number(now, "log_bytes"),
             behind=_behind(now.get("replicas_behind")),
+            attention=str(said) if (said := now.get("attention") or now.get("reactions_failure")) is not None else None,
         )
 
 
@@ -168,6 +208,11 @@ def _behind(text: Scalar) -> dict[str, Behind] | None:
     """Returns what the text says; None: the shard has no replicas, or its server is of another version."""
     try:
         found: Any = json.loads(str(text))
-        return {str(node): Behind(float(each["seconds"]), int(each["bytes"])) for node, each in found.items()}
+        return {str(node): _behind_of(each) for node, each in found.items()}
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return None
+
+
+def _behind_of(found: dict[str, Any]) -> Behind:
+    size, silent = found["bytes"], found.get("silent_seconds")
+    return Behind(float(found["seconds"]), None if size is None else int(size), None if silent is None else float(silent))

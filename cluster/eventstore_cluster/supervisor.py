@@ -16,9 +16,13 @@ from typing import Final
 import trio
 
 from eventstore import __version__
+from eventstore.alarms.alarms import Alarms
 from eventstore.chunks.documents import Tree
+from eventstore.console.subject import Subject
 from eventstore.errors import DomainRefused, EventStoreError, InvalidArgument
 from eventstore.records.cluster_map import ClusterMap
+from eventstore.server.access.security import Security
+from eventstore.server.alarms.alarm_handlers import source_of
 from eventstore.server.bootstrap import (
     bind,
     gate_limits,
@@ -28,15 +32,17 @@ from eventstore.server.bootstrap import (
     stop_on_signals,
     until,
 )
+from eventstore.server.console_subject import console_subject
 from eventstore.server.http import http_server
 from eventstore.settings.server import ServerSettings
 from eventstore_cluster.entry import Entry
 from eventstore_cluster.log_lines import log
+from eventstore_cluster.node_alarms import NodeAlarms
 from eventstore_cluster.node_folder import NodeFolder, open_node_folder
 from eventstore_cluster.node_reports import NodeReports, OnThreads
 from eventstore_cluster.shard_folders import LEADER_KEYS, SHARD_KEYS, PlannedShard, check_folder, map_of
 from eventstore_cluster.shard_runner import ShardRunner
-from eventstore_cluster.shard_start import ShardStart
+from eventstore_cluster.shard_start import ShardStart, shard_values
 
 PORTS_BELOW: Final = 10
 """The first shard listens this much above the address of the node."""
@@ -63,6 +69,8 @@ async def supervise(options: NodeOptions) -> None:
         EventStoreError: no shard could be started: the error of the first.
     """
     settings = options.settings
+    security = Security(settings)
+    Alarms(settings.alarms)  # to name what is wrong before the folder is made
     raise_descriptor_limit()
     if settings.http is not None:
         bind(settings.http, "http").close()
@@ -70,9 +78,16 @@ async def supervise(options: NodeOptions) -> None:
         folder = open_node_folder(settings.data, options.shards)
         with folder.registry:
             addresses = shard_addresses(settings.listen, len(folder.layout.shards))
+            if settings.http in addresses and not settings.http.endswith(":0"):
+                raise InvalidArgument(
+                    f"--http {settings.http} is where shard {addresses.index(settings.http)} listens; choose a port below "
+                    "--listen",
+                    field="http",
+                    value=settings.http,
+                )
             if changes := folder.changes():
                 await folder.registry.transact({}, changes)
-            await _Node(options, folder, addresses, listener).run()
+            await _Node(options, folder, addresses, listener, security).run()
     log(_log, logging.INFO, "stopped")
 
 
@@ -98,29 +113,42 @@ def shard_addresses(listen_at: str, shards: int) -> list[str]:
 
 
 class _Node:
-    def __init__(self, options: NodeOptions, folder: NodeFolder, addresses: Iterable[str], listener: socket.socket) -> None:
-        self._options, self._folder, self._listener = options, folder, listener
+    def __init__(
+        self, options: NodeOptions, folder: NodeFolder, addresses: Iterable[str], listener: socket.socket, security: Security
+    ) -> None:
+        self._options, self._folder, self._listener, self._security = options, folder, listener, security
         self._changed, self._told, self._stopping = trio.Event(), trio.Event(), trio.Event()
         self._known = self._map()
         self._shards = [
             ShardRunner(shard.identity, self._start_of(shard, address), self._note_change, partial(self._check, shard))
             for shard, address in zip(folder.layout.shards, addresses, strict=True)
         ]
-        self._reports = NodeReports(self._shards, self._stopping.is_set)
         settings = options.settings
-        self._entry = Entry(listener, gate_limits(settings), self._reports.stats, self._known)
+        self._alarms = NodeAlarms(Alarms(settings.alarms), settings.data, self._unserved, security.tls)
+        self._reports = NodeReports(self._shards, self._stopping.is_set, alarms=self._alarms)
+        self._entry = Entry(
+            listener,
+            gate_limits(settings),
+            self._reports.stats,
+            self._known,
+            security=security,
+            alarms=self._alarms.alarms,
+        )
 
     def _map(self) -> ClusterMap:
         return map_of(self._folder.registry.read(), self._folder.layout)
 
     def _start_of(self, shard: PlannedShard, address: str) -> Callable[[str | None], ShardStart]:
-        values = {**self._options.values, "data": str(shard.folder), "http": None}
+        values = shard_values(self._options.settings, self._options.values, shard.folder)
         return lambda last: ShardStart({**values, "listen": last or address}, shard.identity, self._known)
 
     def _check(self, shard: PlannedShard) -> None:
         """Refuses to start a shard whose folder is gone since: its process would create an empty one."""
         kept = self._folder.registry.read().value(f"{SHARD_KEYS}{shard.identity.shard}") or {}
         check_folder(replace(shard, created=kept.get("created") is True))
+
+    def _unserved(self) -> list[int]:
+        return [shard.identity.shard for shard in self._shards if shard.address is None]
 
     def _note_change(self) -> None:
         self._changed.set()
@@ -130,15 +158,20 @@ class _Node:
         settings, token = self._options.settings, trio.lowlevel.current_trio_token()
         reports = OnThreads(self._reports, token)
         async with trio.open_nursery() as beside:
-            await beside.start(stop_on_signals, self._stopping)
+            await beside.start(stop_on_signals, self._stopping, self._security.reload)
+            beside.start_soon(self._security.run)
             beside.start_soon(self._keep_map)
+            host, port = self._listener.getsockname()[:2]
+            beside.start_soon(self._alarms.run, f"node {source_of(host, port)}")
             async with trio.open_nursery() as nursery:
                 for shard in self._shards:
                     nursery.start_soon(shard.run)
                 failed = await self._first_failure()
                 if failed is None and not self._stopping.is_set():
                     try:
-                        with http_server(settings.http, reports.metrics, reports.health) as http_address:
+                        with http_server(
+                            settings.http, reports.metrics, reports.health, self._security, self._console(reports)
+                        ) as http_address:
                             listen(self._listener, settings.listen)
                             await beside.start(self._entry.run)
                             self._say_serving(http_address)
@@ -153,6 +186,10 @@ class _Node:
             beside.cancel_scope.cancel()
         if failed is not None:
             raise failed
+
+    def _console(self, reports: OnThreads) -> Subject | None:
+        settings, (host, port) = self._options.settings, self._listener.getsockname()[:2]
+        return console_subject(settings, self._security, (host, port), reports.health, f"{host}:{port}", to_self=False)
 
     async def _first_failure(self) -> EventStoreError | None:
         """Waits until each shard serves, as the map says then, or has failed once. Returns why the node cannot serve."""
@@ -177,7 +214,8 @@ class _Node:
     def _say_serving(self, http_address: str | None) -> None:
         host, port = self._listener.getsockname()[:2]
         log(
-            _log, logging.INFO, "the node serves", version=__version__, address=f"tcp://{host}:{port}", http=http_address,
+            _log, logging.INFO, "the node serves", version=__version__,
+            address=f"{self._security.scheme}://{host}:{port}", http=http_address,
             data=str(self._options.settings.data), cluster=str(self._folder.layout.cluster), shards=len(self._shards),
             serving=sum(shard.address is not None for shard in self._shards), pid=os.getpid(),
         )  # fmt: skip

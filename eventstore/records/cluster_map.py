@@ -14,7 +14,8 @@ from typing import Any, Final, TypeAlias
 
 from eventstore.errors import InvalidArgument
 from eventstore.fields import check_int, check_text, shown
-from eventstore.records.slots import SLOTS
+from eventstore.records.slots import LOCAL, SLOTS, ranges_of, slot_of, slots_in
+from eventstore.records.splits import Split, check_splits, layout_of, read_split
 
 SHARDS_MAX: Final = SLOTS
 MAP_BYTES_MAX: Final = 1024 * 1024
@@ -45,7 +46,8 @@ class ClusterMap:
     """All shards, in the order of their numbers.
 
     `cluster`: its uuid; None for a single store outside any cluster. `version` grows with every change, `layout` only when
-    slots move. `owners`: the number of the shard that owns each slot.
+    slots move. `splits`: all that led to this layout, in their order; kept for ever, because readers may be at an old one.
+    `owners`: the number of the shard that owns each slot.
 
     Raises:
         InvalidArgument: a slot has two owners or none, two shards have a number, a store or an address in common, or a value
@@ -56,6 +58,7 @@ class ClusterMap:
     version: int
     layout: int
     shards: tuple[Shard, ...]
+    splits: tuple[Split, ...] = ()
     owners: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -74,6 +77,7 @@ class ClusterMap:
                 raise _refused(f"two shards have the same {what}")
         for shard in self.shards:
             check_int("epoch", shard.epoch, 0, EPOCH_MAX)
+        check_splits(self.splits, self.layout, numbers)
         object.__setattr__(self, "owners", owners_of({shard.shard: shard.slots for shard in self.shards}))
 
     def shard(self, number: int) -> Shard:
@@ -82,6 +86,21 @@ class ClusterMap:
             if shard.shard == number:
                 return shard
         raise KeyError(number)
+
+    def owner_of(self, text: str) -> int:
+        """Returns the number of the shard that owns the slot of an id or key: slot 0 for one that each shard has its own of."""
+        if len(self.shards) == 1:
+            return self.owners[0]
+        slot = slot_of(text)
+        return self.owners[0 if slot == LOCAL else slot]
+
+    def layout_of(self, number: int) -> int:
+        """Returns the layout by which a shard got its slots; 0 if it took part in no split."""
+        return layout_of(self.splits, number)
+
+    def layouts(self) -> dict[int, int]:
+        """Returns `layout_of` all shards, in their order."""
+        return {each.shard: self.layout_of(each.shard) for each in self.shards}
 
     def encode(self) -> bytes:
         """Returns the JSON text that `read_cluster_map` reads."""
@@ -92,13 +111,17 @@ class ClusterMap:
             for each in self.shards
         ]  # fmt: skip
         cluster = None if self.cluster is None else self.cluster.hex()
-        document = {"cluster": cluster, "version": self.version, "layout": self.layout, "shards": shards}
+        document: dict[str, Any] = {"cluster": cluster, "version": self.version, "layout": self.layout, "shards": shards}
+        if self.splits:
+            document["splits"] = self.splits
         return json.dumps(document, separators=(",", ":")).encode()
 
 
-def single_map(store: bytes) -> ClusterMap:
-    """Returns the map of a single store: one shard owns all slots, at the address the client has."""
-    return ClusterMap(None, 1, 1, (Shard(0, store, ALL_SLOTS),))
+def single_map(store: bytes, layout: int = 1) -> ClusterMap:
+    """Returns the map of a single store: one shard owns all slots, at the address the client has. `layout`: of the slots of a
+    shard that is read by itself.
+    """
+    return ClusterMap(None, 1, max(layout, 1), (Shard(0, store, ALL_SLOTS),))
 
 
 def even_slots(shards: int) -> list[tuple[SlotRange, ...]]:
@@ -143,7 +166,11 @@ def read_cluster_map(raw: bytes) -> ClusterMap:
     match document:
         case {"cluster": cluster, "version": version, "layout": layout, "shards": list(shards)}:
             return ClusterMap(
-                None if cluster is None else _uuid("cluster", cluster), version, layout, tuple(map(_read_shard, shards))
+                None if cluster is None else _uuid("cluster", cluster),
+                version,
+                layout,
+                tuple(map(_read_shard, shards)),
+                _read_splits(document.get("splits", [])),
             )
     raise _refused("it is not an object with cluster, version, layout and shards")
 
@@ -154,6 +181,12 @@ def _read_shard(value: Any) -> Shard:
             address = None if leader is None else check_text("leader", leader, 1, _ADDRESS_BYTES_MAX)
             return Shard(number, _uuid("uuid", uuid), read_slots(slots), address, epoch)
     raise _refused("a shard is an object with shard, uuid, slots, leader and epoch")
+
+
+def _read_splits(value: Any) -> tuple[Split, ...]:
+    if not isinstance(value, list) or len(value) >= SHARDS_MAX:
+        raise _refused(f"splits is not a list of fewer than {SHARDS_MAX}")
+    return tuple(map(read_split, value))
 
 
 def read_slots(value: Sequence[Any]) -> tuple[SlotRange, ...]:
@@ -170,6 +203,11 @@ def read_slots(value: Sequence[Any]) -> tuple[SlotRange, ...]:
             case _:
                 raise _refused(f"slots are pairs of the first and the last, not {shown(pair)}")
     return tuple(ranges)
+
+
+def without_slots(slots: Sequence[SlotRange], given: Sequence[SlotRange]) -> tuple[SlotRange, ...]:
+    """Returns what is left of some slots when others, which are among them, are given away."""
+    return ranges_of(sorted(slots_in(slots).difference(slots_in(given))))
 
 
 def slots_text(slots: Sequence[SlotRange]) -> str:

@@ -116,10 +116,11 @@ class AggregateCursor:
 class LogCursor:
     """Walks the events after sequence `after` that pass the filter `wanted`; `left` and `done` as in `AggregateCursor`.
 
-    `place`: the same as `after`, with the identity of that event as long as the store is to check it.
+    `place`: the same as `after`, with the identity of that event as long as the store is to check it. `layout`: of the shard's
+    slots that it reads by; None until its first request: whatever the shard has then.
     """
 
-    __slots__ = ("_connection", "_identity", "_last", "after", "done", "left", "wanted")
+    __slots__ = ("_connection", "_identity", "_last", "after", "done", "layout", "left", "wanted")
 
     def __init__(
         self,
@@ -136,6 +137,7 @@ class LogCursor:
         self.after, self._identity = check_int("after", start.sequence, 0, VERSION_MAX), start.identity
         self._last: Place | Event = start
         self._connection: int | None = None
+        self.layout: int | None = None
         self.left = check_optional_int("limit", limit, 0, VERSION_MAX)
         self.wanted = event_filter(types, aggregate_prefix, from_time, to_time, aggregate_id)
         self.done = limit == 0

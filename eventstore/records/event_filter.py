@@ -15,6 +15,10 @@ from eventstore.errors import InvalidArgument
 from eventstore.fields import check_int, check_text, shown
 from eventstore.model import FILTER_TYPES_MAX, TYPE_BYTES_MAX, Event, micros
 
+LOG_RECORDS: Final = "$split{"
+"""The ids of the log's own commits begin with this: they are the first of event files that a split has begun. Readers do not
+get them, nor are they listed, unless they are asked for by their id or a prefix.
+"""
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 
 
@@ -31,6 +35,12 @@ class EventFilter:
     @property
     def everything(self) -> bool:
         return self == EVERYTHING
+
+    @property
+    def names_log_records(self) -> bool:
+        """Whether the reader has asked for the log's own commits."""
+        named = self.aggregate_id or self.aggregate_prefix
+        return named is not None and (named.startswith(LOG_RECORDS) or LOG_RECORDS.startswith(named))
 
     def matches(self, event: Event) -> bool:
         return (

@@ -28,6 +28,7 @@ CAUSATION_ID: Final = "causation_id"
 METADATA: Final = "metadata"
 METADATA_BASE64: Final = "metadata_base64"
 METADATA_BYTES: Final = "metadata_bytes"
+PARKED: Final = "parked"
 METADATA_TEXT_BYTES_MAX: Final = 60 * 1024
 """The bytes that properties leave for metadata as text."""
 
@@ -60,6 +61,17 @@ def origin_of_message(message: Message, store: str) -> Origin | None:
         return Origin(int(properties[SEQUENCE]), message.key, int(properties[VERSION]), properties[COMMAND_ID])
     except (KeyError, ValueError):  # another sender's message that looks like ours
         return None
+
+
+def was_parked(message: Message) -> bool:
+    """Whether the message of an event was sent late, after those of later events of other aggregates."""
+    return PARKED in message.properties
+
+
+def marked_parked(message: RawMessage, record: int) -> RawMessage:
+    """Returns the message of an event that was parked, by the record of this sequence."""
+    body, key, tag, properties, queue = message
+    return body, key, tag, (properties or b"") + flat.encode((PARKED, str(record))), queue
 
 
 class EventMessages:

@@ -99,11 +99,19 @@ def encode_properties(properties: Mapping[str, str] | None) -> bytes | None:
     if not properties:
         return None
     for name, value in properties.items():
-        check_text("property", name)
-        check_text(f"property {name}", value, 0, PROPERTIES_BYTES_MAX)
-        if name.startswith(":"):
-            raise InvalidArgument(f"property {shown(name)}: names that begin with a colon are the broker's", field="property")
+        _check_property(name, value)
     return _bounded(flat.encode(flat.chain(properties.items())))
+
+
+def _check_property(name: str, value: str) -> None:
+    try:
+        check_text("the name of a property", name)
+        check_text(f"property {name}", value, 0, PROPERTIES_BYTES_MAX)
+    except InvalidArgument as error:
+        error.fields["field"] = "properties"
+        raise
+    if name.startswith(":"):
+        raise InvalidArgument(f"property {shown(name)}: names that begin with a colon are the broker's", field="properties")
 
 
 def decode_properties(raw: bytes | None) -> dict[str, str]:

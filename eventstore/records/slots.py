@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import count
 from typing import Final
 
 from crc32c import crc32c
@@ -23,6 +25,27 @@ def slot_of(aggregate_id: str) -> int:
     if "{" not in aggregate_id and aggregate_id[:1] != "$":
         return crc32c(aggregate_id.encode("utf-8", "surrogatepass")) & 4095
     return _slot_of_tagged(aggregate_id)
+
+
+def number_of_slot(slot: int) -> int:
+    """Returns the smallest number whose decimal digits have this slot, for a tag: `{number}`. Takes some milliseconds."""
+    return next(number for number in count() if crc32c(b"%d" % number) & 4095 == slot)
+
+
+def slots_in(ranges: Iterable[tuple[int, int]]) -> set[int]:
+    """Returns every slot in the ranges."""
+    return {slot for low, high in ranges for slot in range(low, high + 1)}
+
+
+def ranges_of(slots: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """Returns the ranges of ascending slots."""
+    found: list[tuple[int, int]] = []
+    for slot in slots:
+        if found and found[-1][1] == slot - 1:
+            found[-1] = found[-1][0], slot
+        else:
+            found.append((slot, slot))
+    return tuple(found)
 
 
 def _slot_of_tagged(aggregate_id: str) -> int:

@@ -1,23 +1,26 @@
-"""Has a replica lead that was not in sync: the word of a person who accepts that acknowledged events are lost (R12).
+"""Has a replica lead that others would not: the word of a person who accepts that acknowledged events are lost (R12).
 
-The leader is deposed first, and its lease waited for: it answers no read after that. Then one transaction makes the replica
-the only member of the in-sync set, in a new generation; it is elected as any other member is.
+The leader is deposed first, with an empty set, so that no other is elected; and its lease waited for: it answers no
+read after that. Then one transaction makes the replica the only member of the set, in a new generation; it is elected as any
+other member is. It may be in sync in a registry that was restored from an older copy, by which another one leads.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 import trio
 
 from eventstore.errors import EventStoreError, InvalidArgument
-from eventstore_cluster.nodes.first_read import first_read
+from eventstore_cluster.nodes.first_read import first_read, on_registry, read_while
 from eventstore_cluster.registry.etcd.errors import OutcomeUnknown
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
-from eventstore_cluster.registry.etcd.gateway import Gateway
 from eventstore_cluster.registry.etcd.options import EtcdOptions
+from eventstore_cluster.registry.node_keys import NODES
 from eventstore_cluster.registry.registry import Changes, Snapshot
+from eventstore_cluster.registry.replica_keys import ReplicaKey, running_replicas
 from eventstore_cluster.registry.replicated_keys import (
     CLUSTER,
     LEADERS,
@@ -25,23 +28,22 @@ from eventstore_cluster.registry.replicated_keys import (
     SERVING,
     SHARDS,
     LeftKey,
-    ReplicaKey,
     ShardKey,
     read_cluster,
     read_leader,
     read_shard,
-    running_replicas,
 )
 from eventstore_cluster.replica.registry_state import Member
 
 MARGIN: Final = 1.1
+_START_WAIT_S: Final = 60.0
 _NONCE: Final = "a person accepted loss"
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A replica as it may lead. `in_sync`: who is, and has what it may lack; `leader`: the node that leads now.
-    `epoch`: the largest that anybody knows; `registry_epoch`: that of the registry, which may have been restored from a copy.
+    `epoch`: the largest that anybody knows.
     """
 
     shard: int
@@ -50,39 +52,43 @@ class Candidate:
     in_sync: tuple[str, ...]
     leader: str | None
     epoch: int
-    registry_epoch: int
 
 
 def candidate(etcd: EtcdOptions, cluster: str, shard: int, node: str) -> Candidate:
     """Returns what is known of the replica.
 
     Raises:
-        InvalidArgument: there is no such shard, no process of this replica runs, or it is in sync.
+        InvalidArgument: there is no such shard, no process of this replica runs, or it leads.
         RegistryUnavailable, RegistryRefused, Corrupt
     """
 
-    async def look() -> Candidate:
-        async with Gateway(etcd) as gateway:
-            return _candidate(await first_read(EtcdRegistry(gateway, cluster)), shard, node)
+    async def look(registry: EtcdRegistry) -> Candidate:
+        await first_read(registry)
+        return _candidate(await _seen_running(registry, shard, node), shard, node)
 
-    found = trio.run(look)
-    if node in found.in_sync and found.replica.epoch <= found.registry_epoch:
-        raise InvalidArgument(
-            f"the replica of shard {shard} on {node} is in sync: it leads by itself when no other one does",
-            field="node",
-            value=node,
-        )
+    found = on_registry(etcd, cluster, look)
+    if node == found.leader:
+        raise InvalidArgument(f"the replica of shard {shard} on {node} leads already", field="node", value=node)
     return found
 
 
 def _candidate(seen: Snapshot, shard: int, node: str) -> Candidate:
     check_format(seen)
     state, running = shard_key(seen, shard).state, running_replicas(shard, seen)
-    replica = running_replica(seen, shard, node)
+    replica = _of_node(running, shard, node)
     leader = read_leader(seen.entries.get(f"{LEADERS}{shard}"))
     in_sync = sorted(name for name, key in running.items() if Member(name, key.incarnation) in state.in_sync)
     epoch = max(state.epoch, *(key.epoch for key in running.values()))  # a log with a later epoch than the registry's stops
-    return Candidate(shard, node, replica, tuple(in_sync), None if leader is None else leader.member.node, epoch, state.epoch)
+    return Candidate(shard, node, replica, tuple(in_sync), None if leader is None else leader.member.node, epoch)
+
+
+async def _seen_running(registry: EtcdRegistry, shard: int, node: str) -> Snapshot:
+    """Reads the registry, if need be until the replica runs: one that stops because of it is started again and again."""
+
+    def pending(seen: Snapshot) -> bool:
+        return node not in running_replicas(shard, seen) and f"{NODES}{node}" in seen.entries
+
+    return await read_while(registry, pending, _START_WAIT_S)
 
 
 def check_format(seen: Snapshot) -> None:
@@ -93,7 +99,10 @@ def check_format(seen: Snapshot) -> None:
 
 def running_replica(seen: Snapshot, shard: int, node: str) -> ReplicaKey:
     """Raises InvalidArgument: no process of this replica runs."""
-    running = running_replicas(shard, seen)
+    return _of_node(running_replicas(shard, seen), shard, node)
+
+
+def _of_node(running: Mapping[str, ReplicaKey], shard: int, node: str) -> ReplicaKey:
     if node not in running:
         have = f"those on {', '.join(sorted(running))} do" if running else "none does"
         raise InvalidArgument(
@@ -119,26 +128,23 @@ def accept_loss(etcd: EtcdOptions, cluster: str, chosen: Candidate, lease_s: flo
         EventStoreError: the shard changed meanwhile, and nothing was done; look again.
         RegistryUnavailable, RegistryRefused
     """
-
-    async def accept() -> None:
-        async with Gateway(etcd) as gateway:
-            await _accept(EtcdRegistry(gateway, cluster), chosen, lease_s)
-
-    trio.run(accept)
+    on_registry(etcd, cluster, lambda registry: _accept(registry, chosen, lease_s))
 
 
 async def _accept(registry: EtcdRegistry, chosen: Candidate, lease_s: float) -> None:
-    keys = [f"{LEADERS}{chosen.shard}", f"{SERVING}{chosen.shard}"]
-    if chosen.leader is not None:
-        await _written(registry, {}, dict.fromkeys(keys))
+    key, keys = f"{SHARDS}{chosen.shard}", [f"{LEADERS}{chosen.shard}", f"{SERVING}{chosen.shard}"]
+    seen = await _seen_running(registry, chosen.shard, chosen.node)
+    if _candidate(seen, chosen.shard, chosen.node).leader is not None:
+        deposed = shard_key(seen, chosen.shard)
+        deposed = replace(deposed, state=replace(deposed.state, in_sync=frozenset(), successor=None).written_by(_NONCE))
+        await _written(registry, {key: seen.revision_of(key)}, {key: deposed.value(), **dict.fromkeys(keys)})
         await trio.sleep(lease_s * MARGIN)
-    seen = await registry.read()
+        seen = await _seen_running(registry, chosen.shard, chosen.node)
     shard, now = shard_key(seen, chosen.shard), _candidate(seen, chosen.shard, chosen.node)
     state = replace(
         shard.state, epoch=now.epoch, generation=shard.state.generation + 1, leader=None, successor=None,
         in_sync=frozenset({Member(chosen.node, now.replica.incarnation)}), nonce=_NONCE,
     )  # fmt: skip
-    key = f"{SHARDS}{chosen.shard}"
     compared = {key: seen.revision_of(key), **{each: seen.revision_of(each) for each in keys}}
     left = LeftKey(state.epoch, chosen.leader or "", _NONCE)
     changes = {key: replace(shard, state=state).value(), f"{LEFT}{chosen.shard}": left.value()}

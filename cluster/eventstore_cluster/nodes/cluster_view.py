@@ -6,54 +6,79 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from eventstore.errors import Corrupt
+from eventstore.errors import Corrupt, EventStoreError
 from eventstore.records.cluster_map import ClusterMap, Shard
 from eventstore_cluster.nodes.leader_changes import LeaderChange, leader_change
 from eventstore_cluster.registry.kept_keys import Kept
+from eventstore_cluster.registry.node_keys import NODES, NodeKey, read_node
 from eventstore_cluster.registry.registry import Snapshot
 from eventstore_cluster.registry.replicated_keys import (
     CLUSTER,
     LEADERS,
-    NODES,
     SERVING,
     SHARDS,
     ClusterKey,
-    NodeKey,
     ServingKey,
     ShardKey,
     read_cluster,
     read_leader,
-    read_node,
     read_serving,
     read_shard,
+    running_members,
 )
+from eventstore_cluster.replica.registry_state import Member, ShardState, trouble_of
 
 _REVISION_BITS: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """A cluster at one revision. `leaders`: the node that leads each shard; `serving`: where it takes commits; `changes`: why
-    it has this leader, or none.
+    """A cluster at one revision. `preparing`: the shards that have no slots yet. `leaders`: the node that leads each shard;
+    `serving`: where it takes commits; `changes`: why it has this leader, or none; `running`: its replicas whose processes have
+    a lease.
     """
 
     revision: int
     cluster: ClusterKey
     shards: Mapping[int, ShardKey]
+    preparing: Mapping[int, ShardKey]
     leaders: Mapping[int, str]
     serving: Mapping[int, ServingKey]
     nodes: Mapping[str, NodeKey]
     changes: Mapping[int, LeaderChange]
+    running: Mapping[int, frozenset[Member]]
 
     def unserved(self) -> list[int]:
-        """Returns the shards that nobody serves."""
+        """Returns the shards that no process serves."""
         return [number for number in self.shards if number not in self.serving]
+
+    def troubles(self) -> dict[int, str]:
+        """Returns what an operator has to know of shards, those first that are not served."""
+        found = {number: self._trouble(number) for number in (*self.unserved(), *self.serving)}
+        return {number: trouble for number, trouble in found.items() if trouble is not None}
+
+    def _trouble(self, number: int) -> str | None:
+        state, running = self.shards[number].state, self.running.get(number, frozenset())
+        if number not in self.serving:
+            return f"no process serves it: {self._unserved_because(number, state, running)}"
+        return trouble_of(state, state.in_sync & running)
+
+    def _unserved_because(self, number: int, state: ShardState, running: frozenset[Member]) -> str:
+        leader, away = self.leaders.get(number), sorted(member.node for member in state.in_sync - running)
+        if leader is not None:
+            others = ", ".join(node for node in away if node != leader)
+            return f"{leader} was elected" + (f" and waits for {others}" if others else "")
+        change = self.changes.get(number)
+        why = "it has no leader" if change is None or change.text is None else f"it has no leader ({change.text})"
+        return why if state.in_sync & running else f"{why}, and of those in sync none runs: {', '.join(away)}"
 
     def map(self) -> ClusterMap:
         """Returns the map of the cluster. Raises InvalidArgument: its slots are not whole."""
         shards = tuple(self._shard(number, key) for number, key in self.shards.items())
         generation = max(key.state.generation for key in self.shards.values())
-        return ClusterMap(self.cluster.uuid.bytes, (generation << _REVISION_BITS) + self.revision, self.cluster.layout, shards)
+        splits = tuple(sorted({split for key in self.shards.values() for split in key.lineage.splits}))
+        version = (generation << _REVISION_BITS) + self.revision
+        return ClusterMap(self.cluster.uuid.bytes, version, self.cluster.layout, shards, splits)
 
     def _shard(self, number: int, key: ShardKey) -> Shard:
         serving = self.serving.get(number)
@@ -72,7 +97,8 @@ def cluster_view(snapshot: Snapshot) -> ClusterView | None:
     value = snapshot.value(CLUSTER)
     if value is None:
         return None
-    shards = {number: read_shard(number, snapshot.entries[f"{SHARDS}{number}"].value) for number in _numbers(snapshot)}
+    found = {number: read_shard(number, snapshot.entries[f"{SHARDS}{number}"].value) for number in _numbers(snapshot)}
+    shards = {number: key for number, key in found.items() if key.slots}
     if not shards:
         raise Corrupt(CLUSTER, 0, "the registry names a cluster without shards; restore etcd from a backup")
     leaders = {number: read_leader(snapshot.entries.get(f"{LEADERS}{number}")) for number in shards}
@@ -80,17 +106,27 @@ def cluster_view(snapshot: Snapshot) -> ClusterView | None:
         snapshot.revision,
         read_cluster(value),
         shards,
+        {number: key for number, key in found.items() if not key.slots},
         {number: leader.member.node for number, leader in leaders.items() if leader is not None},
         _serving(snapshot, shards),
         nodes_of(snapshot),
         {number: leader_change(number, key.state.epoch, snapshot) for number, key in shards.items()},
+        {number: running_members(number, snapshot) for number in shards},
+    )
+
+
+def not_created(cluster: str) -> EventStoreError:
+    """Returns the error for a cluster that the registry does not have."""
+    return EventStoreError(
+        f"the registry has no cluster {cluster}: make it with `eventstore cluster create`; if it was there, etcd has lost its "
+        "data: `eventstore cluster rebuild`, and not create"
     )
 
 
 def kept_view(kept: Kept) -> ClusterView:
-    """Returns the cluster as it was when its node kept it: nobody leads, nobody serves."""
+    """Returns the cluster as it was when its node kept it: without leaders, and not served."""
     shards = {number: each.key for number, each in sorted(kept.shards.items())}
-    return ClusterView(0, kept.cluster, shards, {}, {}, {}, {})
+    return ClusterView(0, kept.cluster, shards, {}, {}, {}, {}, {}, {})
 
 
 def nodes_of(snapshot: Snapshot) -> dict[str, NodeKey]:

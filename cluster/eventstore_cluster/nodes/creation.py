@@ -1,7 +1,7 @@
 """Creates a cluster in the registry: its shards and which nodes keep them, then the key by which nodes see them.
 
-A cluster that was half made, because its maker died, is made anew by the next one: until the last transaction no node sees
-it, and of several makers at a time only the one that began last goes on.
+A cluster that was half made, because its maker died, is made again by the next one: until the last transaction no node sees
+it, and of several makers at a time only the one that began last continues.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from __future__ import annotations
 import uuid
 from typing import Final
 
-import trio
-
 from eventstore.chunks.documents import Tree
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.fields import check_int, counted
 from eventstore.records.cluster_map import SHARDS_MAX, even_slots
+from eventstore_cluster.nodes.addresses import check_apart
 from eventstore_cluster.nodes.cluster_view import ClusterView, cluster_view, nodes_of
-from eventstore_cluster.nodes.first_read import first_read
-from eventstore_cluster.nodes.placement import place
+from eventstore_cluster.nodes.first_read import first_read, read_while
+from eventstore_cluster.nodes.placing.placement import place
 from eventstore_cluster.registry.etcd.errors import OutcomeUnknown
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry, batches
 from eventstore_cluster.registry.kept_keys import read_offers
+from eventstore_cluster.registry.node_keys import fixed_addresses
 from eventstore_cluster.registry.registry import Changes, Snapshot
 from eventstore_cluster.registry.replicated_keys import CLUSTER, NEW, SHARDS, ClusterKey, ShardKey
 from eventstore_cluster.replica.registry_state import Member, ShardState
@@ -42,10 +42,8 @@ async def create_cluster(
     check_int("shards", shards, 1, SHARDS_MAX)
     check_int("replicas", replicas, 1, SHARDS_MAX)
     least = min(2, replicas) if in_sync_min is None else check_int("in_sync_min", in_sync_min, 1, replicas)
-    seen = await first_read(registry)
-    with trio.move_on_after(wait_s):
-        while CLUSTER not in seen.entries and len(list(nodes_of(seen))) < replicas:
-            seen = await registry.changed(seen)
+    first = await first_read(registry)
+    seen = await read_while(registry, lambda seen: _lacks_nodes(seen, replicas), wait_s, first)
     keys = _shards(seen, shards, replicas, least)
     stale = {key for key in seen.entries if key.startswith(SHARDS)} - keys.keys()
     return await write_cluster(registry, seen, {**dict.fromkeys(stale), **keys}, ClusterKey(uuid.uuid4(), 1, replicas, least))
@@ -60,7 +58,7 @@ async def write_cluster(registry: EtcdRegistry, seen: Snapshot, changes: Changes
     """
     begun = await _written(registry, {CLUSTER: 0, CREATING: seen.revision_of(CREATING)}, {CREATING: {"by": uuid.uuid4().hex}})
     compared = {CLUSTER: 0, CREATING: begun}
-    for some in batches(changes, len(compared)):
+    for some in batches(changes):
         await _written(registry, compared, some)
     await _written(registry, compared, {CLUSTER: cluster.value(), CREATING: None})
     view = cluster_view(await registry.read())
@@ -71,11 +69,11 @@ async def write_cluster(registry: EtcdRegistry, seen: Snapshot, changes: Changes
 
 async def wait_until_served(registry: EtcdRegistry, seconds: float) -> list[int]:
     """Waits until every shard is served. Returns those that are not when the time is over. Raises as `EtcdRegistry.changed`."""
-    seen = await registry.read()
-    with trio.move_on_after(seconds):
-        while _unserved(seen):
-            seen = await registry.changed(seen)
-    return _unserved(seen)
+    return _unserved(await read_while(registry, _unserved, seconds))
+
+
+def _lacks_nodes(seen: Snapshot, replicas: int) -> bool:
+    return CLUSTER not in seen.entries and len(list(nodes_of(seen))) < replicas
 
 
 def _unserved(seen: Snapshot) -> list[int]:
@@ -107,6 +105,9 @@ def _shards(seen: Snapshot, shards: int, replicas: int, in_sync_min: int) -> dic
             limit=len(nodes),
             value=replicas,
         )
+    fixed = fixed_addresses(seen)
+    for name in reversed(fixed):
+        check_apart(name, fixed, shards)
     keys: dict[str, Tree | None] = {}
     for number, (names, slots) in enumerate(zip(place(nodes, shards, replicas), even_slots(shards), strict=True)):
         state = ShardState(0, frozenset(Member(name, NEW) for name in names), names, in_sync_min, nonce=uuid.uuid4().hex)

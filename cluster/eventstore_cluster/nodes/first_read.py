@@ -1,19 +1,44 @@
-"""The first read of a registry in etcd: tried again for a while."""
+"""Reads a registry in etcd for a command: the first time, and until what it waits for is there."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
 
 import trio
 
 from eventstore_cluster.registry.etcd.errors import RegistryUnavailable
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
+from eventstore_cluster.registry.etcd.gateway import Gateway
+from eventstore_cluster.registry.etcd.options import EtcdOptions
 from eventstore_cluster.registry.registry import Snapshot
 
 START_S: Final = 10.0
 """How long etcd is waited for that is not there yet."""
 _RETRY_S: Final = 0.5
+T = TypeVar("T")
+
+
+def on_registry(etcd: EtcdOptions, cluster: str, do: Callable[[EtcdRegistry], Awaitable[T]]) -> T:
+    """Runs what works on the registry, in an event loop of its own, and returns what it returns."""
+
+    async def run() -> T:
+        async with Gateway(etcd) as gateway:
+            return await do(EtcdRegistry(gateway, cluster))
+
+    return trio.run(run)
+
+
+def wait_on_registry(
+    etcd: EtcdOptions, cluster: str, pending: Callable[[Snapshot], object], wait_s: float
+) -> tuple[Snapshot, float]:
+    """Returns as `read_while`, in an event loop of its own, and how many seconds that took."""
+
+    async def waited(registry: EtcdRegistry) -> tuple[Snapshot, float]:
+        began = trio.current_time()
+        return await read_while(registry, pending, wait_s), trio.current_time() - began
+
+    return on_registry(etcd, cluster, waited)
 
 
 async def first_read(
@@ -36,3 +61,16 @@ async def first_read(
                 waits(error.message)
             waited = True
         await trio.sleep(_RETRY_S)
+
+
+async def read_while(
+    registry: EtcdRegistry, pending: Callable[[Snapshot], object], wait_s: float, seen: Snapshot | None = None
+) -> Snapshot:
+    """Returns all keys as soon as nothing is pending in them, or as they are after `wait_s` seconds. `seen`: as they were read
+    last, if they were. Raises as `EtcdRegistry.changed`.
+    """
+    found = seen or await registry.read()
+    with trio.move_on_after(wait_s):
+        while pending(found):
+            found = await registry.changed(found)
+    return found

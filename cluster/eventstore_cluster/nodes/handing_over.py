@@ -1,6 +1,6 @@
 """Has another replica that is in sync lead: a person writes who, and the leader hands over.
 
-What is asked for stays in the registry until it is done, so whoever asked may go away, and may ask again.
+What is asked for stays in the registry until it is done, so the caller may go away, and may ask again.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ import trio
 
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore_cluster.nodes.accepting_loss import check_format, running_replica, shard_key
-from eventstore_cluster.nodes.first_read import first_read
+from eventstore_cluster.nodes.cluster_view import cluster_view
+from eventstore_cluster.nodes.first_read import first_read, on_registry, read_while
 from eventstore_cluster.registry.etcd.errors import OutcomeUnknown
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
-from eventstore_cluster.registry.etcd.gateway import Gateway
 from eventstore_cluster.registry.etcd.options import EtcdOptions
 from eventstore_cluster.registry.registry import Snapshot
 from eventstore_cluster.registry.replicated_keys import LEADERS, SERVING, SHARDS, read_leader, read_serving
 from eventstore_cluster.replica.registry_state import Member
+from eventstore_cluster.status import SILENT_S, status_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +41,14 @@ def hand_over(etcd: EtcdOptions, cluster: str, shard: int, node: str, wait_s: fl
         EventStoreError: it was not done within `wait_s` seconds, and stays asked for.
         RegistryUnavailable, RegistryRefused, Corrupt
     """
-
-    async def ask() -> Led:
-        async with Gateway(etcd) as gateway:
-            return await _hand_over(EtcdRegistry(gateway, cluster), shard, node, wait_s)
-
-    return trio.run(ask)
+    found = on_registry(etcd, cluster, lambda registry: _hand_over(registry, shard, node, wait_s))
+    if isinstance(found, Led):
+        return found
+    raise EventStoreError(_why_not(found, shard, node, wait_s))
 
 
-async def _hand_over(registry: EtcdRegistry, shard: int, node: str, wait_s: float) -> Led:
+async def _hand_over(registry: EtcdRegistry, shard: int, node: str, wait_s: float) -> Led | Snapshot:
+    """Returns what was seen last if it was not done in time."""
     seen, began = await first_read(registry), trio.current_time()
     while True:
         _check(seen, shard, node)
@@ -58,19 +58,33 @@ async def _hand_over(registry: EtcdRegistry, shard: int, node: str, wait_s: floa
         seen = await registry.read()
     if leads:
         return Led(shard, node, epoch, None)
-    with trio.move_on_after(wait_s):
-        while (found := _serves_after(epoch, seen, shard)) is None:
-            seen = await registry.changed(seen)
-        return Led(shard, *found, trio.current_time() - began)
+    seen = await read_while(registry, lambda seen: _serves_after(epoch, seen, shard) is None, wait_s, seen)
+    found = _serves_after(epoch, seen, shard)
+    return seen if found is None else Led(shard, *found, trio.current_time() - began)
+
+
+def _why_not(seen: Snapshot, shard: int, node: str, wait_s: float) -> str:
+    """Returns why leadership was not handed over, and what to do. Asks the leader, which knows what keeps it from that."""
     leader = _leads(seen, shard)
     if leader is None:
-        raise EventStoreError(
+        return (
             f"shard {shard} has had no leader for {wait_s:g} s; {node} is preferred when one is elected. `eventstore cluster "
             "status --etcd` shows why"
         )
-    raise EventStoreError(
-        f"shard {shard} was not handed over within {wait_s:g} s. It is as soon as the replica on {node} keeps up; "
-        f"`eventstore cluster lead {shard} {leader}` takes that back"
+    view = cluster_view(seen)
+    assert view is not None
+    lag = (status_of(view.map(), None, 0.0).shards[list(view.shards).index(shard)].behind or {}).get(node)
+    if node not in {member.node for member in view.shards[shard].state.in_sync}:
+        why = f"the replica on {node} is not in sync any more"
+    elif lag is None or lag.silent_seconds is None:
+        why = f"the replica on {node} is not connected to the leader on {leader}"
+    elif lag.silent_seconds > SILENT_S:
+        why = f"the replica on {node} has not answered the leader on {leader} for {lag.silent_seconds:.1f} s"
+    else:
+        why = f"the replica on {node} is {lag.seconds:.1f} s behind the leader on {leader}"
+    return (
+        f"shard {shard} was not handed over within {wait_s:g} s: {why}. It is as soon as that replica keeps up; `eventstore "
+        f"cluster lead {shard} {leader}` takes that back"
     )
 
 
@@ -80,6 +94,13 @@ def _check(seen: Snapshot, shard: int, node: str) -> None:
     if node not in state.replicas:
         kept = ", ".join(state.replicas)
         raise InvalidArgument(f"node {node} keeps no replica of shard {shard}: {kept} do", field="node", value=node, limit=kept)
+    if state.wanted is not None and node not in state.wanted:
+        raise InvalidArgument(
+            f"the replica of shard {shard} on {node} is to move away: one of {', '.join(state.wanted)} may lead, or "
+            f"`eventstore cluster cancel {shard}` takes that back",
+            field="node",
+            value=node,
+        )
     replica = running_replica(seen, shard, node)
     if Member(node, replica.incarnation) not in state.in_sync:
         raise InvalidArgument(

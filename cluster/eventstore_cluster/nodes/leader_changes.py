@@ -27,7 +27,7 @@ _log = logging.getLogger("eventstore.cluster")
 @dataclass(frozen=True, slots=True)
 class LeaderChange:
     """The last change of a shard's leader. `leader`: the node that leads now; `since`: seconds of Unix time. Both None if none
-    does. `left`: the node that led before, if it said why it does not any more; `reason`: why, None if nobody knows.
+    does. `left`: the node that led before, if it said why it does not any more; `reason`: why, None if unknown.
     """
 
     epoch: int

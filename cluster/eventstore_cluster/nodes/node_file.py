@@ -5,19 +5,24 @@ registry said of that cluster, and its replicas.
 from __future__ import annotations
 
 import contextlib
+import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from eventstore.chunks.documents import PREVIOUS, Document, read_document, read_tree, write_document
-from eventstore.chunks.files import OsFiles
+from eventstore.chunks.files import Files, OsFiles
 from eventstore.errors import Corrupt, FolderRefused
-from eventstore.store.data_folder import STORE
+from eventstore.store.data_folder import ACCESS, STORE
 from eventstore_cluster.registry.kept_keys import KEPT, Kept, read_kept
+from eventstore_cluster.replica.registry_state import Known
 from eventstore_cluster.shard_folders import LOCK, NODE_FILE, SHARD_FOLDER
 
 FORMAT: Final = 1
+INTENT: Final = "adopting.json"
+"""What is to be removed of the folder of a single store that became that of a node."""
+INTENT_FORMAT: Final = 1
 
 
 class NodeFile:
@@ -49,19 +54,28 @@ class NodeFile:
                 "folder, or the etcd and the name of its own cluster",
             )
         if self.cluster is None:
-            document: Document = {"format": FORMAT, "cluster": cluster.hex, "node": self._name}
-            write_document(self._files, self._data / NODE_FILE, document)
+            write_document(self._files, self._data / NODE_FILE, node_document(cluster, self._name))
             self.cluster = cluster
 
     def has_replica(self, shard: int) -> bool:
         """Whether its store is there: otherwise a process would create an empty one."""
         return self._files.exists(self.folder(shard) / STORE)
 
+    def remove_clone(self, shard: int) -> None:
+        """Removes the folder of a shard that was in preparation, whose store was never there."""
+        if not self.has_replica(shard):
+            shutil.rmtree(self.folder(shard), ignore_errors=True)
+
     def keep(self, kept: Kept) -> None:
         """Writes what the registry says of the cluster, durably; nothing if it is there. Raises StorageFull, OSError."""
         if kept != self.kept:
             write_document(self._files, self._data / KEPT, kept.value())
             self.kept = kept
+
+    def known(self, shard: int) -> Known | None:
+        """Returns what the registry said last of a shard."""
+        kept = None if self.kept is None else self.kept.shards.get(shard)
+        return None if kept is None else kept.known()
 
     def without_cluster(self, name: str) -> str:
         """Returns what is wrong if etcd does not know the cluster `name`, which the folder belongs to, and what to do."""
@@ -72,7 +86,7 @@ class NodeFile:
         if self.kept is None:
             return f"{found}, or restore etcd from a backup"
         return (
-            f"{found}. If etcd has lost its data, restore it from a backup, or start all nodes and write it anew with "
+            f"{found}. If etcd has lost its data, restore it from a backup, or start all nodes and rebuild it with "
             "`eventstore cluster rebuild`"
         )
 
@@ -110,8 +124,13 @@ class NodeFile:
         return found
 
     def _refuse_foreign(self) -> None:
-        for name in self._files.names(self._data):
-            if name != LOCK and not name.startswith((NODE_FILE, KEPT)):  # a crash may leave what it was to become
+        names = self._files.names(self._data)
+        if STORE in names:
+            raise FolderRefused(
+                str(self._data), "is that of a single store; `eventstore cluster adopt` makes it shard 0 of a new cluster"
+            )
+        for name in names:
+            if name != LOCK and not name.startswith((NODE_FILE, KEPT, ACCESS)):  # a crash may leave what it was to become
                 what = "the shard of another node" if SHARD_FOLDER.fullmatch(name) else "not of a node with replicas"
                 raise FolderRefused(
                     str(self._data), f"has no {NODE_FILE} and holds {name}, which is {what}; choose an empty folder"
@@ -131,6 +150,43 @@ def node_file(data: Path, name: str) -> Iterator[NodeFile]:
     files.make_folder(data)
     lock = files.lock(data / LOCK)
     try:
+        finish_adoption(files, data)
         yield NodeFile(data, name)
     finally:
         lock.release()
+
+
+def node_document(cluster: uuid.UUID, node: str) -> Document:
+    """Returns what `node.json` says."""
+    return {"format": FORMAT, "cluster": cluster.hex, "node": node}
+
+
+def finish_adoption(files: Files, data: Path) -> None:
+    """Removes what is left of the store that the folder was, if it is that of a node by now. Raises Corrupt, OSError."""
+    path = data / INTENT
+    if not files.exists(data / NODE_FILE) or not files.exists(path):
+        return
+    match read_tree(files, path):
+        case {"format": 1, "names": list(names)}:
+            for name in sorted(map(str, names), key=lambda name: not name.startswith(STORE)):  # a node reads no store here
+                if "/" not in name and name != "..":
+                    remove_tree(files, data / name)
+        case _:
+            raise Corrupt(str(path), 0, "does not say what is left to remove; remove it")
+    for each in (path.with_name(path.name + PREVIOUS), path):
+        remove_tree(files, each)
+    files.sync_folder(data)
+
+
+def remove_tree(files: Files, path: Path) -> None:
+    """Removes a file, or a folder with all that is in it, if it is there."""
+    if not files.exists(path):
+        return
+    try:
+        names = files.names(path)
+    except NotADirectoryError:
+        files.remove(path)
+        return
+    for name in names:
+        remove_tree(files, path / name)
+    shutil.rmtree(path, ignore_errors=True)  # its empty folders

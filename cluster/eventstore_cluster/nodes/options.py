@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from eventstore.errors import InvalidArgument
 from eventstore.fields import check_int
+from eventstore.server.access.security import Security
 from eventstore.settings.server import ServerSettings
 from eventstore_cluster.nodes.addresses import reached_by
 from eventstore_cluster.registry.etcd.options import EtcdOptions
@@ -23,7 +24,8 @@ _NAME_LENGTH_MAX: Final = 100
 class ReplicatedOptions:
     """`values`: the settings of `settings` as an operator writes them. `name`: of the node. `cluster`: its name in etcd.
 
-    `host`: by which others reach this machine. `lease_s`: how long the node, or a leader, may be silent.
+    `host`: by which others reach this machine. `lease_s`: how long the node, or a leader, may be silent. `left_s`: for how long
+    the folder of a replica is kept that moved to another node. `zone`: what fails together with this node.
     """
 
     settings: ServerSettings
@@ -33,6 +35,8 @@ class ReplicatedOptions:
     etcd: EtcdOptions
     lease_s: int
     host: str
+    left_s: float = 86_400.0
+    zone: str = ""
 
 
 def read_options(settings: ServerSettings, values: Mapping[str, object], given: Mapping[str, Any]) -> ReplicatedOptions:
@@ -41,14 +45,7 @@ def read_options(settings: ServerSettings, values: Mapping[str, object], given: 
     Raises:
         InvalidArgument: one of them is wrong, or not possible with replicas.
     """
-    name = str(given["name"] or "")
-    if not name or len(name) > _NAME_LENGTH_MAX or "/" in name or not name.isprintable():
-        raise InvalidArgument(
-            f"the name of the node is {name!r}, expected are 1 to {_NAME_LENGTH_MAX} printable characters without /; give each "
-            "node of the cluster one of its own, such as --name n1",
-            field="name",
-            value=name,
-        )
+    name = check_name(str(given["name"] or ""))
     if not settings.broker:
         raise InvalidArgument(
             "every shard of a cluster with replicas has a broker, whose messages have replicas as well; leave out --no-broker, "
@@ -58,7 +55,24 @@ def read_options(settings: ServerSettings, values: Mapping[str, object], given: 
     check_int("lease", given["lease_s"], 1, LEASE_S_MAX)
     etcd = etcd_options(given["etcd"])
     host = reached_by(settings.listen, given["advertise"])
-    return ReplicatedOptions(settings, values, name, str(given["cluster"]), etcd, given["lease_s"], host)
+    left_s, zone = float(given.get("left_s", 86_400.0)), str(given.get("zone") or "")
+    if len(zone) > _NAME_LENGTH_MAX or not zone.isprintable():
+        raise InvalidArgument(
+            f"{zone!r} is not the name of a zone: at most {_NAME_LENGTH_MAX} characters", field="zone", value=zone
+        )
+    return ReplicatedOptions(settings, values, name, str(given["cluster"]), etcd, given["lease_s"], host, left_s, zone)
+
+
+def check_name(name: str) -> str:
+    """Returns the name of a node. Raises InvalidArgument."""
+    if not name or len(name) > _NAME_LENGTH_MAX or "/" in name or not name.isprintable():
+        raise InvalidArgument(
+            f"the name of the node is {name!r}, expected are 1 to {_NAME_LENGTH_MAX} printable characters without /; give each "
+            "node of the cluster one of its own, such as --name n1",
+            field="name",
+            value=name,
+        )
+    return name
 
 
 def etcd_options(given: Mapping[str, Any]) -> EtcdOptions:
@@ -78,6 +92,16 @@ def etcd_options(given: Mapping[str, Any]) -> EtcdOptions:
     if options.key is not None and options.cert is None:
         raise InvalidArgument("--etcd-key is of no use without --etcd-cert", field="--etcd-key", value=options.key)
     return replace(options, password=os.environ.get(PASSWORD))
+
+
+def node_security(settings: ServerSettings) -> Security:
+    """Returns what protects a node. Raises InvalidArgument: a file cannot be used, or other nodes could not be recognised."""
+    if settings.security.tls_certificate is not None and settings.security.tls_ca is None:
+        raise InvalidArgument(
+            "nodes with replicas recognise each other by certificates: name the CA that signs them with --tls-ca",
+            field="tls_ca",
+        )
+    return Security(settings)
 
 
 def check_durability(settings: ServerSettings, replicas: int) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import uuid
+from dataclasses import replace
 from typing import Final
 
 import trio
@@ -12,13 +14,17 @@ from eventstore import __version__
 from eventstore.chunks.documents import Tree
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore_cluster.log_lines import log
+from eventstore_cluster.nodes.addresses import check_apart
+from eventstore_cluster.nodes.options import ReplicatedOptions
 from eventstore_cluster.registry.etcd.errors import OutcomeUnknown
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry, batches
 from eventstore_cluster.registry.etcd.gateway import Gateway
 from eventstore_cluster.registry.etcd.lease import Lease
 from eventstore_cluster.registry.kept_keys import Kept, offer_keys, own_offers
+from eventstore_cluster.registry.node_clocks import clocks_apart
+from eventstore_cluster.registry.node_keys import NODES, NodeKey, fixed_addresses, read_node
 from eventstore_cluster.registry.registry import Snapshot
-from eventstore_cluster.registry.replicated_keys import NODES, NodeKey, read_node
+from eventstore_cluster.registry.replicated_keys import SHARDS
 
 _RENEWALS: Final = 3
 """In the time of a lease."""
@@ -27,16 +33,22 @@ _LEASE_S_LEAST: Final = 2
 _GRACE_S: Final = 1.0
 """By which etcd may notice late that a lease has run out."""
 _REVOKE_S: Final = 2.0
+_CLOCK_MOVED_S: Final = 1.0
+"""What others are told of the own clock is renewed when it is wrong by more."""
+_SHARE_TOLD: Final = 16
+"""A change of the free space by this part of it is told."""
 _log = logging.getLogger("eventstore.cluster")
 
 
 class Registration:
     """`address`: where clients ask the node for the map. `lost`: why it has no key any more; None while it has."""
 
-    def __init__(self, gateway: Gateway, registry: EtcdRegistry, name: str, address: str, lease_s: int) -> None:
+    def __init__(self, gateway: Gateway, registry: EtcdRegistry, options: ReplicatedOptions, address: str) -> None:
         self._gateway, self._registry = gateway, registry
-        self._name, self._key, self._lease_s = name, f"{NODES}{name}", lease_s
-        self._value = NodeKey(address, uuid.uuid4().hex, __version__)
+        self._name, self._key, self._lease_s = options.name, f"{NODES}{options.name}", options.lease_s
+        self._data = options.settings.data
+        ports = not options.settings.listen.endswith(":0")
+        self._value = NodeKey(address, uuid.uuid4().hex, __version__, options.zone, self._free_bytes(), ports=ports)
         self._lease: Lease | None = None
         self.lost: str | None = None
 
@@ -44,9 +56,12 @@ class Registration:
         """Writes the key. A node that was killed has its name until its lease has run out, so it is waited for that long.
 
         Raises:
-            InvalidArgument: another node that runs has the name.
+            InvalidArgument: another node that runs has the name, or ports that this one needs.
             RegistryUnavailable, RegistryRefused
         """
+        numbers = [key.removeprefix(SHARDS) for key in seen.entries if key.startswith(SHARDS)]
+        if self._value.ports and (shards := [int(each) for each in numbers if each.isdecimal()]):
+            check_apart(self._name, {**fixed_addresses(seen), self._name: self._value.address}, max(shards) + 1)
         waited = trio.CancelScope(deadline=trio.current_time() + max(self._lease_s, _LEASE_S_LEAST) + _GRACE_S)
         holder = self._holder(seen)
         with waited:
@@ -67,13 +82,39 @@ class Registration:
 
     async def keep(self) -> None:
         """Renews the lease, and registers again if it has run out; until cancelled."""
+        asked = trio.current_time()
         while True:
-            await trio.sleep(self._lease_s / _RENEWALS)
+            await trio.sleep_until(asked + self._lease_s / _RENEWALS)  # a slow answer does not put off the next request
+            asked = trio.current_time()
             try:
                 if self._lease is None or not await self._lease.keep_alive(self._gateway):
                     await self._register_again()
-            except EventStoreError as error:  # tried again; whoever watches the registry says that etcd is away
+                else:
+                    await self._tell(self._lease)
+            except EventStoreError as error:  # tried again; what watches the registry says that etcd is away
                 log(_log, logging.DEBUG, "the lease of the node is not renewed", name=self._name, error=error.message)
+
+    @property
+    def _clock_s(self) -> float:
+        return round(-self._gateway.clock.seconds, 1)
+
+    def _free_bytes(self) -> int:
+        return shutil.disk_usage(self._data).free
+
+    def clock_apart(self) -> dict[str, float]:
+        """Returns what `clocks_apart` says of this node, also if etcd does not know it yet."""
+        return clocks_apart({self._name: replace(self._value, clock_s=self._clock_s)})
+
+    async def _tell(self, lease: Lease) -> None:
+        """Writes the clock and the free space if they have changed by much: every change wakes all who watch the registry."""
+        known, free = self._value.free_bytes or 0, self._free_bytes()
+        space_moved = abs(free - known) * _SHARE_TOLD > known
+        if not space_moved and abs(self._clock_s - self._value.clock_s) <= _CLOCK_MOVED_S:
+            return
+        seen = await self._registry.read_some(self._key, under=f"{self._key}/")
+        if self._holder(seen) is None and (revision := seen.revision_of(self._key)):
+            self._value = replace(self._value, clock_s=self._clock_s, free_bytes=free)
+            await self._registry.transact({self._key: revision}, {self._key: self._value.value()}, lease=lease)
 
     async def offer(self, seen: Snapshot, kept: Kept | None) -> None:
         """Has the registry show what the node kept of a cluster that is not there; nothing any more if that is None.

@@ -8,13 +8,14 @@ from typing import Final
 
 import trio
 
-from eventstore.errors import EventStoreError
-from eventstore_cluster.nodes.cluster_view import ClusterView, cluster_view
+from eventstore_cluster.nodes.cluster_view import ClusterView, cluster_view, not_created
 from eventstore_cluster.nodes.first_read import first_read
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.gateway import Gateway
 from eventstore_cluster.registry.etcd.options import EtcdOptions
-from eventstore_cluster.status import ClusterStatus, ShardRow, status_of
+from eventstore_cluster.registry.node_clocks import clocks_apart
+from eventstore_cluster.registry.preparing import preparing_of
+from eventstore_cluster.status import ClusterStatus, ShardRow, status_of, with_troubles
 
 _WAIT_S: Final = 2.0
 
@@ -26,17 +27,21 @@ def registry_status(etcd: EtcdOptions, cluster: str, interval_s: float) -> Clust
         EventStoreError: there is no such cluster.
         RegistryUnavailable, RegistryRefused, Corrupt
     """
-    view = trio.run(_view, etcd, cluster)
+    view, preparing = trio.run(_view, etcd, cluster)
     found = status_of(view.map(), None, interval_s)
-    return replace(found, nodes=list(view.nodes), shards=[_row(view, row) for row in found.shards])
+    shards = [_row(view, row) for row in with_troubles(found.shards, view.troubles())]
+    return replace(found, nodes=list(view.nodes), shards=shards, clocks=clocks_apart(view.nodes), preparing=preparing)
 
 
-async def _view(etcd: EtcdOptions, cluster: str) -> ClusterView:
+async def _view(etcd: EtcdOptions, cluster: str) -> tuple[ClusterView, list[str]]:
     async with Gateway(etcd) as gateway:
-        view = cluster_view(await first_read(EtcdRegistry(gateway, cluster), _WAIT_S))
+        seen = await first_read(EtcdRegistry(gateway, cluster), _WAIT_S)
+    view = cluster_view(seen)
     if view is None:
-        raise EventStoreError(f"the cluster {cluster} has not been created: eventstore cluster create")
-    return view
+        raise not_created(cluster)
+    return view, [
+        f"shard {each.shard} is made out of shard {each.parent}: {each.node} {each.text}" for each in preparing_of(seen)
+    ]
 
 
 def _row(view: ClusterView, row: ShardRow) -> ShardRow:

@@ -1,4 +1,6 @@
-"""The replicas of a node: a process for each shard that the registry gives it, and none for any other."""
+"""The replicas of a node: a process for each shard that the registry gives it, and none for any other, whose folder is put
+away.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,10 @@ import trio
 from eventstore.errors import DomainRefused, EventStoreError, InvalidArgument
 from eventstore.records.cluster_map import ClusterMap
 from eventstore.store.data_folder import ShardIdentity
-from eventstore_cluster.nodes.addresses import replica_addresses
+from eventstore_cluster.nodes.addresses import check_http, replica_addresses
 from eventstore_cluster.nodes.cluster_view import ClusterView
 from eventstore_cluster.nodes.leader_changes import say_left
+from eventstore_cluster.nodes.leaving import Leaving
 from eventstore_cluster.nodes.node_file import NodeFile
 from eventstore_cluster.nodes.options import ReplicatedOptions
 from eventstore_cluster.nodes.registration import revoke
@@ -23,7 +26,7 @@ from eventstore_cluster.registry.etcd.lease import Lease
 from eventstore_cluster.registry.replicated_keys import LeftKey
 from eventstore_cluster.shard_folders import PlannedShard, check_folder
 from eventstore_cluster.shard_runner import Led, ShardRunner
-from eventstore_cluster.shard_start import ReplicaStart, ShardStart
+from eventstore_cluster.shard_start import ReplicaStart, ShardStart, shard_values
 
 _SAY_S: Final = 0.5
 
@@ -39,19 +42,22 @@ class Replicas:
         self._known: ClusterMap | None = None
         self._registry = EtcdRegistry(gateway, options.cluster)
         self._wanted: dict[int, ShardIdentity] = {}
+        self._parents: dict[int, int] = {}
         self._epochs: dict[int, int] = {}
         self._changed = trio.Event()
         self._served = False
+        self._leaving = Leaving(options, self._registry, lambda shard: shard in self._wanted, self._changed_now)
 
     def want(self, view: ClusterView) -> None:
         """Has a process run for each shard that names this node, and the others stop."""
-        cluster = view.cluster.uuid
-        self._wanted = {
-            number: ShardIdentity(cluster, number, key.slots, key.store)
-            for number, key in view.shards.items()
-            if self._options.name in key.state.replicas
-        }
+        cluster, keys = view.cluster.uuid, {**view.shards, **view.preparing}
+        own = {number: key for number, key in keys.items() if self._options.name in key.state.replicas}
+        self._wanted = {number: key.identity(cluster, number) for number, key in own.items()}
+        self._parents = {number: key.lineage.birth.parent for number, key in own.items() if key.lineage.birth is not None}
         self._epochs = {number: key.state.epoch for number, key in view.shards.items()}
+        self._changed.set()
+
+    def _changed_now(self) -> None:
         self._changed.set()
 
     def publish(self, known: ClusterMap) -> None:
@@ -65,6 +71,7 @@ class Replicas:
         async with trio.open_nursery() as nursery:
             async with trio.open_nursery() as until_stopped:
                 until_stopped.start_soon(self._follow, nursery)
+                until_stopped.start_soon(self._leaving.run)
                 await stopping.wait()
                 until_stopped.cancel_scope.cancel()
             for runner in self.runners:
@@ -74,11 +81,15 @@ class Replicas:
         while True:
             running = {runner.identity.shard: runner for runner in self.runners}
             for number, runner in running.items():
-                if self._wanted.get(number) != runner.identity:
+                wanted = self._wanted.get(number)
+                if wanted is None or wanted.store != runner.identity.store:
                     runner.stop()
+                else:
+                    runner.identity = wanted  # the process itself follows a split
             for number, identity in self._wanted.items():
-                if number not in running:
+                if number not in running and number not in self._leaving.shards:
                     nursery.start_soon(self._run, self._added(identity))
+            self._leaving.look({*self._wanted, *running})
             await self._changed.wait()
             self._changed = trio.Event()
 
@@ -92,22 +103,30 @@ class Replicas:
     async def _run(self, runner: ShardRunner) -> None:
         """Runs a replica to its end; only then may another one of its shard be started."""
         await runner.run()
+        if not runner.identity.slots and runner.identity.shard not in self._wanted:  # its split was called off
+            await trio.to_thread.run_sync(self._folder.remove_clone, runner.identity.shard)
         self.runners.remove(runner)
         self._changed.set()
 
-    def _start(self, identity: ShardIdentity, last: str | None) -> ShardStart:
-        options, shard = self._options, identity.shard
+    def _start(self, first: ShardIdentity, last: str | None) -> ShardStart:
+        options, shard = self._options, first.shard
+        identity = self._wanted.get(shard, first)
         assert self._known is not None
         clients, peers = replica_addresses(options.settings.listen, shard)
         if last is not None:  # where the last one said that it is reached, which need not be what it listened on
             clients = f"{clients.rpartition(':')[0]}:{last.rpartition(':')[2]}"
-        values = {**options.values, "data": str(self._folder.folder(shard)), "http": None, "listen": clients}
-        replica = ReplicaStart(options.cluster, options.etcd, options.name, peers, options.lease_s, host=options.host)
+        values = shard_values(options.settings, options.values, self._folder.folder(shard)) | {"listen": clients}
+        replica = ReplicaStart(
+            options.cluster, options.etcd, options.name, peers, options.lease_s, host=options.host,
+            known=self._folder.known(shard), parent=self._parents.get(shard),
+        )  # fmt: skip
         return ShardStart(values, identity, self._known, replica)
 
-    def _check(self, identity: ShardIdentity) -> None:
-        """Refuses a folder of another shard. One that is missing is made anew by the process, as a stranger to the set."""
-        replica_addresses(self._options.settings.listen, identity.shard)
+    def _check(self, first: ShardIdentity) -> None:
+        """Refuses a folder of another shard. One that is missing is made again by the process, as a stranger to the set."""
+        identity, settings = self._wanted.get(first.shard, first), self._options.settings
+        replica_addresses(settings.listen, identity.shard)
+        check_http(settings.http, settings.listen, identity.shard)
         check_folder(PlannedShard(identity, self._folder.folder(identity.shard), created=False))
 
     async def _reaped(self, shard: int, lease: int, led: Led | None) -> None:

@@ -1,7 +1,7 @@
 """Supervises the replicas of a node: registers it, does what the registry says, and publishes the map of the cluster.
 
 The registry is only read here, but for the node's own key: which replica leads and serves is written by its process. While
-etcd is away, the node goes on with what it knows.
+etcd is away, the node continues with what it knows.
 """
 
 from __future__ import annotations
@@ -15,29 +15,35 @@ from typing import Final
 import trio
 
 from eventstore import __version__
+from eventstore.alarms.alarms import Alarms
 from eventstore.errors import EventStoreError
 from eventstore.records.cluster_map import ClusterMap
+from eventstore.security.loopback import is_loopback
+from eventstore.server.access.security import Security
 from eventstore.server.bootstrap import bind, gate_limits, listen, raise_descriptor_limit, stop_on_signals, until
+from eventstore.server.console_subject import console_subject
 from eventstore.server.http import http_server
 from eventstore_cluster.entry import Entry
 from eventstore_cluster.log_lines import log
+from eventstore_cluster.node_alarms import NodeAlarms
 from eventstore_cluster.node_reports import NodeReports, OnThreads
-from eventstore_cluster.nodes.addresses import is_loopback
+from eventstore_cluster.nodes.addresses import ports_said
 from eventstore_cluster.nodes.cluster_view import ClusterView, cluster_view, kept_view, newer_map, nodes_of
 from eventstore_cluster.nodes.first_read import first_read
 from eventstore_cluster.nodes.leader_changes import LeaderChanges
 from eventstore_cluster.nodes.node_file import NodeFile, node_file
-from eventstore_cluster.nodes.options import ReplicatedOptions, check_durability
+from eventstore_cluster.nodes.options import ReplicatedOptions, check_durability, node_security
 from eventstore_cluster.nodes.registration import Registration
 from eventstore_cluster.nodes.replicas import Replicas
+from eventstore_cluster.nodes.visiting.cluster_door import ClusterDoor
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.gateway import Gateway
 from eventstore_cluster.registry.kept_keys import kept_of
+from eventstore_cluster.registry.node_clocks import clock_trouble, clocks_apart
 from eventstore_cluster.registry.registry import Snapshot
 
 _RETRY_S: Final = 1.0
 _KEEP_AGAIN_S: Final = 60.0
-_CLOCKS_APART_S: Final = 1.0
 _log = logging.getLogger("eventstore.cluster")
 
 
@@ -50,32 +56,44 @@ async def supervise_replicas(options: ReplicatedOptions) -> None:
         InvalidArgument, DomainRefused: a setting is wrong, or another node has the name.
     """
     settings = options.settings
+    security = node_security(settings)
     raise_descriptor_limit()
     if settings.http is not None:
         bind(settings.http, "http").close()
     with bind(settings.listen) as listener, node_file(settings.data, options.name) as folder:
         async with Gateway(options.etcd) as gateway:
-            await _Node(options, folder, gateway, listener).run()
+            await _Node(options, folder, gateway, listener, security).run()
     log(_log, logging.INFO, "stopped")
 
 
 class _Node:
-    def __init__(self, options: ReplicatedOptions, folder: NodeFile, gateway: Gateway, listener: socket.socket) -> None:
-        self._options, self._folder, self._listener = options, folder, listener
+    def __init__(
+        self, options: ReplicatedOptions, folder: NodeFile, gateway: Gateway, listener: socket.socket, security: Security
+    ) -> None:
+        self._options, self._folder, self._listener, self._security = options, folder, listener, security
         self._gateway = gateway
         self._registry = EtcdRegistry(gateway, options.cluster)
         self._address = f"{options.host}:{listener.getsockname()[1]}"
-        self._registration = Registration(gateway, self._registry, options.name, self._address, options.lease_s)
+        self._registration = Registration(gateway, self._registry, options, self._address)
         self._replicas = Replicas(options, folder, gateway, self._fail)
         self._stopping = trio.Event()
         self._failed: EventStoreError | None = None
         self._unusable: str | None = None
         self._warned = False
         self._view: ClusterView | None = None
+        self._seen: Snapshot | None = None
         self._known: ClusterMap | None = None
         self._changes = LeaderChanges(options.name)
+        settings = options.settings
+        self._alarms = NodeAlarms(Alarms(settings.alarms), settings.data, self._unserved, security.tls)
         self._reports = NodeReports(
-            self._replicas.runners, self._stopping.is_set, self._trouble, self._attention, self._changes.lines
+            self._replicas.runners,
+            self._stopping.is_set,
+            self._trouble,
+            self._troubles,
+            self._clock_trouble,
+            self._changes.lines,
+            self._alarms,
         )
         self._lost = False
         self._kept_changed = trio.Event()
@@ -84,11 +102,20 @@ class _Node:
         if folder.cluster is not None:
             self._uncreated = folder.without_cluster(options.cluster)
         limits = gate_limits(options.settings)
-        self._entry = Entry(listener, limits, self._reports.stats, closed=self._uncreated)
+        self._entry = Entry(
+            listener,
+            limits,
+            self._reports.stats,
+            closed=self._uncreated,
+            security=security,
+            alarms=self._alarms.alarms,
+        )
 
     async def run(self) -> None:
         async with trio.open_nursery() as beside:
-            await beside.start(stop_on_signals, self._stopping)
+            await beside.start(stop_on_signals, self._stopping, self._security.reload)
+            beside.start_soon(self._security.run)
+            beside.start_soon(self._alarms.run, f"node {self._options.name}, {self._address}")
             seen = await self._begin()
             if seen is not None:
                 beside.start_soon(self._registration.keep)
@@ -123,7 +150,12 @@ class _Node:
     async def _serve(self) -> None:
         settings, token = self._options.settings, trio.lowlevel.current_trio_token()
         reports = OnThreads(self._reports, token)
-        with http_server(settings.http, reports.metrics, reports.health) as http_address:
+        listens = self._options.host, self._listener.getsockname()[1]
+        door = ClusterDoor(self._options.etcd, self._options.cluster, lambda: self._seen)
+        about = console_subject(
+            settings, self._security, listens, reports.health, self._options.name, to_self=False, cluster=door
+        )
+        with http_server(settings.http, reports.metrics, reports.health, self._security, about) as http_address:
             listen(self._listener, settings.listen)
             async with trio.open_nursery() as serving:
                 await serving.start(self._entry.run)
@@ -138,8 +170,10 @@ class _Node:
     def _say_serving(self, http_address: str | None) -> None:
         options = self._options
         log(
-            _log, logging.INFO, "the node serves", version=__version__, node=options.name, address=f"tcp://{self._address}",
-            http=http_address, data=str(options.settings.data), cluster=options.cluster, pid=os.getpid(),
+            _log, logging.INFO, "the node serves", version=__version__, node=options.name,
+            address=f"{self._security.scheme}://{self._address}", http=http_address,
+            shards_listen=ports_said(options.settings.listen), data=str(options.settings.data), cluster=options.cluster,
+            pid=os.getpid(),
         )  # fmt: skip
 
     def _fail(self, error: EventStoreError) -> None:
@@ -164,7 +198,7 @@ class _Node:
 
     def _note_unusable(self, why: str) -> None:
         if self._unusable is None:
-            log(_log, logging.WARNING, "the registry cannot be used, and the node goes on with what it knows", error=why)
+            log(_log, logging.WARNING, "the registry cannot be used, and the node continues with what it knows", error=why)
         self._unusable = why
 
     def _note_usable(self) -> None:
@@ -175,6 +209,7 @@ class _Node:
     def _apply(self, seen: Snapshot) -> None:
         """Takes what the registry says. Raises Corrupt or InvalidArgument if it makes no cluster."""
         self._warn_of_loopback(seen)
+        self._seen = seen
         view = cluster_view(seen)
         if view is None:
             self._note_lost()
@@ -187,7 +222,7 @@ class _Node:
             self._fail(error)
             return
         self._view, self._lost = view, False
-        self._kept = kept_of(view.cluster, view.shards, seen)
+        self._kept = kept_of(view.cluster, view.shards, seen).newest(self._kept)
         self._kept_changed.set()
         self._changes.saw(view.changes)
         if newer is not None:
@@ -202,10 +237,11 @@ class _Node:
             return
         self._lost = True
         log(_log, logging.ERROR, "etcd has lost the cluster", error=self._folder.without_cluster(self._options.cluster))
-        if self._view is None and self._folder.kept is not None:
-            found = kept_view(self._folder.kept)
-            check_durability(self._options.settings, found.cluster.replicas)
-            self._replicas.publish(found.map())
+        if self._kept is not None:  # which is later than what an etcd said that was restored from an older copy
+            found = kept_view(self._kept)
+            if self._view is None:
+                check_durability(self._options.settings, found.cluster.replicas)
+                self._replicas.publish(found.map())
             shards = {number: key for number, key in found.shards.items() if self._folder.has_replica(number)}
             self._replicas.want(replace(found, shards=shards))
 
@@ -240,23 +276,19 @@ class _Node:
             return self._registration.lost
         if self._lost:
             return self._folder.without_cluster(self._options.cluster)
-        return self._uncreated if self._view is None else None
-
-    def _attention(self) -> str | None:
         if self._view is None:
-            return None
-        unserved = self._view.unserved()
-        if not unserved:
-            return self._clock_trouble()
-        why = self._view.changes[unserved[0]].text
-        return f"shard {unserved[0]} has no leader{'' if why is None else f' ({why})'}"
+            return self._uncreated
+        return None if self._kept is None else self._kept.unknown_to(self._view.shards)
+
+    def _unserved(self) -> list[int]:
+        return [] if self._view is None else self._view.unserved()
+
+    def _troubles(self) -> dict[int, str]:
+        return {} if self._view is None or self._unusable is not None else self._view.troubles()
 
     def _clock_trouble(self) -> str | None:
-        ahead = self._gateway.clock.seconds
-        if abs(ahead) <= _CLOCKS_APART_S:
-            return None
-        where = "behind" if ahead > 0 else "ahead of"
-        return f"the clock of this machine is at least {abs(ahead):.1f} s {where} that of etcd; set both by NTP"
+        found = {} if self._view is None else clocks_apart(self._view.nodes)
+        return clock_trouble(found | self._registration.clock_apart())
 
 
 def _note_waiting(why: str) -> None:

@@ -6,7 +6,7 @@ may be older than the registry was: it says which shards and replicas there are,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from eventstore.chunks.documents import Member, Tree
 from eventstore.errors import Corrupt, FolderRefused
 from eventstore_cluster.registry.registry import Snapshot
 from eventstore_cluster.registry.replicated_keys import SHARDS, ClusterKey, ShardKey, read_cluster, read_shard
+from eventstore_cluster.replica.registry_state import Known
 
 KEPT: Final = "kept.json"
 OFFERS: Final = "offer/"
@@ -32,6 +33,14 @@ class KeptShard:
         """The larger, the newer: revisions begin again with each generation that was rebuilt."""
         return self.key.state.generation, self.revision
 
+    def known(self) -> Known:
+        return Known(self.key.state.generation, self.revision, self.key.state.nonce)
+
+    def newest(self, earlier: KeptShard | None) -> KeptShard:
+        """Returns the same, or what was kept before if that is not what this came from."""
+        later = earlier is not None and earlier.known().is_later_than(self.key.state, self.revision)
+        return earlier if earlier is not None and later else self
+
     def value(self) -> Tree:
         return {**self.key.value(), "revision": self.revision}
 
@@ -46,6 +55,26 @@ class Kept:
     def value(self) -> Tree:
         shards: dict[str, Member] = {str(number): each.value() for number, each in self.shards.items()}
         return {"format": _FORMAT, "cluster": self.cluster.value(), "shards": shards}
+
+    def newest(self, earlier: Kept | None) -> Kept:
+        """Returns the same, with what was kept of a shard if that is later, or if the registry does not know it: that may be
+        restored from an older copy, of before a split.
+        """
+        if earlier is None or earlier.cluster.uuid != self.cluster.uuid:
+            return self
+        shards = {number: each.newest(earlier.shards.get(number)) for number, each in self.shards.items()}
+        cluster = max(self.cluster, earlier.cluster, key=lambda key: (key.layout, key.next_shard))
+        return Kept(cluster, {**earlier.shards, **shards})
+
+    def unknown_to(self, shards: Collection[int]) -> str | None:
+        """Returns what is wrong with a registry that has only these shards, if it lacks some: they are never taken away."""
+        if not (lacking := sorted(set(self.shards).difference(shards))):
+            return None
+        return (
+            f"etcd does not know shard {', '.join(map(str, lacking))}, which this node does: it was restored from an older "
+            "copy, of before a split. Restore a later one; if there is none, start all nodes on an empty etcd, and rebuild it "
+            "with `eventstore cluster rebuild`"
+        )
 
     def of(self, node: str) -> Kept:
         """Returns the same with the shards only of which this node has a replica."""

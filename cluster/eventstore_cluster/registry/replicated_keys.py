@@ -1,13 +1,18 @@
 """The keys of a cluster with replicas, and their values as JSON.
 
 cluster       uuid, format, layout; replicas and in_sync_min of new shards
-shard/N       slots, store and `ShardState` of a shard; changed by its replicas, comparing its revision
+shard/N       slots, store, `Lineage` and `ShardState` of a shard; changed by its replicas, comparing its revision. One without
+              slots is in preparation: no map names it
 leader/N      leased by the process that was elected: member, run, where the other replicas reach it, and since when it leads
 left/N        epoch, node and reason of a leader that ended and could still say why; a killed node says nothing
 serving/N     leased by the same process once it takes appends: where clients reach it, and its epoch
 node/NAME     leased by a node: where clients ask it for the map
-replica/N/NAME  leased by the process of a replica: its incarnations, and how its logs ended when it started
+replica/N/NAME  leased by the process of a replica: its incarnations, and how its logs ended when it started; of a shard in
+                preparation, how many files it has
 offer/NAME, offer/NAME/N  leased by a node whose cluster is not there: what `cluster` and `shard/N` were (`kept_keys`)
+draining/NAME a node that is to keep no replicas: `nodes/placing` gives it none
+moving        how many shards may copy replicas at once, and how many bytes a second each (`MovingKey`)
+moving/N      leased by the leader of a shard that copies replicas: one of as many tickets as may move at once
 creating      who writes the shards of a cluster that is being created
 """
 
@@ -22,40 +27,42 @@ from eventstore.chunks.documents import Member as Value
 from eventstore.chunks.documents import Tree
 from eventstore.errors import Corrupt, UnsupportedVersion
 from eventstore.records.cluster_map import SlotRange, read_slots
+from eventstore.store.data_folder import ShardIdentity
+from eventstore_cluster.registry.lineage import NO_LINEAGE, Lineage, read_lineage, slots_value
+from eventstore_cluster.registry.node_keys import MOVING, read_moving, tickets
 from eventstore_cluster.registry.registry import Entry, Snapshot
-from eventstore_cluster.replica.places import Ends, Reach
-from eventstore_cluster.replica.registry_state import Leader, Member, Seen, ShardState
+from eventstore_cluster.registry.replica_keys import running_replicas
+from eventstore_cluster.replica.registry_state import Clone, Leader, Member, Seen, ShardState
 
 CLUSTER: Final = "cluster"
 SHARDS: Final = "shard/"
 LEADERS: Final = "leader/"
 LEFT: Final = "left/"
 SERVING: Final = "serving/"
-NODES: Final = "node/"
-REPLICAS: Final = "replica/"
 FORMAT: Final = 1
 """Of these keys and of what replicas say to each other. A change that an older program would misread takes the next number."""
 NEW: Final = "new"
 """The incarnation of a replica that has never been started: it is empty, so it is in sync with a new shard."""
-EARLIER_MAX: Final = 64
-"""Of the incarnations that a replica names: so many starts may follow the last one that the registry was told of."""
 _REASON_CHARACTERS_MAX: Final = 200
 _SINCE_END: Final = 253_402_300_800  # the year 10000, which no datetime holds
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterKey:
-    """`layout`: grows when slots change hands. `replicas`, `in_sync_min`: of shards that are made."""
+    """`layout`: grows when slots change hands. `replicas`, `in_sync_min`: of shards that are made. `next_shard`: no shard had
+    this number or a larger one; 0: nothing was split yet.
+    """
 
     uuid: uuid.UUID
     layout: int
     replicas: int
     in_sync_min: int
+    next_shard: int = 0
 
     def value(self) -> Tree:
         return {
             "uuid": self.uuid.hex, "format": FORMAT, "layout": self.layout, "replicas": self.replicas,
-            "in_sync_min": self.in_sync_min,
+            "in_sync_min": self.in_sync_min, "next_shard": self.next_shard,
         }  # fmt: skip
 
 
@@ -66,15 +73,22 @@ class ShardKey:
     store: uuid.UUID
     slots: tuple[SlotRange, ...]
     state: ShardState
+    lineage: Lineage = NO_LINEAGE
+
+    def identity(self, cluster: uuid.UUID, number: int) -> ShardIdentity:
+        """Returns what a folder of the shard must say of itself."""
+        own = self.lineage
+        return ShardIdentity(cluster, number, self.slots, self.store, own.splits, own.ancestors, own.broker)
 
     def value(self) -> Tree:
         state = self.state
         members: list[Value] = [_flat(each) for each in sorted(state.in_sync)]
         return {
-            "store": self.store.hex, "slots": [list(pair) for pair in self.slots], "epoch": state.epoch, "in_sync": members,
+            "store": self.store.hex, "slots": slots_value(self.slots), "epoch": state.epoch, "in_sync": members,
             "replicas": list(state.replicas), "in_sync_min": state.in_sync_min, "generation": state.generation,
             "leader": None if state.leader is None else _flat(state.leader), "nonce": state.nonce,
-            "successor": state.successor,
+            "successor": state.successor, "wanted": _listed(state.wanted), "before": _listed(state.before),
+            "split": list(state.split), "split_times": state.splits, "history": list(state.history), **self.lineage.value(),
         }  # fmt: skip
 
 
@@ -87,18 +101,6 @@ class ServingKey:
 
     def value(self) -> Tree:
         return {"address": self.address, "epoch": self.epoch}
-
-
-@dataclass(frozen=True, slots=True)
-class NodeKey:
-    """`address`: HOST:PORT where it has the map; `run`: of its process; `version`: of its program."""
-
-    address: str
-    run: str
-    version: str
-
-    def value(self) -> Tree:
-        return {"address": self.address, "run": self.run, "version": self.version}
 
 
 def read_cluster(value: Tree) -> ClusterKey:
@@ -119,42 +121,11 @@ def read_cluster(value: Tree) -> ClusterKey:
                 value=written,
             )
         return ClusterKey(
-            uuid.UUID(str(found["uuid"])), int(found["layout"]), int(found["replicas"]), int(found["in_sync_min"])
-        )
+            uuid.UUID(str(found["uuid"])), int(found["layout"]), int(found["replicas"]), int(found["in_sync_min"]),
+            int(found.get("next_shard", 0)),
+        )  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:
         raise Corrupt(CLUSTER, 0, f"not a cluster in the registry ({error!r})") from None
-
-
-def read_node(name: str, value: Tree) -> NodeKey:
-    """Raises Corrupt: something else wrote the key."""
-    try:
-        return NodeKey(str(value["address"]), str(value["run"]), str(value["version"]))
-    except KeyError as error:
-        raise Corrupt(f"{NODES}{name}", 0, f"not a node in the registry ({error!r})") from None
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaKey:
-    """`epoch`: the largest in the logs. `ends`: of each kind, when the process started; `reach`: with the last epoch of each,
-    empty if an older program wrote the key. `led`: the last epoch of the documents was led from this folder. `earlier`: the
-    incarnations of the folder before, the last ones.
-    """
-
-    incarnation: str
-    run: str
-    epoch: int
-    ends: Ends
-    reach: Reach = ()
-    led: bool = False
-    earlier: tuple[str, ...] = ()
-
-    def value(self) -> Tree:
-        ends: list[Value] = [list(end) for end in self.ends]
-        reach: list[Value] = [list(each) for each in self.reach]
-        return {
-            "incarnation": self.incarnation, "run": self.run, "epoch": self.epoch, "ends": ends, "reach": reach,
-            "led": self.led, "earlier": list(self.earlier),
-        }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,9 +153,10 @@ def read_shard(number: int, value: Tree) -> ShardKey:
             int(found["epoch"]), frozenset(Member(*map(str, each)) for each in found["in_sync"]),
             tuple(map(str, found["replicas"])), int(found["in_sync_min"]),
             None if found["leader"] is None else Member(*map(str, found["leader"])), int(found["generation"]),
-            str(found["nonce"]), found.get("successor"),
+            str(found["nonce"]), found.get("successor"), _names(found.get("wanted")), _names(found.get("before")),
+            tuple(map(int, found.get("split", ()))), int(found.get("split_times", 0)), _names(found.get("history")) or (),
         )  # fmt: skip
-        return ShardKey(uuid.UUID(str(found["store"])), read_slots(found["slots"]), state)
+        return ShardKey(uuid.UUID(str(found["store"])), read_slots(found["slots"]), state, read_lineage(found))
     except (KeyError, TypeError, ValueError) as error:
         raise Corrupt(f"{SHARDS}{number}", 0, f"not a shard in the registry ({error!r})") from None
 
@@ -210,21 +182,6 @@ def read_left(value: Tree | None) -> LeftKey | None:
     return None
 
 
-def read_replica(value: Tree | None) -> ReplicaKey | None:
-    reach: Any
-    earlier: Any
-    match value:
-        case {"incarnation": str(incarnation), "run": str(run), "epoch": int(epoch), "ends": list(ends), **rest}:
-            found: Any = ends
-            reach, earlier = rest.get("reach", []), rest.get("earlier", [])
-            return ReplicaKey(
-                incarnation, run, epoch, tuple((int(chunk), int(offset)) for chunk, offset in found),
-                tuple((int(last), int(chunk), int(offset)) for last, chunk, offset in reach), rest.get("led") is True,
-                tuple(map(str, earlier)),
-            )  # fmt: skip
-    return None
-
-
 def read_serving(value: Tree | None) -> ServingKey | None:
     if value is None or not isinstance(epoch := value.get("epoch"), int):
         return None
@@ -242,19 +199,35 @@ def seen_of(number: int, snapshot: Snapshot) -> Seen | None:
         return None
     state = read_shard(number, entry.value).state
     led = 0 if leader is None else leader.revision
-    running = frozenset(Member(name, key.incarnation) for name, key in running_replicas(number, snapshot).items())
-    return Seen(snapshot.revision, state, entry.revision, read_leader(leader), led, running)
+    running = running_members(number, snapshot)
+    own, limits, taken = read_leader(leader), read_moving(snapshot.value(MOVING)), tickets(snapshot)
+    ticket = next((each for each in range(limits.at_once) if each not in taken), None)
+    holds = next((each for each, run in taken.items() if own is not None and run == own.run), None)
+    clones = clones_of(state, snapshot)
+    return Seen(snapshot.revision, state, entry.revision, own, led, running, clones, ticket, holds, limits.rate, limits.paused)
 
 
-def running_replicas(number: int, snapshot: Snapshot) -> dict[str, ReplicaKey]:
-    """Returns the replicas of the shard whose processes run, by node."""
-    prefix = f"{REPLICAS}{number}/"
-    found = {
-        name.removeprefix(prefix): read_replica(each.value)
-        for name, each in snapshot.entries.items()
-        if name.startswith(prefix)
-    }
-    return {name: key for name, key in found.items() if key is not None}
+def running_members(number: int, snapshot: Snapshot) -> frozenset[Member]:
+    """Returns the replicas of the shard whose processes have a lease."""
+    return frozenset(Member(name, key.incarnation) for name, key in running_replicas(number, snapshot).items())
+
+
+def clones_of(state: ShardState, snapshot: Snapshot) -> frozenset[Clone]:
+    """Returns the clones that run of the shards that this one is to be split into."""
+    return frozenset(
+        Clone(shard, Member(name, key.incarnation), key.clone.files)
+        for shard in state.split
+        for name, key in running_replicas(shard, snapshot).items()
+        if key.clone is not None
+    )
+
+
+def _listed(names: tuple[str, ...] | None) -> Value:
+    return None if names is None else list(names)
+
+
+def _names(value: Any) -> tuple[str, ...] | None:
+    return None if value is None else tuple(map(str, value))
 
 
 def _flat(member: Member) -> list[Value]:

@@ -76,6 +76,18 @@ class Begin:
 
 
 @dataclass(frozen=True, slots=True)
+class BeginFile:
+    """Begin a new event file, with a record in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class HoldBack:
+    """Take nothing more for the slots that these shards are to get, then begin a new event file; report to `held_back`."""
+
+    shards: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Commit:
     """Everything before these ends is committed: may be acknowledged and read."""
 
@@ -97,4 +109,7 @@ class End:
     sit_out: bool = False
 
 
-Action: TypeAlias = ReadRegistry | Transact | Follow | Unfollow | Send | Serve | Store | CutTo | Begin | Commit | Open | End
+Action: TypeAlias = (
+    ReadRegistry | Transact | Follow | Unfollow | Send | Serve | Store | CutTo | Begin | Commit | Open | End | BeginFile
+    | HoldBack
+)  # fmt: skip

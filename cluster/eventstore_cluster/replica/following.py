@@ -38,6 +38,11 @@ class Following:
     def ends(self) -> Ends:
         return tuple(log.end for log in self.logs)
 
+    @property
+    def follows(self) -> bool:
+        """Whether it fetches from a leader."""
+        return self._session is not None
+
     def follow(self, leader: Leader | None, epoch: int, now: float) -> list[Action]:
         """Follows this leader of this epoch from now on; an older one is not listened to any more (R11)."""
         if (leader, epoch) == (self._leader, self._epoch):

@@ -6,28 +6,33 @@ from dataclasses import dataclass, replace
 
 from eventstore_cluster.replica.actions import Action, Commit, End, Open, ReadRegistry, Send, Serve, Transact
 from eventstore_cluster.replica.epochs import Tail
-from eventstore_cluster.replica.frames import Fetch, Join, Joined, NotLeading
+from eventstore_cluster.replica.frames import Data, Fetch, Join, Joined, NotLeading
 from eventstore_cluster.replica.limits import Limits
-from eventstore_cluster.replica.places import NOWHERE, Ends, least, reaches
+from eventstore_cluster.replica.moving import Moving
+from eventstore_cluster.replica.places import NOWHERE, Ends, Place, least, reaches
 from eventstore_cluster.replica.registrar import Registrar
 from eventstore_cluster.replica.registry_state import Leader, Member
 from eventstore_cluster.replica.sessions import Progress, Session, Sessions
+from eventstore_cluster.replica.splitting import Splitting
 
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far a replica is behind its leader: `seconds` since it was level, `size` in bytes of the current event file."""
+    """How far a replica is behind its leader: `seconds` since it was level, `end` of its events, and `silent_s` since it last
+    asked for more, as it does several times a second. The last two are None while it is not connected.
+    """
 
     node: str
     seconds: float
-    size: int
+    end: Place | None
+    silent_s: float | None
 
 
 class Leading:
     """Leads one epoch, from the transaction that won it until the process ends.
 
     `written`: the end of the own log, `synced` how far it is durable here. `committed`: durable on every member that counts;
-    None until the epoch's own record is (R10): what is before it may be uncommitted too.
+    None until the epoch's own record is (R10): what is before it may be uncommitted too. `serves`: clients are served.
     """
 
     def __init__(self, me: Leader, registrar: Registrar, logs: tuple[Tail, ...], limits: Limits, now: float) -> None:
@@ -39,10 +44,14 @@ class Leading:
         self.open_at: Ends | None = None
         self.sessions = Sessions()
         self.progress: dict[Member, Progress] = {}
+        self.serves = False
+        self.splitting = Splitting(registrar, limits)
+        self._moving = Moving(registrar, me.member)
         self._me = me
         self._registrar = registrar
         self._limits = limits
-        self._began = now
+        self._named: str | None = None  # the successor that was seen last, and since when
+        self._named_at = now
         self._committed_at = now
         self._read_at = now
 
@@ -86,7 +95,8 @@ class Leading:
         if ends == self.committed or not reaches(ends, self.committed):
             return []
         self._commit(ends, now)
-        return [Commit(ends)]  # followers hear of it with what they fetch next
+        step = self._split(now) if self.splitting.holding and self._registrar.unanswered is None else []
+        return [Commit(ends), *step]  # followers hear of it with what they fetch next
 
     def _commit(self, ends: Ends, now: float) -> None:
         self.committed = ends
@@ -106,10 +116,11 @@ class Leading:
         return [self._lag(member, now) for member in sorted(members)]
 
     def _lag(self, member: Member, now: float) -> Lag:
-        level = self._durable_at(member) == self.written
-        (chunk, end), (own_chunk, own_end) = self._durable_at(member)[0], self.written[0]
-        size = own_end - (end if chunk == own_chunk else 0)
-        return Lag(member.node, 0.0 if level else max(0.0, now - self._progress(member, now).level_at), max(size, 0))
+        ends, session = self._durable_at(member), self.sessions.of(member)
+        seconds = 0.0 if ends == self.written else max(0.0, now - self._progress(member, now).level_at)
+        if session is None or session.acked is None:
+            return Lag(member.node, seconds, None, None)
+        return Lag(member.node, seconds, ends[0], max(0.0, now - session.heard_at))
 
     # followers
 
@@ -117,7 +128,7 @@ class Leading:
         """Answers where the follower's log may part from this one."""
         if self.open_at is None or join.leader_run != self._me.run or len(join.logs) != len(self.logs):
             return [Send(connection, NotLeading(self.epoch))]
-        session = self.sessions.begin(join.member, connection)
+        session = self.sessions.begin(join.member, connection, now)
         answers = tuple(log.at_most(last.epoch) for log, last in zip(self.logs, join.logs, strict=True))
         return [Send(connection, Joined(join.number, session.number, self.epoch, answers))]
 
@@ -129,9 +140,10 @@ class Leading:
         if not reaches(self.written, fetch.ends):
             return self.mismatched(session.number, connection)
         session.acked = fetch.ends
-        session.held, session.held_since = fetch, now
+        session.heard(fetch, now)
         self._progress(session.member, now).acked(fetch.ends, self.written, now)
-        return [*self.advance(now), *self._answer(session, now), *self._maybe_add(session)]
+        actions = [*self.advance(now), *self._answer(session, now), *self._maybe_add(session)]
+        return actions + self._hand_over(now)
 
     def mismatched(self, number: int, connection: int) -> list[Action]:
         """The follower's last records are not those before its ends here: it must join again (R3)."""
@@ -152,9 +164,20 @@ class Leading:
             return []
         committed = self.committed or tuple(NOWHERE for _ in self.logs)
         waits_s = self._limits.poll_s if session.told == committed else self._limits.mark_s
-        if held.ends == self.written and now < session.held_since + waits_s:
+        copies = self._moving.may_copy(session.member)
+        if (held.ends == self.written or not copies) and now < session.held_since + waits_s:
             return []
-        session.held, session.told = None, committed
+        if not copies:  # it hears that there is a leader
+            session.answered(None, now)
+            return [Send(session.connection, Data(session.number, self.epoch, held.ends, committed, None))]
+        return self._answer_now(session, now)
+
+    def _answer_now(self, session: Session, now: float) -> list[Action]:
+        """Answers the Fetch that is held, if there is one, whether or not there is anything new to say."""
+        held, committed = session.held, self.committed or tuple(NOWHERE for _ in self.logs)
+        if held is None:
+            return []
+        session.answered(committed, now)
         return [Serve(session.connection, session.number, self.epoch, held.ends, held.last_crcs, committed)]
 
     # the in-sync set
@@ -169,7 +192,9 @@ class Leading:
         return [*actions, *self.settle_set(now)]
 
     def settle_set(self, now: float) -> list[Action]:
-        """Takes a member that is behind out of the set, or one that caught up into it; one transaction at a time."""
+        """Takes a member that is behind out of the set, or one that caught up into it, or goes a step towards the replicas that
+        are wanted; one transaction at a time.
+        """
         if self._registrar.unanswered is not None:
             return []
         if actions := self._hand_over(now):
@@ -182,9 +207,16 @@ class Leading:
         for session in self.sessions:
             if actions := self._maybe_add(session):
                 return actions
+        if actions := self._move(now) or self._split(now):
+            return actions
         if self._registrar.uncertain:  # a write settles what a read cannot (R2); until then a lost member may count
             return self._propose(self._registrar.state.in_sync)
         return []
+
+    def _split(self, now: float) -> list[Action]:
+        state = self._registrar.state
+        may_begin = self.serves and self.takes_appends(now) and state.successor is None and state.wanted is None
+        return self.splitting.next_step(self.written, self.committed, now, may_begin=may_begin)
 
     def _lags(self, member: Member, now: float, longest_s: float) -> bool:
         return member != self._me.member and now > self._progress(member, now).level_at + longest_s
@@ -216,17 +248,36 @@ class Leading:
         return self._propose(others | {member})
 
     def _hand_over(self, now: float) -> list[Action]:
-        """Gives leadership up if another member is to lead and keeps up; that one competes before the others. Until the answer
-        is known nothing may be read here; what every member has may still be committed.
+        """Gives leadership up if another member is to lead, keeps up and answers; that one competes before the others. Until
+        the answer is known nothing may be read here; what every member has may still be committed.
         """
         state, seen = self._registrar.state, self._registrar.seen
-        member = next((each for each in state.in_sync if each.node == state.successor), self._me.member)
-        if member == self._me.member or self.committed is None or self._registrar.yielding:
+        if state.successor != self._named:
+            self._named, self._named_at = state.successor, now
+        if state.successor is None or self.committed is None or self._registrar.unanswered is not None:
             return []
-        if self.sessions.of(member) is None or self._lags(member, now, self._limits.hand_over_lag_s):
+        member = next((each for each in state.in_sync if each.node == state.successor), self._me.member)
+        session = self.sessions.of(member)
+        if session is None or self._registrar.yielding or self.splitting.holding or not self._keeps_up(member, now):
             return []
         assert seen is not None
+        if seen.running is not None and member not in seen.running:  # paused until its lease was over: it cannot be elected
+            return []
+        if session.follows < self._named_at or now > session.heard_at + self._limits.hand_over_silence_s:
+            return self._answer_now(session, now)  # one that hangs is connected too, and its last Fetch may still be on its way
         return [Transact(self._registrar.propose(state, seen.leader_revision, yields=True))]
+
+    def _move(self, now: float) -> list[Action]:
+        """Continues with what is wanted of the replicas, as far as that is possible now."""
+        me = self._me.member
+        return self._moving.next_step(
+            [each for each in self._registrar.state.in_sync if each == me or self._keeps_up(each, now)]
+        )
+
+    def _keeps_up(self, member: Member, now: float) -> bool:
+        """Whether a follower in the set may be handed leadership."""
+        session = self.sessions.of(member)
+        return session is not None and session.acked is not None and not self._lags(member, now, self._limits.hand_over_lag_s)
 
     def _propose(self, in_sync: frozenset[Member]) -> list[Action]:
         assert self._registrar.seen is not None
@@ -237,7 +288,7 @@ class Leading:
         return self.progress.setdefault(member, Progress(now))
 
     def _may_be_replaced(self) -> bool:
-        """Whether another member of the set may lead: if none runs, this leader still answers reads, and nobody else would."""
+        """Whether another member of the set may lead: if none runs, this leader alone can still answer reads."""
         seen = self._registrar.seen
         assert seen is not None
         return seen.running is None or bool(seen.state.in_sync & seen.running - {self._me.member})

@@ -10,9 +10,12 @@ class Limits:
     """`poll_s`: a Fetch that finds nothing new is answered after this time; after `mark_s` if only the committed mark is new,
     which goes with the next records otherwise. `silence_s`: a leader that sends nothing for so long is left. `rejoin_s`:
     between attempts to join a leader that does not lead yet. `lag_max_s`: a member that is behind for longer is taken out of
-    the in-sync set; `hand_over_lag_s`: it is not handed leadership. `stall_max_s`: a leader that commits nothing for so long
-    while something waits resigns. `retry_s`: between reads of the registry that nothing else asks for. `rank_s`: a member
-    waits so long for each that should lead before it, and `head_start_s` for the one that leadership is handed to.
+    the in-sync set; `hand_over_lag_s`: it is not handed leadership, nor before it has sent a Fetch that follows an answer of
+    after it was named, nor if its last one is older than `hand_over_silence_s`. `stall_max_s`: a leader that commits nothing
+    for so long while something waits resigns. `retry_s`: between reads of the registry that nothing else asks for. `rank_s`: a
+    member waits so long for each that should lead before it, and `head_start_s` for the one that leadership is handed to. A
+    shard is split when its current event file has `split_file_bytes` at most, or others were begun for that
+    `split_files_begun_max` times; its leader resigns if the slots that it holds back are not given away in `split_max_s`.
     """
 
     poll_s: float = 0.5
@@ -21,7 +24,11 @@ class Limits:
     rejoin_s: float = 0.05
     lag_max_s: float = 5.0
     hand_over_lag_s: float = 1.0
+    hand_over_silence_s: float = 0.2
     stall_max_s: float = 10.0
     retry_s: float = 2.0
     rank_s: float = 0.1
     head_start_s: float = 0.5
+    split_file_bytes: int = 1024 * 1024
+    split_files_begun_max: int = 3
+    split_max_s: float = 10.0

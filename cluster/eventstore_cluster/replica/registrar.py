@@ -13,7 +13,7 @@ class Registrar:
     """One transaction is under way at a time; those whose answer was lost stay open beside it.
 
     A transaction can apply only while the state has the revision it compares. So it is settled by seeing a later revision,
-    whoever wrote it, and by a refusal; never by a read that shows the same revision (R2).
+    no matter who wrote it, and by a refusal; never by a read that shows the same revision (R2).
     """
 
     def __init__(self, new_nonce: Callable[[], str]) -> None:
@@ -57,14 +57,15 @@ class Registrar:
         return any(swap.yields for swap in self._open.values())
 
     def propose(
-        self, state: ShardState, leader_revision: int | None, leads: Leader | None = None, *, yields: bool = False
-    ) -> Swap:
+        self, state: ShardState, leader_revision: int | None, leads: Leader | None = None, *, yields: bool = False,
+        gifts: tuple[tuple[int, frozenset[Member]], ...] = (), takes: int | None = None, frees: int | None = None,
+    ) -> Swap:  # fmt: skip
         """Returns a transaction on what was seen last. From now on it counts as one that may apply."""
         assert self.seen is not None
         assert self.unanswered is None
         self._numbers += 1
-        state = replace(state, nonce=self._new_nonce())
-        swap = Swap(self._numbers, self.seen.revision, leader_revision, state, leads, yields)
+        state = state.written_by(self._new_nonce())
+        swap = Swap(self._numbers, self.seen.revision, leader_revision, state, leads, yields, gifts, takes, frees)
         self._open[swap.number] = swap
         self.unanswered = swap.number
         return swap
@@ -83,7 +84,10 @@ class Registrar:
         leader, created = self.seen.leader, self.seen.leader_revision
         if swap.leads is not None or swap.yields:
             leader, created = swap.leads, applied if swap.leads is not None else 0
-        self.saw(Seen(applied, swap.state, applied, leader, created, self.seen.running))
+        seen = replace(self.seen, at=applied, state=swap.state, revision=applied, leader=leader, leader_revision=created)
+        if swap.takes is not None or swap.frees is not None:
+            seen = replace(seen, ticket=None, holds=swap.takes)  # which are free is read again
+        self.saw(seen)
 
     def counting(self) -> frozenset[Member]:
         """Returns the members that count: those in the set, and those that a transaction of ours may have added (R1)."""

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+HISTORY_MAX: Final = 64
+"""Of the earlier nonces in a state: a node that has not heard of the shard for so many changes cannot tell any more."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -29,7 +34,10 @@ class ShardState:
     `leader`: who was elected last, whether it still leads or not. `in_sync`: holds everything that was acknowledged.
     `replicas`: names of the nodes that are to keep a replica, in the order in which they should lead. `generation` grows when a
     person accepts loss (R12). `nonce`: of the transaction that wrote it. `successor`: the node that the leader is to hand
-    over to, at the word of a person; None again with the next election.
+    over to, at the word of a person; None again with the next election. `wanted`: the nodes that are to keep replicas, in the
+    order in which they should lead, and `before`: those that did when that was asked for; both None when it is done.
+    `split`: the numbers of the shards in preparation that are to get slots of it; `splits`: how often slots were given away.
+    `history`: nonces of earlier states, the latest last.
     """
 
     epoch: int
@@ -40,6 +48,43 @@ class ShardState:
     generation: int = 1
     nonce: str = ""
     successor: str | None = None
+    wanted: tuple[str, ...] | None = None
+    before: tuple[str, ...] | None = None
+    split: tuple[int, ...] = ()
+    splits: int = 0
+    history: tuple[str, ...] = ()
+
+    def written_by(self, nonce: str) -> ShardState:
+        """Returns the state with the nonce of the transaction that writes it in place of the one that this follows."""
+        return replace(self, nonce=nonce, history=(*self.history, self.nonce)[-HISTORY_MAX:])
+
+
+@dataclass(frozen=True, slots=True)
+class Clone:
+    """A replica of a shard in preparation: it has its parent's event files up to the number `through`."""
+
+    shard: int
+    member: Member
+    through: int
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the node of a replica last heard of the state: its generation, the revision that wrote it, and its nonce."""
+
+    generation: int
+    revision: int
+    nonce: str
+
+    def is_later_than(self, state: ShardState, revision: int) -> bool:
+        """Whether a registry that holds this state, by this revision, was restored from an older copy (R12), perhaps changed
+        since: a revision alone says nothing, those of a restored registry pass the earlier ones.
+        """
+        if self.generation != state.generation:
+            return self.generation > state.generation
+        if self.nonce == state.nonce or self.nonce in state.history:
+            return False
+        return len(state.history) < HISTORY_MAX or self.revision > revision
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +92,9 @@ class Seen:
     """A linearizable read of both keys. `at`: the registry's revision then, which orders reads.
 
     `revision` wrote the state, `leader_revision` created the leader's key; 0 if there is none. `running`: the replicas whose
-    processes have a lease; None: not known.
+    processes have a lease; None: not known. `ticket`: one of those that so many shards may copy replicas by at once, which is
+    free, None if none is; `holds`: the one that the leader of this shard has; `rate`: bytes a second that it may copy;
+    None: all it can; `paused`: nothing is done about what is wanted. `clones`: of the shards in preparation, those that run.
     """
 
     at: int
@@ -56,13 +103,19 @@ class Seen:
     leader: Leader | None = None
     leader_revision: int = 0
     running: frozenset[Member] | None = None
+    clones: frozenset[Clone] = frozenset()
+    ticket: int | None = 0
+    holds: int | None = None
+    rate: int | None = None
+    paused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Swap:
     """A transaction: if the state was written by `revision` and the leader's key created by `leader_revision` (None: not
     compared; 0: does not exist), writes `state`, and with `leads` the leader's key under the lease of this process.
-    `yields`: deletes the leader's key.
+    `yields`: deletes the leader's key. `gifts`: gives slots to these shards, with these in-sync sets. `takes`,
+    `frees`: the ticket that is taken, if it is free, and the one that is given back.
     """
 
     number: int
@@ -71,3 +124,23 @@ class Swap:
     state: ShardState
     leads: Leader | None = None
     yields: bool = False
+    gifts: tuple[tuple[int, frozenset[Member]], ...] = ()
+    takes: int | None = None
+    frees: int | None = None
+
+
+def trouble_of(state: ShardState, answer: Iterable[Member]) -> str | None:
+    """Returns what an operator has to know of a shard that is served. `answer`: the members of the set that do."""
+    nodes = {member.node for member in answer}
+    if len(nodes) < state.in_sync_min:
+        return f"appends are refused: {too_few(state.in_sync_min, nodes)}"
+    staying = state.replicas if state.wanted is None else set(state.wanted).intersection(state.before or ())
+    missing = [node for node in staying if node not in nodes]
+    return f"not in sync: {', '.join(missing)}" if missing else None
+
+
+def too_few(needed: int, have: Iterable[str]) -> str:
+    """Returns why appends are refused. `have`: the nodes whose replicas are in sync and answer."""
+    answer = sorted(have)
+    only = f"only {', '.join(answer)} {'answers' if len(answer) == 1 else 'answer'}" if answer else "none answers"
+    return f"{needed} replicas must be in sync, {only}"

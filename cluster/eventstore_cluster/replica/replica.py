@@ -18,9 +18,13 @@ from eventstore_cluster.replica.leading import Lag, Leading
 from eventstore_cluster.replica.limits import Limits
 from eventstore_cluster.replica.places import Ends
 from eventstore_cluster.replica.registrar import Registrar
-from eventstore_cluster.replica.registry_state import Leader, Member, Seen, ShardState
+from eventstore_cluster.replica.registry_state import Known, Leader, Member, Seen, ShardState
 
 HANDED_OVER: Final = "leadership was handed over"
+_RESTORED: Final = (
+    "it was restored from an older copy. `eventstore cluster lead --accept-loss` begins a new generation, with a node that "
+    "says this: it has what the older copy does not know of"
+)
 
 
 class Replica:
@@ -28,11 +32,12 @@ class Replica:
 
     `me`: the member, the run and the address of this process. `earlier`: incarnations of this folder that a transaction may
     have left in the registry, latest last (R9). `logs`: the log on the disk, synced. `candidate_from`: not elected before.
+    `known`: what its node has heard of the shard; then what this run has seen of it itself.
     """
 
     def __init__(
         self, me: Leader, earlier: tuple[str, ...], logs: tuple[Tail, ...], crcs: tuple[int, ...], *,
-        limits: Limits, new_nonce: Callable[[], str], now: float, candidate_from: float = 0.0,
+        limits: Limits, new_nonce: Callable[[], str], now: float, candidate_from: float = 0.0, known: Known | None = None,
     ) -> None:  # fmt: skip
         self.me = me
         self.registrar = Registrar(new_nonce)
@@ -41,6 +46,7 @@ class Replica:
         self.ended = False
         self._earlier = frozenset(Member(me.member.node, incarnation) for incarnation in earlier)
         self._limits = limits
+        self._known = known
         self._lease_until = now
         self._candidate_from = candidate_from
         self._vacant_since: float | None = None
@@ -68,11 +74,20 @@ class Replica:
             return False
         return not self.ended and now < self._lease_until
 
-    def takes_appends(self, now: float) -> bool:
-        return self.may_read(now) and self.leading is not None and self.leading.takes_appends(now)
+    @property
+    def durability(self) -> int:
+        """How many replicas have what is committed: all that are in sync, now and at any later time."""
+        return len(self.registrar.state.in_sync)
+
+    def takes_appends_for_all(self, now: float) -> bool:
+        """Whether every replica of the shard is in sync and keeps up: the condition of an append for all of them."""
+        state, level = self.registrar.state, self.level_members(now)
+        if state.wanted is not None:  # as many as before and as will be: those that come and go need not all be there
+            return len(level) >= min(len(state.wanted), len(state.before or state.wanted))
+        return {member.node for member in level}.issuperset(state.replicas)
 
     def lags(self, now: float) -> list[Lag]:
-        """Returns how far the others are behind this leader; nobody is if it does not lead."""
+        """Returns how far the others are behind this leader; empty if it does not lead."""
         return [] if self.leading is None else self.leading.lags(now)
 
     @property
@@ -82,7 +97,7 @@ class Replica:
         return self.leading is not None and bool(others) and not list(self.leading.sessions)
 
     def level_members(self, now: float) -> list[Member]:
-        """Returns the members of the in-sync set that keep up with this leader; nobody if it does not lead."""
+        """Returns the members of the in-sync set that keep up with this leader; none if it does not lead."""
         return [] if self.leading is None else self.leading.level_members(now)
 
     def tick(self, now: float, lease_until: float) -> list[Action]:
@@ -127,19 +142,27 @@ class Replica:
     def _decide(self, now: float) -> list[Action]:
         seen = self.registrar.seen
         assert seen is not None
-        if seen.state.epoch < self.following.last_epoch:
-            return self._end(
-                f"the log holds epoch {self.following.last_epoch}, the registry knows {seen.state.epoch}: it was restored "
-                "from an older copy. `eventstore cluster lead --accept-loss` begins a new generation"
-            )  # R12
+        if (later := self._later_than(seen)) is not None:
+            return self._end(f"{later}: {_RESTORED}")  # R12
+        self._known = Known(seen.state.generation, seen.revision, seen.state.nonce)
         if self._won:
             return self._still_leads(seen, now)
         if seen.leader is not None and (seen.leader.member.node, seen.leader.run) == (self.me.member.node, self.me.run):
+            if seen.leader.member != self.me.member:  # it was made the leader of what its folder did not come to hold
+                return self._end("another incarnation of this folder leads")
             self._won = True
             return [*self.following.follow(None, seen.state.epoch, now), *self._begin()]
         leader = seen.leader if seen.leader is not None and seen.leader.member.node != self.me.member.node else None
         self._vacant_since = None if seen.leader is not None else self._vacant_since or now
         return [*self.following.follow(leader, seen.state.epoch, now), *self._rename(seen.state), *self._compete(now)]
+
+    def _later_than(self, seen: Seen) -> str | None:
+        """Returns what is later here than in the registry; None if nothing is."""
+        if seen.state.epoch < self.following.last_epoch:
+            return f"the log holds epoch {self.following.last_epoch}, the registry knows {seen.state.epoch}"
+        if self._known is not None and self._known.is_later_than(seen.state, seen.revision):
+            return f"this node knows revision {self._known.revision} of the shard, the registry has {seen.revision}"
+        return None
 
     def _still_leads(self, seen: Seen, now: float) -> list[Action]:
         if seen.leader is None or seen.leader.run != self.me.run:
@@ -147,7 +170,7 @@ class Replica:
             return self._end(HANDED_OVER if handed else "another process leads, or the lease was lost")
         if self.leading is None:
             return []
-        return [*self.leading.advance(now), *self.leading.settle_set(now)]
+        return self._ending([*self.leading.advance(now), *self.leading.settle_set(now)])
 
     def _rename(self, state: ShardState) -> list[Action]:
         """Puts this run's incarnation in the place of the folder's earlier one, if that is in the set (R9)."""
@@ -214,7 +237,19 @@ class Replica:
 
     def durable(self, ends: Ends, now: float) -> list[Action]:
         """This leader's own log is synced up to here."""
-        return [] if self.ended or self.leading is None else self.leading.durable(ends, now)
+        return [] if self.ended or self.leading is None else self._ending(self.leading.durable(ends, now))
+
+    def serves(self) -> None:
+        """Clients are served: what a person wants of the shard may be begun."""
+        if self.leading is not None:
+            self.leading.serves = True
+
+    def held_back(self, last_file: int, now: float) -> list[Action]:
+        """The log is as `HoldBack` asked for: event file `last_file` is the last one that the new shards get."""
+        if self.ended or self.leading is None:
+            return []
+        self.leading.splitting.held_back(last_file)
+        return self._ending(self.leading.settle_set(now))
 
     # other replicas
 
@@ -248,7 +283,7 @@ class Replica:
             return [Send(connection, NotLeading(epoch))]
         if isinstance(frame, Join):
             return self.leading.join(connection, frame, now)
-        return self.leading.fetch(connection, frame, now)
+        return self._ending(self.leading.fetch(connection, frame, now))
 
     def mismatched(self, session: int, connection: int) -> list[Action]:
         """What a follower says of its last records is not what this log holds there."""

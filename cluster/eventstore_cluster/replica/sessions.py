@@ -14,16 +14,29 @@ from eventstore_cluster.replica.registry_state import Member
 class Session:
     """One follower since its latest join. `acked`: durable there; None before its first Fetch.
 
-    `held`: the Fetch that is not answered yet, since `held_since`. `told`: the committed mark that was sent last.
+    `held`: the Fetch that is not answered yet, since `held_since`. `told`: the committed mark that was sent last. `heard_at`:
+    when the last Fetch, or the join, came; `answered_at`: when the last one was answered. A follower sends a Fetch when it has
+    its answer: it ran at some time since `follows`.
     """
 
     number: int
     member: Member
     connection: int
+    heard_at: float
     acked: Ends | None = None
     held: Fetch | None = None
     held_since: float = 0.0
     told: Ends | None = None
+    answered_at: float = 0.0
+    follows: float = 0.0
+
+    def heard(self, fetch: Fetch, now: float) -> None:
+        self.held, self.held_since, self.heard_at = fetch, now, now
+        self.follows = self.answered_at
+
+    def answered(self, told: Ends | None, now: float) -> None:
+        self.held, self.answered_at = None, now
+        self.told = told or self.told
 
 
 @dataclass(slots=True)
@@ -54,9 +67,9 @@ class Sessions:
         self._by_node: dict[str, Session] = {}
         self._numbers = 0
 
-    def begin(self, member: Member, connection: int) -> Session:
+    def begin(self, member: Member, connection: int, now: float) -> Session:
         self._numbers += 1
-        session = self._by_node[member.node] = Session(self._numbers, member, connection)
+        session = self._by_node[member.node] = Session(self._numbers, member, connection, now, answered_at=now)
         return session
 
     def find(self, number: int, connection: int) -> Session | None:

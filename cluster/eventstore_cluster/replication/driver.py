@@ -3,7 +3,7 @@
     follower   the logs are written as the leader sends them (`FollowerLogs`)
     elected    the folder is opened as a store, whose writes are told to followers (`ShardLeadership`)
 
-Everything runs on one event loop. A run ends with its process: nothing is answered after that, and the next one begins anew.
+Everything runs on one event loop. A run ends with its process: nothing is answered after that.
 """
 
 from __future__ import annotations
@@ -13,21 +13,23 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final
 
-import structlog
 import trio
 
 from eventstore.chunks.documents import Tree
 from eventstore.errors import EventStoreError
+from eventstore.server.logs import get_logger
 from eventstore_cluster.registry.etcd.errors import OutcomeUnknown, RegistryRefused, RegistryUnavailable
 from eventstore_cluster.registry.etcd.lease import now
 from eventstore_cluster.registry.replicated_keys import ServingKey
 from eventstore_cluster.replica.actions import (
     Action,
     Begin,
+    BeginFile,
     Commit,
     CutTo,
     End,
     Follow,
+    HoldBack,
     Open,
     ReadRegistry,
     Send,
@@ -40,11 +42,12 @@ from eventstore_cluster.replica.places import Ends
 from eventstore_cluster.replica.registry_state import Swap
 from eventstore_cluster.replication.leadership import ShardLeadership
 from eventstore_cluster.replication.links import Links
+from eventstore_cluster.replication.log_split import LogSplit
 from eventstore_cluster.replication.logs.pieces import Cargo, is_small
 from eventstore_cluster.replication.run import Run
 
 TICK_S: Final = 0.1
-_log = structlog.get_logger("eventstore.cluster")
+_log = get_logger("eventstore.cluster")
 
 
 class Driver:
@@ -59,6 +62,7 @@ class Driver:
         self._links = links
         self.elected = trio.Event()
         self.leadership: ShardLeadership | None = None
+        self.log_split: LogSplit | None = None
         self.committed: Ends | None = None
         self.opened = False
         self.committed_moved = trio.lowlevel.ParkingLot()
@@ -113,7 +117,9 @@ class Driver:
             except (RegistryUnavailable, RegistryRefused, OutcomeUnknown) as error:
                 _log.debug("the registry cannot be read", error=error.message)
                 continue
-            if seen is not None:
+            if self.run_of.registry.went_back:
+                self.end("the registry has gone back: it was restored from an older copy")
+            elif seen is not None:
                 self._report(self.replica.saw(seen, now()))
                 self._changed()
 
@@ -156,6 +162,7 @@ class Driver:
             case Unfollow():
                 self._links.follow(None)
             case Begin(epoch):
+                _log.info("elected: the log is opened for writing", epoch=epoch)
                 self._epoch = epoch
                 self.elected.set()
                 self._changed()
@@ -164,6 +171,11 @@ class Driver:
                 assert self.leadership is not None
                 self.leadership.opened.set()
                 self._changed()
+            case BeginFile():
+                assert self.log_split is not None, "only one that serves is split"
+                self.log_split.begin_file()
+            case HoldBack():
+                self._hold_back()
             case End(reason, sit_out):
                 self.end(reason, sit_out=sit_out)
 
@@ -179,6 +191,19 @@ class Driver:
         """Returns what the store is opened with, once the replica is elected; the logs of the follower are closed."""
         self.leadership = ShardLeadership(self.run_of, self._epoch, self._links, self.do, self.end)
         return self.leadership
+
+    def _hold_back(self) -> None:
+        assert self.log_split is not None, "only one that serves is split"
+        last_file = self.log_split.hold_back()
+        if last_file is None:
+            self.end("slots are held back for a split, and nothing can be written")
+        else:
+            self._actions.extend(self.replica.held_back(last_file, now()))
+
+    def serves(self, log_split: LogSplit) -> None:
+        """Clients are served: a split may begin."""
+        self.log_split = log_split
+        self.replica.serves()
 
     async def _transact(self, swap: Swap) -> None:
         applied = await self.run_of.registry.transact(swap)
@@ -231,6 +256,7 @@ class Driver:
         leading = replica.leading
         report: Tree = {
             "role": "leader" if self.opened else "elected" if self.elected.is_set() else "follower",
+            "follows": not self.elected.is_set() and replica.following.follows,
             "epoch": None if seen is None else seen.state.epoch,
             "leader": None if seen is None or seen.leader is None else seen.leader.member.node,
             "in_sync": [] if seen is None else [member.node for member in sorted(seen.state.in_sync)],

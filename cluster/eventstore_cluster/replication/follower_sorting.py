@@ -5,30 +5,36 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-import structlog
 import trio
 
 from eventstore.errors import Corrupt, EventStoreError
+from eventstore.server.logs import get_logger
 from eventstore.store.data_folder import DIRECTORY
 from eventstore.store.maintenance import ChildSorter
 from eventstore.store.sorted.sorting import switch
+from eventstore_cluster.replica.places import Ends
 from eventstore_cluster.replication.driver import Driver
 
 _AGAIN_S: Final = 30.0
-_log = structlog.get_logger("eventstore.cluster")
+_log = get_logger("eventstore.cluster")
+
+
+def may_sort(committed: Ends, number: int) -> bool:
+    """Whether a record of a later file is committed: then this one is never cut back (R6)."""
+    return committed[0][0] > number
 
 
 async def sort_committed(driver: Driver, data: Path) -> None:
     """Sorts, indexes and lists files as they are committed, one at a time; until cancelled.
 
-    Files are sorted and listed in order, so of those that are sorted only the last may not be listed.
+    Files are sorted and listed in order; to list the last of those that are sorted lists all.
     """
     events = driver.run_of.logs.events
     folder = events.folder
     sorter = ChildSorter(data, data / DIRECTORY)
     number = max(events.sorted_through, 1)
     while True:
-        while driver.committed is not None and driver.committed[0][0] > number:
+        while driver.committed is not None and may_sort(driver.committed, number):
             try:
                 header = await trio.to_thread.run_sync(folder.read_header, number)
                 if not header.sorted:

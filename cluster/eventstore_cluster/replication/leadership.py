@@ -6,28 +6,32 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-import structlog
 import trio
 
 from eventstore.broker.broker import Broker
 from eventstore.errors import EventStoreError, NotEnoughReplicas
 from eventstore.records import commit, message
+from eventstore.server.logs import get_logger
 from eventstore.store.embedded import EmbeddedStore
 from eventstore_cluster.registry.etcd.lease import now
 from eventstore_cluster.replica.actions import Action, Serve
 from eventstore_cluster.replica.epochs import Tail
 from eventstore_cluster.replica.frames import Data, NotLeading
-from eventstore_cluster.replica.places import Ends
+from eventstore_cluster.replica.leading import Lag
+from eventstore_cluster.replica.places import NOWHERE, Ends
+from eventstore_cluster.replica.registry_state import too_few, trouble_of
 from eventstore_cluster.replication.links import Links
 from eventstore_cluster.replication.logs.follower_logs import broker_identity
 from eventstore_cluster.replication.logs.leader_documents import LeaderDocuments
-from eventstore_cluster.replication.logs.leader_log import LeaderLog
+from eventstore_cluster.replication.logs.leader_log import PAYLOAD_BYTES, LeaderLog
 from eventstore_cluster.replication.logs.log_reader import Differs, LogReader
 from eventstore_cluster.replication.logs.pieces import Cargo, Payload
 from eventstore_cluster.replication.run import Run
 
 _REFUSED_S: Final = 1.0
-_log = structlog.get_logger("eventstore.cluster")
+_PIECE_S: Final = 0.5
+"""A piece of the log that is sent at a limited rate takes no longer: a follower that hears nothing leaves its leader."""
+_log = get_logger("eventstore.cluster")
 
 
 class ShardLeadership:
@@ -45,6 +49,7 @@ class ShardLeadership:
         self._replica, self._lease, self._links, self._do, self._end = run.replica, run.lease, links, do, end
         self._before: tuple[Tail, ...] = logs.tails_on_disk()
         self._begun = self._holds = False
+        self._paced_until = 0.0
         self._flush: Callable[[], None]
         self._wrote = trio.lowlevel.ParkingLot()
         self._store: EmbeddedStore | None = None
@@ -59,7 +64,7 @@ class ShardLeadership:
         return LeaderLog(
             reader, lambda: self._key(kind), self._before[kind].end, last_crc,
             grown=self._grown, durable=self._durable, failed=self._failed, refusal=self._refusal,
-            shortage=self._shortage, durability=lambda: len(self._replica.registrar.state.in_sync),
+            shortage=self._shortage, durability=lambda: self._replica.durability,
         )  # fmt: skip
 
     def _key(self, kind: int) -> bytes:
@@ -114,10 +119,10 @@ class ShardLeadership:
         self._grown()
         self._durable()
 
+    @property
     def attention(self) -> str | None:
-        """Returns what an operator has to do something about: too few replicas are in sync."""
-        refusal = self._refusal()
-        return None if refusal is None else f"appends are refused: {refusal.message}"
+        """What an operator has to know of the replicas."""
+        return trouble_of(self._replica.registrar.state, self._replica.level_members(now())) if self.opened.is_set() else None
 
     def _refusal(self) -> EventStoreError | None:
         leading = self._replica.leading
@@ -126,15 +131,14 @@ class ShardLeadership:
         return self._not_enough(self._replica.registrar.state.in_sync_min)
 
     def _shortage(self) -> EventStoreError | None:
-        replicas = self._replica.registrar.state.replicas
-        level = {member.node for member in self._replica.level_members(now())}
-        return None if level.issuperset(replicas) else self._not_enough(len(replicas))
+        if self._replica.takes_appends_for_all(now()):
+            return None
+        return self._not_enough(len(self._replica.registrar.state.replicas))
 
     def _not_enough(self, needed: int) -> NotEnoughReplicas:
-        have = sorted(member.node for member in self._replica.level_members(now()))
+        have = [member.node for member in self._replica.level_members(now())]
         return NotEnoughReplicas(
-            f"{needed} replicas must be in sync, only {', '.join(have)} answer; nothing was stored. Append again when another "
-            "one is back",
+            f"{too_few(needed, have)}; nothing was stored. Append again when another one is back",
             needed=needed,
             have=len(have),
         )
@@ -155,6 +159,20 @@ class ShardLeadership:
 
     # followers
 
+    def lags(self) -> list[Lag]:
+        """Returns how far the other replicas are behind."""
+        return self._replica.lags(now())
+
+    def bytes_lacking(self, lag: Lag) -> int | None:
+        """Returns the bytes of events that the replica has not stored; None while it is not connected."""
+        if lag.end is None or self._store is None:
+            return None
+        return self.events.bytes_after(lag.end, self._store.engine.files.headers)
+
+    def bytes_of_events(self) -> int:
+        """Returns the bytes of all events of the shard."""
+        return 0 if self._store is None else self.events.bytes_after(NOWHERE, self._store.engine.files.headers)
+
     def serve(self, serve: Serve, nursery: trio.Nursery) -> None:
         """Answers a Fetch: at once from memory, or by a thread from the files."""
         logs = self._logs
@@ -170,10 +188,12 @@ class ShardLeadership:
             self._send(serve, found)
 
     async def _send_from_files(self, serve: Serve, found: list[Payload | None], behind: list[int]) -> None:
+        rate = self._rate(serve)
+        bytes_max = PAYLOAD_BYTES if rate is None else min(PAYLOAD_BYTES, max(int(rate * _PIECE_S), 1))
 
         def read() -> None:
             for at in behind:
-                found[at] = self._logs[at].read(serve.start[at], serve.last_crcs[at])
+                found[at] = self._logs[at].read(serve.start[at], serve.last_crcs[at], bytes_max)
 
         try:
             await trio.to_thread.run_sync(read)
@@ -184,7 +204,21 @@ class ShardLeadership:
             await trio.sleep(_REFUSED_S)
             self._links.send(serve.connection, NotLeading(serve.epoch))  # it joins again
         else:
+            if rate is not None:
+                await self._pace(sum(len(piece.data) for each in found if each is not None for piece in each.pieces) / rate)
             self._send(serve, found)
+
+    def _rate(self, serve: Serve) -> int | None:
+        """Returns how many bytes a second a replica may be sent that is not in sync, if there is a limit."""
+        seen, leading = self._replica.registrar.seen, self._replica.leading
+        session = None if leading is None else leading.sessions.find(serve.session, serve.connection)
+        return None if seen is None or session is None or session.member in seen.state.in_sync else seen.rate
+
+    async def _pace(self, seconds: float) -> None:
+        """Waits until what was sent before has had its time; what is sent now takes so many seconds."""
+        begins = max(trio.current_time(), self._paced_until)
+        self._paced_until = begins + seconds
+        await trio.sleep_until(begins)
 
     def _send(self, serve: Serve, found: list[Payload | None]) -> None:
         events, messages = found

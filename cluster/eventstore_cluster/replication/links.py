@@ -3,33 +3,40 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import Final
 
-import structlog
 import trio
 
-from eventstore.errors import EventStoreError
+from eventstore.errors import EventStoreError, ProtocolError
+from eventstore.server.access.security import Security
 from eventstore.server.bootstrap import parse_address
+from eventstore.server.logs import get_logger
 from eventstore_cluster.registry.etcd.lease import now
 from eventstore_cluster.replica.actions import Action
 from eventstore_cluster.replica.frames import Frame
 from eventstore_cluster.replica.registry_state import Leader
 from eventstore_cluster.replica.replica import Replica
 from eventstore_cluster.replication.peer import Peer, Peers
-from eventstore_cluster.replication.peer_frames import PeerHello
+from eventstore_cluster.replication.peer_frames import FileBytes, FileWanted, PeerHello
 
 _AGAIN_S: Final = 0.2
 _BACKLOG: Final = 64
-_log = structlog.get_logger("eventstore.cluster")
+_ANSWER_S: Final = 10.0
+_log = get_logger("eventstore.cluster")
 
 
 class Links:
-    """`listener`: bound; `hello`: what this replica says of itself."""
+    """`listener`: bound; `hello`: what this replica says of itself; `security`: how it and the others prove that."""
 
-    def __init__(self, listener: socket.socket, hello: PeerHello) -> None:
-        self._listener = listener
-        self._peers = Peers(hello)
+    def __init__(
+        self, listener: socket.socket, hello: PeerHello, security: Security, read_file: Callable[[FileWanted], bytes | None]
+    ) -> None:
+        """`read_file`: answers, on a thread, what other replicas want of files."""
+        self._listener, self._read_file = listener, read_file
+        self._reading = trio.CapacityLimiter(1)
+        self._peers = Peers(hello, security)
         self._open: dict[int, Peer] = {}
         self._wanted: Leader | None = None
         self._scope: trio.CancelScope | None = None
@@ -86,9 +93,35 @@ class Links:
                     await self._talk(peer, follows=True)
                 await trio.sleep(_AGAIN_S)
 
+    @property
+    def leader(self) -> str | None:
+        """Where the leader that is followed is reached."""
+        return None if self._wanted is None else self._wanted.address
+
+    async def ask(self, address: str, wanted: Sequence[FileWanted]) -> list[bytes | None]:
+        """Returns what the replica there answers, on a connection of its own.
+
+        Raises:
+            OSError, ProtocolError: it does not.
+        """
+        host, port = parse_address(address, "address")
+        with closing(await self._peers.connect(host.strip("[]"), port)) as peer:
+            failure: OSError | ProtocolError | None = None
+            found: list[bytes | None] = []
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(peer.flush_later)
+                try:
+                    found = [await _asked(peer, each) for each in wanted]
+                except (OSError, ProtocolError) as error:  # raised outside the nursery: in it, it would become a group
+                    failure = error
+                nursery.cancel_scope.cancel()
+            if failure is not None:
+                raise failure
+            return found
+
     async def _serve(self, connected: trio.socket.SocketType) -> None:
         try:
-            peer = await self._peers.greet(connected)
+            peer = await self._peers.accept(connected)
         except (OSError, EventStoreError) as error:
             _log.warning("a connection is refused", error=str(error))
             return
@@ -105,7 +138,9 @@ class Links:
                     do(replica.connected(peer.number, peer.hello.run, now()))
                 try:
                     async for frame in peer.frames():
-                        if not isinstance(frame, PeerHello):
+                        if isinstance(frame, FileWanted):
+                            nursery.start_soon(self._answer, peer, frame)
+                        elif not isinstance(frame, PeerHello | FileBytes):
                             do(replica.received(peer.number, frame, now()))
                 except EventStoreError as error:
                     _log.warning("a connection is closed", node=peer.hello.node, error=error.message)
@@ -114,3 +149,22 @@ class Links:
             del self._open[peer.number]
             peer.close()
             do(replica.disconnected(peer.number, now()))
+
+    async def _answer(self, peer: Peer, wanted: FileWanted) -> None:
+        """Reads for all connections one after the other: what they want is less urgent than the log."""
+        try:
+            data = await trio.to_thread.run_sync(self._read_file, wanted, limiter=self._reading)
+        except (EventStoreError, OSError) as error:
+            _log.warning("a file cannot be read for another replica", node=peer.hello.node, error=str(error))
+            data = None
+        peer.send(FileBytes(wanted.number, data))
+
+
+async def _asked(peer: Peer, wanted: FileWanted) -> bytes | None:
+    """Raises OSError, ProtocolError."""
+    peer.send(wanted)
+    with trio.move_on_after(_ANSWER_S):
+        async for frame in peer.frames():
+            if isinstance(frame, FileBytes) and frame.number == wanted.number:
+                return frame.data
+    raise ConnectionError(f"no answer of {peer.hello.node}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
@@ -11,6 +12,8 @@ import trio
 
 from eventstore.errors import ProtocolError
 from eventstore.protocol.frames import FrameReader
+from eventstore.security.tls_socket import TlsSocket, reason_of
+from eventstore.server.access.security import Security
 from eventstore_cluster.replication.peer_frames import (
     FRAME_BYTES_MAX,
     PeerDecoder,
@@ -90,7 +93,7 @@ class Peer:
 class Wire:
     """A socket that does not block, and the frames in what it receives."""
 
-    def __init__(self, own: socket.socket, decoder: PeerDecoder) -> None:
+    def __init__(self, own: socket.socket | TlsSocket, decoder: PeerDecoder) -> None:
         self.socket = own
         own.setblocking(False)
         own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -114,10 +117,12 @@ class Wire:
 
 
 class Peers:
-    """Makes connections to other replicas of the shard. `hello`: what this one says of itself."""
+    """Makes connections to other replicas of the shard. `hello`: what this one says of itself. With TLS both sides show a
+    certificate first.
+    """
 
-    def __init__(self, hello: PeerHello) -> None:
-        self._hello = hello
+    def __init__(self, hello: PeerHello, security: Security) -> None:
+        self._hello, self._security = hello, security
         self._decoder = PeerDecoder()
         self._numbers = 0
 
@@ -128,17 +133,36 @@ class Peers:
                 stream = await trio.open_tcp_stream(host, port)
         except trio.TooSlowError:
             raise TimeoutError(f"no answer within {CONNECT_S:g} s") from None
-        return await self.greet(stream.socket)
+        tls = self._security.tls
+        own = _taken(stream.socket)
+        return await self._greet(own if tls is None else TlsSocket(own, tls.own_context, server_side=False, host=host))
 
-    async def greet(self, connected: trio.socket.SocketType) -> Peer:
-        """Says hello on a new connection, and waits for that of the other side.
+    async def accept(self, connected: trio.socket.SocketType) -> Peer:
+        """Returns the connection that another replica has opened.
 
         Raises:
             OSError: the connection ended, or nothing came.
             ProtocolError: the other side is no replica of this shard.
         """
-        wire = Wire(_taken(connected), self._decoder)
+        tls = self._security.tls
+        own = _taken(connected)
+        if tls is None:
+            return await self._greet(own)
+        secured = TlsSocket(own, tls.peer_context, server_side=True)
         try:
+            return await self._greet(secured)
+        except OSError as error:
+            if not secured.greeted:
+                tls.failed_handshakes.note("another replica's address", str(error))
+            raise
+
+    async def _greet(self, own: socket.socket | TlsSocket) -> Peer:
+        """Says hello on a new connection, and waits for that of the other side. Raises as `accept`."""
+        wire = Wire(own, self._decoder)
+        try:
+            if isinstance(own, TlsSocket):
+                await _shake_hands(own)
+                self._security.check_peer(own)
             wire.socket.send(encode_peer_frame(self._hello))
             with trio.fail_after(HELLO_S):
                 while not (frames := await wire.receive()):
@@ -163,6 +187,20 @@ class Peers:
             raise ProtocolError(f"another replica was expected, and says {first!r}", field="hello")
         self._numbers += 1
         return Peer(self._numbers, wire, first, rest)
+
+
+async def _shake_hands(secured: TlsSocket) -> None:
+    """Raises OSError: the other side has no certificate of the CA, is gone, or does not speak TLS."""
+    with trio.move_on_after(HELLO_S) as scope:
+        try:
+            while not secured.start():
+                await trio.lowlevel.wait_readable(secured)
+                with contextlib.suppress(BlockingIOError):
+                    secured.feed()
+        except ssl.SSLError as error:
+            raise OSError(f"the handshake of TLS failed: {reason_of(error)}") from None
+    if scope.cancelled_caught:
+        raise TimeoutError(f"no handshake within {HELLO_S:g} s")
 
 
 def _taken(connected: trio.socket.SocketType) -> socket.socket:

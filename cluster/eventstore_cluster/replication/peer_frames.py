@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import islice
 from typing import Any, Final, TypeAlias
 
 from eventstore.chunks.header import EVENTS, MESSAGES, ChunkHeader, decode_header
@@ -34,6 +35,8 @@ class PeerCode(IntEnum):
     FETCH = 4
     DATA = 5
     NOT_LEADING = 6
+    FILE_WANTED = 7
+    FILE_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,27 @@ class PeerHello:
     version: int = VERSION
 
 
-PeerFrame: TypeAlias = Frame | PeerHello
+@dataclass(frozen=True, slots=True)
+class FileWanted:
+    """Asks any replica for bytes of a chunk file that is final, as they are on its disk. `number`: repeated in the answer."""
+
+    number: int
+    kind: int
+    chunk: int
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileBytes:
+    """`data`: fewer at the end of the file; None: the replica does not have it, or it is not final there."""
+
+    number: int
+    data: bytes | None
+
+
+FileFrame: TypeAlias = FileWanted | FileBytes
+PeerFrame: TypeAlias = Frame | PeerHello | FileFrame
 
 
 def encode_peer_frame(frame: PeerFrame) -> bytes:
@@ -71,6 +94,10 @@ def _values(frame: PeerFrame) -> list[Scalar]:
             return [*head, payload is not None, *(() if payload is None else _flat_cargo(payload))]
         case NotLeading(epoch):
             return [PeerCode.NOT_LEADING, epoch]
+        case FileWanted(number, kind, chunk, offset, length):
+            return [PeerCode.FILE_WANTED, number, kind, chunk, offset, length]
+        case FileBytes(number, data):
+            return [PeerCode.FILE_BYTES, number, data]
 
 
 def _flat_ends(ends: Ends) -> list[Scalar]:
@@ -121,38 +148,60 @@ def _read(code: Scalar, values: Iterator[Any]) -> PeerFrame:
             number, node, incarnation, run, leader_run = _typed(values, int, str, str, str, str)
             return Join(number, Member(node, incarnation), run, leader_run, _logs(values))
         case PeerCode.JOINED:
-            number, session, epoch = _typed(values, int, int, int)
+            number, session, epoch = _numbers(values, 3)
             return Joined(number, session, epoch, _logs(values))
         case PeerCode.FETCH:
-            session, epoch, kinds = _typed(values, int, int, int)
-            return Fetch(session, epoch, _ends(values, kinds), tuple(_typed(values, *[int] * kinds)))
+            session, epoch, kinds = _numbers(values, 3)
+            return Fetch(session, epoch, _ends(values, kinds), tuple(_numbers(values, kinds)))
         case PeerCode.DATA:
-            session, epoch, kinds = _typed(values, int, int, int)
+            session, epoch, kinds = _numbers(values, 3)
             start, committed = _ends(values, kinds), _ends(values, kinds)
             (has_cargo,) = _typed(values, bool)
             return Data(session, epoch, start, committed, _cargo(values) if has_cargo else None)
         case PeerCode.NOT_LEADING:
-            return NotLeading(*_typed(values, int))
+            return NotLeading(*_numbers(values, 1))
+        case PeerCode.FILE_WANTED:
+            return FileWanted(*_numbers(values, 5))
+        case PeerCode.FILE_BYTES:
+            (number,), data = _numbers(values, 1), next(values)
+            if data is not None and not isinstance(data, bytes):
+                raise ValueError(f"{type(data).__name__} where bytes are expected")
+            return FileBytes(number, data)
     raise ValueError(f"code {code!r}")
 
 
 def _typed(values: Iterator[Any], *types: type) -> list[Any]:
-    found: list[Any] = [next(values) for _ in types]
+    found = list(islice(values, len(types)))
+    if tuple(map(type, found)) != types:
+        raise ValueError(f"{_names(map(type, found))} where {_names(types)} is expected")
     for value, wanted in zip(found, types, strict=True):
-        if type(value) is not wanted or (type(value) is int and value < 0):
-            raise ValueError(f"{type(value).__name__} where {wanted.__name__} is expected")
+        if wanted is int and value < 0:
+            raise ValueError(f"{value} where no number is negative")
+    return found
+
+
+def _names(types: Iterable[type]) -> str:
+    return ", ".join(each.__name__ for each in types) or "nothing"
+
+
+def _numbers(values: Iterator[Any], count: int) -> list[int]:
+    """Returns this number of integers, at little cost: most values of a frame that is sent for each batch are."""
+    found = list(islice(values, count))
+    if len(found) != count or (found and (set(map(type, found)) != {int} or min(found) < 0)):
+        raise ValueError(f"{_names(map(type, found))} where {count} numbers are expected")
     return found
 
 
 def _ends(values: Iterator[Any], kinds: int) -> Ends:
-    return tuple((chunk, offset) for chunk, offset in (_typed(values, int, int) for _ in range(kinds)))
+    found = _numbers(values, 2 * kinds)
+    return tuple(zip(found[::2], found[1::2], strict=True))
 
 
 def _logs(values: Iterator[Any]) -> tuple[LastEpoch, ...]:
-    (kinds,) = _typed(values, int)
+    (kinds,) = _numbers(values, 1)
     found = []
     for _ in range(kinds):
-        epoch, chunk, offset = _typed(values, int, int, int)
+        epoch, chunk, offset = _numbers(values, 3)
         found.append(LastEpoch(epoch, (chunk, offset)))
     return tuple(found)
 
@@ -163,7 +212,7 @@ def _cargo(values: Iterator[Any]) -> Cargo:
 
 
 def _payload(values: Iterator[Any], kind: int) -> Payload | None:
-    (count,) = _typed(values, int)
+    (count,) = _numbers(values, 1)
     if not count:
         return None
     (key,) = _typed(values, bytes)
@@ -171,7 +220,7 @@ def _payload(values: Iterator[Any], kind: int) -> Payload | None:
 
 
 def _piece(values: Iterator[Any], kind: int) -> Piece:
-    chunk, offset = _typed(values, int, int)
+    chunk, offset = _numbers(values, 2)
     begun, completed = _header(next(values), kind), _header(next(values), kind)
     (data,) = _typed(values, bytes)
     return Piece(chunk, offset, data, begun, completed)
@@ -185,6 +234,6 @@ def _documents(values: Iterator[Any]) -> Documents | None:
     count = next(values)
     if count is None:
         return None
-    end = _typed(values, int, int)
+    end = _numbers(values, 2)
     found = tuple((str(name), raw) for name, raw in (_typed(values, str, bytes) for _ in range(int(count))))
     return Documents((end[0], end[1]), found)

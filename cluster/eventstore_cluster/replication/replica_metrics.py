@@ -4,57 +4,83 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from prometheus_client.core import Metric as Family
-from prometheus_client.registry import Collector
 
 from eventstore.metrics import LabelledMetric, Metric, gauge, text
-from eventstore.server.prometheus import labelled_family
+from eventstore.server.prometheus import LabelledCollector, labelled_family
 from eventstore_cluster.registry.etcd.lease import now
 from eventstore_cluster.replica.replica import Replica
+from eventstore_cluster.replication.leadership import ShardLeadership
 
 
-def _behind(replica: Replica) -> str:
-    lags = replica.lags(now())
-    return json.dumps({lag.node: {"seconds": round(lag.seconds, 3), "bytes": lag.size} for lag in lags})
+@dataclass(frozen=True, slots=True)
+class Leads:
+    """What the metrics are read from."""
+
+    replica: Replica
+    leadership: ShardLeadership
+
+    def behind(self) -> str:
+        found = {
+            lag.node: {
+                "seconds": round(lag.seconds, 3), "bytes": self.leadership.bytes_lacking(lag),
+                "silent_seconds": None if lag.silent_s is None else round(lag.silent_s, 3),
+            }
+            for lag in self.leadership.lags()
+        }  # fmt: skip
+        return json.dumps(found)
 
 
-REPLICA_METRICS: Final[tuple[Metric[Replica], ...]] = (
-    gauge("replica_epoch", "how often the shard has had a new leader", lambda replica: replica.registrar.state.epoch),
+REPLICA_METRICS: Final[tuple[Metric[Leads], ...]] = (
+    gauge("replica_epoch", "how often the shard has had a new leader", lambda leads: leads.replica.registrar.state.epoch),
     gauge(
         "replicas_in_sync", "replicas that hold everything that was acknowledged, with the leader",
-        lambda replica: len(replica.level_members(now())),
+        lambda leads: len(leads.replica.level_members(now())),
         "it is less than `replicas_wanted`: a node is away, or too slow",
     ),
-    gauge("replicas_wanted", "replicas that the shard is to have", lambda replica: len(replica.registrar.state.replicas)),
+    gauge(
+        "replicas_wanted", "replicas that the shard is to have", lambda leads: len(leads.replica.registrar.state.replicas)
+    ),
     gauge(
         "replicas_needed", "replicas that must be in sync; with fewer, appends are refused",
-        lambda replica: replica.registrar.state.in_sync_min,
+        lambda leads: leads.replica.registrar.state.in_sync_min,
     ),
     gauge(
         "replica_lag_microseconds", "for how long the slowest replica in sync has not been level with the leader",
-        lambda replica: int(max((lag.seconds for lag in replica.lags(now())), default=0.0) * 1_000_000),
+        lambda leads: int(max((lag.seconds for lag in leads.leadership.lags()), default=0.0) * 1_000_000),
         "it grows beyond a second: that replica is taken out of the set after five",
     ),
-    text("replicas_behind", "how far each other replica is behind the leader, as JSON", lambda replica: _behind(replica)),
+    gauge(
+        "log_bytes", "bytes of the events of the shard that a new replica has to copy",
+        lambda leads: leads.leadership.bytes_of_events(),
+    ),
+    text(
+        "replicas_behind", "how far each other replica is behind the leader, and since when it has asked for nothing, as JSON",
+        lambda leads: leads.behind(),
+    ),
 )  # fmt: skip
 
 REPLICA_LABELLED: Final = (
     LabelledMetric("replica_behind_seconds", "gauge", "how long ago the replica was level with the leader", ("node",)),
-    LabelledMetric("replica_behind_bytes", "gauge", "bytes of its current event file that it has not stored", ("node",)),
+    LabelledMetric("replica_behind_bytes", "gauge", "bytes of events that it has not stored, while it is connected", ("node",)),
 )
 
 
-class ReplicaCollector(Collector):
+class ReplicaCollector(LabelledCollector):
     """Exports the lag of each other replica, labelled with its node."""
 
-    def __init__(self, replica: Replica) -> None:
-        self._replica = replica
+    declared = REPLICA_LABELLED
+
+    def __init__(self, leadership: ShardLeadership) -> None:
+        self._leadership = leadership
 
     def collect(self) -> Iterator[Family]:
         seconds, size = (labelled_family(metric) for metric in REPLICA_LABELLED)
-        for lag in self._replica.lags(now()):
+        for lag in self._leadership.lags():
             seconds.add_metric([lag.node], lag.seconds)
-            size.add_metric([lag.node], float(lag.size))
+            if (lacking := self._leadership.bytes_lacking(lag)) is not None:
+                size.add_metric([lag.node], float(lacking))
         yield from (seconds, size)

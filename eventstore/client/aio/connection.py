@@ -46,10 +46,9 @@ class Connection:
     def __init__(self, addresses: Addresses, options: Options) -> None:
         expect_large_buffers()
         self.addresses = addresses
-        self.address = addresses.first
-        self.options = options
-        several = self._leads_to_several or addresses.are_several
-        self.session: Session[anyio.Event] = Session(options.name, anyio.Event, in_parts=True, several=several)
+        self.address, self.options = addresses.first, options.completed(addresses)
+        several, token = self._leads_to_several or addresses.are_several, self.options.token
+        self.session: Session[anyio.Event] = Session(options.name, anyio.Event, in_parts=True, several=several, token=token)
         self._backoff = Backoff(options.reconnect_timeout)
         self._link: Link | None = None
         self.user_tasks: TaskGroup | None = None
@@ -172,15 +171,13 @@ class Connection:
         return outcome
 
     async def put_many(
-        self,
-        queue: Rows[anyio.Event, R, Q],
-        given: Iterable[G],
-        encode: Callable[[Sequence[G]], Sequence[R | EventStoreError]],
-    ) -> list[Q | EventStoreError]:
-        """Encodes the given items, sends them as rows in order, and returns the outcome of each."""
+        self, queue: Rows[anyio.Event, R, Q], given: Iterable[G],
+        encode: Callable[[Sequence[G]], Sequence[R | EventStoreError]], at_once: int = ROWS_PER_TURN,
+    ) -> list[Q | EventStoreError]:  # fmt: skip
+        """Encodes the given items, `at_once` at a time, sends them as rows in order, and returns the outcome of each."""
         sent: list[tuple[Sequence[R | EventStoreError], list[BatchSlice[anyio.Event, R, Q]]]] = []
         remaining = iter(given)
-        while group := list(islice(remaining, ROWS_PER_TURN)):
+        while group := list(islice(remaining, at_once)):
             if sent:
                 await anyio.lowlevel.checkpoint()
             encoded = encode(group)
@@ -237,7 +234,7 @@ class Connection:
         self._attempts = []
         for self.address in addresses:
             try:
-                link = await open_link(self.address, self.session, self.options.connect_timeout, self._start)
+                link = await open_link(self.address, self.session, self.options, self._start)
                 self._check_welcome(link)
             except (OSError, EventStoreError) as error:
                 self._failed(error, others_left=len(self._attempts) + 1 < len(addresses))

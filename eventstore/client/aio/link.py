@@ -10,14 +10,17 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import ssl
 from collections.abc import Callable, Coroutine
 from typing import Final
 
 import anyio
 
 from eventstore.client.address import Address
-from eventstore.client.connection_errors import HelloTimeout
+from eventstore.client.connection_errors import HelloTimeout, tls_refused
+from eventstore.client.options import Options
 from eventstore.client.session.session import Session
+from eventstore.security.tls_socket import TlsSocket, reason_of
 
 _RECEIVE_BYTES: Final = 64 * 1024
 _RECEIVE_BYTES_MAX: Final = 1024 * 1024
@@ -29,7 +32,7 @@ Start = Callable[[Callable[[], Coroutine[None, None, None]]], None]
 class Link:
     """A connected socket. `start` starts a background task that ends when the link is closed."""
 
-    def __init__(self, sock: socket.socket, start: Start) -> None:
+    def __init__(self, sock: socket.socket | TlsSocket, start: Start) -> None:
         self._socket = sock
         self._start = start
         self._backlog = bytearray()
@@ -77,6 +80,12 @@ class Link:
         except (OSError, ValueError, anyio.ClosedResourceError):
             return b""
 
+    @property
+    def why_refused(self) -> str | None:
+        """Why TLS ended the connection."""
+        failed = self._socket.failed if isinstance(self._socket, TlsSocket) else None
+        return None if failed is None else tls_refused(failed)
+
     def drop(self) -> None:
         """Ends the connection; the reading task sees its end."""
         with contextlib.suppress(OSError):
@@ -89,22 +98,22 @@ class Link:
             self._socket.close()
 
 
-async def open_link(address: Address, session: Session[anyio.Event], timeout_s: float, start: Start) -> Link:
+async def open_link(address: Address, session: Session[anyio.Event], options: Options, start: Start) -> Link:
     """Returns a link over which the session's hello was answered.
 
     Raises:
-        OSError, EventStoreError: it could not be, within `timeout_s` seconds. The session is disconnected.
+        OSError, EventStoreError: it could not be, within the connect timeout. The session is disconnected.
     """
-    link = None
+    link, timeout_s = None, options.connect_timeout
     try:
         with anyio.fail_after(timeout_s):
-            link = Link(await open_socket(address), start)
+            link = Link(await _secured(await open_socket(address), address, options), start)
             try:
                 link.write(session.connected())
                 while session.welcome is None:
                     data = await link.read()
                     if not data:
-                        raise OSError("the connection was closed before the hello was answered")
+                        raise OSError(link.why_refused or "the connection was closed before the hello was answered")
                     session.receive(data)
             except BaseException:
                 link.close()
@@ -113,6 +122,26 @@ async def open_link(address: Address, session: Session[anyio.Event], timeout_s: 
             return link
     except TimeoutError:
         raise HelloTimeout(timeout_s) if link is not None else OSError(f"no answer within {timeout_s:g} s") from None
+
+
+async def _secured(sock: socket.socket, address: Address, options: Options) -> socket.socket | TlsSocket:
+    """Returns the socket, over TLS if that is spoken at the address, whose server has then shown who it is. Raises OSError."""
+    if not address.tls:
+        return sock
+    assert options.ssl_context is not None, "made by Options.completed"
+    secured = TlsSocket(sock, options.ssl_context, server_side=False, host=address.host)
+    try:
+        while not secured.start():
+            await anyio.wait_readable(sock)
+            with contextlib.suppress(BlockingIOError):
+                secured.feed()
+    except ssl.SSLError as error:
+        secured.close()
+        raise OSError(tls_refused(reason_of(error))) from None
+    except BaseException:
+        secured.close()
+        raise
+    return secured
 
 
 async def open_socket(address: Address) -> socket.socket:

@@ -17,6 +17,7 @@ from eventstore.client.aio.member_tasks import MemberTasks
 from eventstore.client.consumer.delivery import Delivery, DeliveryItem, RawBatch
 from eventstore.client.consumer.handling import ended_consumer
 from eventstore.client.consumer.member_options import MemberOptions
+from eventstore.client.consumer.turns import Turns
 from eventstore.errors import Closed, EventStoreError, InvalidArgument, copy_error
 
 # A handler that never waits keeps the event loop busy, and the member silent, unless it is made to wait now and then.
@@ -80,10 +81,12 @@ class Entered(ABC):
 class Member(Entered):
     """Runs the tasks of a member while it is entered."""
 
-    def __init__(self, connection: Connection, options: MemberOptions) -> None:
+    def __init__(self, connection: Connection, options: MemberOptions, turns: Turns | None = None) -> None:
+        """`turns`: of the members of the same consumer on all shards."""
         super().__init__()
         self.options = options
-        self._tasks = MemberTasks(connection, options)
+        self._turns = turns or Turns()
+        self._tasks = MemberTasks(connection, options, self._turns)
         self._state = self._tasks.state
         self._in_order = self._state.ready.in_order
         self._waiting = 0
@@ -107,7 +110,12 @@ class Member(Entered):
 
     def tell(self, trouble: Callable[[EventStoreError | None], None]) -> None:
         """Calls it with each error after which the member tries again, and with None when it has succeeded."""
-        self._tasks.trouble = trouble
+
+        def told(error: EventStoreError | None) -> None:
+            trouble(error)
+            self._turns.away(self._state.suspects, error is not None)
+
+        self._tasks.trouble = told
 
     async def _join(self, group: TaskGroup) -> None:
         await self._tasks.join()
@@ -170,7 +178,12 @@ class Member(Entered):
             self._state.raw = raw
             self._group.start_soon(self._tasks.fetch)
         elif self._state.raw != raw:
-            raise InvalidArgument("a consumer hands out either messages or batches; make another one", field="batches")
+            raise both_asked_for()
+
+
+def both_asked_for() -> InvalidArgument:
+    """Returns the error of one who asks a consumer for messages and for batches."""
+    return InvalidArgument("a consumer hands out either messages or batches; make another one", field="batches")
 
 
 class _Deliveries:

@@ -10,11 +10,8 @@ under the same name. Any other error ends it.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
-import sys
-import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
@@ -29,6 +26,8 @@ from eventstore.client.consumer.commit_window import DeliveryTracker, Window
 from eventstore.client.consumer.long_handling import LongHandling
 from eventstore.client.consumer.member_options import MemberOptions
 from eventstore.client.consumer.member_state import MemberState, PlannedPull
+from eventstore.client.consumer.turns import Turns
+from eventstore.client.own_loop import on_this_loop
 from eventstore.client.session.broker_calls import set_retries_request
 from eventstore.client.session.calls import Call
 from eventstore.client.session.results import read_values
@@ -45,9 +44,10 @@ _log: Final = logging.getLogger(__name__)
 class MemberTasks:
     """`changed`: set and replaced when there may be a message to hand out, or room to pull. `error`: what ended the member."""
 
-    def __init__(self, connection: Connection, options: MemberOptions) -> None:
+    def __init__(self, connection: Connection, options: MemberOptions, turns: Turns) -> None:
         self.tracker = DeliveryTracker()
-        self.state = MemberState(options, self.tracker)
+        self._turns = turns
+        self.state = MemberState(options, self.tracker, turns)
         self.error: EventStoreError | None = None
         self.changed = anyio.Event()
         self._connection = connection
@@ -63,10 +63,11 @@ class MemberTasks:
 
     async def join(self) -> None:
         """Joins the group. Raises the server's error, or ConnectionLost."""
-        self.tracker.wake = _on_this_loop(self._wake)
+        self.tracker.wake = on_this_loop(self._wake)
         options = self.state.options
         if options.retries is not None:
             await self._call(set_retries_request(options.group, options.retries))
+        self._turns.join(self.state.suspects, self._look_again)
         self._assigned(await self._call(options.join()))
 
     def close(self) -> None:
@@ -85,6 +86,7 @@ class MemberTasks:
         with anyio.CancelScope(deadline=self._leave_by, shield=True), contextlib.suppress(EventStoreError):
             await self._call(self.state.options.leave())  # sent even if the time is too short for the answer
         self.state.left()
+        self._turns.leave(self.state.suspects)
         self.tracker.close()
 
     async def _report_last(self) -> None:
@@ -107,14 +109,23 @@ class MemberTasks:
             call, pull = self._pull
             if pull.skipped and not call.done.is_set() and self.state.has_room_again(pull):
                 self._drop_pull()
-        self._notify()
-        if self.tracker.failures or self.state.suspects.commit_due():
+        if self.tracker.failures:
             self._report_due.set()
+        self._notify()
 
     def _notify(self) -> None:
+        self._look_again()
+        self._turns.changed(self.state.suspects)
+
+    def _look_again(self) -> None:
+        """Has the tasks look again what to pull, to hand out and to commit."""
+        if self.state.suspects.wait_for_others():
+            self._drop_pull()
         changed, self.changed = self.changed, anyio.Event()
         changed.set()
         self.suspended.look_again()
+        if self.state.suspects.commit_due():
+            self._report_due.set()
 
     def _assigned(self, values: Sequence[Scalar]) -> None:
         if self.state.assigned(*decode_assignment(values)):
@@ -125,6 +136,7 @@ class MemberTasks:
         """Ends a pull in flight that is out of date."""
         if self._pull is not None:
             (call, _), self._pull = self._pull, None
+            self.state.suspects.pulls = False
             self._connection.drop(call)
             call.done.set()
 
@@ -165,7 +177,7 @@ class MemberTasks:
         await call.done.wait()
         if self._pull is None or self._pull[0] is not call:
             return  # dropped
-        self._pull = None
+        self._pull, self.state.suspects.pulls = None, False
         try:
             answer = call.messages()
         except _OUTDATED:
@@ -188,7 +200,7 @@ class MemberTasks:
         self.tracker.room_awaited = bool(pull.skipped)
         call = Call(pull.request, anyio.Event())
         self._connection.add(call)
-        self._pull = call, pull
+        self._pull, self.state.suspects.pulls = (call, pull), True
         return True
 
     # ---- reporting
@@ -286,15 +298,3 @@ class MemberTasks:
                 self.state.expelled()
         if self.state.generation is None:
             await self.join()
-
-
-def _on_this_loop(wake: Callable[[], None]) -> Callable[[], object]:
-    """Returns a function that calls `wake` in this thread and event loop, now or soon, from any thread."""
-    home = threading.get_ident()
-    trio = sys.modules.get("trio")
-    post: Callable[[Callable[[], None]], object]  # anyio's equivalent waits for the call, which the locked tracker forbids
-    if trio is not None and trio.lowlevel.in_trio_run():
-        post = trio.lowlevel.current_trio_token().run_sync_soon
-    else:
-        post = asyncio.get_running_loop().call_soon_threadsafe
-    return lambda: wake() if threading.get_ident() == home else post(wake)

@@ -7,6 +7,7 @@ from datetime import datetime
 from functools import partial
 from itertools import chain
 from operator import itemgetter
+from ssl import SSLContext
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -16,27 +17,28 @@ from eventstore.client.aio.broker import NetworkBroker
 from eventstore.client.aio.connection import Connection
 from eventstore.client.aio.consumer import Consumers
 from eventstore.client.aio.member import Member
-from eventstore.client.aio.reactions import NetworkReactions
-from eventstore.client.aio.routing.merged_streams import MergedEvents, MergedSubscription, follow_shards, read_shards
+from eventstore.client.aio.reactions import NetworkAlarms, NetworkReactions
+from eventstore.client.aio.routing.merged_events import MergedEvents, read_shards
+from eventstore.client.aio.routing.merged_subscription import MergedSubscription, follow_shards
 from eventstore.client.aio.routing.router import Router, is_entry, open_router
 from eventstore.client.aio.routing.shards_broker import ShardsBroker
-from eventstore.client.aio.routing.shards_member import shards_member
+from eventstore.client.aio.routing.shards_member import ShardsMember
 from eventstore.client.aio.streams import EventStream, LogStream, SubscriptionStream, follow_log, open_read, read_log
 from eventstore.client.aio.topic import NetworkTopic
 from eventstore.client.consumer.member_options import MemberOptions
 from eventstore.client.options import Options
 from eventstore.client.routing.queues import appends, sends
 from eventstore.client.session.command_rows import encode_command, encode_commands
+from eventstore.client.session.page_requests import aggregates_request
 from eventstore.client.session.reaction_info import Recorded
 from eventstore.client.session.results import read_cluster, read_command, read_row, read_rows, read_stats, read_version
-from eventstore.client.session.subscription import Subscription
 from eventstore.errors import ConnectionLost, EventStoreError
 from eventstore.event_identity import Place
 from eventstore.flat import Scalar
 from eventstore.model import Commit, Committed, ExpectedVersion, NewEvent, Replicas, Unchanged
 from eventstore.position import After, start_of, stored_start
 from eventstore.protocol.reaction_requests import RecordParking
-from eventstore.protocol.requests import FindCommand, ListAggregates, Map, Stats, Version
+from eventstore.protocol.requests import FindCommand, Map, Stats, Version
 from eventstore.records.cluster_map import ClusterMap
 from eventstore.records.cursors import AggregateCursor, LogCursor
 from eventstore.records.event_filter import event_filter
@@ -50,6 +52,8 @@ def connect(
     reconnect_timeout: float = 30.0,
     silence_timeout: float = 20.0,
     name: str = "eventstore-python",
+    ssl_context: SSLContext | None = None,
+    token: str | None = None,
 ) -> NetworkStore:
     """Returns the store of the server at tcp://host:port, or of the cluster at tcp://n1:7701,n2:7701, for use in `async with`.
 
@@ -59,11 +63,12 @@ def connect(
         reconnect_timeout: how many seconds calls wait for a lost connection to come back before they raise ConnectionLost.
         silence_timeout: how many seconds a connection may be silent while an answer is due before it counts as lost.
         name: shown in the server's log.
+        ssl_context, token: for tls://host:port, and for a server that asks who you are; else as `Options.completed` says.
 
     Raises:
         InvalidArgument: a malformed address or a negative timeout; entering it raises ConnectionLost and others.
     """
-    return NetworkStore(address, Options(connect_timeout, reconnect_timeout, silence_timeout, name))
+    return NetworkStore(address, Options(connect_timeout, reconnect_timeout, silence_timeout, name, ssl_context, token))
 
 
 class NetworkStore(Consumers):
@@ -78,6 +83,7 @@ class NetworkStore(Consumers):
     def __init__(self, address: str, options: Options) -> None:
         self._connection = Connection(parse_addresses(address), options)
         self._router: Router | None = None
+        self._layout: int | None = None  # of the slots of a shard of `shards`
 
     async def __aenter__(self) -> Self:
         await self._connection.__aenter__()
@@ -110,19 +116,26 @@ class NetworkStore(Consumers):
     @property
     def store_uuid(self) -> bytes:
         """The store that answers at this address. Raises ConnectionLost while not connected."""
-        welcome = self._connection.welcome
-        if welcome is None:
+        if (welcome := self._connection.welcome) is None:
             raise ConnectionLost("the store is not connected")
         return welcome.store
 
     @property
     def shards(self) -> dict[int, NetworkStore]:
-        """The store of each shard by itself, by number; empty unless there are several. They are open while this one is."""
-        found = {}
-        for number, connection in (self._several.connections() if self._several is not None else {}).items():
-            store = found[number] = NetworkStore.__new__(NetworkStore)
-            store._connection, store._router = connection, None
+        """The store of each shard by itself, while this one is open; none of a single one. A split ends its readers."""
+        return {} if self._several is None else self._of_shards()
+
+    def _of_shards(self) -> dict[int, NetworkStore]:
+        found: dict[int, NetworkStore] = {}
+        if (router := self._router) is not None:
+            for number, layout in router.table.known.layouts().items():
+                store = found[number] = NetworkStore.__new__(NetworkStore)
+                store._connection, store._router, store._layout = router.shard(number), None, layout
         return found
+
+    @property
+    def _layout_now(self) -> int:
+        return self._connection.session.layout if self._layout is None else self._layout
 
     @property
     def _several(self) -> Router | None:
@@ -130,8 +143,6 @@ class NetworkStore(Consumers):
 
     def _only(self, wanted: str) -> Connection:
         return self._connection if self._router is None else self._router.only(wanted)
-
-    # ---- writing
 
     async def append(
         self, aggregate_id: str, events: Sequence[NewEvent], expected_version: ExpectedVersion,
@@ -179,15 +190,10 @@ class NetworkStore(Consumers):
         return await self._connection.put(self._connection.session.sends, row)
 
     async def send_many(self, commands: Iterable[object]) -> list[Committed | Unchanged | EventStoreError]:
-        """Sends commands, or tuples of a command, its id and (if any) its metadata. Returns the outcome of each.
-
-        Commands to one aggregate are handled in this order.
-        """
+        """Sends commands, or tuples of command, id and (if any) metadata, in order for each aggregate. Returns all outcomes."""
         if self._router is not None:
             return await self._router.put_many(sends, commands, encode_commands, itemgetter(1))
         return await self._connection.put_many(self._connection.session.sends, commands, encode_commands)
-
-    # ---- reading
 
     def read(
         self, aggregate_id: str, from_version: int = 1, to_version: int | None = None, backwards: bool = False,
@@ -213,27 +219,27 @@ class NetworkStore(Consumers):
 
         if self._router is not None:
             return read_shards(self._router, after, limit, cursor, aggregate_id)
-        return read_log(self._connection, cursor(stored_start(after, self._connection.session.store)))
+        start = stored_start(after, self._connection.session.store, self._layout_now)
+        return read_log(self._connection, cursor(start), self._layout)
 
     def subscribe(
         self, after: After = 0, types: Iterable[str] | None = None, aggregate_prefix: str | None = None, *,
         aggregate_id: str | None = None, from_time: int | datetime | None = None, to_time: int | datetime | None = None,
     ) -> SubscriptionStream | MergedSubscription:  # fmt: skip
-        """As `read_all`, but of durable events, and continues with new ones; CaughtUp comes once, between the two.
-
-        With `after=END` CaughtUp is the first item, and what is appended from then on follows.
+        """As `read_all`, but of durable events, and continues with new ones; CaughtUp comes once, between the two. With
+        `after=END` it is the first item, and what is appended from then on follows.
         """
         wanted = event_filter(types, aggregate_prefix, from_time, to_time, aggregate_id)
         if self._router is not None:
             return follow_shards(self._router, after, wanted)
-        return follow_log(self._connection, Subscription(start_of(after, self._connection.session.store), wanted))
+        start = start_of(after, self._connection.session.store, self._layout_now)
+        return follow_log(self._connection, start, wanted, self._layout)
 
     async def version(self, aggregate_id: str) -> int:
         """Returns the version of the aggregate's last event; 0 if it does not exist."""
-        request = Version(aggregate_id)
         if self._router is not None:
-            return await self._router.call(aggregate_id, request, read_version)
-        return await self._connection.call(request, read_version)
+            return await self._router.call(aggregate_id, Version(aggregate_id), read_version)
+        return await self._connection.call(Version(aggregate_id), read_version)
 
     async def find_command(self, aggregate_id: str, command_id: str) -> Committed | None:
         """Returns what a command was committed as; None if it was never appended."""
@@ -248,47 +254,46 @@ class NetworkStore(Consumers):
         """Returns a page of the ids that begin with `prefix` and come after the id `after`, with their versions, in the order
         of their bytes in UTF-8. `limit`: 1 to 1,000; a page with fewer is the last one.
         """
-        request, read = ListAggregates(prefix, after, limit), read_rows(AggregateInfo)
+        request_of, read = partial(aggregates_request, prefix, after, limit), read_rows(AggregateInfo)
         if self._router is None:
-            return await self._connection.call(request, read)
-        pages = await self._router.call_all(request, read)
+            return await self._connection.call(request_of(self._layout_now), read)
+        pages = await self._router.call_all(request_of, read)
         return sorted(chain.from_iterable(pages), key=lambda each: each.aggregate_id.encode())[:limit]
 
     async def stats(self) -> dict[str, Scalar]:
-        """Returns the server's figures, by name; of several shards, those of their node."""
-        has_one = self._router is not None and not self._router.has_several
-        connection = self._only("`stats`") if has_one else self._connection
+        """Returns the server's figures, by name; of several shards, or of one that no process serves, those of their node."""
+        shards = () if self._router is None else self._router.table.known.shards
+        connection = self._only("`stats`") if len(shards) == 1 and shards[0].leader is not None else self._connection
         return await connection.call(Stats(), read_stats)
 
     async def cluster_map(self) -> ClusterMap:
         """Returns which shard has which aggregates, and where each listens; a single store has them all."""
         return await self._connection.call(Map(), read_cluster)
 
-    # ---- reactions
-
     @property
     def reactions(self) -> NetworkReactions:
         """The reactions of the server's or worker's domain, to look at and administer."""
         return NetworkReactions(self._only("`reactions`"))
 
+    @property
+    def alarms(self) -> NetworkAlarms:
+        """The alarms of the server, worker or node at this address, to look at, silence and test."""
+        return NetworkAlarms(self._connection)
+
     async def append_reserved(self, aggregate_id: str, event: NewEvent) -> Committed:
         """Appends a record of what a worker's reactions have parked. Raises InvalidArgument for anything else."""
-        request = RecordParking(aggregate_id, event[1], event[2])
-        recorded = await self._only("`append_reserved`").call(request, read_row(Recorded))
+        call = self._only("`append_reserved`").call
+        recorded = await call(RecordParking(aggregate_id, event[1], event[2]), read_row(Recorded))
         return Committed(aggregate_id, recorded.version, recorded.sequence, duplicate=False, durability=None)
-
-    # ---- messages
 
     @property
     def broker(self) -> NetworkBroker:
         """The broker's topics, groups and messages, to look at and administer."""
-        router = self._several
-        return NetworkBroker(self._only("a broker")) if router is None else ShardsBroker(router)
+        return NetworkBroker(self._connection) if self._router is None else ShardsBroker(self._router)
 
     def topic(self, name: str, *, resend: bool = True) -> NetworkTopic:
         """Returns a topic to send messages to. `resend`: see `NetworkTopic`. Raises InvalidArgument."""
-        router = self._several
-        return NetworkTopic(self._only("a broker") if router is None else self._connection, name, resend=resend, router=router)
+        return NetworkTopic(self._connection, name, resend=resend, router=self._router)
 
     def _new_member(self, options: MemberOptions) -> Any:
-        return Member(self._connection, options) if self._router is None else shards_member(self._router, options)
+        return Member(self._connection, options) if self._router is None else ShardsMember(self._router, options)

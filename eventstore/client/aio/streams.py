@@ -18,9 +18,11 @@ import anyio.lowlevel
 from eventstore.client.aio.connection import Connection
 from eventstore.client.session.page_requests import Cursor, PageCall
 from eventstore.client.session.subscription import Subscription, SubscriptionItem
+from eventstore.event_identity import Place
 from eventstore.model import Event
 from eventstore.position import Position, Reading
 from eventstore.records.cursors import LogCursor
+from eventstore.records.event_filter import EventFilter
 
 
 def open_read(connection: Connection, cursor: Cursor) -> EventStream:
@@ -28,14 +30,18 @@ def open_read(connection: Connection, cursor: Cursor) -> EventStream:
     return EventStream(connection, cursor)
 
 
-def read_log(connection: Connection, cursor: LogCursor) -> LogStream:
-    """Returns the events of the log that a cursor walks over."""
+def read_log(connection: Connection, cursor: LogCursor, layout: int | None = None) -> LogStream:
+    """Returns the events of the log that a cursor walks over. `layout`: of the slots of a shard; None: as it says itself."""
+    cursor.layout = layout
     return LogStream(connection, cursor)
 
 
-def follow_log(connection: Connection, subscription: Subscription) -> SubscriptionStream:
-    """Returns events as they are appended."""
-    return SubscriptionStream(connection, subscription)
+def follow_log(
+    connection: Connection, start: Place | None, wanted: EventFilter, layout: int | None = None
+) -> SubscriptionStream:
+    """Returns events as they are appended. `layout`: of the slots of a shard; None: as it says itself."""
+    asked = (lambda: connection.session.layout) if layout is None else (lambda: layout)
+    return SubscriptionStream(connection, Subscription(start, wanted, layout=asked))
 
 
 class ClosedAtExit(ABC):
@@ -126,12 +132,14 @@ class LogStream(EventStream):
 
     def __init__(self, connection: Connection, cursor: LogCursor) -> None:
         super().__init__(connection, cursor)
+        self._log_cursor = cursor
         self._reading = Reading(cursor.place)
 
     @property
     def position(self) -> Position:
         """The place after the last event: pass it as `after` to continue there."""
-        return self._reading.position(self._connection.session.store)
+        session, layout = self._connection.session, self._log_cursor.layout
+        return self._reading.position(session.store, session.layout if layout is None else layout)
 
     def _turned(self, page: list[Event]) -> Iterator[Event]:
         return self._reading.turn(page)
@@ -151,7 +159,8 @@ class SubscriptionStream(ClosedAtExit):
     @property
     def position(self) -> Position:
         """The place after the last event: pass it as `after` to continue there. From the end on, it is known with CaughtUp."""
-        return self._reading.position(self._connection.session.store)
+        session, layout = self._connection.session, self._subscription.layout
+        return self._reading.position(session.store, session.layout if layout is None else layout)
 
     @property
     def resumptions(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from ssl import SSLContext
 from typing import Final
 
 import anyio
@@ -21,7 +22,13 @@ _REPEAT_S: Final = 10.0
 
 @asynccontextmanager
 async def wait_for_server(
-    address: str, *, name: str, wait_s: float, on_waiting: Callable[[EventStoreError], None]
+    address: str,
+    *,
+    name: str,
+    wait_s: float,
+    on_waiting: Callable[[EventStoreError], None],
+    ssl_context: SSLContext | None = None,
+    token: str | None = None,
 ) -> AsyncIterator[NetworkStore]:
     """Returns the store of the server at `address`, as `connect` does.
 
@@ -36,7 +43,7 @@ async def wait_for_server(
     async with AsyncExitStack() as opened:
         while True:
             try:
-                store = await opened.enter_async_context(connect(address, name=name))
+                store = await opened.enter_async_context(connect(address, name=name, ssl_context=ssl_context, token=token))
                 break
             except EventStoreError as error:
                 now = time.monotonic()

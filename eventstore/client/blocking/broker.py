@@ -29,15 +29,17 @@ from eventstore.client.session.broker_info import (
     GroupProgress,
     GroupQueue,
     MemberInfo,
+    MessageInHand,
     QueueInfo,
     ResetQueue,
     TopicInfo,
 )
 from eventstore.client.session.results import read_found, read_list, read_message, read_nothing, read_one, read_rows
+from eventstore.fields import check_int
 from eventstore.protocol import broker_requests as requests
 from eventstore.protocol import group_requests
 from eventstore.protocol.broker_requests import WireWant
-from eventstore.protocol.limits import INT64_MAX, PAGE_BYTES_MAX
+from eventstore.protocol.limits import FOUND_MESSAGES_MAX, INT64_MAX, PAGE_BYTES_MAX
 from eventstore.records.consumer_groups import Retries
 from eventstore.records.message import Message
 
@@ -128,6 +130,16 @@ class BlockingBroker:
         """Lists the members of a group. Raises UnknownGroup."""
         return self._call(group_requests.ListMembers(group), read_rows(MemberInfo))
 
+    def in_hand(self, group: str | None = None) -> list[MessageInHand]:
+        """Returns the message that a member of the group has had in hand for the longest, if any has one.
+
+        Without a group, that of each of up to 1,000 groups, the longest first. The server looks once a second.
+
+        Raises:
+            UnknownGroup
+        """
+        return self._call(group_requests.ListInHand(group), read_rows(MessageInHand))
+
     def delete_group(self, group: str) -> None:
         """Deletes a group, with its offsets, its messages to retry, and its dead letters.
 
@@ -205,6 +217,7 @@ class BlockingBroker:
 
     def messages_of_key(self, topic: str, key: str, limit: int = 64) -> list[Message]:
         """Returns the last messages of a topic with this key, newest first: `limit` (1,000 at most). Raises UnknownTopic."""
+        check_int("limit", limit, 1, FOUND_MESSAGES_MAX)
         found: list[Message] = []
         before = INT64_MAX
         while before and (not found or len(found) < limit):

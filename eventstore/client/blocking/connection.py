@@ -42,8 +42,9 @@ class Connection:
 
     def __init__(self, addresses: Addresses, options: Options) -> None:
         expect_large_buffers()
-        self.addresses, self.address, self.options = addresses, addresses.first, options
-        self._session: Session[Flag] = Session(options.name, Flag, several=self._leads_to_several or addresses.are_several)
+        self.addresses, self.address, self.options = addresses, addresses.first, options.completed(addresses)
+        several, token = self._leads_to_several or addresses.are_several, self.options.token
+        self._session: Session[Flag] = Session(options.name, Flag, several=several, token=token)
         self._backoff = Backoff(options.reconnect_timeout)
         self._attempts: list[Attempt] = []  # of the last time it connected, those that failed
         self.turn = Turn(self._reset)
@@ -146,15 +147,13 @@ class Connection:
 
     @apart_in_handlers
     def put_many(
-        self,
-        queue: Rows[Flag, R, Q],
-        given: Iterable[G],
-        encode: Callable[[Sequence[G]], Sequence[R | EventStoreError]],
-    ) -> list[Q | EventStoreError]:
-        """Encodes the given items, sends them as rows in order, and returns the outcome of each."""
+        self, queue: Rows[Flag, R, Q], given: Iterable[G],
+        encode: Callable[[Sequence[G]], Sequence[R | EventStoreError]], at_once: int = ROWS_PER_TURN,
+    ) -> list[Q | EventStoreError]:  # fmt: skip
+        """Encodes the given items, `at_once` at a time, sends them as rows in order, and returns the outcome of each."""
         sent: list[tuple[Sequence[R | EventStoreError], list[BatchSlice[Flag, R, Q]]]] = []
         remaining = iter(given)
-        while group := list(islice(remaining, ROWS_PER_TURN)):
+        while group := list(islice(remaining, at_once)):
             encoded = encode(group)
             sent.append((encoded, self._queue_rows(queue, valid_rows(encoded))))
         outcomes: list[Q | EventStoreError] = []
@@ -259,7 +258,7 @@ class Connection:
         self._attempts = []
         for self.address in addresses:
             try:
-                self._link.greet(self.address, self._session, self.options.connect_timeout)
+                self._link.greet(self.address, self._session, self.options)
                 self._check_welcome()
             except BaseException as error:
                 self._disconnect()

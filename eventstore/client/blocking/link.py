@@ -14,14 +14,17 @@ import errno
 import os
 import select
 import socket
+import ssl
 import time
 from collections.abc import Callable
 from typing import Final
 
 from eventstore.client.address import Address
-from eventstore.client.connection_errors import HelloTimeout
+from eventstore.client.connection_errors import HelloTimeout, tls_refused
+from eventstore.client.options import Options
 from eventstore.client.session.calls import Flag
 from eventstore.client.session.session import Session
+from eventstore.security.tls_socket import TlsSocket, reason_of
 
 _RECEIVE_BYTES: Final = 64 * 1024
 _RECEIVE_BYTES_MAX: Final = 1024 * 1024
@@ -37,6 +40,10 @@ class Silence(OSError):
     """The peer neither sent nor took anything for the whole timeout."""
 
 
+class TlsFailed(OSError):
+    """The two sides do not agree on TLS, or one of them does not accept the other."""
+
+
 class EndOfStream(OSError):
     """The peer closed the connection."""
 
@@ -49,25 +56,40 @@ class Link:
     def __init__(self, *, waits_long: bool = False) -> None:
         self._waits_long = waits_long
         self.timeout_s = 0.0
-        self.socket: socket.socket | None = None
+        self.socket: socket.socket | TlsSocket | None = None
         self._receive_bytes = _RECEIVE_BYTES
         self._spins_to_skip = 0
 
-    def connect(self, address: Address, timeout_s: float) -> None:
-        """Connects. Raises OSError."""
+    def connect(self, address: Address, timeout_s: float, context: ssl.SSLContext | None = None) -> None:
+        """Connects, with `context` over TLS. Raises OSError."""
         self.timeout_s = timeout_s
         try:
-            self.socket = socket.create_connection(address, timeout_s)
+            self.socket = socket.create_connection((address.host, address.port), timeout_s)
         except TimeoutError as error:
             if error.args == _TIMED_OUT:
                 raise OSError(errno.ETIMEDOUT, "timed out") from None
             raise
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket.setblocking(False)
+        if address.tls:
+            assert context is not None, "made by Options.completed"
+            self._secure(self.socket, context, address.host)
 
-    def greet(self, address: Address, session: Session[Flag], timeout_s: float) -> None:
+    def _secure(self, sock: socket.socket, context: ssl.SSLContext, host: str) -> None:
+        """Puts TLS over the connection, after the server has shown who it is. Raises OSError."""
+        self.socket = secured = TlsSocket(sock, context, server_side=False, host=host)
+        try:
+            while not secured.start():
+                self._wait(secured, select.POLLIN)
+                with contextlib.suppress(BlockingIOError):
+                    secured.feed()
+        except ssl.SSLError as error:
+            raise TlsFailed(tls_refused(reason_of(error))) from None
+
+    def greet(self, address: Address, session: Session[Flag], options: Options) -> None:
         """Connects, and has the session's hello answered. Raises OSError, EventStoreError."""
-        self.connect(address, timeout_s)
+        timeout_s = options.connect_timeout
+        self.connect(address, timeout_s, options.ssl_context)
         try:
             self.send(session.connected(), session.receive)
             while session.welcome is None:
@@ -75,7 +97,12 @@ class Link:
         except Silence:
             raise HelloTimeout(timeout_s) from None
         except EndOfStream:
-            raise EndOfStream("the connection was closed before the hello was answered") from None
+            failed = self.socket.failed if isinstance(self.socket, TlsSocket) else None
+            raise EndOfStream(
+                tls_refused(failed) if failed else "the connection was closed before the hello was answered"
+            ) from None
+        except ssl.SSLError as error:
+            raise TlsFailed(tls_refused(reason_of(error))) from None
 
     def close(self) -> None:
         """Closes the connection, if there is one."""
@@ -125,7 +152,7 @@ class Link:
         self._receive_bytes = _RECEIVE_BYTES_MAX if full else _RECEIVE_BYTES
         return data
 
-    def _wait(self, sock: socket.socket, events: int) -> int:
+    def _wait(self, sock: socket.socket | TlsSocket, events: int) -> int:
         """Waits until the socket is ready, and returns for what. Raises Silence."""
         poll = select.poll()
         poll.register(sock, events)
@@ -134,7 +161,7 @@ class Link:
             raise Silence(f"neither sent nor received anything for {self.timeout_s:g} s")
         return ready[0][1]
 
-    def _spin(self, sock: socket.socket) -> bytes | None:
+    def _spin(self, sock: socket.socket | TlsSocket) -> bytes | None:
         """Returns what arrives within a moment, without sleeping: waking up takes 60 µs, a good part of a round trip.
 
         Does not spin on the only processor, nor while other threads of this process wait for answers. After a spin in vain, or
@@ -156,6 +183,9 @@ class Link:
         return None
 
 
+_OWN: Final = (Silence, EndOfStream, TlsFailed, HelloTimeout)
+
+
 def raised_by_handler(error: Exception) -> bool:
     """Whether a signal handler raised the error: those of sockets have a number."""
-    return isinstance(error, OSError) and error.errno is None and not isinstance(error, Silence | EndOfStream | HelloTimeout)
+    return isinstance(error, OSError) and error.errno is None and not isinstance(error, _OWN)

@@ -133,7 +133,7 @@ async def _open(connection: Connection, options: MemberOptions) -> AsyncIterator
     from eventstore.client.aio.connection import Connection as AsyncConnection
     from eventstore.client.aio.member import Member as AsyncMember
     from eventstore.client.aio.routing.router import is_entry, open_router
-    from eventstore.client.aio.routing.shards_member import shards_member
+    from eventstore.client.aio.routing.shards_member import ShardsMember
 
     async with AsyncConnection(connection.addresses, connection.options) as own:
         if not is_entry(own):
@@ -142,7 +142,7 @@ async def _open(connection: Connection, options: MemberOptions) -> AsyncIterator
             return
         router = await open_router(own)
         try:
-            async with shards_member(router, options) as found:
+            async with ShardsMember(router, options) as found:
                 yield found
         finally:
             router.close()

@@ -1,5 +1,5 @@
 # Generated from eventstore/client/aio/reactions.py by `make generate`: do not edit.
-"""The reactions of a server or worker, to look at and administer.
+"""The reactions of a server or worker, and the alarms of these and of nodes, to look at and administer.
 
 A call that changes something is not sent again: if the connection is lost before the answer, it fails with ConnectionLost, and
 `outcome` is "unknown".
@@ -8,8 +8,9 @@ A call that changes something is not sent again: if the connection is lost befor
 from __future__ import annotations
 
 from eventstore.client.blocking.connection import Connection
+from eventstore.client.session.alarm_info import AlarmInfo
 from eventstore.client.session.reaction_info import Handled, ParkedEvent, ReactionInfo
-from eventstore.client.session.results import read_one, read_row, read_rows
+from eventstore.client.session.results import read_nothing, read_one, read_row, read_rows, read_values
 from eventstore.protocol import reaction_requests as requests
 
 
@@ -39,3 +40,24 @@ class BlockingReactions:
     def replay(self, reaction: str, sequence: int, *, who: str, why: str) -> int:
         """Lets a reaction continue with the event of this sequence; returns the one it stands at. Raises InvalidArgument."""
         return self._call(requests.ReplayReaction(reaction, sequence, who, why), read_one(int), resend=False)
+
+
+class BlockingAlarms:
+    """The alarms of the server or node this client is connected to. `who` and `why` are kept: 1 to 1,000 bytes each."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._call = connection.call
+
+    def list(self, skip: int = 0) -> list[AlarmInfo]:
+        """Returns the alarms that are pending or raised, and one for each rule that is quiet: at most 1,000, after the first
+        `skip`.
+        """
+        return self._call(requests.ListAlarms(skip), read_rows(AlarmInfo))
+
+    def silence(self, alarm: str, seconds: int, *, who: str, why: str) -> None:
+        """Sends nothing about an alarm for this number of seconds, at most 90 days; 0 ends that. Raises InvalidArgument."""
+        self._call(requests.SilenceAlarm(alarm, seconds, who, why), read_nothing, resend=False)
+
+    def test(self, *, who: str) -> tuple[str, ...]:
+        """Has a test sent every way in which alarms are; returns the names of these: `mail`, `webhook`."""
+        return tuple(map(str, self._call(requests.TestAlarms(who), read_values, resend=False)))

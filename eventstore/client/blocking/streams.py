@@ -19,6 +19,7 @@ from eventstore.event_identity import Place
 from eventstore.model import Event
 from eventstore.position import Position, Reading
 from eventstore.records.cursors import LogCursor
+from eventstore.records.event_filter import EventFilter
 
 EventStream: TypeAlias = Iterator[Event]
 Item = TypeVar("Item", bound=SubscriptionItem)
@@ -27,15 +28,19 @@ Item = TypeVar("Item", bound=SubscriptionItem)
 class PositionedStream(Generic[Item]):
     """Events of the log of one store."""
 
-    def __init__(self, connection: Connection, start: Place | None, pages: Iterator[list[Item]]) -> None:
+    def __init__(
+        self, connection: Connection, start: Place | None, request: LogCursor | Subscription, pages: Iterator[list[Item]]
+    ) -> None:
         self._connection = connection
+        self._request = request
         self._reading = Reading(start)
         self._items: Iterator[Item] = chain.from_iterable(map(self._reading.turn, pages))
 
     @property
     def position(self) -> Position:
         """The place after the last event: pass it as `after` to continue there. From the end on, it is known with CaughtUp."""
-        return self._reading.position(self._connection.session.store)
+        session, layout = self._connection.session, self._request.layout
+        return self._reading.position(session.store, session.layout if layout is None else layout)
 
     def __iter__(self) -> Iterator[Item]:
         return self._items
@@ -53,15 +58,21 @@ def open_read(connection: Connection, cursor: Cursor) -> EventStream:
     return chain.from_iterable(event_pages(connection, cursor))
 
 
-def read_log(connection: Connection, cursor: LogCursor) -> LogStream:
-    """Returns the events of the log that a cursor walks over."""
-    return PositionedStream(connection, cursor.place, event_pages(connection, cursor))
+def read_log(connection: Connection, cursor: LogCursor, layout: int | None = None) -> LogStream:
+    """Returns the events of the log that a cursor walks over. `layout`: of the slots of a shard; None: as it says itself."""
+    cursor.layout = layout
+    return PositionedStream(connection, cursor.place, cursor, event_pages(connection, cursor))
 
 
-def follow_log(connection: Connection, subscription: Subscription) -> SubscriptionStream:
-    """Returns events as they are appended. Waits on a separate connection, so that other calls can run meanwhile."""
-    pages = subscription_pages(Connection(connection.addresses, connection.options), subscription)
-    return PositionedStream(connection, subscription.start, pages)
+def follow_log(
+    connection: Connection, start: Place | None, wanted: EventFilter, layout: int | None = None
+) -> SubscriptionStream:
+    """Returns events as they are appended. Waits on a separate connection, so that other calls can run meanwhile. `layout`: of
+    the slots of a shard; None: as it says itself.
+    """
+    own = Connection(connection.addresses, connection.options)
+    subscription = Subscription(start, wanted, layout=lambda: own.session.layout if layout is None else layout)
+    return PositionedStream(connection, start, subscription, subscription_pages(own, subscription))
 
 
 def event_pages(connection: Connection, cursor: Cursor) -> Iterator[list[Event]]:

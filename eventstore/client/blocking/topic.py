@@ -30,7 +30,7 @@ class BlockingTopic:
     """
 
     def __init__(self, connection: Connection, name: str, *, resend: bool, router: Router | None = None) -> None:
-        """`router`: of several shards. A message of a key goes to the shard of the key's slot, one without to the next."""
+        """`router`: of a cluster. A message of a key goes to the shard of the key's slot, one without to the next."""
         self._connection = connection
         self._router = router
         self._resend = resend
@@ -54,18 +54,24 @@ class BlockingTopic:
             InvalidArgument: a limit is broken; nothing was sent.
             ConnectionLost: the server did not come back in time; the message may be stored.
         """
-        row = encode_message(body, key, tag, properties, queue)
-        if self._router is not None:
-            return settled(self._router.put_messages(self._messages, [row], without_queues, itemgetter(1)))
-        return self._connection.put(self._connection.session.messages(self.name, resend=self._resend), row)
+        row, router = encode_message(body, key, tag, properties, queue), self._router
+        if router is not None and router.has_several:
+            return settled(router.put_messages(self._messages, [row], without_queues, itemgetter(1)))
+        connection = self._only
+        stored: SendResult = connection.put(self._messages(connection), row)
+        return stored
 
     def send_many(self, messages: Iterable[NewMessage | bytes]) -> list[SendResult | EventStoreError]:
         """Sends messages, or bodies, in this order. Returns where each is stored, or an error."""
-        if self._router is not None:
-            rows = encoded_messages(messages)
-            return self._router.put_messages(self._messages, rows, without_queues, itemgetter(1))
-        queue = self._connection.session.messages(self.name, resend=self._resend)
-        return self._connection.put_many(queue, messages, encoded_messages)
+        router = self._router
+        if router is not None and router.has_several:
+            return router.put_messages(self._messages, encoded_messages(messages), without_queues, itemgetter(1))
+        connection = self._only
+        return connection.put_many(self._messages(connection), messages, encoded_messages)
+
+    @property
+    def _only(self) -> Connection:
+        return self._connection if self._router is None else self._router.only("a broker")
 
     def _messages(self, connection: Connection) -> BatchQueue[Any, Any, Any]:
         return connection.session.messages(self.name, resend=self._resend)

@@ -7,12 +7,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
-from eventstore.errors import EventStoreError
+from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.event_identity import Place
 from eventstore.model import CaughtUp, Event
-from eventstore.position import After, Position, Reading, position_in, stored_starts
+from eventstore.position import After, Position, Reading, after_splits, position_in, stored_starts
 from eventstore.records.cluster_map import ClusterMap
 from eventstore.records.cursors import LogCursor
+from eventstore.records.splits import Split
 
 RETRY_S: Final = 1.0
 """How long a subscription waits before it requests the events of a shard that is away again."""
@@ -21,17 +22,57 @@ _log: Final = logging.getLogger(__name__)
 SubscriptionItem: TypeAlias = Event | CaughtUp
 
 
-class Reached:
-    """How far the reader of a merged stream is. Items are handed out page by page, each of one shard."""
+def later_layout(after: After, known: ClusterMap) -> InvalidArgument:
+    """Returns why a position cannot be continued yet: the map that is known does not have its layout."""
+    return InvalidArgument(
+        f"after is {after}, of a later layout than the {known.layout} that the node knows; ask another node of the cluster",
+        field="after", value=str(after),
+    )  # fmt: skip
 
-    def __init__(self, known: ClusterMap, starts: Mapping[int, Place | None], only: int | None = None) -> None:
-        """`only`: the one shard that is read; the others stay where they start."""
-        self._known = known
+
+class Reached:
+    """How far the reader of a merged stream is. Items are handed out page by page, each of one shard. `followed`: the shards
+    that are read: all, or the one that owns the only slot.
+    """
+
+    def __init__(self, known: ClusterMap, starts: Mapping[int, Place | None], slot: int | None = None) -> None:
+        """`slot`: of the only aggregate that is read; the shards of others stay where they start."""
+        self._known, self._slot = known, slot
         self._readings = {
-            shard: Reading(start if only in (None, shard) else start or Place(0)) for shard, start in starts.items()
+            shard: Reading(start if shard in self.followed else start or Place(0)) for shard, start in starts.items()
         }
         self._ends = {shard: 0 if start is None else start.sequence for shard, start in starts.items()}
-        self._behind = set(starts) if only is None else {only}
+        self._behind = set(self.followed)
+
+    @property
+    def followed(self) -> list[int]:
+        if self._slot is None:
+            return [each.shard for each in self._known.shards]
+        return [self._known.owners[self._slot]]
+
+    def start(self, shard: int) -> Place | None:
+        """Returns the place to begin after in a shard; None: the end."""
+        return self._readings[shard].place
+
+    def layout(self, shard: int) -> int:
+        """Returns the layout of the shard's slots that it is read by."""
+        return self._known.layout_of(shard)
+
+    def move(self, newer: ClusterMap) -> list[Split]:
+        """Follows the splits that a newer map has, and returns them: parents and children are read from their `start` on. Call
+        it when the last page is handed out whole.
+        """
+        since = [split for split in newer.splits if split.layout > self._known.layout]
+        places = after_splits({shard: self.start(shard) for shard in self._readings}, self._known.layout, newer)
+        changed = {shard for split in since for shard in (split.parent, split.child)}
+        for shard in changed:
+            start = places[shard]
+            self._readings[shard] = Reading(start)
+            self._ends[shard] = 0 if start is None else start.sequence
+        self._known = newer
+        if self._behind:
+            self._behind = (self._behind | changed) & set(self.followed)
+        return since
 
     def turn(self, shard: int, page: Sequence[Event]) -> Iterator[Event]:
         """Returns the events of the shard's next page, when the page before it is handed out whole."""
@@ -62,14 +103,37 @@ class MergedRead:
     """Reads the stored events of the shards in turns: a page of one, then of another. `cursors`: by shard."""
 
     def __init__(
-        self, known: ClusterMap, after: After, limit: int | None, cursor: Callable[[Place], LogCursor], only: int | None = None
+        self, known: ClusterMap, after: After, limit: int | None, cursor: Callable[[Place], LogCursor], slot: int | None = None
     ) -> None:
-        """`cursor`: makes one that begins after a place. `only`: the one shard to read. Raises InvalidArgument."""
-        starts = stored_starts(after, known)
-        self.cursors = {shard: cursor(start) for shard, start in starts.items() if only in (None, shard)}
-        self.reached = Reached(known, starts, only)
+        """`cursor`: makes one that begins after a place. `slot`: as in `Reached`. Raises InvalidArgument."""
+        self.reached = Reached(known, stored_starts(after, known), slot)
+        self._cursor = cursor
+        self.cursors = {shard: self._open(shard) for shard in self.reached.followed}
         self._turns = deque(self.cursors)
         self._left = limit
+
+    def _open(self, shard: int) -> LogCursor:
+        cursor = self._cursor(self.reached.start(shard) or Place(0))
+        cursor.layout = self.reached.layout(shard)
+        return cursor
+
+    def move(self, newer: ClusterMap) -> list[int]:
+        """Follows the splits that a newer map has. Returns the shards that have another cursor since.
+
+        What was read to the end before a split stays so: its children are not read.
+        """
+        unread = set(self._turns)
+        before = set(self.cursors)
+        changed = set[int]()
+        for split in self.reached.move(newer):
+            if split.parent in unread:
+                unread.add(split.child)
+                changed |= {split.parent, split.child}
+        followed = [shard for shard in self.reached.followed if shard in unread]
+        changed = {shard for shard in followed if shard in changed or shard not in before}
+        self.cursors |= {shard: self._open(shard) for shard in changed}
+        self._turns = deque(followed)
+        return sorted(changed)
 
     def next_shard(self) -> int | None:
         """Returns the shard whose page is next, until it is `taken`; None at the end."""
@@ -107,6 +171,11 @@ class Away:
         self._away.add(shard)
         if self._away >= self._followed:
             raise error
+
+    def follow(self, shards: Iterable[int]) -> None:
+        """Follows these shards from now on."""
+        self._followed = set(shards)
+        self._away &= self._followed
 
     def ended(self, shard: int) -> None:
         """Notes that the shard is not followed any longer."""

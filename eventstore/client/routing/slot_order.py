@@ -5,17 +5,20 @@ shard refuses (Elsewhere), or does not answer before its connection is lost, is 
 every later call of that slot waits until the earlier ones are settled, one after the other; so it does while calls are
 unanswered that were sent over a connection that is lost by now, or to a shard that does not own the slot in a newer map.
 
+So a call is looked at slot by slot only if it, or another one of its slots, may have to wait; most are kept as a whole.
+
 This rests on a promise of the server: a process that has refused a slot refuses it on that connection from then on.
 """
 
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from threading import RLock
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
-Way: TypeAlias = tuple[int, int]
+Way: TypeAlias = object
+"""The queue of a connection to a shard, until that connection is lost."""
 
 
 class Signal(Protocol):
@@ -43,9 +46,7 @@ class Ticket(Generic[S]):
 
 
 class _Slot(Generic[S]):
-    """`sent`: calls in flight; `way`: the shard they are sent to, and the generation of its queue; `queue`: calls that have to
-    wait for their turn, in order.
-    """
+    """`sent`: calls in flight; `way`: how they were sent; `queue`: calls that have to wait for their turn, in order."""
 
     __slots__ = ("queue", "sent", "way")
 
@@ -56,15 +57,16 @@ class _Slot(Generic[S]):
 
 
 class SlotOrder(Generic[S]):
-    """The calls of a router that are not settled. `lock` is held during each step; `caller` tells who calls."""
+    """The calls of a router that are not settled, of several threads if need be. `caller` tells who calls."""
 
-    def __init__(
-        self, make_signal: Callable[[], S], lock: AbstractContextManager[object], caller: Callable[[], object]
-    ) -> None:
+    def __init__(self, make_signal: Callable[[], S], caller: Callable[[], object]) -> None:
         self._make_signal = make_signal
-        self._lock = lock
+        self._lock = RLock()  # a signal's handler may be within a step, and makes calls of its own
         self._caller = caller
         self._last = 0
+        self._whole: dict[Ticket[S], None] = {}  # calls in flight that are in no slot; all were sent by these owners and ways
+        self._owners: Sequence[int] = ()
+        self._ways: dict[int, Way] = {}
         self._slots: dict[int, _Slot[S]] = {}
 
     def enter(self, slots: Iterable[int]) -> Ticket[S]:
@@ -79,10 +81,33 @@ class SlotOrder(Generic[S]):
         `ways`: of each shard that owns one of them, the way as it is now.
         """
         with self._lock:
+            if owners is not self._owners or not ways.items() <= self._ways.items():
+                self._go(owners, ways)
+            if not self._slots or self._slots.keys().isdisjoint(ticket.slots):
+                self._whole[ticket] = None
+                return list(ticket.slots)
             free = [slot for slot in ticket.slots if self._take(ticket, slot, ways[owners[slot]])]
             if not free:
                 ticket.signal = self._make_signal()
             return free
+
+    def _go(self, owners: Sequence[int], ways: Mapping[int, Way]) -> None:
+        """Has calls leave by these from now on; those in flight are put into slots if they left by others."""
+        if owners != self._owners or any(self._ways.get(shard, way) is not way for shard, way in ways.items()):
+            self._part()
+            self._ways.clear()
+        self._owners = owners
+        self._ways.update(ways)
+
+    def _part(self) -> None:
+        """Puts the calls that are kept as a whole into slots."""
+        for ticket in list(self._whole):
+            for number in ticket.slots:
+                slot = self._slots.get(number)
+                if slot is None:
+                    slot = self._slots[number] = _Slot(self._ways[self._owners[number]])
+                slot.sent.append(ticket)
+        self._whole.clear()
 
     def _take(self, ticket: Ticket[S], number: int, way: Way) -> bool:
         slot = self._slots.get(number)
@@ -90,7 +115,7 @@ class SlotOrder(Generic[S]):
             slot = self._slots[number] = _Slot(way)
         elif ticket in slot.sent:
             return False
-        elif slot.queue or slot.way != way:
+        elif slot.queue or slot.way is not way:
             if ticket not in slot.queue:
                 insort(slot.queue, ticket)
             before = [*slot.sent, *slot.queue[: slot.queue.index(ticket)]]
@@ -100,9 +125,15 @@ class SlotOrder(Generic[S]):
         slot.sent.append(ticket)
         return True
 
-    def answered(self, ticket: Ticket[S], slots: Iterable[int], again: set[int]) -> None:
+    def answered(self, ticket: Ticket[S], slots: Iterable[int], again: Collection[int]) -> None:
         """The call has its outcomes of these slots. `again`: those of them that it has to send again."""
         with self._lock:
+            if again:
+                self._part()
+            elif ticket in self._whole:
+                del self._whole[ticket]
+                ticket.slots.clear()
+                return
             for number in slots:
                 slot = self._slots[number]
                 slot.sent.remove(ticket)
@@ -119,6 +150,7 @@ class SlotOrder(Generic[S]):
         if not ticket.slots:
             return
         with self._lock:
+            self._whole.pop(ticket, None)
             for number in ticket.slots:
                 slot = self._slots.get(number)
                 if slot is not None:

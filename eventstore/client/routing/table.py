@@ -48,6 +48,13 @@ class Table:
             raise refused
         return self.known.owners[slot_of(aggregate_id)]
 
+    def slot_of_only(self, aggregate_id: str | None) -> int | None:
+        """Returns the slot of the aggregate that alone is read; None: all are. Raises as `shard_of`."""
+        if aggregate_id is None:
+            return None
+        self.shard_of(aggregate_id)
+        return slot_of(aggregate_id)
+
     def refusal(self, aggregate_id: str) -> InvalidArgument | None:
         """Returns the error of `shard_of`; None if the aggregate has a shard."""
         if aggregate_id[:1] != "$" or slot_of(aggregate_id) != LOCAL:
@@ -63,8 +70,7 @@ class Table:
             shards = self.known.shards
             self._next = (self._next + 1) % len(shards)
             return shards[self._next].shard
-        slot = slot_of(key)
-        return self.known.owners[0 if slot == LOCAL else slot]
+        return self.known.owner_of(key)
 
     def split(self, slots: Sequence[int], places: Sequence[int], known: ClusterMap | None = None) -> dict[int, list[int]]:
         """Returns for each shard which of these places of a batch it gets, in order. `slots`: of all places of the batch;
@@ -118,9 +124,10 @@ class Table:
 
 
 def leader_address(leader: str, asked: Address) -> Address:
-    """Returns the address HOST:PORT of a map. A shard that listens on all addresses has the host that was asked."""
-    host, port = parse_address(f"tcp://{leader}")
-    return Address(asked.host if host in _ANYWHERE else host, port)
+    """Returns the address HOST:PORT of a map. A shard that listens on all addresses has the host that was asked.
+    TLS is spoken at all shards or at none."""
+    host, port, _ = parse_address(f"tcp://{leader}")
+    return Address(asked.host if host in _ANYWHERE else host, port, asked.tls)
 
 
 def check_cluster(expected: bytes | None, found: bytes | None) -> None:

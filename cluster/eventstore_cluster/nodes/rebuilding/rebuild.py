@@ -1,4 +1,4 @@
-"""Writes a registry anew: nodes offer what it said, their replicas say how their logs end, and the result is a new generation.
+"""Rebuilds a registry: nodes offer what it said, their replicas say how their logs end, and the result is a new generation.
 
 Asking again is harmless: a shard that an earlier attempt has written stays as it is, for its replicas may lead and acknowledge
 since then.
@@ -9,28 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import trio
-
 from eventstore.chunks.documents import Tree
 from eventstore.errors import InvalidArgument
 from eventstore.records.cluster_map import owners_of, slots_text
 from eventstore_cluster.nodes.creation import wait_until_served, write_cluster
-from eventstore_cluster.nodes.first_read import first_read
-from eventstore_cluster.nodes.rebuilding.choice import NONCE, Choice, choose
+from eventstore_cluster.nodes.first_read import first_read, read_while
+from eventstore_cluster.nodes.rebuilding.choice import NONCE, Choice, choose, newest
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.gateway import Gateway
 from eventstore_cluster.registry.etcd.options import EtcdOptions
 from eventstore_cluster.registry.kept_keys import Kept, KeptShard, read_offers
 from eventstore_cluster.registry.registry import Changes, Snapshot
-from eventstore_cluster.registry.replicated_keys import (
-    CLUSTER,
-    LEFT,
-    SHARDS,
-    ClusterKey,
-    LeftKey,
-    read_shard,
-    running_replicas,
-)
+from eventstore_cluster.registry.replica_keys import running_replicas
+from eventstore_cluster.registry.replicated_keys import CLUSTER, LEFT, SHARDS, ClusterKey, LeftKey, read_shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +57,8 @@ async def planned_rebuild(etcd: EtcdOptions, cluster: str, wait_s: float) -> Pla
     """
     async with Gateway(etcd) as gateway:
         registry = EtcdRegistry(gateway, cluster)
-        seen = await first_read(registry)
-        with trio.move_on_after(wait_s):
-            while not _is_decided(seen):
-                seen = await registry.changed(seen)
-        return plan_of(seen)
+        first = await first_read(registry)
+        return plan_of(await read_while(registry, lambda seen: not _is_decided(seen), wait_s, first))
 
 
 def _is_decided(seen: Snapshot) -> bool:
@@ -96,11 +84,12 @@ def plan_of(seen: Snapshot) -> Plan:
             "the name that they have",
             field="cluster",
         )
-    cluster, shards = _one_cluster(offers), _newest(offers)
+    cluster, copies = _one_cluster(offers), _copies(offers)
+    shards = {number: newest(by_node) for number, by_node in copies.items()}
     _check_whole(shards)
     generation = 1 + max(each.key.state.generation for each in shards.values())
     choices = [
-        choose(number, kept, running_replicas(number, seen), generation)
+        choose(number, copies[number], running_replicas(number, seen), generation)
         for number, kept in sorted(shards.items())
         if not _is_written(number, kept, seen)
     ]
@@ -119,24 +108,27 @@ def _one_cluster(offers: Mapping[str, Kept]) -> ClusterKey:
     return max((kept.cluster for kept in offers.values()), key=lambda key: key.layout)
 
 
-def _newest(offers: Mapping[str, Kept]) -> dict[int, KeptShard]:
-    """Returns the newest copy of each shard's key. Raises InvalidArgument: two are of different stores or slots."""
-    found: dict[int, tuple[str, KeptShard]] = {}
+def _copies(offers: Mapping[str, Kept]) -> dict[int, dict[str, KeptShard]]:
+    """Returns the copies of each shard's key, by node. Raises InvalidArgument: two are of different stores or slots."""
+    found: dict[int, dict[str, KeptShard]] = {}
     for node, kept in offers.items():
         for number, shard in kept.shards.items():
-            other, known = found.get(number, (node, shard))
-            if (known.key.store, known.key.slots) != (shard.key.store, shard.key.slots):
-                sides = "; ".join(
-                    f"on {each} it is store {one.key.store} with slots {slots_text(one.key.slots)}"
-                    for each, one in ((other, known), (node, shard))
-                )
-                raise InvalidArgument(
-                    f"nodes differ about shard {number}: {sides}. Stop the node that is not of this cluster",
-                    field="shard",
-                    value=number,
-                )
-            found[number] = max((other, known), (node, shard), key=lambda each: each[1].age)
-    return {number: shard for number, (_, shard) in found.items()}
+            copies = found.setdefault(number, {})
+            for other, known in copies.items():
+                _check_same(number, (other, known), (node, shard))
+            copies[node] = shard
+    return found
+
+
+def _check_same(number: int, *copies: tuple[str, KeptShard]) -> None:
+    (_, known), (_, shard) = copies
+    was_split = known.key.state.splits != shard.key.state.splits  # since one of the two was kept
+    if known.key.store == shard.key.store and (known.key.slots == shard.key.slots or was_split):
+        return
+    sides = "; ".join(f"on {on} it is store {one.key.store} with slots {slots_text(one.key.slots)}" for on, one in copies)
+    raise InvalidArgument(
+        f"nodes differ about shard {number}: {sides}. Stop the node that is not of this cluster", field="shard", value=number
+    )
 
 
 def _check_whole(shards: Mapping[int, KeptShard]) -> None:

@@ -1,6 +1,6 @@
 """How far the clock of this machine is from that of etcd, which all nodes ask: by the date that its answers have.
 
-Nothing rests on it: leases are counted on a clock that nobody sets. Events have the time of the leader that stored them, so
+Nothing rests on it: leases are counted on a clock that is never set. Events have the time of the leader that stored them, so
 after a change of leaders they go back, or jump, by as much as the clocks differ.
 
 A date has whole seconds, and the clock was read while the request was under way: so an answer says in which range the

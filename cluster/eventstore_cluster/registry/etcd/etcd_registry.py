@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ from eventstore_cluster.registry.etcd.lease import Lease
 from eventstore_cluster.registry.registry import Changes, Entry, Snapshot
 
 OPERATIONS_MAX: Final = 128
-"""Of one transaction; etcd's own limit."""
+"""Comparisons, and changes, of one transaction; etcd's own limit of either."""
 SILENCE_S: Final = 3.0
 """A watch is only a hint: after such a silence the keys are read."""
 _LEASE_GONE: Final = 5
@@ -46,14 +46,15 @@ class EtcdRegistry:
         answer = await self._gateway.call("/v3/kv/range", self._range())
         return Snapshot(_revision(answer), self._entries(answer.get("kvs", ())))
 
-    async def read_some(self, *keys: str, under: str) -> Snapshot:
-        """Returns these keys, and those that begin with `under`, as far as they exist, at one revision: a linearizable read.
+    async def read_some(self, *keys: str, under: Iterable[str]) -> Snapshot:
+        """Returns these keys, and those that begin with one of `under`, as far as they exist, at one revision: a linearizable
+        read.
 
         Raises:
             RegistryUnavailable, RegistryRefused, Corrupt: as `read`.
         """
         ranges = [{"requestRange": {"key": self._key(key)}} for key in keys]
-        ranges.append({"requestRange": self._range(under)})
+        ranges += [{"requestRange": self._range(each)} for each in under]
         answer = await self._gateway.call("/v3/kv/txn", {"success": ranges})
         found = [each for part in answer["responses"] for each in part["response_range"].get("kvs", ())]
         return Snapshot(_revision(answer), self._entries(found))
@@ -81,27 +82,29 @@ class EtcdRegistry:
         *,
         lease: Lease | None = None,
         leased: Collection[str] | None = None,
+        others: Mapping[str, int] | None = None,
     ) -> int | None:
         """Changes the keys if each compared key was last written by that revision (0: it does not exist).
 
         Returns the revision that it made; None if a comparison failed or the lease has run out: it never takes effect.
-        `lease`: the keys that are written are gone with it, or only those in `leased`.
+        `lease`: the keys that are written are gone with it, or only those in `leased`; `others`: by keys, the ids of leases of
+        others that they are gone with.
 
         Raises:
             OutcomeUnknown: it may have been applied, or may still be.
             RegistryUnavailable, RegistryRefused: nothing was changed.
         """
-        if len(compared) + len(changes) > OPERATIONS_MAX:
-            many = f"a transaction on {len(compared) + len(changes)} keys, allowed are {OPERATIONS_MAX}"
+        if (most := max(len(compared), len(changes))) > OPERATIONS_MAX:
+            many = f"a transaction on {most} keys, allowed are {OPERATIONS_MAX}"
             raise InvalidArgument(many, field="changes", limit=OPERATIONS_MAX)
+        own = {} if lease is None else dict.fromkeys(changes if leased is None else leased, lease.id)
+        leases = {**own, **(others or {})}
         body = {
             "compare": [
                 {"result": "EQUAL", "target": "MOD", "key": self._key(key), "mod_revision": str(revision)}
                 for key, revision in compared.items()
             ],
-            "success": [
-                self._change(key, value, lease if leased is None or key in leased else None) for key, value in changes.items()
-            ],
+            "success": [self._change(key, value, leases.get(key)) for key, value in changes.items()],
         }
         try:
             answer = await self._gateway.call("/v3/kv/txn", body, changes=True)
@@ -111,11 +114,11 @@ class EtcdRegistry:
             raise
         return _revision(answer) if answer.get("succeeded") else None
 
-    def _change(self, key: str, value: Tree | None, lease: Lease | None) -> dict[str, Any]:
+    def _change(self, key: str, value: Tree | None, lease: int | None) -> dict[str, Any]:
         if value is None:
             return {"requestDeleteRange": {"key": self._key(key)}}
         put = {"key": self._key(key), "value": _text(json.dumps(value, sort_keys=True))}
-        return {"requestPut": put if lease is None else {**put, "lease": str(lease.id)}}
+        return {"requestPut": put if lease is None else {**put, "lease": str(lease)}}
 
     async def changed(self, seen: Snapshot) -> Snapshot:
         """Waits until the keys differ from what was seen, and returns them.
@@ -132,23 +135,27 @@ class EtcdRegistry:
                 return latest
             seen = latest
 
-    async def hint(self, after: int) -> None:
-        """Returns when the keys may have changed after this revision, at the latest after `SILENCE_S`."""
+    async def hint(self, after: int, concerns: Callable[[str], bool] = lambda _: True) -> None:
+        """Returns when keys that concern the caller may have changed after this revision, at the latest after `SILENCE_S`."""
         with trio.move_on_after(SILENCE_S):
-            await self._wait_for_an_event(after + 1)
+            await self._wait_for_an_event(after + 1, concerns)
 
-    async def _wait_for_an_event(self, first: int) -> None:
-        """Returns on the first event from this revision on, or when the watch ends."""
+    async def _wait_for_an_event(self, first: int, concerns: Callable[[str], bool]) -> None:
+        """Returns on the first such event from this revision on, or when the watch ends."""
         request = {"create_request": {**self._range(), "start_revision": str(first)}}
         try:
             with trio.CancelScope() as heard:  # the generators of httpx end by a cancellation, not by leaving the loop
                 async with self._gateway.stream("/v3/watch", request) as lines:
                     async for line in lines:
                         result = json.loads(line).get("result", {})
-                        if result.get("events") or result.get("canceled"):
+                        if result.get("canceled") or any(map(concerns, self._changed_keys(result))):
                             heard.cancel()
         except (RegistryUnavailable, ValueError):
             await trio.sleep(SILENCE_S / 10)  # the read that follows says whether etcd is away
+
+    def _changed_keys(self, result: Mapping[str, Any]) -> Iterator[str]:
+        for event in result.get("events", ()):
+            yield base64.b64decode(event["kv"]["key"]).decode().removeprefix(self._prefix)
 
     def _key(self, key: str) -> str:
         return _text(self._prefix + key)
@@ -158,10 +165,10 @@ class EtcdRegistry:
         return {"key": _text(prefix), "range_end": _text(prefix[:-1] + chr(ord(prefix[-1]) + 1))}
 
 
-def batches(changes: Changes, spare: int = 0) -> Iterator[Changes]:
-    """Yields the changes in order, as many at a time as a transaction holds that compares `spare` keys."""
+def batches(changes: Changes) -> Iterator[Changes]:
+    """Yields the changes in order, as many at a time as a transaction holds."""
     rest = iter(changes.items())
-    while some := dict(islice(rest, OPERATIONS_MAX - spare)):
+    while some := dict(islice(rest, OPERATIONS_MAX)):
         yield some
 
 

@@ -1,6 +1,6 @@
 """A lease in etcd: its keys are gone when it is not renewed in time.
 
-Its end is counted on CLOCK_BOOTTIME, which goes on while the machine sleeps, from before the request that renewed it: so it
+Its end is counted on CLOCK_BOOTTIME, which runs while the machine sleeps, from before the request that renewed it: so it
 never ends later here than at etcd, as long as both clocks run equally fast; `MARGIN` is for those that do not (R11).
 """
 

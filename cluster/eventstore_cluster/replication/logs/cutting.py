@@ -3,6 +3,8 @@
 1. copies of what is cut are kept; 2. the intent is noted; 3. `chunks.json` is lowered; 4. later chunks are removed, the last
 first; 5. the chunk of the place becomes the ongoing one again and ends there; 6. the intent is removed. Each step is durable
 before the next, and may be done again.
+
+A completed chunk may have another name, in the folder of a shard that was split off: it is replaced by a copy, not written to.
 """
 
 from __future__ import annotations
@@ -11,8 +13,8 @@ import itertools
 from pathlib import Path
 from typing import Final
 
-from eventstore.chunks.documents import PREVIOUS, Document, read_document, read_file, write_document
-from eventstore.chunks.folder import ChunkFolder
+from eventstore.chunks.documents import PREVIOUS, Document, read_document, read_file, write_document, write_file
+from eventstore.chunks.folder import TEMPORARY, ChunkFolder
 from eventstore.chunks.header import RECORDS_FROM
 from eventstore.chunks.opening import keep_copy
 from eventstore.errors import Corrupt, FolderRefused, StorageFull
@@ -81,6 +83,9 @@ def _finish(folder: ChunkFolder, end: Place, header: bytes) -> None:
 
 def _reopen(folder: ChunkFolder, number: int, end: int, header: bytes) -> None:
     """Makes the chunk the ongoing one again, which ends at `end`."""
+    if folder.read_header(number).completed:
+        _replace_by_copy(folder, number, end, header)
+        return
     file = folder.files.open(folder.chunk_path(number), write=True)
     try:
         file.write_at(0, [header])
@@ -89,6 +94,16 @@ def _reopen(folder: ChunkFolder, number: int, end: int, header: bytes) -> None:
         file.sync()
     finally:
         file.close()
+
+
+def _replace_by_copy(folder: ChunkFolder, number: int, end: int, header: bytes) -> None:
+    files, path = folder.files, folder.chunk_path(number)
+    temporary = path.with_name(path.name + TEMPORARY[0])
+    if files.exists(temporary):
+        files.remove(temporary)
+    write_file(files, temporary, header + read_file(files, path)[len(header) : end])
+    files.rename(temporary, path)
+    files.sync_folder(folder.path)
 
 
 def _numbers_from(folder: ChunkFolder, first: int) -> list[int]:

@@ -22,7 +22,7 @@ from eventstore_cluster.replication.logs.pieces import Documents
 VERSION: Final = "replicated.json"
 DELETIONS: Final = "broker/messages/deleted.json"
 """Which message chunks the leader has deleted: followers delete theirs, and keep a document of their own about it."""
-_NAMES: Final = ("broker/topics.json", "broker/offsets.json", "reactions.json", "published.json", DELETIONS)
+_NAMES: Final = ("broker/topics.json", "broker/offsets.json", "reactions.json", "published.json", "inherited.json", DELETIONS)
 _PATTERNS: Final = ("published-*.json",)
 
 
@@ -34,7 +34,7 @@ def is_replicated(folder: Path, path: Path) -> bool:
 
 
 def tail_of(version: Place) -> Tail:
-    """Returns the version as the end of a log, whose epochs before the last one nobody knows any more."""
+    """Returns the version as the end of a log, whose epochs before the last one are not kept."""
     return Tail() if version == NOWHERE else Tail(version, (Beginning(version[0], NOWHERE),))
 
 
@@ -51,8 +51,8 @@ class FollowerDocuments:
     def __init__(self, files: Files, folder: Path) -> None:
         """Raises Corrupt."""
         self._files, self._folder = files, folder
-        self.tail = tail_of(read_version(files, folder))
-        self.led = _was_led(files, folder)
+        version, self.led = _read_version(files, folder)
+        self.tail = tail_of(version)
 
     def store(self, given: Documents) -> None:
         """Replaces documents; durable on return. Raises Corrupt: one is not of a shard."""
@@ -73,17 +73,18 @@ class FollowerDocuments:
 
 
 def read_version(files: Files, folder: Path) -> Place:
+    return _read_version(files, folder)[0]
+
+
+def _read_version(files: Files, folder: Path) -> tuple[Place, bool]:
+    """Returns the version, and whether the leader of its epoch wrote it."""
     path = folder / VERSION
     if not files.exists(path):
-        return NOWHERE
+        return NOWHERE, False
     match read_document(files, path):
-        case {"epoch": int(epoch), "number": int(number)}:
-            return epoch, number
+        case {"epoch": int(epoch), "number": int(number), **rest}:
+            return (epoch, number), rest.get("led") is True
     raise Corrupt(str(path), 0, "no version of documents; remove this replica's folder: it is copied again")
-
-
-def _was_led(files: Files, folder: Path) -> bool:
-    return files.exists(folder / VERSION) and read_document(files, folder / VERSION).get("led") is True
 
 
 def write_version(files: Files, folder: Path, version: Place, *, led: bool = False) -> None:

@@ -60,6 +60,10 @@ class FollowerLog:
     def last_crc(self) -> int:
         return self._end.last_crc
 
+    @property
+    def next_sequence(self) -> int:
+        return self._next_sequence
+
     def store(self, payload: Payload) -> None:
         """Writes what follows the end of the log; durable on return.
 
@@ -89,7 +93,8 @@ class FollowerLog:
         self._deleted = self.folder.deleted()
         opened = self._load()
         last = opened.headers[-1] if opened.headers else None
-        if last is not None and not last.sorted and (last.completed or self.tail.end[0] < last.number):
+        reopened = last is not None and last.completed and not last.sorted and last.number > self.folder.inherited
+        if last is not None and (reopened or (not last.sorted and self.tail.end[0] < last.number)):
             opened.writer.close()
             cutting.cut(self.folder, self.tail.end)
             opened = self._load()
@@ -148,10 +153,8 @@ class FollowerLog:
                 (piece.chunk, piece.offset) == (begun.number, RECORDS_FROM) == (max(chunk, self._deleted) + 1, RECORDS_FROM)
             )
             follows = follows and begun.first_sequence == self._next_sequence and begun.kind == self.folder.kind
-            if begun.store != self.folder.store:
-                raise FolderRefused(
-                    self._name(piece), f"the leader sends records of store {begun.store}, this is {self.folder.store}"
-                )
+            if begun.store != (own := self.folder.store_of(begun.number)):
+                raise FolderRefused(self._name(piece), f"the leader sends records of store {begun.store}, this is {own}")
             before = self._writer.as_completed
             if piece.completed != (before and before.unsorted()):
                 raise Corrupt(

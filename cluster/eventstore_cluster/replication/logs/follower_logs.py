@@ -10,7 +10,7 @@ from eventstore.broker.opening import BROKER, BrokerIdentity, message_folder, op
 from eventstore.chunks.files import Files, Lock
 from eventstore.chunks.opening import LOCK
 from eventstore.records import commit, message
-from eventstore.server.serve import BROKER as BROKER_FOLDER
+from eventstore.server.broker.beside import BROKER as BROKER_FOLDER
 from eventstore.settings.server import ServerSettings
 from eventstore.store.data_folder import STORE, ShardIdentity, event_folder
 from eventstore.store.opening import open_folder
@@ -24,7 +24,8 @@ from eventstore_cluster.replication.logs.pieces import Cargo, Documents
 
 def broker_identity(shard: ShardIdentity) -> BrokerIdentity:
     """Returns what the broker of a shard is: all its replicas must have the same one. `node` is never 0 (R15)."""
-    return BrokerIdentity(uuid.uuid5(shard.store, BROKER), shard.shard + 1)
+    store, node = shard.broker or (uuid.uuid5(shard.store, BROKER), shard.shard + 1)
+    return BrokerIdentity(store, node)
 
 
 class FollowerLogs:
@@ -33,8 +34,10 @@ class FollowerLogs:
     `incarnation`: of this start. `folder`: of the shard.
     """
 
-    def __init__(self, files: Files, settings: ServerSettings, shard: ShardIdentity, node: str) -> None:
-        """Opens the folder, or creates it.
+    def __init__(
+        self, files: Files, settings: ServerSettings, shard: ShardIdentity, node: str, incarnation: Incarnation | None = None
+    ) -> None:
+        """Opens the folder, or creates it. `incarnation`: of this start, if it has begun.
 
         Raises:
             FolderRefused, Corrupt
@@ -48,7 +51,7 @@ class FollowerLogs:
         self._locks: list[Lock] = []
         try:
             self._locks = [files.lock(folder / LOCK), files.lock(broker / LOCK)]
-            self.incarnation: Incarnation = next_incarnation(files, folder, node)
+            self.incarnation = incarnation or next_incarnation(files, folder, node)
             self._open()
         except BaseException:
             self.close()
@@ -58,7 +61,7 @@ class FollowerLogs:
         files, settings, identity = self._files, self._settings, broker_identity(self.shard)
         store, own = settings.store_settings, settings.broker_settings
         self.events = FollowerLog(
-            event_folder(files, self.folder, self.shard.store), commit.HEADER_BYTES,
+            event_folder(files, self.folder, self.shard.store, self.shard.ancestors), commit.HEADER_BYTES,
             size_bytes=store.file_size_bytes, preallocate_bytes=store.preallocate_bytes,
         )  # fmt: skip
         self.messages = FollowerLog(

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from eventstore.chunks.documents import Member, Tree, read_tree, write_document, write_file
+from eventstore.chunks.documents import PREVIOUS, Member, Tree, read_tree, write_document, write_file
 from eventstore.chunks.files import Files
 from eventstore.errors import Corrupt, FolderRefused
+from eventstore.store.data_folder import REPLICA
 from eventstore_cluster.registry.replicated_keys import NEW
 
-DOCUMENT: Final = "replica.json"
+DOCUMENT: Final = REPLICA
 MARK: Final = "replica.mark"
 _FORMAT: Final = 1
 _KEPT_MAX: Final = 1000  # starts in a row in which the registry could not be told
@@ -44,6 +45,23 @@ def next_incarnation(files: Files, folder: Path, node: str) -> Incarnation:
     document: Tree = {"format": _FORMAT, "node": node, "mark": mark, "incarnations": tokens[-_KEPT_MAX:]}
     write_document(files, path, document)
     return Incarnation(token, earlier)
+
+
+def known_incarnations(files: Files, folder: Path) -> tuple[str, ...]:
+    """Returns the tokens that the registry may hold for this folder, wherever it is; none if it never was a replica's."""
+    path = folder / DOCUMENT
+    match read_tree(files, path) if files.exists(path) else {}:
+        case {"incarnations": list(tokens)}:
+            return tuple(map(str, tokens))
+    return ()
+
+
+def forget_incarnations(files: Files, folder: Path) -> None:
+    """Makes the folder that of a stranger, durably: what the registry holds for it is not true of it any more."""
+    for name in (DOCUMENT, DOCUMENT + PREVIOUS):
+        if files.exists(folder / name):
+            files.remove(folder / name)
+    files.sync_folder(folder)
 
 
 def _mark(files: Files, path: Path) -> str:

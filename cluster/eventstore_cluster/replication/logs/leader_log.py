@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from eventstore.chunks.front import Segment
+from eventstore.chunks.header import RECORDS_FROM, ChunkHeader
 from eventstore.chunks.record import PREFIX
 from eventstore.errors import EventStoreError
 from eventstore_cluster.replica.places import Place
@@ -43,6 +44,7 @@ class LeaderLog:
         """`end`, `last_crc`: how the log ends. `key`: the key of the witnesses in its records."""
         self.refusal, self.shortage, self.durability = refusal, shortage, durability
         self.end = self.synced = self._in_files = end
+        self._ends: dict[int, int] = {}
         self.writing_since: float | None = None
         self._reader, self._key = reader, key
         self._last_crc = last_crc
@@ -71,6 +73,7 @@ class LeaderLog:
         self.writing_since = None
         self.synced = self._in_files = segment.chunk, segment.end
         if segment.begins_chunk:
+            self._ends[self.end[0]] = self.end[1]
             self.end, self._last_crc = self.synced, _crc_of(segment)
             self._grown()
         self._durable()
@@ -79,6 +82,12 @@ class LeaderLog:
         self._failed(error)
 
     # followers
+
+    def bytes_after(self, place: Place, completed: Sequence[ChunkHeader]) -> int:
+        """Returns the bytes of records after `place`. `completed`: the chunks from 1 on that were complete at the start."""
+        (chunk, offset), (last, end) = max(place, (1, RECORDS_FROM)), self.end
+        ends = [self._ends.get(number) or completed[number - 1].end for number in range(chunk, last)]
+        return max(sum(ends) + end - offset - len(ends) * RECORDS_FROM, 0)
 
     def recent(self, start: Place, last_crc: int) -> Payload | None:
         """Returns what follows `start`, if all of it is in memory; None if it is not, or if nothing follows.
@@ -107,13 +116,13 @@ class LeaderLog:
             buffers += each.segment.buffers
         return Payload(self._key(), (Piece(*start, b"".join(buffers)),))
 
-    def read(self, start: Place, last_crc: int) -> Payload | None:
-        """Returns what follows `start` in the files, on any thread; None if nothing does.
+    def read(self, start: Place, last_crc: int, bytes_max: int = PAYLOAD_BYTES) -> Payload | None:
+        """Returns what follows `start` in the files, about so many bytes, on any thread; None if nothing does.
 
         Raises:
             Differs, Corrupt, FolderRefused, ReadFailed, OSError
         """
-        piece = self._reader.after(start, last_crc, self._in_files, PAYLOAD_BYTES)
+        piece = self._reader.after(start, last_crc, self._in_files, bytes_max)
         return None if piece is None else Payload(self._key(), (piece,))
 
 

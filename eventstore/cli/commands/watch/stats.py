@@ -19,31 +19,21 @@ _RETRY_SECONDS: Final = 0.1
 def stats(
     wait: Annotated[
         float,
-        typer.Option(metavar="SECONDS", min=0, help="How long to wait for the server.", show_default=False),
+        typer.Option(metavar="SECONDS", min=0, help="How long to wait for the server, or a node's shards.", show_default=False),
     ] = 0.0,
     as_json: AsJson = False,
     store: StoreAddress = DEFAULT_STORE,
 ) -> None:
     """Print the statistics of a running server.
 
-    By subject; with --json as one flat object. With --wait, a script that starts a server can wait until it is up: the
-    exit code is 0 then.
+    By subject; with --json as one flat object. With --wait, a script that starts a server can wait until it is up, and
+    all shards if it is a node: the exit code is 0 then.
 
     \b
     Example:
       eventstore stats --json
     """
-    from eventstore.errors import ConnectionLost
-
-    until = time.monotonic() + wait
-    while True:
-        try:
-            stats = _fetch_stats(store)
-            break
-        except ConnectionLost:
-            if time.monotonic() >= until:
-                raise
-            time.sleep(_RETRY_SECONDS)
+    stats = _waited_for(store, wait)
     if as_json:
         print_json(stats)
     else:
@@ -51,6 +41,37 @@ def stats(
             print_table(subject, ("figure", "value"), figures.items())
         if "shards" in stats:
             print_note("this is a node; `eventstore cluster status` shows its shards, whose addresses have their figures")
+
+
+def _waited_for(store: str, wait: float) -> dict[str, Scalar]:
+    """Returns the figures, once the server answers and, with `wait`, once all shards of a node serve. Raises ConnectionLost."""
+    from eventstore.errors import ConnectionLost
+
+    until = time.monotonic() + wait
+    while True:
+        try:
+            stats = _fetch_stats(store)
+            if wait and "shards" in stats:
+                _check_shards(store, wait)
+            return stats
+        except ConnectionLost:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(_RETRY_SECONDS)
+
+
+def _check_shards(store: str, wait: float) -> None:
+    """Raises ConnectionLost if a shard does not answer."""
+    from eventstore.errors import ConnectionLost
+    from eventstore_cluster.status import cluster_status
+
+    missing = [each for each in cluster_status(store, 0.0).shards if each.error is not None]
+    if missing:
+        numbers = ", ".join(str(each.shard) for each in missing)
+        which = f"shard {numbers} does" if len(missing) == 1 else f"shards {numbers} do"
+        raise ConnectionLost(
+            f"{which} not serve within {wait:g} s: {missing[0].error}; `eventstore cluster status` and the node's log say more"
+        )
 
 
 def _by_subject(stats: dict[str, Scalar]) -> dict[str, dict[str, Scalar]]:

@@ -10,16 +10,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar, cast
 
 from eventstore.client.aio.connection import Connection
 from eventstore.client.aio.routing.shard_connection import ShardConnection
-from eventstore.client.aio.routing.together import make_order, pause, together, wait_for, watch_map
-from eventstore.client.backoff import Backoff
+from eventstore.client.aio.routing.together import News, make_order, together, wait_for, watch_map
 from eventstore.client.connection_errors import is_returned, outcome_unknown
-from eventstore.client.routing.slot_order import SlotOrder, Way
+from eventstore.client.routing.looking import Looking
+from eventstore.client.routing.slot_order import SlotOrder, Ticket
 from eventstore.client.routing.table import Table
-from eventstore.client.session.batches import BatchQueue, valid_rows, with_refused
+from eventstore.client.session.batches import BATCH_ROWS, BatchQueue, Rows, valid_rows, with_refused
 from eventstore.client.session.calls import Call
 from eventstore.client.session.results import read_cluster
 from eventstore.errors import Elsewhere, EventStoreError, copy_error
@@ -30,7 +30,7 @@ from eventstore.records.slots import LOCAL, slot_of
 
 T = TypeVar("T")
 Queue = Callable[[Connection], BatchQueue[Any, Any, Any]]
-_ANY_WAY: Final[Mapping[int, Way]] = {}
+Ways = Mapping[int, Rows[Any, Any, Any]]
 
 
 def is_entry(connection: Connection) -> bool:
@@ -49,14 +49,13 @@ async def open_router(entry: Connection) -> Router:
 
 
 class Router:
-    """The connections to shards, each opened at its first use. `table`: the newest map that `entry` gave; `followers` are told
-    of a newer one.
-    """
+    """The connections to shards, each opened at its first use. `followers` are told of a newer map than the table's."""
 
     def __init__(self, entry: Connection, table: Table) -> None:
         self.entry = entry
         self.table = table
-        self.followers: list[ShardConnection] = []
+        self._news = News()
+        self.followers: list[Any] = [self._news]
         self._shards: dict[int, ShardConnection] = {}
         self._orders: dict[Queue, SlotOrder[Any]] = {}
         self.stop_watching: Callable[[], object] | None = None
@@ -87,10 +86,6 @@ class Router:
         """Returns the connection to the shard of an aggregate."""
         return self.shard(self.table.shard_of(aggregate_id))
 
-    def only_owner(self, aggregate_id: str | None) -> int | None:
-        """Returns the shard that has all events of a filter; None: each may have some. Raises InvalidArgument."""
-        return None if aggregate_id is None else self.table.shard_of(aggregate_id)
-
     def only(self, wanted: str) -> Connection:
         """Returns the connection to the only shard. `wanted`: what needs it. Raises InvalidArgument if there are several."""
         return self.shard(self.table.only_shard(wanted))
@@ -120,27 +115,29 @@ class Router:
 
     def _order(self, queue: Queue) -> SlotOrder[Any]:
         """Returns the order of what is sent through a queue: commits and commands have one each."""
-        order = self._orders.get(queue)
-        return order or self._orders.setdefault(queue, make_order())
+        return self._orders.get(queue) or self._orders.setdefault(queue, make_order())
 
     async def call(self, aggregate_id: str, request: Request, read: Callable[[Call[Any]], T]) -> T:
         """As `Connection.call`, at the shard of the aggregate: again with a newer map as long as it answers Elsewhere."""
-        backoff = Backoff(self.entry.options.reconnect_timeout)
+        backoff = Looking(self)
         while True:
             try:
                 return await self.of(aggregate_id).call(request, read)
             except Elsewhere as error:
-                await self._look_again(backoff, error)
+                await self.look_again(backoff, error)
 
-    async def call_all(self, request: Request, read: Callable[[Call[Any]], T]) -> list[T]:
-        """Makes the call at all shards at once. Returns the results in the order of the shards, or raises the first error."""
-        asked = [partial(self._call_one, each.shard, request, read) for each in self.table.known.shards]
-        answers: list[T] = []
-        for answer in await together(asked):
-            if isinstance(answer, EventStoreError):
-                raise answer
-            answers.append(answer)
-        return answers
+    async def call_all(self, request_of: Callable[[int], Request], read: Callable[[Call[Any]], T]) -> list[T]:
+        """Makes the call at all shards at once, each with its layout; again if one was split. Raises the first error."""
+        backoff = Looking(self)
+        while True:
+            layouts = self.table.known.layouts().items()
+            answers = await together([partial(self._call_one, shard, request_of(layout), read) for shard, layout in layouts])
+            error = next((each for each in answers if isinstance(each, EventStoreError)), None)
+            if error is None:
+                return cast("list[T]", answers)
+            if not isinstance(error, Elsewhere):
+                raise error
+            await self.look_again(backoff, error)
 
     async def _call_one(self, number: int, request: Request, read: Callable[[Call[Any]], T]) -> T | EventStoreError:
         try:
@@ -154,19 +151,24 @@ class Router:
         if refused is not None:
             raise refused
         self._check_open()
-        outcomes: list[Any] = [None]
-        await self._put_in_order(queue, (row,), (slot_of(aggregate_id),), outcomes)
-        (outcome,) = outcomes
-        if isinstance(outcome, EventStoreError):
-            raise outcome
-        return outcome
+        slot, owners, order = slot_of(aggregate_id), self.table.known.owners, self._order(queue)
+        shard, outcomes = owners[slot], [None]
+        way = queue(self.shard(shard)).now
+        ticket = order.enter((slot,))
+        try:
+            if order.take(ticket, owners, {shard: way}):  # as most calls
+                outcomes = await self._put_to(shard, way, (row,))
+                order.answered(ticket, (slot,), {slot} if is_returned(outcomes[0]) else ())
+            if ticket.slots:
+                await self._put_until_answered(queue, order, ticket, (row,), (slot,), outcomes)
+        finally:
+            order.leave(ticket)
+        if isinstance(outcomes[0], EventStoreError):
+            raise outcomes[0]
+        return outcomes[0]
 
     async def put_many(
-        self,
-        queue: Queue,
-        given: Iterable[Any],
-        encode: Callable[[Sequence[Any]], Sequence[Any]],
-        id_of: Callable[[Any], str],
+        self, queue: Queue, given: Iterable[Any], encode: Callable[[Sequence[Any]], Sequence[Any]], id_of: Callable[[Any], str]
     ) -> list[Any]:
         """As `Connection.put_many`: each shard gets its rows, and a shard that stays away makes errors of its own alone."""
         self._check_open()
@@ -180,20 +182,36 @@ class Router:
             rows = valid_rows(encoded)
             slots = list(map(slot_of, map(id_of, rows)))
         outcomes: list[Any] = [None] * len(rows)
-        await self._put_in_order(queue, rows, slots, outcomes)
-        return with_refused(encoded, iter(outcomes))
-
-    async def _put_in_order(self, queue: Queue, rows: Sequence[Any], slots: Sequence[int], outcomes: list[Any]) -> None:
-        """Sends rows until each has its outcome: what a shard refused, or did not answer, again where the newest map says."""
         order = self._order(queue)
         ticket = order.enter(slots)
-        backoff, missing = Backoff(self.entry.options.reconnect_timeout), list(range(len(rows)))
+        try:
+            await self._put_until_answered(queue, order, ticket, rows, slots, outcomes)
+        finally:
+            order.leave(ticket)
+        return outcomes if len(rows) == len(encoded) else with_refused(encoded, iter(outcomes))
+
+    async def _put_until_answered(
+        self, queue: Queue, order: SlotOrder[Any], ticket: Ticket[Any], rows: Sequence[Any], slots: Sequence[int],
+        outcomes: list[Any],
+    ) -> None:  # fmt: skip
+        """Sends rows until each has its outcome: what a shard refused, or did not answer, again where the newest map says.
+        `outcomes`: those of an earlier attempt, or None.
+        """
+        backoff, missing = Looking(self), list(range(len(rows)))
+        returned = [place for place in missing if outcomes[place] is not None]
         unsure: set[int] = set()
         error: EventStoreError | None = None
         try:
-            while missing and error is None:
+            while missing:
+                if returned:
+                    unsure.update(place for place in returned if not isinstance(outcomes[place], Elsewhere))
+                    error = await self._prepare_again(backoff, [outcomes[place] for place in returned])
+                    if error is not None:
+                        break
+                returned = []
                 known = self.table.known
-                ways = {each: self._way(queue, each) for each in {known.owners[slot] for slot in ticket.slots}}
+                by_shard = self.table.split(slots, missing, known)
+                ways = {each: queue(self.shard(each)).now for each in by_shard}
                 free = order.take(ticket, known.owners, ways)
                 if not free:
                     backoff.lost(time.monotonic())
@@ -201,41 +219,31 @@ class Router:
                     await wait_for(ticket.signal)
                     self._check_open()
                     continue
-                now = missing if len(free) == len(ticket.slots) else [each for each in missing if slots[each] in set(free)]
-                if len(rows) == 1:  # as most calls
-                    ((number, way),) = ways.items()
-                    outcomes[:] = await self._put_to(queue, number, rows, way)
-                else:
-                    await self._put_rows(queue, rows, self.table.split(slots, now, known), outcomes, ways)
-                returned = [place for place in now if is_returned(outcomes[place])]
+                now = missing
+                if len(free) < len(ticket.slots):
+                    now = [each for each in missing if slots[each] in set(free)]
+                    by_shard = self.table.split(slots, now, known)
+                await self._put_rows(ways, rows, by_shard, outcomes)
+                returned = [each for each in now if isinstance(outcomes[each], EventStoreError) and is_returned(outcomes[each])]
                 order.answered(ticket, free, {slots[place] for place in returned})
                 if len(now) == len(missing) and not returned:
                     return
                 missing = [place for place in missing if outcomes[place] is None or is_returned(outcomes[place])]
-                unsure.update(place for place in returned if not isinstance(outcomes[place], Elsewhere))
-                error = await self._prepare_again(backoff, [outcomes[place] for place in returned])
         except EventStoreError as closed:
             error = closed
-        finally:
-            order.leave(ticket)
         for place in missing:
             if outcomes[place] is None and error is not None:
                 outcomes[place] = copy_error(error)
             elif place in unsure:  # an earlier process may have stored it
                 outcomes[place] = outcome_unknown()
 
-    def _way(self, queue: Queue, shard: int) -> Way:
-        return shard, queue(self.shard(shard)).generation
-
-    async def _prepare_again(self, backoff: Backoff, returned: Sequence[EventStoreError]) -> EventStoreError | None:
+    async def _prepare_again(self, backoff: Looking, returned: Sequence[EventStoreError]) -> EventStoreError | None:
         """Waits a little and asks for the map if a shard refused something. Returns the error that ends further attempts."""
-        if not returned:
-            return None
         backoff.lost(time.monotonic())
         refused = [each for each in returned if isinstance(each, Elsewhere)]
         try:
             if refused:
-                await self._look_again(backoff, refused[-1])
+                await self.look_again(backoff, refused[-1])
             elif backoff.expired(time.monotonic()):
                 return returned[-1]
         except EventStoreError as error:
@@ -253,39 +261,40 @@ class Router:
         for place, row in enumerate(rows):
             by_shard.setdefault(self.table.shard_of_key(key_of(row)), []).append(place)
         outcomes: list[Any] = [None] * len(rows)
-        await self._put_rows(queue, rows, by_shard, outcomes)
+        await self._put_rows({each: queue(self.shard(each)) for each in by_shard}, rows, by_shard, outcomes)
         return with_refused(encoded, iter(outcomes))
 
     async def _put_rows(
-        self, queue: Queue, rows: Sequence[Any], by_shard: Mapping[int, Sequence[int]], outcomes: list[Any],
-        ways: Mapping[int, Way] = _ANY_WAY,
-    ) -> None:  # fmt: skip
-        put = [
-            partial(self._put_to, queue, shard, [rows[place] for place in where], ways.get(shard))
-            for shard, where in by_shard.items()
-        ]
+        self, ways: Ways, rows: Sequence[Any], by_shard: Mapping[int, Sequence[int]], outcomes: list[Any]
+    ) -> None:
+        if len(by_shard) == 1 and len(rows) == len(*by_shard.values()):  # as most calls
+            ((shard, way),) = ways.items()
+            outcomes[:] = await self._put_to(shard, way, rows)
+            return
+        put = [partial(self._put_to, each, ways[each], [rows[place] for place in where]) for each, where in by_shard.items()]
         for where, found in zip(by_shard.values(), await together(put), strict=True):
             for place, outcome in zip(where, found, strict=True):
                 outcomes[place] = outcome
 
-    async def _put_to(self, queue: Queue, number: int, rows: Sequence[Any], way: Way | None) -> list[Any]:
+    async def _put_to(self, number: int, way: Rows[Any, Any, Any], rows: Sequence[Any]) -> list[Any]:
         try:
             shard = self.shard(number)
-            rows_of = queue(shard) if way is None else queue(shard).since(way[1])
             if len(rows) == 1:
-                return [await shard.put(rows_of, rows[0])]
-            return await shard.put_many(rows_of, rows, _as_they_are)
+                return [await shard.put(way, rows[0])]
+            return await shard.put_many(way, rows, list, BATCH_ROWS)  # nothing is left to encode meanwhile
         except EventStoreError as error:
             return [copy_error(error) for _ in rows]
 
-    async def _look_again(self, backoff: Backoff, refused: Elsewhere) -> None:
-        """Waits a little, and asks for the map. Raises the refusal once the reconnect timeout is over."""
+    async def look_again(self, backoff: Looking, refused: EventStoreError) -> None:
+        """Waits for a newer map, or a little, and asks for it. Raises the refusal once the reconnect timeout is over."""
         backoff.lost(time.monotonic())
         if backoff.expired(time.monotonic()):
             raise refused
-        await pause(backoff.delay_s())
+        await self._news.wait(backoff.delay_s(), backoff.knows_more)
+        if not backoff.knows_more():
+            await self.ask()
+        backoff.looked()
+
+    async def ask(self) -> None:
+        """Asks for the map."""
         self.learn(await self.entry.call(Map(), read_cluster))
-
-
-def _as_they_are(rows: Sequence[Any]) -> Sequence[Any]:
-    return rows

@@ -1,25 +1,38 @@
-"""A member of a group on each of several shards, whose messages are handed out together.
+"""A member of a group on each shard of a cluster, whose messages are handed out together.
 
-Each shard assigns its own queues, so limits, order and retries hold within a shard, where all messages of a key are.
+Each shard assigns its own queues, so limits, order and retries hold within a shard, where all messages of a key are. What may
+kill the process is handed out alone, of all shards (`turns`). A new shard is joined as soon as the router knows of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Self, cast
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
 from eventstore.client.aio.connection import Connection
-from eventstore.client.aio.member import Entered, Member
+from eventstore.client.aio.member import Entered, Member, both_asked_for
 from eventstore.client.aio.routing.router import Router
-from eventstore.client.consumer.delivery import Delivery, RawBatch
+from eventstore.client.consumer.delivery import Delivery, DeliveryItem, RawBatch
 from eventstore.client.consumer.member_options import MemberOptions
+from eventstore.client.consumer.turns import Turns
 from eventstore.client.routing.merging import RETRY_S, Away
-from eventstore.errors import Closed, ConnectionLost, EventStoreError, InvalidArgument, copy_error
+from eventstore.client.session.broker_calls import read_progress
+from eventstore.errors import (
+    Closed,
+    ConnectionLost,
+    EventStoreError,
+    PermissionDenied,
+    UnknownGroup,
+    UnknownTopic,
+    copy_error,
+)
+from eventstore.protocol.group_requests import ShowGroup
 
 
 class ShardsMember(Entered):
@@ -28,12 +41,19 @@ class ShardsMember(Entered):
     def __init__(self, router: Router, options: MemberOptions) -> None:
         super().__init__()
         self.options = options
+        self._from_start = replace(options, from_end=False)  # where all messages are new to the group
         self._router = router
         self._members: dict[int, Member] = {}
+        self._turns = Turns()
         self._scopes: set[anyio.CancelScope] = set()
         self._left = False
+        self._away = Away((), "messages")
+        self._shards = set[int]()
+        self._tasks: TaskGroup | None = None
         self._error: EventStoreError | None = None
-        self._put, self._taken = anyio.create_memory_object_stream[Sequence[Delivery]](0)
+        self._raw: bool | None = None
+        self._asked = anyio.Event()  # for messages or batches: only then it is known which ones are to be fetched
+        self._put, self._taken = anyio.create_memory_object_stream[Sequence[DeliveryItem]](0)
         self._page: Iterator[Delivery] = iter(())
 
     @property
@@ -48,16 +68,52 @@ class ShardsMember(Entered):
 
     @property
     def generation(self) -> int | None:
-        """None: each shard has a generation of its own."""
-        return None
+        """That of the only shard; None: each has a generation of its own."""
+        members = list(self._members.values())
+        return members[0].generation if len(members) == len(self._shards) == 1 else None
 
     async def _join(self, group: TaskGroup) -> None:
         shards = self._router.connections()
-        away = Away(shards, "messages")
+        self._tasks, self._shards = group, set(shards)
+        self._away.follow(shards)
+        new = await self._new_to_the_group(shards)  # before this member joins any
         for number, connection in shards.items():
-            await group.start(self._consume, number, connection, away)
+            await group.start(self._consume, number, connection, self._from_start if number in new else self.options)
+        self._router.followers.append(self)
+        self.map_changed()  # of what was split meanwhile
+
+    async def _new_to_the_group(self, shards: Mapping[int, Connection]) -> set[int]:
+        """Returns the shards that were split off from one where the group is known, and where it is not known yet: all that is
+        there is new to the group then, also if it begins at the end.
+        """
+        splits, new = self._router.table.known.splits, set[int]()
+        if not self.options.from_end or not splits:
+            return new
+        known = {number for number, connection in shards.items() if await self._is_known(connection)}
+        for split in splits:  # a shard is split off before it is split
+            if split.parent in known | new and split.child not in known:
+                new.add(split.child)
+        return new
+
+    async def _is_known(self, connection: Connection) -> bool:
+        try:
+            await connection.call(ShowGroup(self.options.group, 0), read_progress)
+        except (UnknownGroup, PermissionDenied):
+            return False
+        return True
+
+    def map_changed(self) -> None:
+        """Joins on the shards that splits have made, too."""
+        shards = self._router.connections()
+        self._away.follow(shards)
+        for number in shards.keys() - self._shards:
+            self._shards.add(number)
+            if self._tasks is not None and not self._left:
+                self._tasks.start_soon(self._consume, number, shards[number], self._from_start, True)
 
     async def _leave(self) -> None:
+        with suppress(ValueError):
+            self._router.followers.remove(self)
         self._put.close()
         self._taken.close()
 
@@ -68,16 +124,18 @@ class ShardsMember(Entered):
             scope.cancel()
 
     async def _consume(
-        self, number: int, connection: Connection, away: Away, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
-    ) -> None:
-        """Hands over the messages of a shard until the consumer is left, or ends by an error."""
-        joined = False
+        self, number: int, connection: Connection, options: MemberOptions, joined: bool = False, *,
+        task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+    ) -> None:  # fmt: skip
+        """Hands over the messages of a shard until the consumer is left, or ends by an error. `joined`: the shard was split off
+        while the group was there, and is waited for from the beginning.
+        """
         while not self._left:
             try:
-                async with Member(connection, self.options) as member:
+                async with Member(connection, options, self._turns) as member:
                     self._members[number] = member
-                    away.found(number)
-                    member.tell(partial(self._note, number, away))
+                    self._away.found(number)
+                    member.tell(partial(self._note, number))
                     if not joined:
                         joined = True
                         task_status.started()
@@ -85,7 +143,7 @@ class ShardsMember(Entered):
             except EventStoreError as error:
                 if not joined:
                     raise
-                self._lost(number, away, error)
+                self._lost(number, error)
                 await self._until_left(anyio.sleep, RETRY_S)
             finally:
                 self._members.pop(number, None)
@@ -100,23 +158,26 @@ class ShardsMember(Entered):
                 self._scopes.discard(scope)
 
     async def _hand_over(self, member: Member) -> None:
+        await self._asked.wait()
         while True:
-            await self._put.send(await member.some())
+            await self._put.send([await member.next(raw=True)] if self._raw else await member.some())
 
-    def _note(self, number: int, away: Away, error: EventStoreError | None) -> None:
+    def _note(self, number: int, error: EventStoreError | None) -> None:
         """Has the log say that a member waits for its shard, which it does by itself, or has reached it again."""
         if error is None:
-            away.found(number)
+            self._away.found(number)
         elif isinstance(error, ConnectionLost):
             with suppress(ConnectionLost):  # raised if all are away: they are waited for all the same
-                away.lost(number, error)
+                self._away.lost(number, error)
 
-    def _lost(self, number: int, away: Away, error: EventStoreError) -> None:
-        """Waits for a shard that is away; ends the consumer by any other error, or if all are away."""
+    def _lost(self, number: int, error: EventStoreError) -> None:
+        """Waits for a shard that is away, or lacks a topic that others have: it was split while that was created. Ends the
+        consumer by any other error, or if all are away.
+        """
         try:
-            if not isinstance(error, ConnectionLost):
+            if not isinstance(error, ConnectionLost) and not (isinstance(error, UnknownTopic) and self._members):
                 raise error
-            away.lost(number, error)
+            self._away.lost(number, error)
         except EventStoreError as ending:
             self._error = self._error or ending
             self._stop()
@@ -124,9 +185,17 @@ class ShardsMember(Entered):
 
     def deliveries(self) -> AsyncIterator[Delivery]:
         """Returns the messages, one by one."""
+        self._begin(raw=False)
+        return self
+
+    def _begin(self, *, raw: bool) -> None:
         if self._group is None:
             raise Closed("the consumer is not open; use `async with`")
-        return self
+        if self._raw is None:
+            self._raw = raw
+            self._asked.set()
+        elif self._raw != raw:
+            raise both_asked_for()
 
     def __aiter__(self) -> AsyncIterator[Delivery]:
         return self
@@ -140,17 +209,31 @@ class ShardsMember(Entered):
             self._page = iter(await self.some())
 
     def batches(self) -> AsyncIterator[RawBatch]:
-        """Raises InvalidArgument: batches are of one shard."""
-        raise InvalidArgument("batches are of one shard: use the consumer of each of `store.shards`", field="batches")
+        """Returns the messages as raw batches."""
+        self._begin(raw=True)
+        return _Batches(self)
 
     async def some(self) -> Sequence[Delivery]:
         """Returns the messages of a shard that have arrived, at least one."""
+        self._begin(raw=False)
+        return cast("Sequence[Delivery]", await self._received())
+
+    async def _received(self) -> Sequence[DeliveryItem]:
         try:
             return await self._taken.receive()
         except (anyio.EndOfStream, anyio.ClosedResourceError):
             raise copy_error(self._error or Closed("the consumer is not open; use `async with`")) from None
 
 
-def shards_member(router: Router, options: MemberOptions) -> Member | ShardsMember:
-    """Returns a member of the group on all shards."""
-    return ShardsMember(router, options) if router.has_several else Member(router.only("a broker"), options)
+class _Batches:
+    def __init__(self, member: ShardsMember) -> None:
+        self._member = member
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> RawBatch:
+        while True:
+            for batch in cast("Sequence[RawBatch]", await self._member._received()):  # one
+                if batch.is_mine:
+                    return batch

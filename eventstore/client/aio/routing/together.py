@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import nullcontext
 from typing import Final, TypeVar
 
 import anyio
@@ -17,13 +16,30 @@ from eventstore.protocol.requests import Map
 from eventstore.records.cluster_map import ClusterMap
 
 T = TypeVar("T")
-pause = anyio.sleep
 _AFTER_AN_ERROR_S: Final = 0.1
 
 
 def make_order() -> SlotOrder[anyio.Event]:
     """Returns an order of calls in tasks."""
-    return SlotOrder(anyio.Event, nullcontext(), object)
+    return SlotOrder(anyio.Event, object)
+
+
+class News:
+    """Follows a router: wakes those who wait for a newer map."""
+
+    def __init__(self) -> None:
+        self._told = anyio.Event()
+
+    def map_changed(self) -> None:
+        """The router knows a newer map."""
+        told, self._told = self._told, anyio.Event()
+        told.set()
+
+    async def wait(self, seconds: float, over: Callable[[], bool]) -> None:
+        """Returns when a newer map is known that makes it `over`, at the latest after `seconds`."""
+        with anyio.move_on_after(seconds):
+            while not over():
+                await self._told.wait()
 
 
 async def wait_for(signal: anyio.Event) -> None:

@@ -7,6 +7,8 @@ from eventstore.client.blocking.routing.router import Router
 from eventstore.client.consumer.member_options import MemberOptions
 
 
-def shards_member(router: Router, options: MemberOptions) -> Member:
-    """Returns a member of the group on all shards."""
-    return Member(router.entry, options)
+class ShardsMember(Member):
+    """As `Member`, on all shards."""
+
+    def __init__(self, router: Router, options: MemberOptions) -> None:
+        super().__init__(router.entry, options)

@@ -17,14 +17,26 @@ from eventstore.protocol.requests import Map
 from eventstore.records.cluster_map import ClusterMap
 
 T = TypeVar("T")
-pause = time.sleep
 _AFTER_AN_ERROR_S: Final = 0.1
 _GLANCE_S: Final = 0.005  # rare: only while a slot changes its shard, or a shard its leader
 
 
 def make_order() -> SlotOrder[Flag]:
-    """Returns an order of calls in threads. A signal's handler may be within one, and makes calls of its own."""
-    return SlotOrder(Flag, threading.RLock(), threading.get_ident)
+    """Returns an order of calls in threads."""
+    return SlotOrder(Flag, threading.get_ident)
+
+
+class News:
+    """Follows a router, for those who wait for a newer map."""
+
+    def map_changed(self) -> None:
+        """The router knows a newer map. Those who wait find out: see `wait_for`."""
+
+    def wait(self, seconds: float, over: Callable[[], bool]) -> None:
+        """Returns when a newer map is known that makes it `over`, at the latest after `seconds`."""
+        until = time.monotonic() + seconds
+        while not over() and (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, _GLANCE_S))
 
 
 def wait_for(signal: Flag) -> None:

@@ -1,4 +1,4 @@
-"""Creates a cluster with replicas or writes it anew, and shows the shards of a running cluster."""
+"""Creates a cluster with replicas or rebuilds it, and shows the shards of a running cluster."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from eventstore.cli.commands.watch.cluster.group import cluster
 from eventstore.cli.terminal.cluster_table import drawn_cluster, lost_shards, print_cluster
-from eventstore.cli.terminal.etcd_options import EtcdAccess, offers_etcd
+from eventstore.cli.terminal.etcd_options import EtcdAccess, offers_etcd, required_etcd
 from eventstore.cli.terminal.output import print_json
-from eventstore.cli.terminal.program import Command, command_group
+from eventstore.cli.terminal.program import Command
 from eventstore.cli.terminal.shared_options import DEFAULT_STORE, WAIT_SECONDS, AsJson, StoreAddress
 
 if TYPE_CHECKING:
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 
     from eventstore_cluster.registry.etcd.options import EtcdOptions
     from eventstore_cluster.status import ClusterStatus
-
-cluster = command_group("cluster", "The shards of a cluster.")
 
 
 @cluster.command("create", cls=Command)
@@ -48,11 +47,8 @@ def create(
     Example:
       eventstore cluster create --shards 4 --replicas 3 --etcd http://127.0.0.1:2379
     """
-    from eventstore.errors import InvalidArgument
 
-    if etcd.endpoints is None:
-        raise InvalidArgument("say with --etcd where the etcd of the nodes is, such as http://127.0.0.1:2379", field="etcd")
-    options = etcd.options()
+    options = required_etcd(etcd)
     import trio
 
     from eventstore_cluster.nodes.creation import create_cluster, wait_until_served
@@ -193,8 +189,8 @@ def lead(
         return
     found = candidate(options, etcd.cluster, shard, node)
     print(f"The log of {node} has epoch {found.replica.epoch} of {found.epoch}, and its events end at {found.replica.ends[0]}.")
-    print(f"In sync and running: {', '.join(found.in_sync) or 'nobody'}. What {node} does not have is lost for ever.")
-    given = input("The name of the node, to go on: ") if confirm is None else confirm
+    print(f"In sync and running: {', '.join(found.in_sync) or 'none'}. What {node} does not have is lost for ever.")
+    given = input("The name of the node, to continue: ") if confirm is None else confirm
     if given.strip() != node:
         raise InvalidArgument(f"nothing was done: {given!r} is not {node}", field="confirm")
     accept(options, etcd.cluster, found, lease)
@@ -219,12 +215,12 @@ def rebuild(
     *,
     etcd: EtcdAccess,
 ) -> None:
-    """Write a cluster anew into an etcd that has lost all its data, from what its nodes know.
+    """Rebuild a cluster in an etcd that has lost all its data, from what its nodes know.
 
-    Start the nodes first, with their folders, on the new etcd. If all replicas are there, nothing is lost: each shard goes on
+    Start the nodes first, with their folders, on the new etcd. If all replicas are there, nothing is lost: each shard continues
     with the replica that led it last, and the others catch up with it. Running it again is harmless.
 
-    With --accept-loss it goes on without replicas that are lost for good. What only they had is lost, though it was
+    With --accept-loss it continues without replicas that are lost for good. What only they had is lost, though it was
     acknowledged. Should they come back, they become copies of the others.
 
     \b
@@ -233,9 +229,7 @@ def rebuild(
     """
     from eventstore.errors import EventStoreError, InvalidArgument
 
-    if etcd.endpoints is None:
-        raise InvalidArgument("say with --etcd where the etcd of the nodes is, such as http://127.0.0.1:2379", field="etcd")
-    options = etcd.options()
+    options = required_etcd(etcd)
     import trio
 
     from eventstore_cluster.nodes.rebuilding.rebuild import planned_rebuild, rebuilt
@@ -243,16 +237,16 @@ def rebuild(
     plan = trio.run(planned_rebuild, options, etcd.cluster, wait)
     print(f"Nodes {', '.join(plan.nodes)} know {etcd.cluster} ({plan.cluster.uuid}).", flush=True)
     for choice in plan.choices:
-        print(f"Shard {choice.shard} goes on with the replica on {choice.node}.", flush=True)
+        print(f"Shard {choice.shard} continues with the replica on {choice.node}.", flush=True)
     if plan.risks:
         risks = "; ".join(plan.risks)
         if not accept_loss:
             raise EventStoreError(
                 f"acknowledged events may be lost: {risks}. Nothing was written. Start all nodes with their folders and ask "
-                "again; --accept-loss goes on without those that are lost for good"
+                "again; --accept-loss continues without those that are lost for good"
             )
         print(f"Acknowledged events may be lost for ever: {risks}.")
-        given = input("The name of the cluster, to go on: ") if confirm is None else confirm
+        given = input("The name of the cluster, to continue: ") if confirm is None else confirm
         if given.strip() != etcd.cluster:
             raise InvalidArgument(f"nothing was done: {given!r} is not {etcd.cluster}", field="confirm")
     missing = trio.run(rebuilt, options, etcd.cluster, plan, wait)
@@ -265,11 +259,12 @@ def _end(missing: list[int], options: EtcdOptions, cluster: str, wait: float, do
     from eventstore.errors import ConnectionLost
     from eventstore_cluster.nodes.registry_status import registry_status
 
-    print_cluster(registry_status(options, cluster, 0))
+    found = registry_status(options, cluster, 0)
+    print_cluster(found)
     if missing:
         raise ConnectionLost(
             f"not served after {wait:g} seconds: shards {', '.join(map(str, missing))}; {done}, and the logs of its nodes say "
-            "what they wait for"
+            f"what they wait for: {lost_shards(found) or 'by now they are served'}"
         )
 
 

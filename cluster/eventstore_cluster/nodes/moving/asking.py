@@ -1,0 +1,118 @@
+"""Asks for other replicas of a shard: writes which nodes are to keep them. The shard's leader carries it out.
+
+The caller may go away, and may ask again. What stands in the way is refused before anything is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from eventstore.errors import EventStoreError, InvalidArgument
+from eventstore_cluster.nodes.accepting_loss import shard_key
+from eventstore_cluster.nodes.placing.fleet import Fleet, needed
+from eventstore_cluster.registry.etcd.errors import OutcomeUnknown
+from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
+from eventstore_cluster.registry.registry import Snapshot
+from eventstore_cluster.registry.replicated_keys import SHARDS, ShardKey
+from eventstore_cluster.replica.registry_state import ShardState
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """`wanted`: the nodes that are to keep replicas of the shard; `revision`: that of the registry which says so."""
+
+    shard: int
+    wanted: tuple[str, ...]
+    revision: int
+
+
+def moved(fleet: Fleet, shard: int, source: str, target: str) -> tuple[tuple[str, ...], str | None]:
+    """Returns the nodes that keep replicas when the one on `source` has moved to `target`, and whom to hand over to, if anyone.
+
+    Raises:
+        InvalidArgument: there is no such shard, node or replica, or the target has one, cannot take it, or lacks space.
+    """
+    found = fleet.shards.get(shard)
+    if found is None:
+        raise InvalidArgument(f"there is no shard {shard}: `eventstore cluster status` shows those there are", field="shard")
+    if source not in found.replicas:
+        kept = ", ".join(found.replicas)
+        raise InvalidArgument(f"node {source} keeps no replica of shard {shard}: {kept} do", field="from", value=source)
+    if target in found.replicas:
+        raise InvalidArgument(f"node {target} keeps a replica of shard {shard} already", field="to", value=target)
+    check_takes(fleet, target, found.size)
+    wanted = tuple(target if node == source else node for node in found.replicas)
+    return wanted, target if found.leader == source else None
+
+
+def check_takes(fleet: Fleet, target: str, size: int) -> None:
+    """Raises InvalidArgument: the node is not known, does not run, is draining, or lacks space for so many bytes."""
+    node = fleet.node(target)
+    if node.leaves:
+        raise InvalidArgument(
+            f"node {target} is draining; `eventstore cluster drain {target} --undo` ends that", field="to", value=target
+        )
+    if not node.takes:
+        raise InvalidArgument(f"node {target} does not run: eventstore node --name {target}", field="to", value=target)
+    if node.free_bytes is not None and node.free_bytes < needed(size):
+        raise InvalidArgument(
+            f"node {target} has {node.free_bytes:,} bytes free, and the replica needs {needed(size):,}",
+            field="to",
+            value=target,
+            limit=node.free_bytes,
+        )
+
+
+async def ask(registry: EtcdRegistry, seen: Snapshot, shard: int, wanted: Sequence[str], leader: str | None = None) -> Asked:
+    """Writes which nodes are to keep replicas of the shard, the one that should lead first, and to whom it is handed over.
+
+    Raises:
+        InvalidArgument: too few would be left, or something else is wanted of the shard already.
+        EventStoreError: the shard has changed since it was seen, and nothing was written; or it is unknown whether it was.
+        RegistryUnavailable, RegistryRefused
+    """
+    found = shard_key(seen, shard)
+    check_free(shard, found.state)
+    if len(wanted) < found.state.in_sync_min or len(set(wanted)) < len(wanted):
+        raise InvalidArgument(
+            f"shard {shard} would be left with {len(set(wanted))} replicas, and {found.state.in_sync_min} must be in sync",
+            field="replicas",
+            limit=found.state.in_sync_min,
+            value=len(set(wanted)),
+        )
+    state = replace(found.state, successor=leader)
+    if tuple(wanted) != found.state.replicas:
+        state = replace(state, wanted=tuple(wanted), before=found.state.replicas)
+    return Asked(shard, tuple(wanted), await write_shard(registry, seen, shard, replace(found, state=state)))
+
+
+async def write_shard(registry: EtcdRegistry, seen: Snapshot, shard: int, key: ShardKey) -> int:
+    """Writes the key of a shard that has not changed since it was seen; returns the revision. Raises as `ask`."""
+    name = f"{SHARDS}{shard}"
+    try:
+        revision = await registry.transact({name: seen.revision_of(name)}, {name: key.value()})
+    except OutcomeUnknown as error:
+        raise EventStoreError(
+            f"{error.message}: `eventstore cluster plans` shows whether the replicas of shard {shard} move"
+        ) from None
+    if revision is None:
+        raise EventStoreError(f"shard {shard} has changed meanwhile, and nothing was asked of it; look, and ask again")
+    return revision
+
+
+def check_free(shard: int, state: ShardState) -> None:
+    """Raises InvalidArgument: something is wanted of the shard that is not done yet."""
+    busy = None
+    if state.wanted is not None:
+        busy = f"the replicas of shard {shard} are being moved to {', '.join(state.wanted)}"
+    elif state.successor is not None:
+        busy = f"shard {shard} is to be handed over to {state.successor}"
+    elif state.split:
+        busy = f"shard {shard} is being split, which `eventstore cluster split {shard} --call-off` takes back"
+    if busy is not None:
+        raise InvalidArgument(
+            f"{busy}: wait until it is done; `eventstore cluster plans` shows how far it is",
+            field="shard",
+            value=shard,
+        )

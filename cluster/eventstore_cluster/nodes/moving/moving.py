@@ -1,0 +1,53 @@
+"""Moves a replica of a shard to another node, and waits until it is there."""
+
+from __future__ import annotations
+
+from eventstore.errors import EventStoreError
+from eventstore_cluster.nodes.accepting_loss import shard_key
+from eventstore_cluster.nodes.first_read import wait_on_registry
+from eventstore_cluster.nodes.moving.asking import Asked, ask, check_free, moved
+from eventstore_cluster.nodes.moving.plans import survey, with_registry
+from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
+from eventstore_cluster.registry.etcd.options import EtcdOptions
+from eventstore_cluster.registry.registry import Snapshot
+
+
+def move(etcd: EtcdOptions, cluster: str, shard: int, source: str, target: str) -> Asked:
+    """Asks that the replica on `source` moves to `target`. Raises as `moved` and `ask`."""
+    found = survey(etcd, cluster, 0.0, shard)
+    check_free(shard, shard_key(found.seen, shard).state)
+    wanted, leader = moved(found.fleet, shard, source, target)
+
+    async def write(registry: EtcdRegistry, _: Snapshot) -> Asked:
+        return await ask(registry, found.seen, shard, wanted, leader)
+
+    return with_registry(etcd, cluster, write)
+
+
+def wait_until_moved(etcd: EtcdOptions, cluster: str, asked: Asked, wait_s: float) -> float:
+    """Waits until the replicas are where they were wanted. Returns how many seconds that took.
+
+    Raises:
+        EventStoreError: it takes longer, and continues; or it was taken back.
+        RegistryUnavailable, RegistryRefused
+    """
+    seen, seconds = wait_on_registry(etcd, cluster, lambda seen: _is_wanted(seen, asked), wait_s)
+    return _done(seen, asked, seconds)
+
+
+def _is_wanted(seen: Snapshot, asked: Asked) -> bool:
+    return shard_key(seen, asked.shard).state.wanted == asked.wanted
+
+
+def _done(seen: Snapshot, asked: Asked, seconds: float) -> float:
+    state = shard_key(seen, asked.shard).state
+    if _is_wanted(seen, asked):
+        raise EventStoreError(
+            f"the replicas of shard {asked.shard} are not moved after {seconds:.0f} s; the move continues: `eventstore cluster "
+            "plans` shows how far it is"
+        )
+    if state.replicas != asked.wanted:
+        raise EventStoreError(
+            f"the replicas of shard {asked.shard} are on {', '.join(state.replicas)}: what was asked for was taken back"
+        )
+    return seconds

@@ -1,0 +1,203 @@
+"""Plans for the whole cluster: made of what is there, asked for shard by shard, watched, and taken back."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Container
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
+
+from eventstore.errors import EventStoreError, InvalidArgument
+from eventstore_cluster.nodes.accepting_loss import check_format, shard_key
+from eventstore_cluster.nodes.cluster_view import cluster_view, nodes_of, not_created
+from eventstore_cluster.nodes.first_read import first_read, on_registry
+from eventstore_cluster.nodes.moving.asking import Asked, ask, write_shard
+from eventstore_cluster.nodes.moving.progress import UnderWay, under_way
+from eventstore_cluster.nodes.placing.fleet import Fleet
+from eventstore_cluster.nodes.placing.plan import Plan
+from eventstore_cluster.nodes.placing.survey import surveyed
+from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
+from eventstore_cluster.registry.etcd.options import EtcdOptions
+from eventstore_cluster.registry.node_keys import DRAINING, MOVING, MovingKey, read_moving
+from eventstore_cluster.registry.registry import Snapshot
+from eventstore_cluster.status import ShardRow, status_of
+
+RATE_LEAST: Final = 1_000_000
+"""Slower, a replica that is sent a piece of the log would take its leader for dead."""
+_MOVES_MAX: Final = 1_000
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """A cluster at one revision. `silent`: shards that do not say how large they are."""
+
+    seen: Snapshot
+    fleet: Fleet
+    limits: MovingKey
+    silent: tuple[int, ...]
+
+
+def with_registry(etcd: EtcdOptions, cluster: str, do: Callable[[EtcdRegistry, Snapshot], Awaitable[T]]) -> T:
+    """Runs what works on the registry, with its keys; raises as `first_read`, and if there is no such cluster."""
+
+    async def run(registry: EtcdRegistry) -> T:
+        seen = await first_read(registry)
+        check_format(seen)
+        if cluster_view(seen) is None:
+            raise not_created(cluster)
+        return await do(registry, seen)
+
+    return on_registry(etcd, cluster, run)
+
+
+def survey(etcd: EtcdOptions, cluster: str, interval_s: float, shard: int | None = None) -> Survey:
+    """Asks the registry, and all leaders, or that of one shard, for figures over `interval_s`. Raises as `with_registry`."""
+    seen = with_registry(etcd, cluster, _as_seen)
+    rows = figures(seen, interval_s, None if shard is None else {shard})
+    silent = tuple(number for number, row in rows.items() if row.log_bytes is None)
+    return Survey(seen, surveyed(seen, rows), read_moving(seen.value(MOVING)), silent)
+
+
+def figures(seen: Snapshot, interval_s: float, only: Container[int] | None = None) -> dict[int, ShardRow]:
+    """Returns what each shard says of itself, or only these."""
+    view = cluster_view(seen)
+    return {} if view is None else {row.shard: row for row in status_of(view.map(), None, interval_s, only).shards}
+
+
+def pending(etcd: EtcdOptions, cluster: str) -> list[UnderWay]:
+    """Returns what is wanted of shards and is not done. Raises as `with_registry`."""
+    found = with_registry(etcd, cluster, _as_seen)
+    moves = {each.shard for each in under_way(found, {})}
+    return under_way(found, figures(found, 0.0, moves) if moves else {})
+
+
+async def _as_seen(_: EtcdRegistry, seen: Snapshot) -> Snapshot:
+    return seen
+
+
+def carry_out(etcd: EtcdOptions, cluster: str, found: Survey, plan: Plan) -> list[Asked]:
+    """Writes what the plan wants of each shard; its leaders carry that out. Raises as `ask`: then a part of it may be written,
+    which is harmless: a later plan leaves it alone.
+    """
+
+    async def write(registry: EtcdRegistry, _: Snapshot) -> list[Asked]:
+        asked: list[Asked] = []
+        for change in plan.changes:
+            try:
+                asked.append(await ask(registry, found.seen, change.shard, change.wanted, change.leader))
+            except EventStoreError as error:
+                done = f"; {len(asked)} of {len(plan.changes)} shards were asked for before" if asked else ""
+                raise type(error)(f"{error.message}{done}") from None
+        return asked
+
+    return with_registry(etcd, cluster, write)
+
+
+def take_back(etcd: EtcdOptions, cluster: str, shard: int | None) -> list[int]:
+    """Wants the replicas again that a shard had before, or all shards. Returns the shards of which something was wanted.
+
+    Raises:
+        InvalidArgument: there is no such shard, or nothing is wanted of it.
+        EventStoreError: one has changed meanwhile.
+    """
+
+    async def write(registry: EtcdRegistry, seen: Snapshot) -> list[int]:
+        view = cluster_view(seen)
+        assert view is not None
+        taken = []
+        for number in view.shards if shard is None else [shard]:
+            found = shard_key(seen, number)
+            state = found.state
+            if state.wanted is None and state.successor is None:
+                if shard is not None:
+                    raise InvalidArgument(f"nothing is wanted of shard {shard} that is not done", field="shard", value=shard)
+                continue
+            wanted = None if state.wanted is None else state.before
+            await write_shard(registry, seen, number, replace(found, state=replace(state, wanted=wanted, successor=None)))
+            taken.append(number)
+        return taken
+
+    return with_registry(etcd, cluster, write)
+
+
+def start_draining(etcd: EtcdOptions, cluster: str, node: str) -> None:
+    """Notes that the node is to keep no replicas. Raises as `with_registry`."""
+    with_registry(etcd, cluster, lambda registry, _: registry.transact({}, {f"{DRAINING}{node}": {}}))
+
+
+def end_draining(etcd: EtcdOptions, cluster: str, node: str) -> None:
+    """Has the node get replicas again. Raises InvalidArgument: it is not draining."""
+
+    async def write(registry: EtcdRegistry, seen: Snapshot) -> None:
+        key = f"{DRAINING}{node}"
+        if key not in seen.entries:
+            raise InvalidArgument(f"node {node} is not draining", field="node", value=node)
+        await registry.transact({}, {key: None})
+
+    with_registry(etcd, cluster, write)
+
+
+def remove(etcd: EtcdOptions, cluster: str, node: str) -> None:
+    """Forgets a node that keeps no replicas and does not run.
+
+    Raises:
+        InvalidArgument: it keeps some, or runs, or is not known.
+    """
+
+    async def write(registry: EtcdRegistry, seen: Snapshot) -> None:
+        fleet = surveyed(seen, {})
+        fleet.node(node)
+        kept = [
+            str(number)
+            for number, shard in fleet.shards.items()
+            if node in shard.replicas or node in shard_key(seen, number).state.replicas
+        ]
+        if kept:
+            raise InvalidArgument(
+                f"node {node} keeps replicas of shards {', '.join(kept)}: `eventstore cluster drain {node}` moves them away",
+                field="node",
+                value=node,
+            )
+        if node in nodes_of(seen):
+            raise InvalidArgument(f"node {node} keeps no replicas, but runs: stop it first", field="node", value=node)
+        await registry.transact({}, {f"{DRAINING}{node}": None})
+
+    with_registry(etcd, cluster, write)
+
+
+def limit_moves(etcd: EtcdOptions, cluster: str, at_once: int | None, rate: int | None, *, unlimited: bool) -> MovingKey:
+    """Sets how many shards may copy replicas at once, and at how many bytes a second each; returns what holds then.
+
+    Raises:
+        InvalidArgument: a number is out of range.
+    """
+    if at_once is not None and not 1 <= at_once <= _MOVES_MAX:
+        raise InvalidArgument(f"{at_once} moves at once, allowed are 1 to {_MOVES_MAX}", field="moves", value=at_once)
+    if rate is not None and rate < RATE_LEAST:
+        raise InvalidArgument(f"a rate of {rate:,} bytes/s, {RATE_LEAST:,} are the least", field="max-rate", value=rate)
+
+    async def write(registry: EtcdRegistry, seen: Snapshot) -> MovingKey:
+        limits = read_moving(seen.value(MOVING))
+        limits = replace(limits, at_once=at_once or limits.at_once, rate=None if unlimited else rate or limits.rate)
+        if (at_once, rate, unlimited) != (None, None, False):
+            await _write_limits(registry, seen, limits)
+        return limits
+
+    return with_registry(etcd, cluster, write)
+
+
+def pause(etcd: EtcdOptions, cluster: str, paused: bool) -> list[UnderWay]:
+    """Has all leaders stop what they do about what is wanted, copying too, or continue; returns what that is."""
+
+    async def write(registry: EtcdRegistry, seen: Snapshot) -> list[UnderWay]:
+        limits = replace(read_moving(seen.value(MOVING)), paused=paused)
+        await _write_limits(registry, seen, limits)
+        return under_way(seen, {})
+
+    return with_registry(etcd, cluster, write)
+
+
+async def _write_limits(registry: EtcdRegistry, seen: Snapshot, limits: MovingKey) -> None:
+    """Raises EventStoreError: they were changed since they were seen."""
+    if await registry.transact({MOVING: seen.revision_of(MOVING)}, {MOVING: limits.value()}) is None:
+        raise EventStoreError("the limits of moves have changed meanwhile, and nothing was written; ask again")

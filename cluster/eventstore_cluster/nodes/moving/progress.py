@@ -1,0 +1,82 @@
+"""What is under way: of which shard, and how far it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Final
+
+from eventstore_cluster.nodes.cluster_view import ClusterView, cluster_view
+from eventstore_cluster.registry.node_keys import MOVING, read_moving
+from eventstore_cluster.registry.registry import Snapshot
+from eventstore_cluster.registry.replicated_keys import ShardKey
+from eventstore_cluster.status import ShardRow
+
+PAUSED: Final = "paused: `eventstore cluster resume` continues"
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A replica that is being made. `lacks`, `size`: bytes of the log; None if the leader does not say."""
+
+    node: str
+    lacks: int | None
+    size: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class UnderWay:
+    """`before`, `wanted`: the nodes that kept, and are to keep the shard. `does`: what is done, or waited for, now."""
+
+    shard: int
+    before: tuple[str, ...]
+    wanted: tuple[str, ...]
+    leader: str | None
+    copies: tuple[Copy, ...]
+    does: str
+
+    def tree(self) -> dict[str, object]:
+        return asdict(self)
+
+
+def under_way(seen: Snapshot, rows: Mapping[int, ShardRow]) -> list[UnderWay]:
+    """Returns the shards of which something is wanted that is not done. `rows`: what the shards say of themselves."""
+    view = cluster_view(seen)
+    if view is None:
+        return []
+    shards, paused = view.shards.items(), read_moving(seen.value(MOVING)).paused
+    found = [
+        _under_way(number, key, view, rows.get(number)) for number, key in shards if key.state.wanted or key.state.successor
+    ]
+    return [replace(each, does=PAUSED) if paused and view.shards[each.shard].state.wanted else each for each in found]
+
+
+def _under_way(number: int, key: ShardKey, view: ClusterView, row: ShardRow | None) -> UnderWay:
+    state, leader = key.state, view.leaders.get(number)
+    wanted, before = state.wanted or state.replicas, state.before or state.replicas
+    in_sync = {member.node for member in state.in_sync}
+    copies = tuple(_copy(name, row) for name in wanted if name not in before and name not in in_sync)
+    return UnderWay(number, before, wanted, leader, copies, _does(key, view, leader, in_sync, wanted, copies))
+
+
+def _copy(name: str, row: ShardRow | None) -> Copy:
+    behind = None if row is None or row.behind is None else row.behind.get(name)
+    return Copy(name, None if behind is None else behind.bytes, None if row is None else row.log_bytes)
+
+
+def _does(
+    key: ShardKey, view: ClusterView, leader: str | None, in_sync: set[str], wanted: tuple[str, ...], copies: tuple[Copy, ...]
+) -> str:
+    if leader is None:
+        return "waits for a leader"
+    if any(name not in key.state.replicas for name in wanted):
+        return "waits until fewer others copy"
+    missing = [name for name in wanted if name not in in_sync]
+    if away := [name for name in missing if name not in view.nodes]:
+        return f"waits for node {', '.join(away)}, which does not run"
+    if copies:
+        return f"copies to {', '.join(each.node for each in copies)}"
+    if missing:
+        return f"waits until {', '.join(missing)} is in sync"
+    target = key.state.successor or wanted[0]
+    return f"hands over to {target}" if leader != target else "takes out what is left over"

@@ -1,0 +1,178 @@
+"""Which replicas should move so that nodes are evenly loaded: as few bytes as possible, zones kept apart, then leaders.
+
+What has to leave goes first (draining nodes), then what shares a zone without need, then the fullest node gives to the emptiest
+as long as that makes the two more even. Each step moves one replica, and makes the cluster strictly more even, so it ends.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from eventstore.errors import InvalidArgument
+from eventstore_cluster.nodes.placing.fleet import Fleet, Loads, needed
+from eventstore_cluster.nodes.placing.plan import Plan, plan_of
+
+EVEN: Final = 0.05
+"""Nodes whose loads differ by this part of the mean are even enough: to move more would cost more than it brings."""
+
+
+def rebalance(fleet: Fleet) -> Plan:
+    """Returns what makes the nodes even. Shards of which something is wanted already are left alone.
+
+    Raises:
+        InvalidArgument: what has to leave a node can go nowhere.
+    """
+    loads = Loads(fleet)
+    for name, node in fleet.nodes.items():
+        if node.leaves:
+            _empty(loads, name)
+    _spread_zones(loads)
+    _level(loads)
+    _level_leaders(loads)
+    return plan_of(loads)
+
+
+def drain(fleet: Fleet, name: str) -> Plan:
+    """Returns what takes all replicas off the node, which is given none.
+
+    Raises:
+        InvalidArgument: there is no such node, or one of its replicas can go nowhere, or is moving now.
+    """
+    fleet.node(name)
+    loads = Loads(fleet)
+    if busy := [number for number in sorted(loads.on[name]) if fleet.shards[number].busy]:
+        raise InvalidArgument(
+            f"shard {busy[0]} of {name} {fleet.shards[busy[0]].busy}: wait, or `eventstore cluster cancel {busy[0]}`",
+            field="node",
+            value=name,
+        )
+    _empty(loads, name)
+    return plan_of(loads)
+
+
+def resize(fleet: Fleet, count: int, shards: list[int] | None = None) -> Plan:
+    """Returns what gives these shards, or all, so many replicas.
+
+    Raises:
+        InvalidArgument: there are too few nodes that may take one, or fewer would be left than must be in sync.
+    """
+    loads = Loads(fleet)
+    for number in sorted(fleet.shards) if shards is None else shards:
+        if number not in fleet.shards:
+            raise InvalidArgument(f"there is no shard {number}", field="shard", value=number)
+        shard = fleet.shards[number]
+        if count < shard.in_sync_min:
+            raise InvalidArgument(
+                f"shard {number} acknowledges what {shard.in_sync_min} replicas have, and would keep {count}",
+                field="replicas",
+                limit=shard.in_sync_min,
+                value=count,
+            )
+        if shard.busy:
+            continue
+        while len(loads.replicas[number]) < count:
+            loads.add(number, _target(loads, number, loads.replicas[number]))
+        while len(loads.replicas[number]) > count:
+            loads.drop(number, _least_needed(loads, number))
+    return plan_of(loads)
+
+
+def _empty(loads: Loads, name: str) -> None:
+    """Moves all replicas off a node, the largest first: they are the hardest to place."""
+    for number in sorted(loads.on[name], key=lambda each: (-loads.weights[each], each)):
+        if not loads.fleet.shards[number].busy:
+            others = [each for each in loads.replicas[number] if each != name]
+            loads.move(number, name, _target(loads, number, others))
+
+
+def _target(loads: Loads, shard: int, others: list[str]) -> str:
+    """Returns the node that is to get a replica beside these: in a zone of its own if there is one, the emptiest of those."""
+    able = [name for name in loads.fleet.nodes if loads.may_take(shard, name)]
+    if not able:
+        size = needed(loads.fleet.shards[shard].size)
+        raise InvalidArgument(
+            f"no node can take another replica of shard {shard}: each of {', '.join(loads.fleet.nodes)} has one, is draining, "
+            f"or has less than {size:,} bytes free. Start another node (it is known after seconds), or make room",
+            field="node",
+            value=shard,
+        )
+    return max(able, key=lambda name: (loads.zones([*others, name]), -loads.load[name], name))
+
+
+def _least_needed(loads: Loads, shard: int) -> str:
+    """Returns the replica to give up: not the leader, one that shares a zone first, then the one on the fullest node."""
+    names = [name for name in loads.replicas[shard] if name != loads.leaders[shard]] or loads.replicas[shard]
+    zones = Counter(loads.zone(name) for name in loads.replicas[shard])
+    return max(names, key=lambda name: (zones[loads.zone(name)], loads.load[name], name))
+
+
+def _spread_zones(loads: Loads) -> None:
+    """Moves replicas that share a zone to zones that have none of their shard."""
+    for number in sorted(loads.replicas):
+        while not loads.fleet.shards[number].busy and _spread_one(loads, number):
+            pass
+
+
+def _spread_one(loads: Loads, shard: int) -> bool:
+    names = loads.replicas[shard]
+    zones = Counter(loads.zone(name) for name in names)
+    sharing = [name for name in names if zones[loads.zone(name)] > 1]
+    able = [name for name in loads.fleet.nodes if loads.zone(name) not in zones and loads.may_take(shard, name)]
+    if not sharing or not able:
+        return False
+    source = max(sharing, key=lambda name: (name != loads.leaders[shard], loads.load[name], name))
+    loads.move(shard, source, min(able, key=lambda name: (loads.load[name], name)))
+    return True
+
+
+def _level(loads: Loads) -> None:
+    """Moves replicas from the fullest node to emptier ones, until no move makes them more even by much."""
+    rest = {name for name, node in loads.fleet.nodes.items() if node.takes}
+    tolerated = EVEN * sum(loads.load.values()) / max(len(rest), 1)
+    while rest:
+        fullest = max(rest, key=lambda name: (loads.load[name], name))
+        if not _relieved(loads, fullest, rest, tolerated):
+            rest.remove(fullest)  # nothing that it has can go anywhere emptier
+
+
+def _relieved(loads: Loads, fullest: str, rest: set[str], tolerated: float) -> bool:
+    for target in sorted(rest - {fullest}, key=lambda name: (loads.load[name], name)):
+        gap = loads.load[fullest] - loads.load[target]
+        if gap <= tolerated:
+            return False
+        able = [each for each in loads.on[fullest] if loads.weights[each] < gap and _may_move(loads, each, fullest, target)]
+        if able:
+            loads.move(min(able, key=lambda each: (abs(gap / 2 - loads.weights[each]), each)), fullest, target)
+            return True
+    return False
+
+
+def _may_move(loads: Loads, shard: int, source: str, target: str) -> bool:
+    if loads.fleet.shards[shard].busy or not loads.may_take(shard, target):
+        return False
+    names = loads.replicas[shard]
+    return loads.zones([*(name for name in names if name != source), target]) >= loads.zones(names)
+
+
+def _level_leaders(loads: Loads) -> None:
+    """Has nodes lead as many shards as others: leadership goes to a replica that there is, or will be; no bytes move."""
+    led = loads.led()
+    rest = set(led)
+    while rest:
+        busiest = max(rest, key=lambda name: (led[name], name))
+        better = [
+            (led[name], name, number)
+            for number in sorted(loads.on.get(busiest, ()))
+            if loads.leaders[number] == busiest and not loads.fleet.shards[number].busy
+            for name in loads.replicas[number]
+            if loads.fleet.nodes[name].takes and led[name] + 1 < led[busiest]
+        ]
+        if not better:
+            rest.remove(busiest)
+            continue
+        _, name, number = min(better)
+        loads.leaders[number] = name
+        led[busiest] -= 1
+        led[name] += 1
+        rest.add(name)

@@ -1,0 +1,1 @@
+"""What visitors of a node see and do: in its console."""

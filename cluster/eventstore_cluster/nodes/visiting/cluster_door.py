@@ -1,0 +1,78 @@
+"""What the console of a node shows of its cluster, and does to it: by the same code as `eventstore cluster`.
+
+It reads what the node has seen of the registry anyway; only what is done asks etcd. All is called on threads.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from eventstore_cluster.log_lines import log
+from eventstore_cluster.nodes.cluster_view import cluster_view
+from eventstore_cluster.registry.etcd.options import EtcdOptions
+from eventstore_cluster.registry.node_keys import MOVING, read_moving
+from eventstore_cluster.registry.registry import Snapshot
+
+_WAIT_S: Final = 8.0
+_log = logging.getLogger("eventstore.cluster")
+
+
+class ClusterDoor:
+    """`seen`: returns the registry as the node saw it last; None before that."""
+
+    def __init__(self, etcd: EtcdOptions, cluster: str, seen: Callable[[], Snapshot | None]) -> None:
+        self._etcd, self._cluster, self._seen = etcd, cluster, seen
+
+    def look(self) -> dict[str, Any] | None:
+        """Returns the nodes, the shards by number, what is under way, and whether it is paused; None if there is no cluster.
+
+        Raises:
+            Corrupt
+        """
+        from eventstore_cluster.nodes.moving.progress import under_way
+
+        seen = self._seen()
+        view = None if seen is None else cluster_view(seen)
+        if seen is None or view is None:
+            return None
+        troubles = view.troubles()
+        shards = {}
+        for number, key in view.shards.items():
+            state, change = key.state, view.changes[number]
+            shards[number] = {
+                "node": view.leaders.get(number), "replicas": state.replicas, "successor": state.successor,
+                "in_sync": sorted(member.node for member in state.in_sync), "reason": change.reason,
+                "since": None if change.since is None else change.since * 1_000_000, "trouble": troubles.get(number),
+            }  # fmt: skip
+        nodes = [
+            {"name": name, "address": each.address, "zone": each.zone, "version": each.version, "free_bytes": each.free_bytes}
+            for name, each in view.nodes.items()
+        ]
+        paused = read_moving(seen.value(MOVING)).paused
+        return {"nodes": nodes, "shards": shards, "under_way": under_way(seen, {}), "paused": paused}
+
+    def hand_over(self, shard: int, node: str, who: str) -> str:
+        """Has the replica on this node lead; returns what has happened. Raises as `handing_over.hand_over`."""
+        from eventstore_cluster.nodes.handing_over import hand_over
+
+        log(_log, logging.WARNING, "leadership is asked for in the console", shard=shard, to=node, by=who)
+        found = hand_over(self._etcd, self._cluster, shard, node, _WAIT_S)
+        return f"shard {shard} is led by {found.node}, in epoch {found.epoch}"
+
+    def take_back(self, shard: int, who: str) -> str:
+        """Takes back what is wanted of a shard; returns what has happened. Raises as `plans.take_back`."""
+        from eventstore_cluster.nodes.moving.plans import take_back
+
+        log(_log, logging.WARNING, "what is wanted of a shard is taken back in the console", shard=shard, by=who)
+        take_back(self._etcd, self._cluster, shard)
+        return f"what was wanted of shard {shard} is taken back"
+
+    def pause(self, paused: bool, who: str) -> str:
+        """Pauses all moves, or resumes them; returns what has happened. Raises as `plans.pause`."""
+        from eventstore_cluster.nodes.moving.plans import pause
+
+        log(_log, logging.WARNING, "moves are paused or resumed in the console", paused=paused, by=who)
+        count = len(pause(self._etcd, self._cluster, paused))
+        return f"moves are {'paused' if paused else 'resumed'}: {count} shards"

@@ -1,0 +1,85 @@
+"""How shards came to be, as JSON in their keys: the splits they took part in, whose event files they begin with."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from eventstore.chunks.documents import Member as Value
+from eventstore.chunks.documents import Tree
+from eventstore.chunks.folder import Ancestor
+from eventstore.records.cluster_map import SlotRange, read_slots
+from eventstore.records.splits import Split, read_split
+from eventstore.store.data_folder import broker_of, broker_text
+
+
+@dataclass(frozen=True, slots=True)
+class Birth:
+    """A shard that is split off. `slots`: those that it got, or is to get while it is in preparation.
+
+    `end`, `checksum`: of the last event file that it took over, 0 if there was none. `places`: how far its parent's reactions
+    and outboxes were, by the names of its documents.
+    """
+
+    parent: int
+    slots: tuple[SlotRange, ...]
+    end: int = 0
+    checksum: int = 0
+    places: Tree = field(default_factory=dict)
+
+    def value(self) -> Tree:
+        return {
+            "parent": self.parent, "slots": slots_value(self.slots), "end": self.end, "checksum": self.checksum,
+            "places": self.places,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """`splits`: those that the shard took part in. `ancestors`: see `ChunkFolder`. `birth`: None if it was not split off.
+    `broker`: see `ShardIdentity`.
+    """
+
+    splits: tuple[Split, ...] = ()
+    ancestors: tuple[Ancestor, ...] = ()
+    birth: Birth | None = None
+    broker: tuple[uuid.UUID, int] | None = None
+
+    def value(self) -> Tree:
+        """Returns the members of the shard's key that are not what those of one of the first shards are."""
+        members: Tree = {}
+        if self.splits:
+            members["splits"] = [list(each) for each in self.splits]
+        if self.ancestors:
+            members["ancestors"] = [[each.store.hex, each.through] for each in self.ancestors]
+        if self.birth is not None:
+            members["birth"] = self.birth.value()
+        if self.broker is not None:
+            members["broker"] = broker_text(self.broker)
+        return members
+
+
+NO_LINEAGE: Final = Lineage()
+
+
+def read_lineage(found: Any) -> Lineage:
+    """Reads what `Lineage.value` wrote. Raises KeyError, TypeError, ValueError or InvalidArgument: something else did."""
+    return Lineage(
+        tuple(map(read_split, found.get("splits", ()))),
+        tuple(Ancestor(uuid.UUID(str(store)), int(through)) for store, through in found.get("ancestors", ())),
+        _read_birth(found.get("birth")),
+        broker_of(found.get("broker")),
+    )
+
+
+def _read_birth(found: Any) -> Birth | None:
+    if found is None:
+        return None
+    slots = read_slots(found["slots"])
+    return Birth(int(found["parent"]), slots, int(found["end"]), int(found["checksum"]), dict(found["places"]))
+
+
+def slots_value(slots: Sequence[SlotRange]) -> list[Value]:
+    return [list(pair) for pair in slots]

@@ -1,0 +1,92 @@
+"""What the process of a replica says of itself in the registry, under its lease."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from eventstore.chunks.documents import Member as Value
+from eventstore.chunks.documents import Tree
+from eventstore_cluster.registry.registry import Snapshot
+from eventstore_cluster.replica.places import Ends, Reach
+
+REPLICAS: Final = "replica/"
+EARLIER_MAX: Final = 64
+"""Of the incarnations that a replica names: so many starts may follow the last one that the registry was told of."""
+_FAILED_CHARACTERS_MAX: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class CloneKey:
+    """`files`: the last event file that it has; `failed`: why it has no more of them. `lease`: of its process, under which it
+    may be made the leader; 0 if an older program wrote the key.
+    """
+
+    files: int
+    failed: str = ""
+    lease: int = 0
+
+    def value(self) -> Tree:
+        return {"cloned": self.files, "failed": self.failed[:_FAILED_CHARACTERS_MAX], "lease": str(self.lease)}
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaKey:
+    """`epoch`: the largest in the logs. `ends`: of each kind, when the process started; `reach`: with the last epoch of each,
+    empty if an older program wrote the key. `led`: the last epoch of the documents was led from this folder. `earlier`: the
+    incarnations of the folder before, the last ones. `clone`: of a shard in preparation. `address`: HOST:PORT for the other
+    replicas.
+    """
+
+    incarnation: str
+    run: str
+    epoch: int
+    ends: Ends
+    reach: Reach = ()
+    led: bool = False
+    earlier: tuple[str, ...] = ()
+    clone: CloneKey | None = None
+    address: str = ""
+
+    def value(self) -> Tree:
+        clone: Tree = {} if self.clone is None else self.clone.value()
+        ends: list[Value] = [list(end) for end in self.ends]
+        reach: list[Value] = [list(each) for each in self.reach]
+        return {
+            "incarnation": self.incarnation, "run": self.run, "epoch": self.epoch, "ends": ends, "reach": reach,
+            "led": self.led, "earlier": list(self.earlier), "address": self.address, **clone,
+        }  # fmt: skip
+
+
+def read_replica(value: Tree | None) -> ReplicaKey | None:
+    reach: Any
+    earlier: Any
+    match value:
+        case {"incarnation": str(incarnation), "run": str(run), "epoch": int(epoch), "ends": list(ends), **rest}:
+            found: Any = ends
+            reach, earlier = rest.get("reach", []), rest.get("earlier", [])
+            return ReplicaKey(
+                incarnation, run, epoch, tuple((int(chunk), int(offset)) for chunk, offset in found),
+                tuple((int(last), int(chunk), int(offset)) for last, chunk, offset in reach), rest.get("led") is True,
+                tuple(map(str, earlier)), _read_clone(rest), str(rest.get("address", "")),
+            )  # fmt: skip
+    return None
+
+
+def _read_clone(found: Any) -> CloneKey | None:
+    match found:
+        case {"cloned": int(files), **rest}:
+            lease = str(rest.get("lease", ""))
+            return CloneKey(files, str(rest.get("failed", "")), int(lease) if lease.isdecimal() else 0)
+    return None
+
+
+def running_replicas(number: int, snapshot: Snapshot) -> dict[str, ReplicaKey]:
+    """Returns the replicas of the shard whose processes run, by node."""
+    prefix = f"{REPLICAS}{number}/"
+    found = {
+        name.removeprefix(prefix): read_replica(each.value)
+        for name, each in snapshot.entries.items()
+        if name.startswith(prefix)
+    }
+    return {name: key for name, key in found.items() if key is not None}

@@ -1,0 +1,123 @@
+"""The process of a replica whose shard is in preparation: keeps the clone up to its parent, until the shard gets its slots."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import structlog
+import trio
+
+from eventstore.chunks.files import OsFiles
+from eventstore.chunks.opening import LOCK
+from eventstore.errors import EventStoreError
+from eventstore.settings.broker import BrokerSettings
+from eventstore.settings.server import ServerSettings
+from eventstore.store.data_folder import DIRECTORY, ShardIdentity
+from eventstore.store.maintenance import ChildSorter
+from eventstore_cluster.registry.etcd.errors import OutcomeUnknown, RegistryRefused, RegistryUnavailable
+from eventstore_cluster.registry.replica_keys import EARLIER_MAX, CloneKey, ReplicaKey
+from eventstore_cluster.registry.replicated_keys import ShardKey
+from eventstore_cluster.replication.cloning.clone_folder import CloneFolder
+from eventstore_cluster.replication.logs.incarnations import Incarnation, next_incarnation
+from eventstore_cluster.replication.shard_registry import ShardRegistry
+
+_LOOK_S: Final = 0.2
+_AGAIN_S: Final = 2.0
+_log = structlog.get_logger("eventstore.cluster")
+
+
+@dataclass(frozen=True, slots=True)
+class Cloning:
+    """The process of a clone. `address`: HOST:PORT for other replicas; `lease`: its id."""
+
+    node: str
+    run: str
+    address: str
+    lease: int
+
+
+async def cloned(
+    parent: Path, settings: ServerSettings, shard: ShardIdentity, me: Cloning, registry: ShardRegistry,
+    present: Callable[[ReplicaKey], Awaitable[None]],
+) -> tuple[ShardIdentity, Incarnation | None]:  # fmt: skip
+    """Makes the folder of a shard from that of its parent, unless it has been made; waits until the shard has slots.
+
+    Returns what the shard is then, and the incarnation that has begun; None if none has. If the parent's folder does not have
+    what the shard begins with, no folder is made, and the replica is a stranger to the set.
+
+    Raises:
+        EventStoreError: the folder cannot be finished now, because the disk is full, say. The next process continues.
+    """
+    files, folder = OsFiles(), settings.data
+    clone = CloneFolder(files, parent, folder)
+    if clone.is_finished:
+        return shard, None
+    lock = files.lock(folder / LOCK)
+    try:
+        incarnation = next_incarnation(files, folder, me.node)
+
+        async def say(through: int, failed: str) -> None:
+            earlier = incarnation.earlier[-EARLIER_MAX:]
+            clone = CloneKey(through, failed, me.lease)
+            await present(ReplicaKey(incarnation.token, me.run, 0, (), (), False, earlier, clone, me.address))
+
+        own = settings.broker_settings
+        key = await Preparation(clone, parent, folder, shard, own, registry, say).run()
+        identity, birth = key.identity(shard.cluster, shard.shard), key.lineage.birth
+        assert birth is not None, "it was split off"
+        finished = await trio.to_thread.run_sync(clone.take_over, identity, birth, own)
+        return identity, incarnation if finished else None
+    finally:
+        lock.release()
+
+
+class Preparation:
+    """`say`: tells the registry how many files the clone has, or why there are not more."""
+
+    def __init__(
+        self, clone: CloneFolder, parent: Path, folder: Path, shard: ShardIdentity, settings: BrokerSettings,
+        registry: ShardRegistry, say: Callable[[int, str], Awaitable[None]],
+    ) -> None:  # fmt: skip
+        self._clone, self._shard, self._settings, self._registry, self._say = clone, shard, settings, registry, say
+        self._sorter = ChildSorter(parent, folder / DIRECTORY)
+
+    async def run(self) -> ShardKey:
+        """Returns the key of the shard once it has slots."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._keep_up)
+            while (key := await self._read()) is None or not key.slots:
+                await self._registry.hint()
+            nursery.cancel_scope.cancel()
+        return key
+
+    async def _read(self) -> ShardKey | None:
+        try:
+            seen = await self._registry.read()
+        except (RegistryUnavailable, RegistryRefused, OutcomeUnknown) as error:
+            _log.debug("the registry cannot be read", error=error.message)
+            return None
+        return None if seen is None else self._registry.key
+
+    async def _keep_up(self) -> None:
+        said: tuple[int, str] | None = None
+        through, failed = 0, ""
+        while True:
+            try:
+                if said is None:
+                    await trio.to_thread.run_sync(self._clone.prepare_broker, self._shard, self._settings)
+                while await trio.to_thread.run_sync(self._clone.link_sorted, through + 1):
+                    await self._sorter.list_in_directory(through + 1)
+                    through += 1
+                    if through % 16 == 0:
+                        await self._say(through, "")
+                failed = ""
+            except (EventStoreError, OSError, RuntimeError) as error:
+                failed = str(error)
+                _log.error("the clone of the parent's files is stuck", error=failed, again_s=_AGAIN_S)
+            if said != (through, failed):
+                said = through, failed
+                await self._say(through, failed)
+            await trio.sleep(_AGAIN_S if failed else _LOOK_S)

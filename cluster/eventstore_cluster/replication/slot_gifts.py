@@ -1,0 +1,100 @@
+"""What the transaction of a split writes besides the state of its shard: the new shards get their slots, an in-sync set and a
+leader, and the cluster another layout.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from eventstore.chunks.documents import Tree
+from eventstore.chunks.folder import Ancestor
+from eventstore.records.cluster_map import without_slots
+from eventstore.records.splits import Split
+from eventstore_cluster.registry.lineage import Lineage
+from eventstore_cluster.registry.registry import Snapshot
+from eventstore_cluster.registry.replica_keys import running_replicas
+from eventstore_cluster.registry.replicated_keys import (
+    CLUSTER,
+    LEADERS,
+    LEFT,
+    SHARDS,
+    LeftKey,
+    ShardKey,
+    leader_value,
+    read_cluster,
+    read_shard,
+)
+from eventstore_cluster.replica.registry_state import Leader, Member, Swap
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Where a log is split: after `through`, the last sequence of event file `file`, which ends at byte `end`; 0: it is empty.
+    `places`: see `Birth`.
+    """
+
+    through: int
+    file: int
+    end: int
+    checksum: int
+    places: Tree
+
+
+@dataclass(frozen=True, slots=True)
+class Gift:
+    """`own`: the key of the shard once it has given slots away. `compared`, `changes`: other keys. `heirs`: the lease of each
+    key that names a leader.
+    """
+
+    own: ShardKey
+    compared: dict[str, int]
+    changes: dict[str, Tree | None]
+    heirs: dict[str, int]
+
+
+def keys_of(shards: Iterable[int], seen: Snapshot) -> dict[int, ShardKey]:
+    """Returns the keys of shards in preparation, of those that were read."""
+    values = {number: seen.value(f"{SHARDS}{number}") for number in shards}
+    return {number: read_shard(number, value) for number, value in values.items() if value is not None}
+
+
+def give(shard: int, own: ShardKey, swap: Swap, cut: Cut, seen: Snapshot) -> Gift:
+    """Returns what the transaction compares and writes that gives slots of a shard away. `seen`: what its leader read last."""
+    children, cluster = keys_of((child for child, _ in swap.gifts), seen), read_cluster(seen.value(CLUSTER) or {})
+    layout = cluster.layout + 1
+    splits = tuple(Split(layout, shard, child, cut.through) for child, _ in swap.gifts)
+    ancestors = (*own.lineage.ancestors, Ancestor(own.store, cut.file))
+    changes: dict[str, Tree | None] = {CLUSTER: replace(cluster, layout=layout).value()}
+    others: dict[str, Tree | None] = {}
+    heirs: dict[str, int] = {}
+    slots = own.slots
+    for split, (child, in_sync) in zip(splits, swap.gifts, strict=True):
+        key = children[child]
+        assert key.lineage.birth is not None, "a shard in preparation is to get slots"
+        birth = replace(key.lineage.birth, end=cut.end, checksum=cut.checksum, places=cut.places)
+        state = replace(key.state, epoch=swap.state.epoch, in_sync=in_sync, generation=swap.state.generation)
+        if (heir := _heir(child, key, in_sync, seen)) is not None:  # no election, which others would wait for
+            leader, lease = heir
+            state = replace(state, epoch=state.epoch + 1, leader=leader.member)
+            others[f"{LEADERS}{child}"], heirs[f"{LEADERS}{child}"] = leader_value(leader, int(time.time())), lease
+        given = replace(key, slots=birth.slots, state=state, lineage=Lineage((split,), ancestors, birth))
+        changes[f"{SHARDS}{child}"] = given.value()
+        others[f"{LEFT}{child}"] = LeftKey(swap.state.epoch, "", f"it was split off: from shard {shard}").value()
+        slots = without_slots(slots, birth.slots)
+    lineage = replace(own.lineage, splits=(*own.lineage.splits, *splits))
+    compared = {key: seen.revision_of(key) for key in changes}
+    return Gift(replace(own, slots=slots, lineage=lineage), compared, changes | others, heirs)
+
+
+def _heir(child: int, key: ShardKey, in_sync: frozenset[Member], seen: Snapshot) -> tuple[Leader, int] | None:
+    """Returns the clone that is to lead a new shard, as its process says that it is reached, and the lease of that."""
+    running = running_replicas(child, seen)
+    for node in key.state.replicas:
+        found = running.get(node)
+        if found is None or found.clone is None or not found.clone.lease:
+            continue
+        if (member := Member(node, found.incarnation)) in in_sync:
+            return Leader(member, found.run, found.address), found.clone.lease
+    return None

@@ -1,0 +1,176 @@
+"""Lists, silences and tests alarms."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from itertools import count
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from eventstore.cli.terminal.output import print_json, print_line, print_note, print_table
+from eventstore.cli.terminal.program import Command, command_group
+from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, StoreAddress
+from eventstore.errors import EventStoreError, InvalidArgument
+
+if TYPE_CHECKING:
+    from eventstore.client.blocking.store import BlockingStore
+    from eventstore.client.session.alarm_info import AlarmInfo
+
+alarms = command_group("alarms", "Alarms, silencing and testing them.")
+
+_PAGE: Final = 1_000
+_UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+
+@alarms.command("list", cls=Command)
+def list_(
+    every: Annotated[bool, typer.Option("--all", help="Also those that are quiet.")] = False,
+    as_json: AsJson = False,
+    store: StoreAddress = DEFAULT_STORE,
+) -> None:
+    """List the alarms that are raised, or will be if it continues, and since when. The exit code is 1 if one is raised.
+
+    With --all also the quiet ones, so all rules. Nodes and shards of a cluster have alarms of their own: name the addresses of
+    all its nodes.
+
+    \b
+    Example:
+      eventstore alarms list --all
+    """
+    rows = [
+        {"server": address, **each._asdict()}
+        for address, connected in _servers(store)
+        for each in _all(connected)
+        if every or each.state != "quiet" or each.silenced_until is not None
+    ]
+    if as_json:
+        print_json(rows)
+    elif rows:
+        print_table(None, ("server", "alarm", "of", "state", "since", "what", "silenced"), map(_shown, rows))
+    else:
+        print_line("no alarm is raised")
+    if any(row["state"] == "raised" for row in rows):
+        raise typer.Exit(1)
+
+
+@alarms.command("test", cls=Command)
+def send_test(store: StoreAddress = DEFAULT_STORE) -> None:
+    """Have a test sent by mail and webhook, as alarms are.
+
+    The server sends it; `alarm_sends_failed` in `eventstore stats` and its log say if that fails.
+
+    \b
+    Example:
+      eventstore alarms test
+    """
+    none = False
+    for address, connected in _servers(store):
+        ways = connected.alarms.test(who=getpass.getuser())
+        print_line(
+            f"{address}: a test is sent by {' and '.join(ways)}; if it does not arrive, the server's log says why"
+            if ways
+            else f"{address}: alarms are sent nowhere"
+        )
+        none = none or not ways
+    if none:
+        print_note("the settings alarm_mail_server and alarm_webhook say where; `eventstore settings` shows them")
+        raise typer.Exit(1)
+
+
+@alarms.command("silence", cls=Command)
+def silence(
+    alarm: Annotated[str, typer.Argument(metavar="NAME", help="The name of the alarm.")],
+    because: Annotated[str, typer.Option("--because", metavar="TEXT", help="Why; it is kept.")],
+    length: Annotated[
+        str, typer.Option("--for", metavar="TIME", help="How long, such as 30m, 8h or 2d; 0: end its silence.")
+    ] = "1h",
+    store: StoreAddress = DEFAULT_STORE,
+) -> None:
+    """Have nothing sent about an alarm for some time. It is shown all the same, and sent afterwards if it is still raised.
+
+    Who, why and for how long is in the audit trail of a server with identities, and in the log. A restart ends it.
+
+    \b
+    Example:
+      eventstore alarms silence group_behind --for 8h --because "billing is migrated"
+    """
+    seconds = _seconds(length)
+    for address, connected in _servers(store):
+        connected.alarms.silence(alarm, seconds, who=getpass.getuser(), why=because)
+        print_line(f"{address}: {alarm} is {f'silenced for {length}' if seconds else 'not silenced'}")
+
+
+def _servers(store: str) -> Iterator[tuple[str, BlockingStore]]:
+    """Yields a connection to each server: the one at the address; of a cluster all nodes that were named, and all its shards.
+
+    Raises:
+        EventStoreError: none of those named answers. One that does not is named on standard error.
+    """
+    from eventstore.client.address import parse_addresses
+    from eventstore_cluster.status import address_of
+
+    asked, failed, shards = parse_addresses(store), list[EventStoreError](), dict[str, None]()
+    named = [str(each) for each in asked.in_turn()]
+    for address in named:
+        try:
+            with _connected(address) as connected:
+                known = connected.cluster_map()
+                found = [address_of(known, shard, asked.first) for shard in known.shards] if known.cluster is not None else []
+                shards.update(dict.fromkeys(str(each) for each in found if each is not None))
+                yield address, connected
+        except EventStoreError as error:
+            failed.append(_unless_wrong(error))
+            print_note(f"{address}: {error.message}")
+    if len(failed) == len(named):
+        raise failed[0]
+    for address in shards:
+        if address not in named:
+            try:
+                with _connected(address) as connected:
+                    yield address, connected
+            except EventStoreError as error:
+                print_note(f"{address}: {_unless_wrong(error).message}")
+
+
+def _unless_wrong(error: EventStoreError) -> EventStoreError:
+    if isinstance(error, InvalidArgument):
+        raise error
+    return error
+
+
+@contextmanager
+def _connected(address: str) -> Iterator[BlockingStore]:
+    from eventstore import blocking
+
+    with blocking.connect(address, name="eventstore alarms", reconnect_timeout=0) as connected:
+        yield connected
+
+
+def _all(connected: BlockingStore) -> Iterator[AlarmInfo]:
+    for skip in count(0, _PAGE):
+        page = connected.alarms.list(skip)
+        yield from page
+        if len(page) < _PAGE:
+            return
+
+
+def _shown(row: dict[str, object]) -> tuple[object, ...]:
+    until = row["silenced_until"]
+    silenced = None if until is None else f"until {_time(until)} by {row['silenced_by']}: {row['silenced_because']}"
+    what = row["text"] or row["rule"]
+    return row["server"], row["name"], row["subject"], row["state"], _time(row["since"]), what, silenced
+
+
+def _time(us: object) -> str | None:
+    return f"{datetime.fromtimestamp(us / 1e6, UTC):%FT%TZ}" if isinstance(us, int) and us else None
+
+
+def _seconds(text: str) -> int:
+    number, unit = (text[:-1], text[-1:]) if text[-1:] in _UNITS else (text, "s")
+    if not (number.isdecimal() and number.isascii() and len(number) < 10):
+        raise InvalidArgument(f"--for is {text!r}, expected a time such as 90s, 30m, 8h or 2d", field="for", value=text)
+    return int(number) * _UNITS[unit]

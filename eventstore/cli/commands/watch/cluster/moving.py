@@ -1,0 +1,207 @@
+"""Moves replicas between nodes, shows what is under way, pauses it, takes it back, and limits it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from eventstore.cli.commands.watch.cluster.group import cluster
+from eventstore.cli.terminal.etcd_options import EtcdAccess, offers_etcd, required_etcd
+from eventstore.cli.terminal.output import print_json, print_table
+from eventstore.cli.terminal.plan_table import size_text, sized
+from eventstore.cli.terminal.program import Command
+from eventstore.cli.terminal.shared_options import AsJson
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from eventstore_cluster.nodes.moving.progress import UnderWay
+
+_DAY_S = 86_400.0
+
+
+@cluster.command("move", cls=Command)
+@offers_etcd
+def move(
+    shard: Annotated[int, typer.Argument(metavar="SHARD", help="The shard.")],
+    source: Annotated[str, typer.Option("--from", metavar="NODE", help="The node that keeps the replica now.")],
+    target: Annotated[str, typer.Option("--to", metavar="NODE", help="The node that is to keep it.")],
+    wait: Annotated[
+        float, typer.Option("--wait", metavar="SECONDS", min=0, help="How long to wait until it is done; 0: only ask.")
+    ] = _DAY_S,
+    as_json: AsJson = False,
+    *,
+    etcd: EtcdAccess,
+) -> None:
+    """Move a replica of a shard to another node, while clients continue.
+
+    The other node copies it, is in sync, and leads if the one that goes did. Only then the old replica ends. What is asked for
+    continues if this is interrupted.
+
+    \b
+    Example:
+      eventstore cluster move 3 --from n1 --to n4 --etcd http://127.0.0.1:2379
+    """
+    from eventstore_cluster.nodes.moving.moving import move as ask
+    from eventstore_cluster.nodes.moving.moving import wait_until_moved
+
+    options = required_etcd(etcd)
+    asked = ask(options, etcd.cluster, shard, source, target)
+    if not as_json:
+        print(f"Shard {shard} is to be kept by {', '.join(asked.wanted)}.", flush=True)
+    seconds = wait_until_moved(options, etcd.cluster, asked, wait) if wait else None
+    if as_json:
+        print_json({**asdict(asked), "seconds": seconds})
+    elif seconds is not None:
+        print(f"Done after {seconds:.1f} s.")
+
+
+@cluster.command("plans", cls=Command)
+@offers_etcd
+def plans(
+    watch: Annotated[bool, typer.Option("--watch", help="Again and again, until nothing is under way.")] = False,
+    interval: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="The time between two looks.")] = 2.0,
+    as_json: AsJson = False,
+    *,
+    etcd: EtcdAccess,
+) -> None:
+    """Show what is under way: which replicas move where, and how much of them is copied.
+
+    Ctrl-C only stops watching. With --json it prints a line for each look.
+
+    \b
+    Example:
+      eventstore cluster plans --watch --etcd http://127.0.0.1:2379
+    """
+    import json
+    import time
+
+    from eventstore_cluster.nodes.moving.plans import pending
+
+    options = required_etcd(etcd)
+    while True:
+        found = pending(options, etcd.cluster)
+        if as_json:
+            print(json.dumps([each.tree() for each in found]), flush=True)
+        elif found:
+            _print_under_way(found)
+        else:
+            print("Nothing is moved; `eventstore cluster status` shows splits.")
+        if not watch or not found:
+            return
+        time.sleep(interval)
+
+
+@cluster.command("cancel", cls=Command)
+@offers_etcd
+def cancel(
+    shard: Annotated[int | None, typer.Argument(metavar="[SHARD]", help="The shard.", show_default=False)] = None,
+    every: Annotated[bool, typer.Option("--all", help="Of all shards.")] = False,
+    as_json: AsJson = False,
+    *,
+    etcd: EtcdAccess,
+) -> None:
+    """Take back what is wanted of a shard: it is kept by the nodes again that kept it before.
+
+    What was copied meanwhile is put away. A leader that was handed over stays if it may.
+
+    \b
+    Example:
+      eventstore cluster cancel 3 --etcd http://127.0.0.1:2379
+    """
+    from eventstore.errors import InvalidArgument
+    from eventstore_cluster.nodes.moving.plans import take_back
+
+    options = required_etcd(etcd)
+    if (shard is None) != every:
+        raise InvalidArgument("name a shard, or say --all", field="shard")
+    taken = take_back(options, etcd.cluster, shard)
+    if as_json:
+        print_json({"shards": taken})
+    else:
+        print(f"Taken back: {', '.join(f'shard {each}' for each in taken) or 'nothing was under way'}.")
+
+
+@cluster.command("pause", cls=Command)
+@offers_etcd
+def pause(as_json: AsJson = False, *, etcd: EtcdAccess) -> None:
+    """Pause all moves: leaders copy nothing to new replicas and begin no step, until `resume`. All shards serve on.
+
+    \b
+    Example:
+      eventstore cluster pause --etcd http://127.0.0.1:2379
+    """
+    _set_paused(etcd, True, as_json)
+
+
+@cluster.command("resume", cls=Command)
+@offers_etcd
+def resume(as_json: AsJson = False, *, etcd: EtcdAccess) -> None:
+    """Resume moves that `pause` has paused.
+
+    \b
+    Example:
+      eventstore cluster resume --etcd http://127.0.0.1:2379
+    """
+    _set_paused(etcd, False, as_json)
+
+
+def _set_paused(etcd: EtcdAccess, paused: bool, as_json: bool) -> None:
+    from eventstore.fields import counted
+    from eventstore_cluster.nodes.moving.plans import pause as set_paused
+
+    options = required_etcd(etcd)
+    shards = [each.shard for each in set_paused(options, etcd.cluster, paused)]
+    if as_json:
+        print_json({"paused": paused, "shards": shards})
+    else:
+        print(f"Moves are {'paused' if paused else 'resumed'}, of {counted(len(shards), 'shard')} under way.")
+
+
+@cluster.command("limits", cls=Command)
+@offers_etcd
+def limits(
+    moves: Annotated[
+        int | None, typer.Option("--moves", metavar="N", help="How many shards may copy replicas at once.", show_default=False)
+    ] = None,
+    max_rate: Annotated[
+        str | None,
+        typer.Option("--max-rate", metavar="RATE", help="Bytes a second that each sends, such as 100MB; none: all it can."),
+    ] = None,
+    as_json: AsJson = False,
+    *,
+    etcd: EtcdAccess,
+) -> None:
+    """Limit how much moves at once, or show the limits. It holds for moves that are under way, too.
+
+    \b
+    Example:
+      eventstore cluster limits --moves 4 --max-rate 50MB --etcd http://127.0.0.1:2379
+    """
+    from eventstore_cluster.nodes.moving.plans import limit_moves
+
+    options = required_etcd(etcd)
+    unlimited = max_rate == "none"
+    rate = None if max_rate is None or unlimited else sized(max_rate)
+    found = limit_moves(options, etcd.cluster, moves, rate, unlimited=unlimited)
+    if as_json:
+        print_json(asdict(found))
+        return
+    speed = "as fast as they can" if found.rate is None else f"{size_text(found.rate)}/s each"
+    print(f"At most {found.at_once} shards copy replicas at once, {speed}.{' They are paused.' if found.paused else ''}")
+
+
+def _print_under_way(found: Sequence[UnderWay]) -> None:
+    rows = [(each.shard, " ".join(each.before), " ".join(each.wanted), each.leader, each.does, _copied(each)) for each in found]
+    print_table(None, ("shard", "kept by", "to be kept by", "led by", "now", "copied"), rows)
+
+
+def _copied(each: UnderWay) -> str | None:
+    parts = [
+        f"{size_text(max(copy.size - copy.lacks, 0))} of {size_text(copy.size)}"
+        for copy in each.copies
+        if copy.size is not None and copy.lacks is not None
+    ]
+    return ", ".join(parts) or None

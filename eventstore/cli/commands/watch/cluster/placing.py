@@ -1,0 +1,141 @@
+"""Plans which nodes keep which replicas, shows what that costs, and has it done."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from eventstore.cli.commands.watch.cluster.group import cluster
+from eventstore.cli.terminal.etcd_options import EtcdAccess, offers_etcd, required_etcd
+from eventstore.cli.terminal.output import print_json
+from eventstore.cli.terminal.plan_table import print_plan
+from eventstore.cli.terminal.program import Command
+from eventstore.cli.terminal.shared_options import AsJson
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from eventstore_cluster.nodes.placing.fleet import Fleet
+    from eventstore_cluster.nodes.placing.plan import Plan
+
+_DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show the plan.")]
+_Yes = Annotated[bool, typer.Option("--yes", help="Do it without being asked.")]
+
+
+@cluster.command("rebalance", cls=Command)
+@offers_etcd
+def rebalance(dry_run: _DryRun = False, yes: _Yes = False, as_json: AsJson = False, *, etcd: EtcdAccess) -> None:
+    """Spread replicas and leaders evenly over the nodes, by bytes and by appends, moving as little as possible.
+
+    Shows the plan first: what moves where, and what that costs. Zones are kept apart. The moves continue if this is
+    interrupted; `cluster plans` shows how far it is.
+
+    \b
+    Example:
+      eventstore cluster rebalance --dry-run --etcd http://127.0.0.1:2379
+    """
+    from eventstore_cluster.nodes.placing.balancing import rebalance as planned
+
+    _plan(etcd, planned, dry_run=dry_run, yes=yes, as_json=as_json)
+
+
+@cluster.command("drain", cls=Command)
+@offers_etcd
+def drain(
+    node: Annotated[str, typer.Argument(metavar="NODE", help="The node.")],
+    undo: Annotated[bool, typer.Option("--undo", help="It is to get replicas again.")] = False,
+    dry_run: _DryRun = False,
+    yes: _Yes = False,
+    as_json: AsJson = False,
+    *,
+    etcd: EtcdAccess,
+) -> None:
+    """Move all replicas off a node, and give it none, until it is removed or --undo.
+
+    \b
+    Example:
+      eventstore cluster drain n2 --etcd http://127.0.0.1:2379
+    """
+    from eventstore_cluster.nodes.moving.plans import end_draining, start_draining
+    from eventstore_cluster.nodes.placing.balancing import drain as planned
+
+    if undo:
+        end_draining(required_etcd(etcd), etcd.cluster, node)
+        print_json({"node": node, "draining": False}) if as_json else print(f"{node} may keep replicas again.")
+        return
+
+    def first() -> None:
+        start_draining(required_etcd(etcd), etcd.cluster, node)
+
+    _plan(etcd, lambda fleet: planned(fleet, node), first, dry_run=dry_run, yes=yes, as_json=as_json)
+
+
+@cluster.command("replicas", cls=Command)
+@offers_etcd
+def replicas(
+    count: Annotated[int, typer.Argument(metavar="N", help="How many replicas each shard is to have.")],
+    shard: Annotated[
+        list[int] | None, typer.Option("--shard", metavar="SHARD", help="Only this one; repeatable.", show_default=False)
+    ] = None,
+    dry_run: _DryRun = False,
+    yes: _Yes = False,
+    as_json: AsJson = False,
+    *,
+    etcd: EtcdAccess,
+) -> None:
+    """Change how many replicas the shards have.
+
+    \b
+    Example:
+      eventstore cluster replicas 3 --etcd http://127.0.0.1:2379
+    """
+    from eventstore_cluster.nodes.placing.balancing import resize
+
+    _plan(etcd, lambda fleet: resize(fleet, count, shard), dry_run=dry_run, yes=yes, as_json=as_json)
+
+
+@cluster.command("remove", cls=Command)
+@offers_etcd
+def remove(
+    node: Annotated[str, typer.Argument(metavar="NODE", help="The node.")], as_json: AsJson = False, *, etcd: EtcdAccess
+) -> None:
+    """Forget a node that was drained and stopped.
+
+    \b
+    Example:
+      eventstore cluster remove n2 --etcd http://127.0.0.1:2379
+    """
+    from eventstore_cluster.nodes.moving.plans import remove as forget
+
+    forget(required_etcd(etcd), etcd.cluster, node)
+    print_json({"node": node, "removed": True}) if as_json else print(f"{node} is removed.")
+
+
+def _plan(
+    etcd: EtcdAccess, planned: Callable[[Fleet], Plan], first: Callable[[], None] | None = None, *,
+    dry_run: bool, yes: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Shows a plan of the cluster as it is, and has it done if that is wanted. `first`: done before it."""
+    from eventstore.errors import InvalidArgument
+    from eventstore.fields import counted
+    from eventstore_cluster.nodes.moving.plans import carry_out, survey
+
+    options = required_etcd(etcd)
+    found = survey(options, etcd.cluster, 1.0)
+    plan = planned(found.fleet)
+    asks = not dry_run and not yes and not as_json and bool(plan.changes)
+    if asks and not sys.stdin.isatty():
+        raise InvalidArgument("say --yes to have it done, or --dry-run to see the plan", field="yes")
+    if as_json:
+        print_json({**plan.tree(), "done": not dry_run})
+    else:
+        print_plan(plan, found)
+    if dry_run or (asks and input("Do this? [y/N] ").strip().lower() not in ("y", "yes")):
+        return
+    if first is not None:
+        first()
+    asked = carry_out(options, etcd.cluster, found, plan)
+    if asked and not as_json:
+        print(f"{counted(len(asked), 'shard')} asked for; `eventstore cluster plans --watch` shows how far.")

@@ -1,0 +1,70 @@
+"""Splits shards."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from eventstore.cli.commands.watch.cluster.group import cluster
+from eventstore.cli.terminal.etcd_options import EtcdAccess, offers_etcd, required_etcd
+from eventstore.cli.terminal.output import print_json
+from eventstore.cli.terminal.program import Command
+from eventstore.cli.terminal.shared_options import AsJson
+
+
+@cluster.command("split", cls=Command)
+@offers_etcd
+def split(
+    shard: Annotated[int, typer.Argument(metavar="SHARD", help="The shard.")],
+    into: Annotated[int, typer.Option("--into", metavar="N", help="How many shards it becomes, with itself: 2 to 32.")] = 2,
+    call_off: Annotated[
+        bool, typer.Option("--call-off", help="Take back that it is to be split, while its slots are not given away.")
+    ] = False,
+    wait: Annotated[
+        float, typer.Option("--wait", metavar="SECONDS", min=0, help="How long to wait until it is done; 0: only ask.")
+    ] = 3600.0,
+    as_json: AsJson = False,
+    *,
+    etcd: EtcdAccess,
+) -> None:
+    """Split a shard, while clients continue: new shards get some of its slots, in even ranges.
+
+    Each node that keeps a replica of the shard makes those of the new ones out of its own files, without copying them. Then
+    writes to the leaving slots wait for a moment, and clients follow. Replicas are moved to other nodes by `cluster move`. What
+    is asked for continues if this is interrupted; --call-off takes it back.
+
+    \b
+    Examples:
+      eventstore cluster split 0 --etcd http://127.0.0.1:2379
+      eventstore cluster split 0 --into 8 --etcd http://127.0.0.1:2379
+    """
+    from eventstore.records.cluster_map import slots_text
+    from eventstore_cluster.nodes.splitting.splitting import split as ask
+    from eventstore_cluster.nodes.splitting.splitting import take_back, wait_until_split
+
+    options = required_etcd(etcd)
+    if call_off:
+        gone = take_back(options, etcd.cluster, shard)
+        if as_json:
+            print_json({"shard": shard, "called_off": list(gone)})
+        else:
+            print(f"Shard {shard} is not split: {', '.join(map(str, gone))} will not be there.")
+        return
+    asked = ask(options, etcd.cluster, shard, into)
+    gives = "; ".join(f"shard {number} gets {slots_text(slots)}" for number, slots in asked.gives.items())
+    if not as_json:
+        print(f"Shard {shard} is to keep slots {slots_text(asked.keeps)}; {gives}.", flush=True)
+    seconds = None
+    if wait:
+        try:
+            seconds = wait_until_split(options, etcd.cluster, asked, wait)
+        except* KeyboardInterrupt:
+            print(f"The split continues; `eventstore cluster split {shard} --call-off` takes it back.", file=sys.stderr)
+            raise
+    if as_json:
+        gives_listed = {str(number): list(map(list, slots)) for number, slots in asked.gives.items()}
+        print_json({"shard": shard, "keeps": list(map(list, asked.keeps)), "gives": gives_listed, "seconds": seconds})
+    elif seconds is not None:
+        print(f"Done after {seconds:.1f} s.")

@@ -1,0 +1,123 @@
+"""What `read_all` returns over several shards: the events of each in order, a page of one, then of another.
+
+A shard that was split says so (Elsewhere); then the client asks for the map, and the shard and its children are read from where
+the reader stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Self
+
+from eventstore.client.aio.routing.router import Router
+from eventstore.client.aio.streams import ClosedAtExit, EventStream, open_read
+from eventstore.client.routing.looking import Looking
+from eventstore.client.routing.merging import MergedRead, later_layout
+from eventstore.errors import Elsewhere
+from eventstore.event_identity import Place
+from eventstore.model import Event
+from eventstore.position import After, Position, is_later
+from eventstore.records.cluster_map import ClusterMap
+from eventstore.records.cursors import LogCursor
+
+
+def read_shards(
+    router: Router, after: After, limit: int | None, cursor: Callable[[Place], LogCursor], aggregate_id: str | None
+) -> MergedEvents:
+    """Returns the stored events of all shards, or those of an aggregate. `cursor`: makes one that begins after a place.
+
+    Raises:
+        ConnectionLost, InvalidArgument
+    """
+    slot = router.table.slot_of_only(aggregate_id)
+    return MergedEvents(router, after, lambda known: MergedRead(known, after, limit, cursor, slot))
+
+
+async def reach(router: Router, after: After) -> ClusterMap:
+    """Returns a map that has the layout of the position: another node may know of a split before this one does."""
+    backoff = Looking(router)
+    while is_later(after, router.table.known):
+        await router.look_again(backoff, later_layout(after, router.table.known))
+    return router.table.known
+
+
+class MergedEvents(ClosedAtExit):
+    """The stored events of all shards, up to the last one of each."""
+
+    def __init__(self, router: Router, after: After, begin: Callable[[ClusterMap], MergedRead]) -> None:
+        self._router = router
+        self._after = after
+        self._begin = begin
+        self._moving: Looking | None = None
+        self._read: MergedRead | None = None
+        self._streams: dict[int, EventStream] = {}
+        self._closed = False
+        self._prefetched = False
+        self._events: Iterator[Event] = iter(())
+        if not is_later(after, router.table.known):
+            self._open(router.table.known)
+
+    def _open(self, known: ClusterMap) -> MergedRead:
+        read = self._read = self._begin(known)
+        for shard in read.cursors:
+            self._open_shard(read, shard)
+        return read
+
+    def _open_shard(self, read: MergedRead, shard: int) -> EventStream:
+        stream = self._streams[shard] = open_read(self._router.shard(shard), read.cursors[shard])
+        return stream
+
+    @property
+    def position(self) -> Position:
+        """The place after the last event: pass it as `after` to continue there."""
+        if self._read is None:
+            assert isinstance(self._after, Position)
+            return self._after
+        return self._read.reached.position
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        for event in self._events:
+            return event
+        return await self._turn_page()
+
+    async def _turn_page(self) -> Event:
+        read = self._read
+        if read is None and not self._closed:
+            read = self._open(await reach(self._router, self._after))
+        while read is not None and (shard := read.next_shard()) is not None:
+            if not self._prefetched:
+                self._prefetched = True
+                for stream in self._streams.values():
+                    stream.prefetch()
+            try:
+                page = await self._streams[shard].page()
+            except Elsewhere as refused:
+                await self._move(read, refused)
+                continue
+            self._moving = None
+            self._events = read.taken(page)
+            for event in self._events:
+                return event
+        raise StopAsyncIteration
+
+    async def _move(self, read: MergedRead, refused: Elsewhere) -> None:
+        """Continues by a newer map: the shard was split, or knows less or more of a split than the map that is known."""
+        self._moving = self._moving or Looking(self._router)
+        await self._router.look_again(self._moving, refused)
+        for shard in read.move(self._router.table.known):
+            stream = self._streams.get(shard)
+            if stream is not None:
+                await stream.aclose()
+            self._open_shard(read, shard).prefetch()
+
+    async def aclose(self) -> None:
+        """Ends the iteration and drops the requested pages."""
+        self._closed = True
+        if self._read is not None:
+            self._read.end()
+        self._events = iter(())
+        for stream in self._streams.values():
+            await stream.aclose()

@@ -1,0 +1,106 @@
+"""What `read_all` returns over several shards: the events of each in order, a page of one, then of another.
+
+A shard that was split says so (Elsewhere); then the client asks for the map, and the shard and its children are read from where
+the reader stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Self
+
+from eventstore.client.blocking.routing.router import Router
+from eventstore.client.blocking.streams import event_pages
+from eventstore.client.routing.looking import Looking
+from eventstore.client.routing.merging import MergedRead, later_layout
+from eventstore.errors import Elsewhere
+from eventstore.event_identity import Place
+from eventstore.model import Event
+from eventstore.position import After, Position, is_later
+from eventstore.records.cluster_map import ClusterMap
+from eventstore.records.cursors import LogCursor
+
+
+def read_shards(
+    router: Router, after: After, limit: int | None, cursor: Callable[[Place], LogCursor], aggregate_id: str | None
+) -> MergedEvents:
+    """Returns the stored events of all shards, or those of an aggregate. `cursor`: makes one that begins after a place.
+
+    Raises:
+        ConnectionLost, InvalidArgument
+    """
+    slot = router.table.slot_of_only(aggregate_id)
+    return MergedEvents(router, after, lambda known: MergedRead(known, after, limit, cursor, slot))
+
+
+def reach(router: Router, after: After) -> ClusterMap:
+    """Returns a map that has the layout of the position: another node may know of a split before this one does."""
+    backoff = Looking(router)
+    while is_later(after, router.table.known):
+        router.look_again(backoff, later_layout(after, router.table.known))
+    return router.table.known
+
+
+class MergedEvents:
+    """The stored events of all shards, up to the last one of each. Ended by an exception, it has no further events."""
+
+    def __init__(self, router: Router, after: After, begin: Callable[[ClusterMap], MergedRead]) -> None:
+        self._router = router
+        self._after = after
+        self._begin = begin
+        self._moving: Looking | None = None
+        self._read: MergedRead | None = None
+        self._pages: dict[int, Iterator[list[Event]]] = {}
+        self._events: Iterator[Event] = iter(())
+        if not is_later(after, router.table.known):
+            self._open(router.table.known)
+
+    def _open(self, known: ClusterMap) -> MergedRead:
+        read = self._read = self._begin(known)
+        for shard in read.cursors:
+            self._open_shard(read, shard)
+        return read
+
+    def _open_shard(self, read: MergedRead, shard: int) -> None:
+        self._pages[shard] = event_pages(self._router.shard(shard), read.cursors[shard])
+
+    @property
+    def position(self) -> Position:
+        """The place after the last event: pass it as `after` to continue there."""
+        if self._read is None:
+            assert isinstance(self._after, Position)
+            return self._after
+        return self._read.reached.position
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Event:
+        read = self._read or self._open(reach(self._router, self._after))
+        while True:
+            for event in self._events:
+                return event
+            shard = read.next_shard()
+            if shard is None:
+                raise StopIteration
+            try:
+                self._turn_page(read, shard)
+            except BaseException:  # the pages of the shard, a generator, are ended by it
+                read.end()
+                raise
+
+    def _turn_page(self, read: MergedRead, shard: int) -> None:
+        try:
+            page = next(self._pages[shard], None)
+        except Elsewhere as refused:
+            self._move(read, shard, refused)
+        else:
+            self._moving = None
+            self._events = read.taken(page)
+
+    def _move(self, read: MergedRead, shard: int, refused: Elsewhere) -> None:
+        """Continues by a newer map: the shard was split, or knows less or more of a split than the map that is known."""
+        self._moving = self._moving or Looking(self._router)
+        self._router.look_again(self._moving, refused)
+        for each in {shard, *read.move(self._router.table.known)}.intersection(read.cursors):
+            self._open_shard(read, each)
