@@ -25,6 +25,7 @@ from eventstore.protocol.request_declaration import (
     request,
     text,
 )
+from eventstore.security.permissions import Permission, on, on_topic, on_topics
 
 WireMessage: TypeAlias = "tuple[bytes, str | None, str | None, bytes | None, int | None]"
 """Body, key, tag, properties (names and values as flat msgpack), queue (None: chosen by the key, or in turn without one)."""
@@ -55,7 +56,7 @@ def _want(topic: object, queue: object, offset: object, tags: object) -> None:
 # ---- messages
 
 
-@request(13, answer=AnswerCode.OUTCOMES, frozen=False)
+@request(13, needs=on(Permission.SEND, "topic"), answer=AnswerCode.OUTCOMES, frozen=False)
 class SendMessages(BrokerRequest):
     """Sends these messages to a topic, in this order."""
 
@@ -63,7 +64,7 @@ class SendMessages(BrokerRequest):
     messages: Annotated[Sequence[WireMessage], UncheckedRows(5)]
 
 
-@request(14, answer=AnswerCode.MESSAGES)
+@request(14, needs=on_topics("wants"), answer=AnswerCode.MESSAGES)
 class Pull(BrokerRequest):
     """Asks for the next messages of some queues, and waits up to `wait_ms` for one. `group`, `member`: who will handle them."""
 
@@ -75,14 +76,14 @@ class Pull(BrokerRequest):
     wants: Annotated[tuple[WireWant, ...], Rows(_want, limits.PULL_QUEUES_MAX)] = ()
 
 
-@request(34, answer=AnswerCode.MESSAGES)
+@request(34, needs=on(Permission.CONSUME), answer=AnswerCode.MESSAGES)
 class FindMessage(BrokerRequest):
     """Asks for the message with this id."""
 
     message_id: Name
 
 
-@request(35, answer=AnswerCode.MESSAGES)
+@request(35, needs=on_topic(), answer=AnswerCode.MESSAGES)
 class ReadMessage(BrokerRequest):
     """Asks for the message at this place."""
 
@@ -91,7 +92,7 @@ class ReadMessage(BrokerRequest):
     offset: Annotated[int, check_offset]
 
 
-@request(36, answer=AnswerCode.MESSAGES)
+@request(36, needs=on_topic(), answer=AnswerCode.MESSAGES)
 class FindKey(BrokerRequest):
     """Asks for the last messages of a topic with this key before a position of the log, the newest first."""
 
@@ -102,7 +103,7 @@ class FindKey(BrokerRequest):
     before: Count = limits.INT64_MAX
 
 
-@request(37)
+@request(37, needs=on_topic())
 class OffsetAt(BrokerRequest):
     """Asks for the first offset of a queue whose message is of this time (microseconds) or later."""
 
@@ -114,7 +115,7 @@ class OffsetAt(BrokerRequest):
 # ---- topics, queues, chunks
 
 
-@request(27)
+@request(27, needs=on(Permission.TOPICS, "topic"))
 class CreateTopic(BrokerRequest):
     """Creates a topic. `queues` None: the server's default. `if_missing`: an existing topic is not an error."""
 
@@ -123,19 +124,19 @@ class CreateTopic(BrokerRequest):
     if_missing: Flag = False
 
 
-@request(28)
+@request(28, needs=on(Permission.STATS))
 class ListTopics(BrokerRequest):
     """Asks for all topics."""
 
 
-@request(29)
+@request(29, needs=on(Permission.STATS))
 class ShowTopic(BrokerRequest):
     """Asks for the queues of a topic."""
 
     topic: Name
 
 
-@request(30)
+@request(30, needs=on(Permission.TOPICS, "topic"))
 class DeleteTopic(BrokerRequest):
     """Deletes a topic; with `ignore_unconsumed`, even if groups have messages left to consume."""
 
@@ -143,7 +144,7 @@ class DeleteTopic(BrokerRequest):
     ignore_unconsumed: Flag = False
 
 
-@request(31)
+@request(31, needs=on(Permission.TOPICS, "topic"))
 class AddQueues(BrokerRequest):
     """Adds queues to a topic; keys lead to other queues from then on."""
 
@@ -151,7 +152,7 @@ class AddQueues(BrokerRequest):
     count: Annotated[int, integer(1, limits.QUEUES_MAX)]
 
 
-@request(32)
+@request(32, needs=on(Permission.TOPICS, "topic"))
 class CloseQueue(BrokerRequest):
     """Hides a queue from producers, while consumers drain it."""
 
@@ -159,7 +160,7 @@ class CloseQueue(BrokerRequest):
     queue: _Queue
 
 
-@request(33)
+@request(33, needs=on(Permission.TOPICS, "topic"))
 class RemoveQueue(BrokerRequest):
     """Removes a queue that was closed and drained."""
 
@@ -167,7 +168,7 @@ class RemoveQueue(BrokerRequest):
     queue: _Queue
 
 
-@request(38)
+@request(38, needs=on(Permission.STATS))
 class ListChunks(BrokerRequest):
     """Asks for the message chunks with higher numbers than `after`."""
 

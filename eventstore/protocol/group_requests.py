@@ -9,6 +9,7 @@ from eventstore.fields import check_int, check_text, shown
 from eventstore.protocol import limits
 from eventstore.protocol.broker_requests import BrokerRequest, check_offset, check_queue, check_tags, check_time
 from eventstore.protocol.request_declaration import Count, Flag, Name, Rows, integer, optional, request, text
+from eventstore.security.permissions import Permission, on, on_topics
 
 WirePlace: TypeAlias = "tuple[str, int, int]"
 """Topic, queue, queue offset."""
@@ -28,7 +29,7 @@ def _subscription(topic: object, tags: object) -> None:
 
 
 def _dead_letter(offset: object) -> None:
-    check_offset("offset", offset)
+    check_offset("offsets", offset)
 
 
 def _attempted(topic: object, queue: object, offset: object, attempts: object) -> None:
@@ -37,10 +38,10 @@ def _attempted(topic: object, queue: object, offset: object, attempts: object) -
 
 
 def _delay(delay_ms: object) -> None:
-    check_int("delay", delay_ms, 0, limits.DELAY_MS_MAX)
+    check_int("delays_ms", delay_ms, 0, limits.DELAY_MS_MAX)
 
 
-@request(15)
+@request(15, needs=on_topics("topics"))
 class Join(BrokerRequest):
     """Joins a group, subscribed to these topics with these tags. `from_end`: a topic that is new to the group begins there."""
 
@@ -54,7 +55,7 @@ class Join(BrokerRequest):
             raise InvalidArgument("a topic is named twice", field="topics", value=len(self.topics))
 
 
-@request(16)
+@request(16, needs=on(Permission.JOIN, "group"))
 class Heartbeat(BrokerRequest):
     """Keeps the member in its group, and asks for its assignment if the generation is no longer this one."""
 
@@ -63,7 +64,7 @@ class Heartbeat(BrokerRequest):
     generation: Count
 
 
-@request(17)
+@request(17, needs=on(Permission.JOIN, "group"))
 class Leave(BrokerRequest):
     """Leaves the group: the member's queues go to the others at once."""
 
@@ -71,7 +72,7 @@ class Leave(BrokerRequest):
     member: Name
 
 
-@request(18)
+@request(18, needs=on(Permission.JOIN, "group"))
 class CommitOffsets(BrokerRequest):
     """Commits offsets: all messages before them are done. All of the offsets are committed, or none."""
 
@@ -81,7 +82,7 @@ class CommitOffsets(BrokerRequest):
     offsets: Annotated[tuple[WirePlace, ...], Rows(_place, limits.OFFSETS_PER_FRAME_MAX)] = ()
 
 
-@request(19)
+@request(19, needs=on(Permission.JOIN, "group"))
 class FailMessages(BrokerRequest):
     """Reports messages that the member could not handle: each is delivered again after a delay, or becomes a dead letter."""
 
@@ -92,7 +93,7 @@ class FailMessages(BrokerRequest):
     places: Annotated[tuple[WirePlace, ...], Rows(_place, limits.FAILED_PER_FRAME_MAX)] = ()
 
 
-@request(20)
+@request(20, needs=on(Permission.GROUPS, "group"))
 class ReplayDead(BrokerRequest):
     """Delivers dead letters of a group to it again: offsets in queue 0 of `dead:GROUP`."""
 
@@ -100,7 +101,7 @@ class ReplayDead(BrokerRequest):
     offsets: Annotated[tuple[int, ...], Rows(_dead_letter, limits.FAILED_PER_FRAME_MAX)] = ()
 
 
-@request(21)
+@request(21, needs=on(Permission.GROUPS, "group"))
 class ResetGroup(BrokerRequest):
     """Sets a group's offsets in one queue of a topic, or in all (None), to one of `RESETS`; the last two take a value."""
 
@@ -122,7 +123,7 @@ class ResetGroup(BrokerRequest):
             raise InvalidArgument(f"{self.to!r} takes no value", field="value", value=shown(self.value))
 
 
-@request(40)
+@request(40, needs=on(Permission.JOIN, "group"))
 class FailInPlace(BrokerRequest):
     """Reports messages that the member could not handle and keeps, to try again in order, with its attempts at each so far."""
 
@@ -133,7 +134,7 @@ class FailInPlace(BrokerRequest):
     places: Annotated[tuple[tuple[str, int, int, int], ...], Rows(_attempted, limits.FAILED_PER_FRAME_MAX)] = ()
 
 
-@request(41)
+@request(41, needs=on(Permission.GROUPS, "group"))
 class SetRetries(BrokerRequest):
     """Gives a group its own retry policy. `attempts` None: one more than delays. `dead_letters` None: `dead:GROUP`."""
 
@@ -143,26 +144,26 @@ class SetRetries(BrokerRequest):
     delays_ms: Annotated[tuple[int, ...], Rows(_delay, limits.DELAYS_MAX, low=0)] = ()
 
 
-@request(42)
+@request(42, needs=on(Permission.GROUPS, "group"))
 class UnsetRetries(BrokerRequest):
     """Gives a group the server's retry policy again."""
 
     group: Name
 
 
-@request(43)
+@request(43, needs=on(Permission.STATS))
 class ShowRetries(BrokerRequest):
     """Asks for the retry policy of a group."""
 
     group: Name
 
 
-@request(22)
+@request(22, needs=on(Permission.STATS))
 class ListGroups(BrokerRequest):
     """Asks for all consumer groups."""
 
 
-@request(23)
+@request(23, needs=on(Permission.STATS))
 class ShowGroup(BrokerRequest):
     """Asks for a group's offset in each of its queues, after the first `skip` of them."""
 
@@ -170,21 +171,28 @@ class ShowGroup(BrokerRequest):
     skip: Count = 0
 
 
-@request(24)
+@request(24, needs=on(Permission.STATS))
 class ListMembers(BrokerRequest):
     """Asks for the members of a group."""
 
     group: Name
 
 
-@request(25)
+@request(44, needs=on(Permission.STATS))
+class ListInHand(BrokerRequest):
+    """Asks for the message that a member of the group has had in hand for the longest; None: for that of each group."""
+
+    group: Annotated[str | None, optional(check_text)] = None
+
+
+@request(25, needs=on(Permission.GROUPS, "group"))
 class DeleteGroup(BrokerRequest):
     """Deletes a group without members: its offsets, its messages to retry, its dead letters."""
 
     group: Name
 
 
-@request(26)
+@request(26, needs=on(Permission.GROUPS, "group"))
 class ForgetTopic(BrokerRequest):
     """Deletes a group's offsets in a topic that none of its members reads, since they hold back the deletion of messages."""
 

@@ -11,6 +11,7 @@ from eventstore.flat import Scalar
 from eventstore.protocol.limits import FRAME_BYTES_MAX, NAME_BYTES_MAX, PROTOCOL_VERSION, REQUESTS_MAX, UINT64_MAX
 from eventstore.protocol.requests import Hello
 from eventstore.records.cluster_map import SHARDS_MAX, ClusterMap, read_cluster_map
+from eventstore.records.splits import NEVER_SPLIT
 
 STORE_UUID_BYTES: Final = 16
 NODE_MAX: Final = 65_535
@@ -25,7 +26,7 @@ class Welcome:
 
     `node`: the node of its broker, which message ids begin with; None without a broker. `cluster`: the uuid of the cluster that
     it belongs to, None for a store of its own. `map_version`: of the map it knows. `shard`: the number of its shard; None in a
-    cluster: it has only the map.
+    cluster: it has only the map. `layout`: by which the shard got its slots, 0 if it took part in no split.
     """
 
     version: int
@@ -37,10 +38,13 @@ class Welcome:
     cluster: bytes | None = None
     map_version: int = 0
     shard: int | None = None
+    layout: int = NEVER_SPLIT
 
     def values(self) -> tuple[Scalar, ...]:
         """Returns the values for `encode_ok`; those about the cluster only of one."""
         values = astuple(self)
+        if self.layout == NEVER_SPLIT:
+            values = values[:_CLUSTER_VALUES]
         return values if self.cluster is not None else values[:_SINGLE_VALUES]
 
 
@@ -69,7 +73,7 @@ def read_welcome(values: tuple[Scalar, ...]) -> Welcome:
     if len(values) < _WELCOME_VALUES:
         raise ProtocolError(f"the answer to HELLO takes {_WELCOME_VALUES} values, got {len(values)}")
     version, server, store, frame_bytes_max, requests_max = values[:_WELCOME_VALUES]
-    node, cluster, map_version, shard = (*values, None, None, None, None)[_WELCOME_VALUES:_CLUSTER_VALUES]
+    node, cluster, map_version, shard, layout = (*values, *(None,) * 5)[_WELCOME_VALUES : _CLUSTER_VALUES + 1]
     if not isinstance(store, bytes) or len(store) != STORE_UUID_BYTES:
         raise ProtocolError(f"the store's uuid takes {STORE_UUID_BYTES} bytes")
     if cluster is not None and not (isinstance(cluster, bytes) and len(cluster) == STORE_UUID_BYTES):
@@ -85,6 +89,7 @@ def read_welcome(values: tuple[Scalar, ...]) -> Welcome:
             cluster,
             0 if cluster is None else check_int("map_version", map_version, 0, UINT64_MAX),
             None if cluster is None else check_optional_int("shard", shard, 0, SHARDS_MAX - 1),
+            NEVER_SPLIT if layout is None else check_int("layout", layout, 0, UINT64_MAX),
         )
     except InvalidArgument as error:
         raise ProtocolError(f"the answer to HELLO: {error.message}", **error.fields) from None

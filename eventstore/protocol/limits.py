@@ -59,6 +59,9 @@ TYPES_MAX: Final = FILTER_TYPES_MAX
 # The name a client or server gives itself; shown in logs.
 NAME_BYTES_MAX: Final = 255
 
+# What a client proves with who it is. It has to fit into a HELLO, with what later versions append.
+TOKEN_BYTES_MAX: Final = 1024
+
 # Messages and text fields of errors. They may quote input, and must not grow with it.
 ERROR_TEXT_BYTES_MAX: Final = 2 * KIB
 
@@ -72,6 +75,9 @@ PULL_QUEUES_MAX: Final = 1_000
 
 # How long a pull may wait; shorter than the time after which routers drop an idle connection.
 PULL_WAIT_MS_MAX: Final = 60_000
+
+# How long an alarm may be silenced: a quarter. What is to be quiet for longer is a rule to change.
+SILENCE_S_MAX: Final = 90 * 86_400
 
 # Topics that a member of a group reads, and queues that one answer can assign to it.
 SUBSCRIPTIONS_MAX: Final = 1_000

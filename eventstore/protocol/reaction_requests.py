@@ -1,4 +1,4 @@
-"""The requests about reactions, each declared once with its code, values and checks."""
+"""The requests about reactions and alarms, each declared once with its code, values and checks."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from typing import Annotated, Final, TypeAlias
 from eventstore.errors import InvalidArgument
 from eventstore.fields import shown
 from eventstore.model import ID_BYTES_MAX, VERSION_MAX
+from eventstore.protocol.limits import SILENCE_S_MAX
 from eventstore.protocol.request_declaration import Name, Request, integer, optional, request, text
+from eventstore.security.permissions import Needs, Permission, Wanted, on
 
 PARKED_ROWS_MAX: Final = 1_000
+ALARM_ROWS_MAX: Final = 1_000
 NOTE_BYTES_MAX: Final = 1_000
 PARKED_DATA_BYTES_MAX: Final = 8_192
+_PARKING: Final = "$parked{"
 PARKING_TYPES: Final = ("$Parked", "$Unparked")
 
 _Note: TypeAlias = Annotated[str, text(1, NOTE_BYTES_MAX)]
@@ -24,11 +28,15 @@ def _parking_type(field: str, value: object) -> None:
 
 def _parking_id(field: str, value: object) -> None:
     text(1, ID_BYTES_MAX)(field, value)
-    if not (str(value).startswith("$parked{") and str(value).endswith("}")):
+    if not (str(value).startswith(_PARKING) and str(value).endswith("}")):
         raise InvalidArgument(f"{field} is {shown(value)}, expected $parked{{AGGREGATE_ID}}", field=field)
 
 
-@request(61)
+def _parked(record: RecordParking) -> Wanted:
+    return ((Permission.APPEND, record.aggregate_id.removeprefix(_PARKING).removesuffix("}")),)
+
+
+@request(61, needs=Needs(Permission.APPEND, _parked))
 class RecordParking(Request):
     """Appends a record of what a worker's reactions have parked."""
 
@@ -43,12 +51,12 @@ class RecordParking(Request):
             )
 
 
-@request(62)
+@request(62, needs=on(Permission.STATS))
 class ListReactions(Request):
     """Asks how far each reaction is."""
 
 
-@request(63)
+@request(63, needs=on(Permission.STATS))
 class ListParked(Request):
     """Asks for what a reaction has parked, after the first `skip` of them."""
 
@@ -56,7 +64,7 @@ class ListParked(Request):
     skip: Annotated[int, integer(0, VERSION_MAX)] = 0
 
 
-@request(64)
+@request(64, needs=on(Permission.REACTIONS, "reaction"))
 class RetryParked(Request):
     """Has the parked events of an aggregate (None: of all) handled again, in order."""
 
@@ -66,7 +74,7 @@ class RetryParked(Request):
     why: _Note
 
 
-@request(65)
+@request(65, needs=on(Permission.REACTIONS, "reaction"))
 class SkipParked(Request):
     """Takes the first parked event of an aggregate off, and has those after it handled."""
 
@@ -76,7 +84,7 @@ class SkipParked(Request):
     why: _Note
 
 
-@request(66)
+@request(66, needs=on(Permission.REACTIONS, "reaction"))
 class ReplayReaction(Request):
     """Lets a reaction continue with the event of this sequence."""
 
@@ -84,3 +92,29 @@ class ReplayReaction(Request):
     sequence: Annotated[int, integer(1, VERSION_MAX)]
     who: _Note
     why: _Note
+
+
+@request(67, needs=on(Permission.STATS))
+class ListAlarms(Request):
+    """Asks for the alarms, after the first `skip` of them."""
+
+    skip: Annotated[int, integer(0, VERSION_MAX)] = 0
+
+
+@request(68, needs=on(Permission.ALARMS, "alarm"))
+class SilenceAlarm(Request):
+    """Sends nothing about an alarm for this number of seconds; 0: again at once."""
+
+    alarm: Name
+    seconds: Annotated[int, integer(0, SILENCE_S_MAX)]
+    who: _Note
+    why: _Note
+
+
+@request(69, needs=on(Permission.ALARMS))
+class TestAlarms(Request):
+    """Has a test sent every way in which alarms are."""
+
+    __test__ = False  # it is none of pytest's
+
+    who: _Note

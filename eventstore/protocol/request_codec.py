@@ -72,8 +72,9 @@ def encode_request(request_id: int, request: Request) -> bytes:
     code, values_of = _ENCODED[request.__class__]
     values = values_of(request)
     if request.__class__ is Hello:
-        *head, in_parts, durability = values
-        values = (MAGIC, *head, in_parts, True) if durability else (MAGIC, *head, True) if in_parts else (MAGIC, *head)
+        values = (MAGIC, *values)
+        while len(values) > _HELLO_VALUES and not values[-1]:  # what says nothing is not sent
+            values = values[:-1]
     return encode_frame(request_id, code, values)
 
 
@@ -237,8 +238,9 @@ def _send_messages(values: list[Scalar]) -> Request:
 def _hello(values: list[Scalar]) -> Request:
     if len(values) < _HELLO_VALUES or values[0] != MAGIC:
         raise ProtocolError(f"HELLO takes {MAGIC!r}, a version and a name", operation="HELLO")
-    in_parts, durability = (value is True for value in (*values, None, None)[_HELLO_VALUES : _HELLO_VALUES + 2])
-    return cast("Callable[..., Request]", Hello)(*values[1:_HELLO_VALUES], in_parts, durability)  # later ones may append values
+    in_parts, durability, token = (*values, None, None, None)[_HELLO_VALUES : _HELLO_VALUES + 3]  # later ones may append values
+    make = cast("Callable[..., Request]", Hello)
+    return make(*values[1:_HELLO_VALUES], in_parts is True, durability is True, token)
 
 
 def _plain(kind: type[Request], declared: Declaration) -> Callable[[list[Scalar]], Request]:

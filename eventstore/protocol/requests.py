@@ -14,12 +14,12 @@ from typing import Annotated, Final, TypeAlias
 from eventstore.aggregate_info import AGGREGATES_PER_PAGE_MAX
 from eventstore.command_metadata import check_metadata
 from eventstore.errors import InvalidArgument
-from eventstore.event_identity import Place
 from eventstore.fields import check_text
 from eventstore.model import ID_BYTES_MAX, TYPE_BYTES_MAX, VERSION_MAX
 from eventstore.protocol import limits
 from eventstore.protocol.codes import AnswerCode
 from eventstore.protocol.limits import INT64_MAX, INT64_MIN, UINT64_MAX
+from eventstore.protocol.reader_start import check_reader_start, check_stored_start
 from eventstore.protocol.request_declaration import (
     Count,
     Flag,
@@ -34,6 +34,7 @@ from eventstore.protocol.request_declaration import (
 )
 from eventstore.records.event_filter import EventFilter
 from eventstore.records.raw_commit import RawCommit
+from eventstore.security.permissions import ANYONE, Permission, on, on_filtered, on_rows
 
 WireCommand: TypeAlias = "tuple[str, str, str, bytes, bytes | None]"
 """Type, aggregate id, command id, payload, metadata."""
@@ -43,48 +44,51 @@ def _type(name: object) -> None:
     check_text("types", name)
 
 
-def _place(field: str, value: object) -> None:
-    if isinstance(value, str):
-        Place.parse(field, value)
-    else:
-        _check_sequence(field, value)
+def _layout(layout: object) -> None:
+    _check_layout("layout", layout)
 
 
-_check_sequence: Final = integer(0, INT64_MAX)
+_check_layout: Final = integer(0, INT64_MAX)
 _EventsMax: TypeAlias = Annotated[int | None, optional(integer(0, VERSION_MAX))]
 _PageBytes: TypeAlias = Annotated[int, integer(1, limits.PAGE_BYTES_MAX)]
 _Prefix: TypeAlias = Annotated[str | None, optional(text(0, ID_BYTES_MAX))]
 _OptionalName: TypeAlias = Annotated[str | None, optional(check_text)]
-_Place: TypeAlias = Annotated[int | str, _place]
-_Start: TypeAlias = Annotated[int | str | None, optional(_place)]
+_Layouts: TypeAlias = Annotated[tuple[int, ...], Rows(_layout, 1, low=0)]
+_Place: TypeAlias = Annotated[int | str | None, check_stored_start]
+_Start: TypeAlias = Annotated[int | str | None, check_reader_start]
 _Time: TypeAlias = Annotated[int | None, optional(integer(INT64_MIN, INT64_MAX))]
 _Credit: TypeAlias = Annotated[int, integer(0, limits.CREDIT_BYTES_MAX)]
 _RequestId: TypeAlias = Annotated[int, integer(1, UINT64_MAX)]
 _Types: TypeAlias = Annotated[tuple[str, ...], Rows(_type, limits.TYPES_MAX, low=0)]
 
 
-@request(1)
+@request(1, needs=ANYONE)
 class Hello(Request):
     """The first frame of a connection. The codec adds and checks the magic that comes before these values.
 
     `in_parts`: a SEND or APPEND may be answered in parts. `durability`: answers that name commits say how durable these are.
-    Older clients do not send them.
+    `token`: says who the client is. Older clients do not send them.
     """
 
     version: Annotated[int, integer(INT64_MIN, UINT64_MAX)]
     client: Annotated[str, text(0, limits.NAME_BYTES_MAX)]
     in_parts: bool = False
     durability: bool = False
+    token: Annotated[str | None, optional(text(0, limits.TOKEN_BYTES_MAX))] = None
+
+    def __repr__(self) -> str:
+        """Does not show the token."""
+        return f"Hello({self.version}, {self.client!r}, {self.in_parts}, {self.durability})"
 
 
-@request(2, answer=AnswerCode.OUTCOMES, frozen=False)
+@request(2, needs=on_rows(Permission.APPEND), answer=AnswerCode.OUTCOMES, frozen=False)
 class Append(Request):
     """Appends these commits, each whole or not at all, in this order."""
 
     commits: Annotated[Sequence[RawCommit], UncheckedRows(5)]
 
 
-@request(3, answer=AnswerCode.PAGE)
+@request(3, needs=on(Permission.READ, "aggregate_id"), answer=AnswerCode.PAGE)
 class Read(Request):
     """Asks for a page of one aggregate's events, both versions inclusive (None: the last); `backwards` from the last on."""
 
@@ -96,9 +100,11 @@ class Read(Request):
     bytes_max: _PageBytes = limits.PAGE_BYTES_DEFAULT
 
 
-@request(4, answer=AnswerCode.PAGE)
+@request(4, needs=on_filtered(Permission.READ), answer=AnswerCode.PAGE)
 class ReadAll(Request):
-    """Asks for a page of the events after a place; times in microseconds, both inclusive; no types: every type."""
+    """Asks for a page of the events after a place (`ReaderStart.wire`); times in microseconds, both inclusive; no types: every
+    type.
+    """
 
     after: _Place = 0
     events_max: _EventsMax = None
@@ -110,14 +116,14 @@ class ReadAll(Request):
     types: _Types = ()
 
 
-@request(5)
+@request(5, needs=on(Permission.READ, "aggregate_id"))
 class Version(Request):
     """Asks for the version of an aggregate."""
 
     aggregate_id: Name
 
 
-@request(6)
+@request(6, needs=on(Permission.READ, "aggregate_id"))
 class FindCommand(Request):
     """Asks for the outcome of a command."""
 
@@ -125,10 +131,10 @@ class FindCommand(Request):
     command_id: Name
 
 
-@request(7, answer=AnswerCode.PAGE)
+@request(7, needs=on_filtered(Permission.SUBSCRIBE), answer=AnswerCode.PAGE)
 class Subscribe(Request):
-    """Asks for all events after `after` (None: the last event), then for new ones, as far as the credit (bytes) lasts;
-    the rest as in `ReadAll`.
+    """Asks for all events after `after` (as in `ReadAll`, or the last event), then for new ones, as far as the credit (bytes)
+    lasts; the rest as in `ReadAll`.
     """
 
     after: _Start = 0
@@ -138,16 +144,6 @@ class Subscribe(Request):
     from_time: _Time = None
     to_time: _Time = None
     types: _Types = ()
-
-
-def wire_place(place: Place) -> int | str:
-    """Returns a place as it travels: the sequence, or a text if the event there is to be checked."""
-    return str(place) if place.identity else place.sequence
-
-
-def place_of(after: int | str) -> Place:
-    """Returns the place that a `ReadAll` or `Subscribe` begins after."""
-    return Place(after) if isinstance(after, int) else Place.parse("after", after)
 
 
 def filter_of(request: ReadAll | Subscribe) -> EventFilter:
@@ -169,7 +165,7 @@ def filter_values(
     return wanted.aggregate_prefix, wanted.aggregate_id, wanted.from_time, wanted.to_time, types
 
 
-@request(8, answer=None)
+@request(8, needs=ANYONE, answer=None)
 class Credit(Request):
     """Adds this many bytes to the credit of a subscription. Has request id 0 and no answer."""
 
@@ -177,40 +173,43 @@ class Credit(Request):
     credit: _Credit
 
 
-@request(9)
+@request(9, needs=ANYONE)
 class Unsubscribe(Request):
     """Ends a subscription, or a pull that waits."""
 
     subscription: _RequestId
 
 
-@request(10)
+@request(10, needs=on(Permission.STATS))
 class Stats(Request):
     """Asks for the server's counters."""
 
 
-@request(11)
+@request(11, needs=ANYONE)
 class Ping(Request):
     """Asks whether the server still answers."""
 
 
-@request(12, answer=AnswerCode.OUTCOMES, frozen=False)
+@request(12, needs=on_rows(Permission.COMMAND), answer=AnswerCode.OUTCOMES, frozen=False)
 class Send(Request):
     """Has these commands handled by the domain, those of one aggregate in this order."""
 
     commands: Annotated[Sequence[WireCommand], UncheckedRows(5)]
 
 
-@request(39)
+@request(39, needs=on(Permission.READ, "prefix"))
 class ListAggregates(Request):
-    """Asks for the ids that begin with `prefix` and come after the id `after`, in order, with their versions."""
+    """Asks for the ids that begin with `prefix` and come after the id `after`, in order, with their versions. `layouts`: that
+    of the shard's slots, if it took part in a split.
+    """
 
     prefix: _Prefix = None
     after: _Prefix = None
     limit: Annotated[int, integer(1, AGGREGATES_PER_PAGE_MAX)] = AGGREGATES_PER_PAGE_MAX
+    layouts: _Layouts = ()
 
 
-@request(70)
+@request(70, needs=ANYONE)
 class Map(Request):
     """Asks for the map of the cluster once it is newer than version `after`; with 0 at once."""
 

@@ -210,14 +210,18 @@ MAKERS: Final[dict[type[Request], _Maker]] = {
     groups.ListGroups: lambda m: [],
     groups.ShowGroup: lambda m: [m.one(_GROUPS), m.number(3)],
     groups.ListMembers: lambda m: [m.one(_GROUPS)],
+    groups.ListInHand: lambda m: [m.maybe(m.one(_GROUPS))],
     groups.DeleteGroup: lambda m: [m.one(_GROUPS)],
     groups.ForgetTopic: lambda m: [m.one(_GROUPS), m.one(_TOPICS)],
-    reactions.RecordParking: lambda m: [m.one(_AGGREGATES), m.one(["parked", "taken", "T"]), m.data()],
+    reactions.RecordParking: lambda m: [m.one(_AGGREGATES), m.one(["$Parked", "$Unparked", "T"]), m.data()],
     reactions.ListReactions: lambda m: [],
     reactions.ListParked: lambda m: [m.one(["notify", "none"]), m.number(3)],
     reactions.RetryParked: lambda m: [m.one(["notify", "none"]), m.maybe(m.one(_AGGREGATES)), "me", "why"],
     reactions.SkipParked: lambda m: [m.one(["notify", "none"]), m.one(_AGGREGATES), "me", "why"],
     reactions.ReplayReaction: lambda m: [m.one(["notify", "none"]), m.number(), "me", "why"],
+    reactions.ListAlarms: lambda m: [m.number(3)],
+    reactions.SilenceAlarm: lambda m: [m.one(["slow_syncs", "none"]), m.number(), "me", "why"],
+    reactions.TestAlarms: lambda m: ["me"],
 }  # fmt: skip
 """The values of each kind of request. HELLO is not among them: it comes first, and once."""
 _KINDS: Final = list(MAKERS)

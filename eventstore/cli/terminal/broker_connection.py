@@ -1,4 +1,4 @@
-"""Connects the commands of the broker to a server; the error for an unknown topic or group names the nearest one."""
+"""Connects the commands of the broker to a server, or to shards; the error for an unknown topic or group names the nearest."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from eventstore.errors import EventStoreError, UnknownGroup, UnknownTopic
+from eventstore.errors import EventStoreError, InvalidArgument, UnknownGroup, UnknownTopic
 
 if TYPE_CHECKING:
     from eventstore.client.blocking.broker import BlockingBroker
@@ -14,17 +14,39 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def connect_to_broker(store: str, command: str) -> Iterator[BlockingStore]:
-    """Connects as `command`. A mistyped name is an operator's most frequent error: the message says what to type instead."""
+def connect_to_broker(store: str, command: str, shard: int | None = None) -> Iterator[BlockingStore]:
+    """Connects as `command`, of several shards to all or to this one. A mistyped name is an operator's most frequent error: the
+    message says what to type instead.
+    """
     from eventstore import blocking
 
     with blocking.connect(store, name=f"eventstore {command}") as connected:
         try:
-            yield connected
+            yield connected if shard is None else _shard(connected, shard)
         except (UnknownTopic, UnknownGroup) as error:
             with suppress(EventStoreError):  # the first error is the one to report
                 error.message = _with_next_step(error, connected.broker)
             raise
+
+
+def each_shard(connected: BlockingStore) -> list[tuple[int | None, BlockingStore]]:
+    """Returns the number and the store of each shard; None and the store itself if there are not several."""
+    return [*connected.shards.items()] or [(None, connected)]
+
+
+def check_is_one(connected: BlockingStore, what: str) -> None:
+    """Raises InvalidArgument if there are several shards. `what`: that each of them has its own."""
+    if connected.shards:
+        raise InvalidArgument(
+            f"each of the {len(connected.shards)} shards has its own {what}: give --shard N, too", field="shard"
+        )
+
+
+def _shard(connected: BlockingStore, number: int) -> BlockingStore:
+    shards = connected.shards or {0: connected}
+    if number not in shards:
+        raise InvalidArgument(f"there is no shard {number}; there are 0 to {max(shards)}", field="shard", value=number)
+    return shards[number]
 
 
 def _with_next_step(error: UnknownTopic | UnknownGroup, broker: BlockingBroker) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventstore.cli.terminal.output import make_table, print_table
+from eventstore.cli.terminal.output import make_table, print_note, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,13 +24,18 @@ def print_cluster(found: ClusterStatus) -> None:
     if found.nodes is not None:
         print()
         print_table(None, _REPLICA_COLUMNS, map(_replica_cells, found.shards))
+    if found.layout > 1:
+        print_note("Shards that were split keep, and count, what was theirs together up to then; each hands out its own.")
+    for line in _attention(found):
+        print_note(line)
 
 
 def drawn_cluster(found: ClusterStatus) -> Group:
     """Returns the same, to be drawn by rich."""
     from rich.console import Group
 
-    tables = [make_table(lost_shards(found), _COLUMNS, map(_cells, found.shards))]
+    title = "; ".join(filter(None, [lost_shards(found), *_attention(found)])) or None
+    tables = [make_table(title, _COLUMNS, map(_cells, found.shards))]
     if found.nodes is not None:
         tables.append(make_table(None, _REPLICA_COLUMNS, map(_replica_cells, found.shards)))
     return Group(*tables)
@@ -39,6 +44,15 @@ def drawn_cluster(found: ClusterStatus) -> Group:
 def lost_shards(found: ClusterStatus) -> str | None:
     """Returns which shards cannot be reached, and why; None if all can."""
     return "; ".join(f"shard {each.shard}: {each.error}" for each in found.shards if each.error is not None) or None
+
+
+def _attention(found: ClusterStatus) -> list[str]:
+    """Returns what a person has to know of shards that can be reached, and of nodes."""
+    from eventstore_cluster.registry.node_clocks import clock_trouble
+
+    said = [f"shard {each.shard}: {each.attention}" for each in found.shards if each.attention and each.error is None]
+    clocks = clock_trouble(found.clocks or {})
+    return [*said, *([] if clocks is None else [clocks]), *(found.preparing or ())]
 
 
 def _cells(row: ShardRow) -> tuple[object, ...]:
@@ -63,7 +77,17 @@ def _behind(found: Mapping[str, Behind] | None) -> str | None:
     if found is None:
         return None
     sorted_by = sorted(found.items(), key=lambda each: (-each[1].seconds, each[0]))
-    return ", ".join(f"{node} {lag.seconds:.1f} s {_size(lag.bytes)}" for node, lag in sorted_by)
+    return ", ".join(f"{node} {_lag(lag)}" for node, lag in sorted_by)
+
+
+def _lag(lag: Behind) -> str:
+    from eventstore_cluster.status import SILENT_S
+
+    if lag.bytes is None:
+        return f"away {lag.seconds:.1f} s"
+    if lag.silent_seconds is not None and lag.silent_seconds > SILENT_S:
+        return f"silent {lag.silent_seconds:.1f} s"
+    return f"{lag.seconds:.1f} s {_size(lag.bytes)}"
 
 
 def _size(size: int) -> str:

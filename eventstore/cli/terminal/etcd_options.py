@@ -53,6 +53,15 @@ class EtcdAccess:
         return etcd_options(self.plain())
 
 
+def required_etcd(etcd: EtcdAccess) -> EtcdOptions:
+    """Returns how etcd is asked. Raises InvalidArgument: also if it was not said where it is."""
+    from eventstore.errors import InvalidArgument
+
+    if etcd.endpoints is None:
+        raise InvalidArgument("say with --etcd where the etcd of the nodes is, such as http://127.0.0.1:2379", field="etcd")
+    return etcd.options()
+
+
 def offers_etcd(function: Callable[..., Result]) -> Callable[..., Result]:
     """Makes a command of a function that takes an `EtcdAccess` as `etcd`: it has the options of etcd in the place of it."""
     offered = {

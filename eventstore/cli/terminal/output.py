@@ -12,23 +12,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Protocol
 
+from eventstore.fields import escaped, for_people
+
 if TYPE_CHECKING:
     from rich.table import Table
 
     from eventstore.model import Event
+    from eventstore.position import Position
 
 _REDRAW_SECONDS: Final = 0.1
 _WIDE: Final = 250
 _JSON_SPACE: Final = str.maketrans("\t\r\n", "   ")
-
-
-def escaped(text: str) -> str:
-    """Returns the text as one line that is safe to print: characters that are not printable (control characters, line breaks,
-    marks that change the direction of text) are spelled as in Python, `\\x1b`.
-    """
-    if text.isprintable():
-        return text
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def print_line(text: str) -> None:
@@ -44,6 +38,13 @@ def print_error(message: str) -> None:
 def print_note(message: str) -> None:
     """Prints a note that is not part of the result; therefore on standard error."""
     print(escaped(message), file=sys.stderr)
+
+
+def print_position(position: Position, as_json: bool) -> None:
+    """Prints, on standard error, the place from which `--after` continues."""
+    import json
+
+    print_note(json.dumps({"position": str(position)}) if as_json else str(position))
 
 
 def print_json(value: object) -> None:
@@ -76,19 +77,8 @@ def make_table(title: str | None, columns: Sequence[str], rows: Iterable[Sequenc
         numbers = bool(cells) and all(isinstance(row[column], int | float) for row in cells)
         table.add_column(name, justify="right" if numbers else "left", overflow="fold")
     for row in cells:
-        table.add_row(*(Text(escaped(shown(value))) for value in row))
+        table.add_row(*(Text(escaped(for_people(value))) for value in row))
     return table
-
-
-def shown(value: object) -> str:
-    """Formats a value for people: numbers with separators, "–" for an empty one."""
-    if value is None or value == "":
-        return "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    return str(value)
 
 
 def print_event(event: Event, *, with_aggregate: bool) -> None:

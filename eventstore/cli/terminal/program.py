@@ -17,12 +17,13 @@ import typer
 import typer.core
 import typer.main
 
+from eventstore.cli.terminal.access_options import offers_access
 from eventstore.cli.terminal.settings_options import SETTINGS_OFFERED, add_options
 
 _BRACES: Final = re.compile(r"^\{(.*)\}(\.\.\.)?$")
 _COMMANDS: Final = "eventstore.cli.commands"
 _WRONG_USAGE: Final = 2
-_SECTIONS: Final = ("run", "events", "broker", "watch", "offline")
+_SECTIONS: Final = ("run", "events", "broker", "watch", "security", "offline")
 _PLAIN: Final[dict[str, Any]] = {
     "add_completion": False,
     "rich_markup_mode": None,
@@ -114,7 +115,11 @@ def _modules() -> Iterator[tuple[str, str, str]]:
 
 def _build(name: str, found: typer.Typer | Callable[..., object]) -> Any:
     if isinstance(found, typer.Typer):
+        for each in found.registered_commands:
+            assert each.callback is not None, "a command is a function"
+            each.callback = offers_access(each.callback)
         return typer.main.get_group(found)
+    found = offers_access(found)
     if hasattr(found, SETTINGS_OFFERED):
         add_options(found)
     alone = typer.Typer(**_PLAIN)

@@ -12,6 +12,7 @@ from eventstore.errors import InvalidArgument
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from eventstore.client.blocking.store import BlockingStore
     from eventstore.position import Position
 
 DEFAULT_STORE = "tcp://127.0.0.1:7701"
@@ -30,10 +31,15 @@ Wait = Annotated[
     typer.Option("--wait", metavar="SECONDS", min=0, help="How long to try to reach the server; inf: without a limit."),
 ]
 WAIT_SECONDS = 30.0  # as long as a client tries to reconnect
+ShowProgress = Annotated[bool | None, typer.Option("--progress/--no-progress", help="Show a progress bar. [on a terminal]")]
+OfShard = Annotated[int | None, typer.Option("--shard", metavar="N", min=0, help="Of several shards this one alone. [all]")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 After = Annotated[
     str,
     typer.Option("--after", metavar="SEQUENCE", help="Only events after this sequence, or position; of shards a position."),
+]
+AtPosition = Annotated[
+    bool, typer.Option("--position", help="At the end print the position to standard error: --after continues there.")
 ]
 Types = Annotated[
     list[str] | None, typer.Option("--type", metavar="TYPE", help="Only events of this type; may be given several times.")
@@ -53,7 +59,24 @@ def parse_after(text: str) -> int | Position:
     """Reads a sequence or a position. Raises InvalidArgument."""
     from eventstore.position import Position
 
-    return int(text) if text.isdecimal() and text.isascii() else Position.parse(text)
+    if text.isdecimal() and text.isascii():
+        return int(text)
+    if not text.startswith("p"):
+        raise InvalidArgument(
+            f"--after is {text!r:.80}, expected a sequence, such as 0, or a position, as --position prints it", field="after"
+        )
+    return Position.parse(text)
+
+
+def last_sequence(store: BlockingStore, begin: int = 0) -> int:
+    """Returns the sequence that a store ends at; 0 of several shards. Raises Diverged if a reader is to begin after it."""
+    from eventstore.event_identity import check_start
+
+    last = store.stats().get("events")
+    if not isinstance(last, int):
+        return 0
+    check_start(begin, last)
+    return last
 
 
 def event_filters(

@@ -6,6 +6,7 @@ connects again when it needs to. Where none is idle the newcomer is refused.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import selectors
@@ -17,6 +18,7 @@ from typing import Final
 from eventstore.errors import Overloaded
 from eventstore.protocol import encode_error
 from eventstore.server.net.connection import Connection
+from eventstore.server.net.tls_connection import MakeConnection
 
 _OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _ACCEPT_AT_ONCE: Final = 64
@@ -26,6 +28,7 @@ _log = logging.getLogger(__name__)
 
 class Acceptor:
     """A listener registered in a gate's selector, where its key has no data. `connections`: the open ones.
+    `make`: what makes a connection of a socket.
 
     `accepted`, `turned_away` and `gave_way` count connections since the start. `drop` closes one and removes it from
     `connections`.
@@ -38,6 +41,7 @@ class Acceptor:
         connections: Collection[Connection],
         connections_max: int,
         drop: Callable[[Connection], None],
+        make: MakeConnection = Connection,
     ) -> None:
         listener.setblocking(False)
         self._listener = listener
@@ -45,6 +49,7 @@ class Acceptor:
         self._connections = connections
         self._connections_max = connections_max
         self._drop = drop
+        self._make = make
         self._watched = self._closed = False
         self.accepted = self.turned_away = self.gave_way = 0
 
@@ -68,7 +73,7 @@ class Acceptor:
                 self._pause()
                 return
             try:
-                connection = Connection(accepted, address, now)
+                connection = self._make(accepted, address, now)
             except OSError:  # already closed by the client
                 accepted.close()
                 continue
@@ -110,4 +115,6 @@ class Acceptor:
     def close(self) -> None:
         """Closes the listener; as `stop`, if the selector is closed already."""
         self._closed = True
+        with contextlib.suppress(OSError):  # it did not listen yet
+            self._listener.shutdown(socket.SHUT_RDWR)  # a child that has not begun its program yet has a copy: the port is free
         self._listener.close()  # otherwise new clients would wait in the kernel's queue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import selectors
 import socket
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ HELD_BY_MESSAGES: Final = 1
 HELD_BY_COMMANDS: Final = 2
 """Why a connection is not read, in `Connection.held`: the sum of the reasons."""
 BOUND_MAX: Final = 64  # requests in `Connection.bound`: subscriptions, pulls and MAPs that wait
+USES_MAX: Final = 16
 _RECEIVE_BYTES: Final = 256 * 1024
 _FIRST_RECEIVE_BYTES: Final = LENGTH_BYTES + HELLO_BYTES_MAX
 _JOINED_BYTES_MAX: Final = 256 * 1024  # copying more than that costs more than another call of the kernel
@@ -45,6 +47,10 @@ class GateLimits:
 class ConnectionBound(Protocol):
     """A request that ends with its connection at the latest, such as a subscription."""
 
+    @property
+    def use(self) -> str | None:
+        """What it is for, for people; None: nothing worth saying."""
+
     def cancel(self) -> None: ...
 
 
@@ -60,6 +66,7 @@ class Connection:
     - `greeted`: HELLO was received; before that, frames must be small. `in_parts`: it takes answers in parts.
     - `durability`: of what is committed, which its answers say; None: they do not.
     - `doing`: the kind of its last request; a text if that could not be decoded.
+    - `uses`: what it has sent to and consumed from, the first `USES_MAX`, for people. `since_us`: when it was accepted.
     - `request_bytes`: of the request that is being handled. `waiting_bytes`: of its commands that are not answered.
     - `held`: why nothing is read until there is room; TCP then holds back the sender.
     - `writable`: the socket took everything the last time, or has room again.
@@ -67,40 +74,11 @@ class Connection:
     """
 
     __slots__ = (
-        "_receive_bytes",
-        "accepted",
-        "blocked_since",
-        "bound",
-        "closed",
-        "counted_bytes",
-        "doing",
-        "due_s",
-        "durability",
-        "frame_since",
-        "greeted",
-        "heard",
-        "held",
-        "host",
-        "in_parts",
-        "name",
-        "owed",
-        "pending",
-        "port",
-        "reader",
-        "request_bytes",
-        "reserved_bytes",
-        "resting",
-        "room",
-        "sent_of_first",
-        "socket",
-        "taken_at",
-        "taken_s",
-        "unsent",
-        "unsent_bytes",
-        "waiting_bytes",
-        "watched",
-        "writable",
-    )
+        "_receive_bytes", "accepted", "blocked_since", "bound", "closed", "counted_bytes", "doing", "due_s", "durability",
+        "frame_since", "greeted", "heard", "held", "host", "in_parts", "name", "owed", "pending", "port", "reader",
+        "request_bytes", "reserved_bytes", "resting", "room", "sent_of_first", "since_us", "socket", "taken_at", "taken_s",
+        "unsent", "unsent_bytes", "uses", "waiting_bytes", "watched", "writable",
+    )  # fmt: skip
 
     def __init__(self, own_socket: socket.socket, address: tuple[Any, ...], now: float) -> None:
         """`address`: of the peer, as `accept` returns it."""
@@ -126,6 +104,8 @@ class Connection:
         self.writable = True
         self.room = trio.lowlevel.ParkingLot()
         self.bound: dict[int, ConnectionBound] = {}
+        self.uses: set[str] = set()
+        self.since_us = time.time_ns() // 1_000
 
     def receive(self, now: float) -> list[bytes] | None:
         """Returns the payloads that have arrived; None if the client is gone.
@@ -151,6 +131,11 @@ class Connection:
         elif payloads or self.frame_since is None:
             self.frame_since = now
         return payloads
+
+    def note_use(self, use: str) -> None:
+        """Notes what the client does."""
+        if len(self.uses) < USES_MAX:
+            self.uses.add(use)
 
     def can_bind(self, request_id: int) -> bool:
         """Whether `bind` takes a request with this id."""

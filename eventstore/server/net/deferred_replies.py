@@ -14,7 +14,7 @@ from eventstore.errors import EventStoreError, ReadFailed, StorageFull
 from eventstore.protocol import encode_error
 from eventstore.server.net.budgets import Reservation
 from eventstore.server.net.connection import Connection
-from eventstore.server.net.fair_turns import NOTED_S
+from eventstore.server.net.fair_turns import NOTED_S, SLICE_S
 from eventstore.server.net.gate import Gate
 from eventstore.work_time import WorkTime, counted
 
@@ -68,7 +68,7 @@ class DeferredReplies:
             self._nursery.start_soon(self._work, connection)
 
     async def _work(self, connection: Connection) -> None:
-        queued = self._queued[connection]
+        queued, busy_s = self._queued[connection], 0.0
         try:
             while queued:
                 request_id, make, size = queued.popleft()
@@ -78,6 +78,10 @@ class DeferredReplies:
                 await counted(self._answer(connection, request_id, make, size), spent)
                 if spent.seconds > NOTED_S:
                     self._gate.turns.charge(connection, spent.seconds)
+                busy_s += spent.seconds
+                if busy_s > SLICE_S:  # what is made without waiting for anything lets no other task run
+                    busy_s = 0.0
+                    await trio.lowlevel.checkpoint()
         finally:
             self._workers[connection] -= 1
             if not self._workers[connection]:

@@ -21,7 +21,7 @@ import trio
 
 from eventstore.server.net.connection import Connection
 
-_SLICE_S: Final = 0.0005
+SLICE_S: Final = 0.0005
 _ALONE_S: Final = 0.25
 _TAKEN_S_MAX: Final = 0.010
 _LEFT_S: Final = 0.005  # a rest ends when this much is left: rests are not shorter than a few turns
@@ -49,7 +49,7 @@ class FairTurns:
 
     def slice_ends(self, started: float) -> float:
         """Returns when the slice of a connection ends that is served from `started` on."""
-        return started + (_SLICE_S if len(self._connections) > 1 else _ALONE_S)
+        return started + (SLICE_S if len(self._connections) > 1 else _ALONE_S)
 
     def charge(self, connection: Connection, seconds: float) -> None:
         """Adds to what a connection took; it may have to rest."""

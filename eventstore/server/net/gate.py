@@ -1,14 +1,13 @@
 """The gate: every socket of the server in one task.
 
 A task per connection costs about 25 µs a request in wake-ups alone. Here a turn asks the operating system once which
-sockets are ready, receives from each, passes all appends of the turn on as one batch, and sends each connection's answers
-at once. Trio waits on the selector's own descriptor, so the gate is one task among others and stops, sleeps and cancels like
-them.
+sockets are ready, receives from each, passes all appends of the turn on as one batch, and sends each connection's answers at
+once. Trio waits on the selector's own descriptor: the gate is one task among others, and stops, sleeps and cancels like them.
 
 A client affects only its own connection: any failure while serving it closes it and is logged. What a connection may make the
 server hold is bounded: requests not answered yet, and answers not read yet. At the bound its requests wait, first in
-`Connection.pending`, then in the kernel, then at the client.
-It is made first and handed to the handlers; `run` takes what serves the requests. `flush` asks `may_send` first.
+`Connection.pending`, then in the kernel, then at the client. It is made first and handed to the handlers; `run` takes what
+serves the requests. `flush` asks `may_send` first.
 """
 
 from __future__ import annotations
@@ -30,6 +29,7 @@ from eventstore.server.net.busy_polling import CAN_BUSY_POLL, Ready, is_eager, p
 from eventstore.server.net.connection import Connection, GateLimits
 from eventstore.server.net.fair_turns import NOTED_S, FairTurns
 from eventstore.server.net.timeouts import Timeouts
+from eventstore.server.net.tls_connection import MakeConnection
 
 _ANSWER_BYTES_PER_TURN: Final = 1024 * 1024  # to one connection, before the others are served
 _GATHERED_TURNS_MAX: Final = 3
@@ -45,7 +45,7 @@ class Gate:
     `holding`: the connections with received bytes that are not processed yet; the inbound budget looks at no others.
     """
 
-    def __init__(self, listener: socket.socket, limits: GateLimits) -> None:
+    def __init__(self, listener: socket.socket, limits: GateLimits, make: MakeConnection = Connection) -> None:
         self._limits = limits
         self._selector = selectors.DefaultSelector()
         self._complaint_due, self._stalled = 0.0, False
@@ -58,7 +58,7 @@ class Gate:
         self.connections: set[Connection] = set()
         self.holding: set[Connection] = set()
         self.outbound = OutboundBudget(limits.unsent_bytes_max, limits.outgoing_bytes_max, limits.connections_max)
-        self.acceptor = Acceptor(listener, self._selector, self.connections, limits.connections_max, self.drop)
+        self.acceptor = Acceptor(listener, self._selector, self.connections, limits.connections_max, self.drop, make)
         self._inbound = InboundBudget(limits.incoming_bytes_max, self.holding, self._turn_away)
         self.turns = FairTurns(self.connections)
         self._timeouts = Timeouts(limits, self.connections, self.outbound, self.drop)
@@ -167,9 +167,7 @@ class Gate:
             if now >= self._complaint_due:
                 self._complaint_due = now + _COMPLAINT_SECONDS
                 _log.warning("closing a connection (%s): %s", connection.name or "no hello", error.message)
-            self.send(connection, encode_error(0, error))
-            self.flush()
-            self.drop(connection, after_answers=True)
+            self._turn_away(connection, error, after_answers=True)
         except Exception:
             _log.exception("serving a client failed; its connection is closed")
             self.drop(connection)
@@ -262,10 +260,10 @@ class Gate:
         connection.hang_up() if after_answers else connection.close()
         self._check_settled()
 
-    def _turn_away(self, connection: Connection, error: EventStoreError) -> None:
+    def _turn_away(self, connection: Connection, error: EventStoreError, *, after_answers: bool = False) -> None:
         self.send(connection, encode_error(0, error))
         self.flush()
-        self.drop(connection)
+        self.drop(connection, after_answers=after_answers)
 
     def _forget(self, connection: Connection) -> None:
         if connection.watched:

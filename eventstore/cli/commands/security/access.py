@@ -1,0 +1,208 @@
+"""Edits the list of who may do what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from eventstore.cli.terminal.output import print_json, print_line, print_note, print_table
+from eventstore.cli.terminal.program import command_group
+from eventstore.cli.terminal.shared_options import AsJson
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from eventstore.security.access_list import Identity
+
+access = command_group("access", "Say who may connect to a server, and do what.")
+
+_DATA: Final = Path("data")
+Data = Annotated[
+    Path, typer.Option("--data", metavar="FOLDER", envvar="EVENTSTORE_DATA", help="The data folder of the server or node.")
+]
+File = Annotated[
+    Path | None,
+    typer.Option("--access-file", metavar="FILE", envvar="EVENTSTORE_ACCESS_FILE", help="Another file than its own."),
+]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the identity.")]
+
+
+@access.command()
+def add(
+    name: Name,
+    grants: Annotated[
+        list[str] | None,
+        typer.Option("--grant", metavar="WHAT[:PREFIX]", help="A role or permission, on names with a prefix; several times."),
+    ] = None,
+    token: Annotated[bool, typer.Option("--token/--no-token", help="Make a token, which is printed once.")] = True,
+    days: Annotated[
+        int | None, typer.Option("--days", metavar="N", min=0, help="How long the token is valid. [for ever]")
+    ] = None,
+    certificates: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--certificate", metavar="SUBJECT", help="The subject of a certificate, such as CN=billing; several times."
+        ),
+    ] = None,
+    limits: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--limit", metavar="NAME=N", help="Of connections, requests (in flight) or bytes_a_second; 0: none; several times."
+        ),
+    ] = None,
+    data: Data = _DATA,
+    file: File = None,
+) -> None:
+    """Add an identity, or grants, a token, certificates or limits to one.
+
+    Roles: reader, writer, operator, admin. Permissions: append, read, subscribe, command, send, consume, join, topics, groups,
+    reactions, stats, cluster. A server goes by the change within a second; by the first identity from its next start on.
+
+    \b
+    Example:
+      eventstore access add billing --grant writer:invoice- --grant read:customer-
+      eventstore access add node-1 --grant cluster --no-token --certificate CN=node-1
+    """
+    from dataclasses import replace
+    from datetime import UTC, datetime, timedelta
+
+    from eventstore.security.access_list import Identity, editing, granted, limits_of, write_access
+    from eventstore.security.tokens import new_token
+
+    path = _path(data, file)
+    secret, now = None, datetime.now(UTC)
+    with editing(path) as known:
+        before = known.identities.get(name, Identity(name))
+        identity = granted(before, tuple(grants or ()))
+        identity = replace(identity, certificates=tuple(dict.fromkeys((*identity.certificates, *(certificates or ())))))
+        changed = {**_limits(identity), **_parsed(limits or [])}
+        identity = replace(identity, limits=limits_of({key: value for key, value in changed.items() if value}))
+        if token:
+            expires = None if days is None else now + timedelta(days=days)
+            secret, token_id, stored = new_token(now, expires)
+            identity = replace(identity, tokens={**identity.tokens, token_id: stored})
+        write_access(path, known.with_(identity))
+    print_note(f"{name} is in {path}: {', '.join(identity.written) or 'it may do nothing yet'}")
+    if secret is not None:
+        print_note("this is its token; it is not shown again:")
+        print(secret)
+
+
+@access.command("list")
+def list_(as_json: AsJson = False, data: Data = _DATA, file: File = None) -> None:
+    """List the identities, what they may do, and the ids of their tokens."""
+    from datetime import UTC, datetime
+
+    from eventstore.security.access_list import read_access
+
+    path, now = _path(data, file), datetime.now(UTC)
+    found = read_access(path).identities.values() if path.exists() else ()
+    rows = [
+        {
+            "name": each.name,
+            "grants": list(each.written),
+            "tokens": _token_texts(each, now),
+            "certificates": list(each.certificates),
+            "limits": _limits(each),
+        }
+        for each in sorted(found, key=lambda each: each.name)
+    ]
+    if as_json:
+        print_json(rows)
+    else:
+        columns = ("name", "grants", "tokens", "certificates", "limits")
+        print_table(None, columns, [[_shown(row[name]) for name in columns] for row in rows])
+
+
+@access.command()
+def revoke(
+    name: Name,
+    token: Annotated[str | None, typer.Option("--token", metavar="ID", help="Only this token, by its id.")] = None,
+    data: Data = _DATA,
+    file: File = None,
+) -> None:
+    """Remove an identity, or one of its tokens. Its connections end within a second."""
+    from dataclasses import replace
+
+    from eventstore.errors import InvalidArgument
+    from eventstore.security.access_list import editing, write_access
+
+    path = _path(data, file)
+    with editing(path) as known:
+        identity = known.identities.get(name)
+        if identity is None or (token is not None and token not in identity.tokens):
+            what = f"identity {name!r}" if identity is None else f"token {token!r} of {name!r}"
+            raise InvalidArgument(f"there is no {what}; `eventstore access list` shows all", field="name", value=name)
+        if token is None:
+            write_access(path, known.without(name))
+        else:
+            rest = {key: each for key, each in identity.tokens.items() if key != token}
+            write_access(path, known.with_(replace(identity, tokens=rest)))
+    print_line(f"{name} was removed" if token is None else f"token {token} of {name} was removed")
+
+
+@access.command()
+def check(
+    name: Name,
+    permission: Annotated[str, typer.Argument(metavar="PERMISSION", help="Such as append.")],
+    on: Annotated[str, typer.Argument(metavar="[ON]", help="An aggregate id, topic, group or type. [everything]")] = "",
+    data: Data = _DATA,
+    file: File = None,
+) -> None:
+    """Say whether an identity may do something; exit code 1 if not."""
+    from eventstore.errors import InvalidArgument
+    from eventstore.security.access_list import read_access
+    from eventstore.security.permissions import Permission
+
+    path = _path(data, file)
+    identity = read_access(path).identities.get(name) if path.exists() else None
+    if identity is None:
+        raise InvalidArgument(f"there is no identity {name!r}; `eventstore access list` shows all", field="name", value=name)
+    try:
+        wanted = Permission(permission)
+    except ValueError:
+        known = ", ".join(Permission)
+        raise InvalidArgument(f"there is no permission {permission!r}; there are {known}", field="permission") from None
+    allowed = identity.grants.allows(wanted, on)
+    print_line(f"{name} {'may' if allowed else 'may not'} {permission} {on or 'everything'}")
+    if not allowed:
+        raise typer.Exit(1)
+
+
+def _path(data: Path, file: Path | None) -> Path:
+    from eventstore.security.access_list import ACCESS
+
+    return data / ACCESS if file is None else file
+
+
+def _parsed(texts: list[str]) -> dict[str, int]:
+    from eventstore.errors import InvalidArgument
+
+    found: dict[str, int] = {}
+    for text in texts:
+        name, _, number = text.partition("=")
+        if not number.isdecimal():
+            raise InvalidArgument(f"--limit {text!r} is not of the form NAME=N", field="limit", value=text)
+        found[name.replace("-", "_")] = int(number)
+    return found
+
+
+def _limits(identity: Identity) -> dict[str, int]:
+    from dataclasses import asdict
+
+    return {name: value for name, value in asdict(identity.limits).items() if value is not None}
+
+
+def _token_texts(identity: Identity, now: datetime) -> list[str]:
+    return [
+        key if each.expires is None else f"{key} until {each.expires:%Y-%m-%d}" if each.is_valid(now) else f"{key} expired"
+        for key, each in identity.tokens.items()
+    ]
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={each}" for name, each in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,0 +1,69 @@
+"""Shows what moves where, and what it costs."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from eventstore.cli.terminal.output import print_line, print_table
+from eventstore.fields import counted
+
+if TYPE_CHECKING:
+    from eventstore_cluster.nodes.moving.plans import Survey
+    from eventstore_cluster.nodes.placing.plan import Change, Plan
+
+_UNITS: Final = {"": 1, "k": 1_000, "M": 1_000_000, "G": 1_000_000_000}
+_RATE_GUESSED: Final = 100_000_000
+_ROWS_MAX: Final = 60
+
+
+def sized(text: str) -> int:
+    """Returns the bytes that a text such as 100MB or 100MB/s says. Raises InvalidArgument."""
+    from eventstore.errors import InvalidArgument
+
+    found = re.fullmatch(r"([0-9]+) ?([kMG]?)B?(/s)?", text.strip())
+    if found is None:
+        raise InvalidArgument(f"{text!r} is no rate, such as 100MB", field="max-rate", value=text)
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def size_text(size: int) -> str:
+    for unit, factor in (("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1_000)):
+        if size >= factor:
+            return f"{size / factor:.1f} {unit}"
+    return f"{size} B"
+
+
+def print_plan(plan: Plan, found: Survey) -> None:
+    """Prints a plan for people."""
+    if not plan.changes:
+        print_line(f"Nothing is to be moved between {', '.join(name for name, *_ in plan.nodes)}.")
+        return
+    print_table(None, ("shard", "replica", "leader", "copies"), [_cells(each) for each in plan.changes[:_ROWS_MAX]])
+    if len(plan.changes) > _ROWS_MAX:
+        print_line(f"… and {len(plan.changes) - _ROWS_MAX} more shards; --json shows all.")
+    print_line("")
+    nodes = [(name, _change(replicas, after), _change(led, led_after)) for name, replicas, after, led, led_after in plan.nodes]
+    print_table(None, ("node", "replicas", "leaders"), nodes)
+    print_line("")
+    limits = found.limits
+    rate = (limits.rate or _RATE_GUESSED) * limits.at_once
+    assumed = "" if limits.rate else ", if each is sent 100 MB/s"
+    seconds = f"about {max(plan.seconds(rate), 1):,.0f} s{assumed}" if plan.size else "no time"
+    print_line(f"Copies {size_text(plan.size)} in {seconds}, {limits.at_once} shards at once.")
+    if plan.pauses:
+        print_line(f"Writers to {counted(plan.pauses, 'shard')} wait for a hand-over, about 0.25 s each if nodes are not busy.")
+    if found.silent:
+        print_line(f"The size of {len(found.silent)} shards is not known: they do not answer, and count as empty.")
+
+
+def _cells(change: Change) -> tuple[object, ...]:
+    moves = [f"{source} → {target}" for source, target in zip(change.lost, change.gained, strict=False)]
+    moves += [f"+ {name}" for name in change.gained[len(change.lost) :]]
+    moves += [f"− {name}" for name in change.lost[len(change.gained) :]]
+    leader = None if change.leader is None else f"to {change.leader}"
+    return change.shard, ", ".join(moves) or None, leader, size_text(change.size) if change.size else None
+
+
+def _change(before: int, after: int) -> str:
+    return str(before) if before == after else f"{before} → {after}"

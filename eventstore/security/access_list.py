@@ -1,0 +1,211 @@
+"""Who may connect, and do what: a document that names identities, with their tokens, certificates, grants and limits.
+
+It is replaced as a whole, so that a crash leaves the old one or the new one. An editor holds a lock meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from eventstore.chunks.documents import Member, Tree, read_tree, write_document
+from eventstore.chunks.files import OsFiles
+from eventstore.errors import Corrupt, EventStoreError, FolderRefused, InvalidArgument
+from eventstore.fields import check_int, check_text
+from eventstore.security.permissions import Grants
+from eventstore.security.roles import parse_grants
+from eventstore.security.tokens import StoredToken, find_token
+from eventstore.store.data_folder import ACCESS as ACCESS
+
+FORMAT: Final = 1
+_MODE: Final = 0o600
+_LIMITS: Final = ("connections", "requests", "bytes_a_second")
+_LIMIT_MAX: Final = 2**62
+IDENTITIES_MAX: Final = 10_000
+BYTES_MAX: Final = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityLimits:
+    """What all connections of an identity may take together; None: no limit of its own."""
+
+    connections: int | None = None
+    requests: int | None = None
+    bytes_a_second: int | None = None
+
+
+UNLIMITED: Final = IdentityLimits()
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Somebody who may connect. `written`: its grants, as they were written. `certificates`: the subjects that are this one."""
+
+    name: str
+    written: tuple[str, ...] = ()
+    tokens: Mapping[str, StoredToken] = field(default_factory=dict)
+    certificates: tuple[str, ...] = ()
+    limits: IdentityLimits = UNLIMITED
+    grants: Grants = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Raises InvalidArgument."""
+        check_text("name", self.name)
+        if not self.name.isprintable():
+            raise InvalidArgument("the name of an identity has printable characters only", field="name", value=ascii(self.name))
+        object.__setattr__(self, "grants", parse_grants(self.written))
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """With what a connection proved who it is: a token's id, or the subject of a certificate."""
+
+    token: str | None = None
+    subject: str | None = None
+
+
+class AccessList:
+    """All identities; never changed."""
+
+    def __init__(self, identities: Mapping[str, Identity]) -> None:
+        self.identities = dict(identities)
+        self._tokens = {key: token for each in identities.values() for key, token in each.tokens.items()}
+        self._by_token = {key: each for each in identities.values() for key in each.tokens}
+        self._by_subject = {subject: each for each in identities.values() for subject in each.certificates}
+
+    def credential(self, token: str | None, subject: str | None) -> Credential:
+        """Returns what proves who it is; a token comes before a certificate. It may prove nothing."""
+        if token is not None:
+            return Credential(find_token(token, self._tokens))
+        return Credential(subject=subject)
+
+    def identity(self, proof: Credential, now: datetime) -> Identity | None:
+        """Returns who that is; None: unknown, or no longer valid."""
+        if proof.token is not None:
+            stored = self._tokens.get(proof.token)
+            return self._by_token[proof.token] if stored is not None and stored.is_valid(now) else None
+        return None if proof.subject is None else self._by_subject.get(proof.subject)
+
+    def changes(self, newer: AccessList) -> Iterator[tuple[str, str]]:
+        """Yields the name of each identity that another list has changed, and how."""
+        for name in sorted(self.identities.keys() | newer.identities.keys()):
+            before, now = self.identities.get(name), newer.identities.get(name)
+            if before is None or now is None:
+                yield name, "removed" if now is None else f"added: {', '.join(now.written)}"
+            elif before != now:
+                parts = ("grants", "tokens", "certificates", "limits")
+                changed = [each for each in parts if getattr(before, each) != getattr(now, each)]
+                yield name, f"changed {', '.join(changed)}: {', '.join(now.written)}"
+
+    def with_(self, identity: Identity) -> AccessList:
+        return AccessList({**self.identities, identity.name: identity})
+
+    def without(self, name: str) -> AccessList:
+        return AccessList({key: each for key, each in self.identities.items() if key != name})
+
+
+def read_access(path: Path) -> AccessList:
+    """Returns the list in a file.
+
+    Raises:
+        Corrupt: it is not such a list; the message says where.
+        FolderRefused: it is of a newer format, or cannot be read.
+        FileNotFoundError
+    """
+    try:
+        if path.stat().st_size > BYTES_MAX:
+            raise FolderRefused(str(path), f"has more than {BYTES_MAX} bytes")
+        tree = read_tree(OsFiles(), path)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise FolderRefused(str(path), f"cannot be read ({error.strerror}); check owner and mode") from None
+    if tree.get("format") != FORMAT:
+        raise FolderRefused(str(path), f"format {tree.get('format')}; this program knows format {FORMAT}")
+    found: dict[str, Identity] = {}
+    try:
+        for name, each in _members(tree.get("identities")).items():
+            found[name] = _identity(name, _members(each))
+    except (EventStoreError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise Corrupt(str(path), 0, f"identity {len(found) + 1}: {error}; the previous copy is {path.name}.previous") from None
+    return AccessList(found)
+
+
+def _members(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError("an object is missing")
+    return value
+
+
+def _identity(name: str, members: dict[str, Any]) -> Identity:
+    tokens = {
+        key: StoredToken(
+            bytes.fromhex(each["salt"]), bytes.fromhex(each["hash"]), _time(each["created"]),
+            None if each.get("expires") is None else _time(each["expires"]),
+        )
+        for key, each in _members(members.get("tokens", {})).items()
+    }  # fmt: skip
+    return Identity(
+        name,
+        tuple(str(each) for each in members.get("grants", ())),
+        tokens,
+        tuple(str(each) for each in members.get("certificates", ())),
+        limits_of(_members(members.get("limits", {}))),
+    )
+
+
+def limits_of(given: Mapping[str, int | None]) -> IdentityLimits:
+    """Returns the limits by their names. Raises InvalidArgument."""
+    unknown = sorted(given.keys() - set(_LIMITS))
+    if unknown:
+        raise InvalidArgument(
+            f"there is no limit {unknown[0]!r}; there are {', '.join(_LIMITS)}", field="limit", value=unknown[0]
+        )
+    return IdentityLimits(**{
+        name: check_int(name, value, 1, _LIMIT_MAX) for name, value in given.items() if value is not None
+    })  # fmt: skip
+
+
+def _time(text: str) -> datetime:
+    found = datetime.fromisoformat(text)
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def write_access(path: Path, access: AccessList) -> None:
+    """Replaces the list in a file; durable on return. Raises OSError."""
+    identities: dict[str, Member] = {each.name: _tree_of(each) for each in access.identities.values()}
+    write_document(OsFiles(_MODE), path, {"format": FORMAT, "identities": identities})
+
+
+def _tree_of(identity: Identity) -> Tree:
+    tokens: dict[str, Member] = {
+        key: {
+            "salt": each.salt.hex(), "hash": each.digest.hex(), "created": each.created.isoformat(),
+            "expires": None if each.expires is None else each.expires.isoformat(),
+        }
+        for key, each in identity.tokens.items()
+    }  # fmt: skip
+    limits = {name: getattr(identity.limits, name) for name in _LIMITS if getattr(identity.limits, name) is not None}
+    return {
+        "grants": list(identity.written), "tokens": tokens, "certificates": list(identity.certificates), "limits": limits,
+    }  # fmt: skip
+
+
+@contextmanager
+def editing(path: Path) -> Iterator[AccessList]:
+    """Yields the list in the file, or an empty one, while no other process edits it. Raises as `read_access`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = OsFiles().lock(path.with_name(path.name + ".lock"))
+    try:
+        yield read_access(path) if path.exists() else AccessList({})
+    finally:
+        lock.release()
+
+
+def granted(identity: Identity, written: tuple[str, ...]) -> Identity:
+    """Returns the identity with more grants. Raises InvalidArgument."""
+    return replace(identity, written=tuple(dict.fromkeys((*identity.written, *written))))

@@ -1,0 +1,115 @@
+"""The audit trail: records of who did what that matters, as events of an aggregate of the server's own, in a chain of hashes.
+
+Each record holds the SHA-256 of the one before it. Changing, removing or inserting one breaks the chain at that place; who can
+write to the files could write all later ones again, which anyone who noted the head of the chain before notices.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Final
+
+from eventstore.errors import Corrupt, InvalidArgument
+
+AUDIT: Final = "$audit"
+"""The aggregate; each shard of a cluster has its own."""
+AUDITED: Final = "$Audited"
+FIRST: Final = hashlib.sha256(b"").hexdigest()
+"""What the first record holds instead of the hash of one before it."""
+_TEXT_CHARACTERS_MAX: Final = 200
+_ROWS_MAX: Final = 10
+
+Details = Mapping[str, str | int | bool | None]
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRecord:
+    """`what`: a login that was refused, a change of access, or a kind of request. `who`: the identity; empty: unknown.
+    `origin`: address and name of the client. `details`: the values of the request, and what else belongs to it.
+    """
+
+    what: str
+    who: str
+    origin: str
+    details: Details
+
+    def encode(self, previous: str) -> bytes:
+        """Returns the record with the hash of the one before it."""
+        values = {
+            "what": self.what,
+            "who": self.who,
+            "origin": self.origin,
+            "details": dict(self.details),
+            "previous": previous,
+        }
+        return json.dumps(values, sort_keys=True, ensure_ascii=True, separators=(",", ":")).encode()
+
+
+def details_of(request: object) -> dict[str, str | int | bool | None]:
+    """Returns the values of a request as a record holds them: short, and no payloads."""
+    assert is_dataclass(request), "requests are"
+    return {each.name: _short(getattr(request, each.name)) for each in fields(request)}
+
+
+def _short(value: object) -> str | int | bool | None:
+    if value is None or isinstance(value, int):
+        return value
+    if isinstance(value, tuple):
+        return ", ".join(str(each)[:_TEXT_CHARACTERS_MAX] for each in value[:_ROWS_MAX]) + (
+            "…" if len(value) > _ROWS_MAX else ""
+        )
+    return str(value)[:_TEXT_CHARACTERS_MAX] if isinstance(value, str) else f"{type(value).__name__}"
+
+
+def digest(data: bytes) -> str:
+    """Returns the hash by which the next record names this one."""
+    return hashlib.sha256(data).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The end of a chain: the number of its records, and the hash of the last."""
+
+    version: int
+    hash: str
+
+    def __str__(self) -> str:
+        return f"{self.version}:{self.hash}"
+
+    @classmethod
+    def parse(cls, text: str) -> Head:
+        """Reads `VERSION:HASH`. Raises InvalidArgument."""
+        version, _, found = text.partition(":")
+        if not version.isdecimal() or len(found) != len(FIRST) or not set(found) <= set("0123456789abcdef"):
+            raise InvalidArgument(f"{text!r} is not of the form VERSION:HASH", field="head", value=text)
+        return cls(int(version), found)
+
+
+def verified(records: Iterable[tuple[int, bytes]], known: Head | None = None) -> Iterator[tuple[Head, Mapping[str, Any]]]:
+    """Yields the values of each record, given with its version, and the head of the chain up to it.
+
+    `known`: a head that was noted before; it must be part of the chain.
+
+    Raises:
+        Corrupt: the chain is broken, or is not the one that had this head.
+    """
+    previous, expected = FIRST, 1
+    for version, data in records:
+        try:
+            values = json.loads(data)
+            found = values["previous"]
+        except (ValueError, KeyError, TypeError):
+            raise Corrupt(AUDIT, version, "the record is none of the audit trail") from None
+        if version != expected or found != previous:
+            raise Corrupt(AUDIT, version, f"the chain is broken: record {version} does not follow record {expected - 1}")
+        previous, expected = digest(data), version + 1
+        if known is not None and known.version == version and known.hash != previous:
+            raise Corrupt(AUDIT, version, "the chain is another one: record {version} had another hash when it was noted")
+        yield Head(version, previous), values
+    if known is not None and known.version >= expected:
+        raise Corrupt(
+            AUDIT, expected, f"the chain ends with record {expected - 1}, and had {known.version} when that was noted"
+        )

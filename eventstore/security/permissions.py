@@ -1,0 +1,148 @@
+"""Permissions: what a request needs, and what an identity was granted. A grant is for names that begin with a prefix.
+
+Which names these are depends on the permission: aggregate ids, types of commands, topics, groups. A request about several names
+needs the permission on each, one about everything (a read without a prefix) on the empty prefix, which is every name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from eventstore.errors import PermissionDenied
+from eventstore.fields import RESERVED
+
+
+class Permission(StrEnum):
+    """What may be permitted. The comment says what the names are of."""
+
+    APPEND = "append"  # aggregates
+    READ = "read"  # aggregates
+    SUBSCRIBE = "subscribe"  # aggregates
+    COMMAND = "command"  # types of commands
+    SEND = "send"  # topics
+    CONSUME = "consume"  # topics
+    JOIN = "join"  # groups: being a member, with their retry topics and dead letters
+    TOPICS = "topics"  # topics: creating, changing and deleting them
+    GROUPS = "groups"  # groups: resetting, replaying and deleting them, their retries
+    REACTIONS = "reactions"  # reactions: retrying, skipping, replaying
+    ALARMS = "alarms"  # alarms: silencing and testing them
+    STATS = "stats"  # figures, lists and metrics; of everything
+    CLUSTER = "cluster"  # being a node of the cluster
+
+
+EVERYTHING: Final = ""
+"""The prefix of every name."""
+_OF_GROUPS: Final = ("retry:", "dead:")
+
+Wanted = Iterable[tuple[Permission, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a kind of request needs. `wanted`: returns the permissions and names of one. `alone`: its rows are checked one by
+    one by what takes them, so that a row refuses only itself.
+    """
+
+    permission: Permission | None
+    wanted: Callable[[Any], Wanted] | None = None
+    alone: bool = False
+
+
+ANYONE: Final = Needs(None)
+"""For requests that every identity may make."""
+
+
+def on(permission: Permission, field: str | None = None) -> Needs:
+    """Needs the permission on the name in a field of the request; without a name in it, or without a field, on everything."""
+    if field is None:
+        return Needs(permission, lambda _: ((permission, EVERYTHING),))
+    return Needs(permission, lambda request: ((permission, getattr(request, field) or EVERYTHING),))
+
+
+def on_rows(permission: Permission) -> Needs:
+    """Needs the permission on each row, which is checked when it is taken."""
+    return Needs(permission, alone=True)
+
+
+def on_filtered(permission: Permission) -> Needs:
+    """Needs the permission on what a filter lets through: one aggregate, or those with a prefix."""
+
+    def wanted(request: Any) -> Wanted:
+        return ((permission, request.aggregate_id or request.aggregate_prefix or EVERYTHING),)
+
+    return Needs(permission, wanted)
+
+
+def on_topics(field: str) -> Needs:
+    """Needs to consume the topic that each row of a field begins with, and to join the group of the request, if any."""
+
+    def wanted(request: Any) -> Wanted:
+        if request.group is not None:
+            yield Permission.JOIN, request.group
+        for row in getattr(request, field):
+            yield of_topic(row[0])
+
+    return Needs(Permission.CONSUME, wanted)
+
+
+def on_topic() -> Needs:
+    """Needs to consume the topic of the request."""
+    return Needs(Permission.CONSUME, lambda request: (of_topic(request.topic),))
+
+
+def of_topic(topic: str) -> tuple[Permission, str]:
+    """Returns what consuming a topic needs: the retries and dead letters of a group are its members'."""
+    for prefix in _OF_GROUPS:
+        if topic.startswith(prefix):
+            return Permission.JOIN, topic.removeprefix(prefix)
+    return Permission.CONSUME, topic
+
+
+class Grants:
+    """What an identity may do: for each permission the prefixes of the names."""
+
+    __slots__ = ("_prefixes",)
+
+    def __init__(self, prefixes: Mapping[Permission, Sequence[str]]) -> None:
+        self._prefixes = {permission: tuple(sorted(set(each))) for permission, each in prefixes.items()}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Grants) and self._prefixes == other._prefixes
+
+    def __hash__(self) -> int:
+        return hash(tuple(sorted(self._prefixes.items())))
+
+    def allows(self, permission: Permission, name: str = EVERYTHING) -> bool:
+        """Whether the identity may do this to this name; to everything without one."""
+        return name.startswith(self._prefixes.get(permission, ()))
+
+    def check(self, permission: Permission, name: str) -> None:
+        """Raises PermissionDenied."""
+        if not name.startswith(self._prefixes.get(permission, ())):
+            raise denied(permission)
+
+    def check_request(self, needs: Needs, request: object) -> None:
+        """Raises PermissionDenied."""
+        if needs.wanted is not None:
+            for permission, name in needs.wanted(request):
+                self.check(permission, name)
+
+    def refusals(self, permission: Permission, names: Sequence[str]) -> dict[int, PermissionDenied]:
+        """Returns the error of each name that is not permitted, by its place."""
+        prefixes = self._prefixes.get(permission, ())
+        return {
+            place: denied(permission)
+            for place, name in enumerate(names)
+            if not name.startswith(prefixes) or name.startswith(RESERVED)  # the server's own: the audit trail is one
+        }
+
+
+def denied(permission: Permission) -> PermissionDenied:
+    """Returns the error, which says what is missing and nothing of what exists."""
+    return PermissionDenied(
+        f"this needs the permission {permission.value!r} on what it names, or, without a name or prefix, on everything",
+        permission=permission.value,
+    )

@@ -1,0 +1,189 @@
+"""A non-blocking socket that speaks TLS, with the calls of a plain one: what drives sockets needs no second way.
+
+The bytes go through memory (`ssl.MemoryBIO`), so that one `recv` decrypts everything that one receive brought: nothing that
+has arrived is left where a selector cannot see it. A `send` encrypts at most `_CHUNK_BYTES`. What the kernel does not take of
+that is kept here; the last byte then counts as not sent, so that the caller waits for room and sends it again, as it does
+without TLS. That byte is not encrypted twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+import ssl
+from typing import Final
+
+_CHUNK_BYTES: Final = 64 * 1024
+_RECORD_BYTES: Final = 16 * 1024  # of plain text; a larger buffer is filled no further
+_NO_BYTES: Final = memoryview(b"")
+
+
+class TlsSocket:
+    """Takes the place of a connected, non-blocking socket, which it owns.
+
+    `recv` raises BlockingIOError while nothing has arrived, and during the handshake; before that is over, `send` refuses: it
+    is not known yet to whom. `failed`: why TLS ended the connection.
+    """
+
+    __slots__ = ("_ahead", "_incoming", "_outgoing", "_socket", "_tls", "_unsent", "failed", "greeted")
+
+    def __init__(self, own: socket.socket, context: ssl.SSLContext, *, server_side: bool, host: str | None = None) -> None:
+        """`host`: whom the certificate of the server must name; None at a server."""
+        self._socket = own
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=server_side, server_hostname=host)
+        self._unsent = _NO_BYTES
+        self._ahead = 0
+        self.greeted = False
+        self.failed: str | None = None
+
+    def recv(self, size: int) -> bytes:
+        """Returns what has arrived, about `size` bytes at most; b"" at the end. Raises BlockingIOError, OSError."""
+        data = self._socket.recv(size)
+        if data:
+            self._incoming.write(data)
+        else:
+            self._incoming.write_eof()
+        try:
+            if not self.greeted:
+                self._shake_hands()
+            return self._decrypted()
+        except ssl.SSLWantReadError:
+            if not data:
+                return b""
+            raise BlockingIOError from None
+        except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
+            return b""
+        except ssl.SSLError as error:
+            self.failed = reason_of(error)
+            raise
+        finally:
+            self._push()
+
+    def _shake_hands(self) -> None:
+        self._tls.do_handshake()
+        self.greeted = True
+
+    def _decrypted(self) -> bytes:
+        data = self._tls.read(_RECORD_BYTES)  # raises SSLWantReadError: nothing is complete
+        if not self._incoming.pending and not self._tls.pending():
+            return data
+        pieces = [data]
+        with contextlib.suppress(ssl.SSLWantReadError, ssl.SSLZeroReturnError, ssl.SSLEOFError):
+            while pieces[-1]:
+                pieces.append(self._tls.read(_RECORD_BYTES))
+        return b"".join(pieces)
+
+    def send(self, data: bytes | bytearray | memoryview) -> int:
+        """Returns how much was taken. Raises BlockingIOError: send the same later; OSError: before the handshake, too."""
+        if not self.greeted:
+            raise ConnectionError(errno.ENOTCONN, "the handshake of TLS is not over")
+        if not data:
+            return 0
+        if self._unsent and not self._push():
+            raise BlockingIOError
+        ahead, self._ahead = self._ahead, 0
+        rest = memoryview(data)[ahead : ahead + _CHUNK_BYTES]
+        if not rest:
+            return ahead
+        taken = ahead + self._tls.write(rest)
+        if not self._push():
+            self._ahead = 1
+            taken -= 1
+        return taken
+
+    def push(self) -> bool:
+        """Sends what is encrypted and was not sent. Returns whether nothing is left. Raises OSError."""
+        return self._push(raising=True)
+
+    @property
+    def owes(self) -> bool:
+        """Whether something encrypted waits for the kernel to take it."""
+        return bool(self._unsent) or self._outgoing.pending > 0
+
+    def _push(self, *, raising: bool = False) -> bool:
+        if self._outgoing.pending:
+            more = self._outgoing.read()
+            self._unsent = memoryview(bytes(self._unsent) + more if self._unsent else more)
+        try:
+            while self._unsent:
+                self._unsent = self._unsent[self._socket.send(self._unsent) :]
+        except BlockingIOError:
+            return False
+        except OSError:
+            self._unsent = _NO_BYTES  # the connection is gone, which the next receive tells
+            if raising:
+                raise
+        return True
+
+    def start(self) -> bool:
+        """Begins or continues the handshake, where a task waits for it. Returns whether it is over.
+
+        Raises:
+            OSError: the other side is gone, or is not who it should be.
+        """
+        if not self.greeted:
+            try:
+                self._shake_hands()
+            except ssl.SSLWantReadError:
+                pass
+            finally:
+                self._push()
+        return self.greeted
+
+    def feed(self) -> None:
+        """Receives for the handshake. Raises BlockingIOError; OSError: the other side is gone."""
+        data = self._socket.recv(_RECORD_BYTES)
+        if not data:
+            raise ConnectionResetError(errno.ECONNRESET, "the connection was closed during the handshake of TLS")
+        self._incoming.write(data)
+
+    def peer_certificate(self) -> bytes | None:
+        """Returns the certificate that the other side has shown, and that was verified, as DER."""
+        return self._tls.getpeercert(binary_form=True) if self.greeted else None
+
+    def peer_subject(self) -> str | None:
+        """Returns the subject of that certificate, such as `CN=billing,O=Example`."""
+        found = self._tls.getpeercert() if self.greeted else None
+        return subject_text(found.get("subject", ())) if found else None
+
+    # ---- as a socket
+
+    def setblocking(self, blocking: bool) -> None:
+        self._socket.setblocking(blocking)
+
+    def setsockopt(self, level: int, option: int, value: int) -> None:
+        self._socket.setsockopt(level, option, value)
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def shutdown(self, how: int) -> None:
+        """Ends TLS in order, as far as the kernel takes it, and shuts the socket down."""
+        if how != socket.SHUT_RD and self.greeted:
+            with contextlib.suppress(ssl.SSLError, OSError):
+                self._tls.unwrap()
+            self._push()
+        self._socket.shutdown(how)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def reason_of(error: ssl.SSLError) -> str:
+    """Returns why TLS failed: what is wrong with a certificate, or the name that OpenSSL has for it."""
+    return getattr(error, "verify_message", None) or getattr(error, "reason", None) or str(error)
+
+
+def subject_text(subject: object) -> str:
+    """Returns a subject as `getpeercert` gives it in the form `CN=billing,O=Example`, in the order of the certificate; a comma,
+    a plus, an equals sign or a backslash in a value has a backslash before it.
+    """
+    names = {"commonName": "CN", "organizationName": "O", "organizationalUnitName": "OU", "countryName": "C"}
+    pairs = [pair for part in subject for pair in part]  # type: ignore[attr-defined] # tuples of tuples of pairs
+    return ",".join(f"{names.get(name, name)}={_escaped(value)}" for name, value in pairs)
+
+
+def _escaped(value: str) -> str:
+    return "".join(f"\\{each}" if each in ",+=\\" else each for each in value)

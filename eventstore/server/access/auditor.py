@@ -1,0 +1,95 @@
+"""Writes the audit trail into the store. What is to be carried out only once it is recorded waits for that."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from eventstore.errors import EventStoreError, Overloaded
+from eventstore.model import NewEvent
+from eventstore.security.audit import AUDIT, AUDITED, FIRST, AuditRecord, digest
+
+if TYPE_CHECKING:  # a node, which has none, is to be small
+    from eventstore.store.embedded import EmbeddedStore
+
+_WAITING_MAX: Final = 1_000
+_REFUSED_A_MINUTE: Final = 60  # logins; more are counted: a caller that tries many must not fill the disk
+_AGAIN_S: Final = 1.0
+_log = logging.getLogger(__name__)
+
+Recorded = Callable[[EventStoreError | None], None]
+"""Called when a record is durable, or with why it is not."""
+
+
+class Auditor:
+    """`records` counts those that were written, `uncounted` logins that were refused and have no record of their own."""
+
+    def __init__(self, store: EmbeddedStore) -> None:
+        self._store = store
+        self._waiting: deque[tuple[AuditRecord, Recorded | None]] = deque()
+        self._news = trio.Event()
+        self._minute, self._refused = 0, 0
+        self.records = self.uncounted = 0
+
+    def note(self, record: AuditRecord, recorded: Recorded | None = None) -> None:
+        """Has a record written. Raises Overloaded: too many wait for the disk."""
+        if len(self._waiting) >= _WAITING_MAX:
+            raise Overloaded(f"{_WAITING_MAX} records of the audit trail wait for the disk, the limit", limit=_WAITING_MAX)
+        self._waiting.append((record, recorded))
+        self._news.set()
+
+    def note_refused_login(self, origin: str) -> None:
+        """Records a login that was refused; above so many a minute the next record counts them."""
+        minute = int(time.monotonic() // 60)
+        if minute != self._minute:
+            self._minute, self._refused = minute, 0
+        self._refused += 1
+        if self._refused > _REFUSED_A_MINUTE or len(self._waiting) >= _WAITING_MAX:
+            self.uncounted += 1
+            return
+        more, self.uncounted = self.uncounted, 0
+        self.note(AuditRecord("LOGIN_REFUSED", "", origin, {"others": more} if more else {}))
+
+    @property
+    def waiting(self) -> int:
+        """How many records are not written yet."""
+        return len(self._waiting)
+
+    async def run(self) -> None:
+        """Writes records, one after the other, until cancelled."""
+        previous: str | None = None
+        while True:
+            await self._news.wait()
+            self._news = trio.Event()
+            while self._waiting:
+                record, recorded = self._waiting[0]
+                try:
+                    if previous is None:
+                        previous = await self._last()
+                    data = record.encode(previous)
+                    await self._store.append_reserved(AUDIT, NewEvent(AUDITED, data))
+                except EventStoreError as error:
+                    previous = None  # it may have been stored
+                    if recorded is None:
+                        _log.error("the audit trail cannot be written, and is tried again: %s", error.message)
+                        await trio.sleep(_AGAIN_S)
+                        continue
+                    self._waiting.popleft()
+                    recorded(error)
+                else:
+                    self._waiting.popleft()
+                    previous = digest(data)
+                    self.records += 1
+                    if recorded is not None:
+                        recorded(None)
+
+    async def _last(self) -> str:
+        """Returns the hash of the last record that is stored."""
+        async for each in self._store.read(AUDIT, backwards=True, limit=1):
+            return digest(each.data)
+        return FIRST

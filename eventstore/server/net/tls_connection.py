@@ -1,0 +1,98 @@
+"""A client's connection that speaks TLS; the gate does not see the difference."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final, cast
+
+from eventstore.errors import ProtocolError
+from eventstore.protocol import encode_error
+from eventstore.security.handshakes import FailedHandshakes
+from eventstore.security.tls import ServerTls
+from eventstore.security.tls_socket import TlsSocket
+from eventstore.server.net.connection import Connection
+
+_HANDSHAKE: Final = b"\x16\x03"  # TLS begins so, then a byte that is not 0; a frame of that length has 0 there
+_REFUSED_BYTES: Final = 4096
+_log = logging.getLogger(__name__)
+
+MakeConnection = Callable[[socket.socket, tuple[Any, ...], float], Connection]
+
+
+class TlsConnection(Connection):
+    """As `Connection`, over a `TlsSocket`. Before the handshake is over it counts as one that has not said hello."""
+
+    __slots__ = ("_begun", "_failed", "_looked", "_noted", "_raw", "tls")
+
+    def __init__(
+        self, raw: socket.socket, tls: TlsSocket, address: tuple[Any, ...], now: float, failed: FailedHandshakes
+    ) -> None:
+        self._raw, self.tls, self._failed = raw, tls, failed
+        self._looked = self._begun = self._noted = False
+        super().__init__(cast("socket.socket", tls), address, now)
+
+    def receive(self, now: float) -> list[bytes] | None:
+        """As `Connection.receive`. One who does not speak TLS is told so."""
+        if not self._looked:
+            if self._is_plain():
+                self._refuse_plain()
+                return None
+            self._looked = True
+        payloads = super().receive(now)
+        if payloads is None and self.tls.failed is not None:
+            _log.info("closing a connection (%s): TLS failed: %s", self.title, self.tls.failed)
+            if not self.greeted:  # also a client that refuses the certificate says so only after its handshake
+                self._note(self.tls.failed)
+        return payloads
+
+    def _is_plain(self) -> bool:
+        with suppress(OSError):
+            first = self._raw.recv(3, socket.MSG_PEEK)
+            self._begun = bool(first)
+            return not _HANDSHAKE.startswith(first[:2]) or first[2:] == b"\0"
+        return False
+
+    def _refuse_plain(self) -> None:
+        self._note("it does not speak TLS")
+        with suppress(OSError):
+            self._raw.recv(_REFUSED_BYTES)  # closing a socket with unread bytes would reset the connection
+            self._raw.send(encode_error(0, ProtocolError("this address takes TLS only: connect to tls://HOST:PORT")))
+
+    def close(self) -> None:
+        """As `Connection.close`. A handshake that was begun and not ended has failed."""
+        if self._begun and not self.tls.greeted:
+            self._note("it was begun and not ended")
+        super().close()
+
+    def _note(self, why: str) -> None:
+        if not self._noted:
+            self._noted = True
+            self._failed.note(self.host, why)
+
+    def flush(self, now: float) -> bool:
+        """As `Connection.flush`. What the handshake left unsent is sent first."""
+        if self.writable and self.tls.owes and not self.unsent:
+            try:
+                if not self.tls.push():
+                    self.unsent.append(b"")  # so that the gate waits for the socket to take more
+                    self.writable = False
+                    self.blocked_since = self.blocked_since or now
+                    return True
+            except OSError:
+                return False
+        return super().flush(now)
+
+
+def connections_over(tls: ServerTls | None) -> MakeConnection:
+    """Returns what makes a connection of an accepted socket: over TLS, with the certificate of that moment, or plain."""
+    if tls is None:
+        return Connection
+
+    def connection(own: socket.socket, address: tuple[Any, ...], now: float) -> Connection:
+        own.setblocking(False)
+        return TlsConnection(own, TlsSocket(own, tls.context, server_side=True), address, now, tls.failed_handshakes)
+
+    return connection

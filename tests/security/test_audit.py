@@ -1,0 +1,161 @@
+"""The audit trail: what is in it, that it is written before what it names is done, and that a change of it is seen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import eventstore as es
+from eventstore.client.blocking.store import BlockingStore
+from eventstore.errors import Corrupt, InvalidArgument, PermissionDenied, Unauthenticated, UnknownTopic
+from eventstore.protocol.broker_requests import CreateTopic, ListTopics
+from eventstore.protocol.requests import Hello
+from eventstore.security.audit import AUDIT, FIRST, AuditRecord, Head, digest, verified
+from tests.cli.processes import run
+from tests.security.access_file import give, take_away
+from tests.server.raw import RawClient
+from tests.server_thread import ServerThread
+from tests.waiting import wait_until
+
+
+@contextmanager
+def trail(data: Path) -> Iterator[tuple[ServerThread, BlockingStore]]:
+    token = give(data, "ops", "admin")
+    with ServerThread(data) as server, es.blocking.connect(server.address, token=token) as store:
+        yield server, store
+
+
+def records(store: BlockingStore) -> list[dict[str, object]]:
+    return [dict(values) for _, values in verified((each.version, each.data) for each in store.read(AUDIT))]
+
+
+def test_what_matters_is_recorded_and_what_does_not_is_not(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with trail(data) as (server, store):
+        store.append("a", [es.NewEvent("Happened", b"{}")], expected_version=es.ANY, command_id="c-1")
+        store.broker.create_topic("orders", queues=2)
+        store.broker.delete_topic("orders")
+        with pytest.raises(UnknownTopic):
+            store.broker.delete_topic("orders")
+        store.broker.topics()
+        with pytest.raises(Unauthenticated):
+            es.blocking.connect(server.address, token="wrong").__enter__()
+        give(data, "billing", "writer:order-")
+        take_away(data, "billing")
+        give(data, "shipping", "reader")
+        server.ask(lambda running: running.security.look())
+        wait_until(lambda: len(records(store)) == 5, "all are written")
+        found = records(store)
+        assert [each["what"] for each in found] == [
+            "CREATE_TOPIC", "DELETE_TOPIC", "DELETE_TOPIC", "LOGIN_REFUSED", "ACCESS_CHANGED",
+        ]  # fmt: skip
+        assert [each["who"] for each in found] == ["ops", "ops", "ops", "", ""]
+        assert found[0]["details"] == {"topic": "orders", "queues": 2, "if_missing": False}
+        assert found[4]["details"] == {"name": "shipping", "change": "added: reader"}
+        assert "wrong" not in json.dumps(found)
+
+
+def test_the_chain_goes_on_after_a_restart(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    for number in range(3):
+        with trail(data) as (_, store):
+            store.broker.create_topic(f"t-{number}")
+            assert len(records(store)) == number + 1
+
+
+def test_what_follows_an_audited_request_on_its_connection_waits_for_it(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    token = give(data, "ops", "admin")
+    with ServerThread(data) as server, RawClient(server.port, greet=False) as client:
+        client.ask(Hello(1, "raw", token=token))
+        for number in range(20):
+            client.send_request(CreateTopic(f"t-{number}"))
+            client.send_request(ListTopics())
+        answers = [client.answer()[0] for _ in range(40)]
+        assert answers == sorted(answers)
+
+
+def test_nobody_can_write_into_the_trail(tmp_path: Path) -> None:
+    with trail(tmp_path / "data") as (_, store):
+        for name in (AUDIT, "$other"):
+            with pytest.raises(PermissionDenied):
+                store.append(name, [es.NewEvent("$Audited", b"{}")], expected_version=es.ANY, command_id="c-1")
+
+
+def chain(count: int) -> list[tuple[int, bytes]]:
+    previous, made = FIRST, []
+    for number in range(1, count + 1):
+        data = AuditRecord("DELETE_TOPIC", "ops", "cli, 127.0.0.1:1", {"topic": f"t-{number}"}).encode(previous)
+        made.append((number, data))
+        previous = digest(data)
+    return made
+
+
+def heads(made: list[tuple[int, bytes]], known: Head | None = None) -> list[Head]:
+    return [head for head, _ in verified(made, known)]
+
+
+def test_every_change_of_a_record_is_seen() -> None:
+    made = chain(6)
+    assert heads(made)[-1].version == 6
+    for place in range(5):  # the last one is known by its hash only
+        for bit in range(0, 8 * len(made[place][1]), 7):
+            changed = bytearray(made[place][1])
+            changed[bit // 8] ^= 1 << bit % 8
+            with pytest.raises(Corrupt):
+                heads([*made[:place], (place + 1, bytes(changed)), *made[place + 1 :]])
+        with pytest.raises(Corrupt):
+            heads([*made[:place], *made[place + 1 :]])
+        with pytest.raises(Corrupt):
+            heads([*made[:place], *((number - 1, data) for number, data in made[place + 1 :])])
+
+
+def test_a_head_that_was_noted_shows_a_chain_that_was_made_anew_or_cut_off() -> None:
+    made = chain(6)
+    noted = heads(made)[3]
+    assert heads(chain(9), noted)[-1].version == 9
+    other = chain(2)
+    for number in range(3, 8):
+        other.append((number, AuditRecord("X", "", "", {}).encode(digest(other[-1][1]))))
+    assert heads(other)[-1].version == 7
+    for forged in (other, made[:3], []):
+        with pytest.raises(Corrupt):
+            heads(forged, noted)
+    with pytest.raises(InvalidArgument):
+        Head.parse("1:xyz")
+    assert Head.parse(str(noted)) == noted
+
+
+def test_many_refused_logins_are_counted_and_do_not_fill_the_disk(tmp_path: Path) -> None:
+    with trail(tmp_path / "data") as (server, store):
+        auditor = server.ask(lambda running: running.security._doorkeepers[0]._audit)
+
+        def try_many(_: object) -> None:
+            for number in range(5_000):
+                auditor.note_refused_login(f"no hello, 192.0.2.1:{number}")
+
+        server.ask(try_many)
+        wait_until(lambda: len(records(store)) == 60, "those of a minute are written")
+        assert auditor.uncounted >= 4_900
+
+
+def test_the_command_shows_and_checks_the_trail(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    token = give(data, "auditor", "read:$audit", "topics")
+    file = tmp_path / "token"
+    file.write_text(token)
+    with ServerThread(data) as server:
+        with es.blocking.connect(server.address, token=token) as store:
+            store.broker.create_topic("orders")
+        shown = run("audit", "--store", server.address, "--token-file", file)
+        assert "CREATE_TOPIC  auditor" in shown.stdout
+        head = run("audit", "--verify", "--store", server.address, "--token-file", file).stdout.strip()
+        assert head.startswith("1:")
+        assert run("audit", "--verify", "--head", head, "--store", server.address, "--token-file", file).returncode == 0
+        wrong = run("audit", "--verify", "--head", "1:" + "0" * 64, "--store", server.address, "--token-file", file)
+        assert wrong.returncode == 1
+        assert "another hash" in wrong.stderr
