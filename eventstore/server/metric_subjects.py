@@ -5,23 +5,38 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from eventstore.metrics import Metric
+from eventstore.alarms.alarm_metrics import ALARM_METRICS
+from eventstore.metrics import LabelledMetric, Metric
+from eventstore.server.access.access_metrics import ACCESS_METRICS
+from eventstore.server.access.tls_metrics import TLS_METRICS
+from eventstore.server.broker.broker_metrics import GROUP_BACKLOG, GROUP_IN_HAND, QUEUE_METRICS
 from eventstore.server.broker.service import BROKER_METRICS
 from eventstore.server.mailbox_metrics import MAILBOX_METRICS
-from eventstore.server.outbox.local_outbox import PUBLISHING_METRICS
-from eventstore.server.process_metrics import PROCESS_METRICS
-from eventstore.server.reactions.reaction_metrics import REACTION_METRICS
+from eventstore.server.outbox.publishing_metrics import PUBLICATION_LABELLED, PUBLISHING_METRICS
+from eventstore.server.process_metrics import DISK_METRICS, PROCESS_METRICS
+from eventstore.server.reactions.reaction_metrics import REACTION_LABELLED, REACTION_METRICS
 from eventstore.server.requests.dispatch import DISPATCH_METRICS
+from eventstore.server.requests.read_requests import READ_METRICS
 from eventstore.server.requests.subscriptions import SUBSCRIPTION_METRICS
 from eventstore.server.requests.waiting_commands import WAITING_METRICS
+from eventstore.server.verification.verifying import VERIFYING_METRICS
 from eventstore.store.store_stats import STORE_METRICS
 
 METRICS_BY_SUBJECT: Final[Mapping[str, Sequence[Metric[Any]]]] = {
     "Store": STORE_METRICS,
+    "Verifying": VERIFYING_METRICS,
     "Commands": (*MAILBOX_METRICS, *WAITING_METRICS),
-    "Connections": (*DISPATCH_METRICS, *SUBSCRIPTION_METRICS),
+    "Connections": (*DISPATCH_METRICS, *READ_METRICS, *SUBSCRIPTION_METRICS),
+    "TLS": TLS_METRICS,
+    "Access": ACCESS_METRICS,
     "Broker": BROKER_METRICS,
     "Publishing": PUBLISHING_METRICS,
     "Reactions": REACTION_METRICS,
     "Process": PROCESS_METRICS,
+    "Disk": DISK_METRICS,
+    "Alarms": ALARM_METRICS,
 }
+LABELLED: Final[tuple[LabelledMetric, ...]] = (
+    *REACTION_LABELLED, *PUBLICATION_LABELLED, *QUEUE_METRICS, GROUP_BACKLOG, GROUP_IN_HAND,
+)  # fmt: skip
+"""Those that `/metrics` has for each reaction, topic, queue and group."""

@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
+from eventstore.settings.alarms import AlarmSettings
 from eventstore.settings.broker import BrokerSettings
 from eventstore.settings.mailboxes import MAILBOX_PART
-from eventstore.settings.setting_declaration import KIB, MIB, Part, Setting, check_fields, declared_settings, settings_of
+from eventstore.settings.security import SecuritySettings
+from eventstore.settings.setting_declaration import GIB, KIB, MIB, Part, Setting, check_fields, declared_settings, settings_of
 from eventstore.settings.store import StoreSettings
 from eventstore_mailbox.core.options import Options
 
@@ -32,8 +34,11 @@ class ServerSettings:
         ),
     ] = "127.0.0.1:7701"
     http: Annotated[
-        str | None, Setting("Where /metrics and /health are served.", "Server", unit="address", metavar="HOST:PORT")
+        str | None, Setting("Where /metrics, /health and /console are served.", "Server", unit="address", metavar="HOST:PORT")
     ] = None
+    console: Annotated[
+        bool, Setting("Serve the [console](CONSOLE.md) there, if its libraries (the extra `console`) are installed.", "Server")
+    ] = True
     domain: Annotated[
         str | None,
         Setting(
@@ -48,6 +53,8 @@ class ServerSettings:
             "Server", metavar="TOPIC",
         ),
     ] = None  # fmt: skip
+
+    security: Annotated[SecuritySettings, Part()] = field(default_factory=SecuritySettings)
 
     store_settings: Annotated[StoreSettings, Part()] = field(default_factory=StoreSettings)
 
@@ -123,6 +130,15 @@ class ServerSettings:
     stop_timeout_s: Annotated[
         float, Setting("How long a stop waits for clients to take their answers.", "Timeouts", above=0)
     ] = 10.0
+    alarms: Annotated[AlarmSettings, Part("alarm_")] = field(default_factory=AlarmSettings)
+
+    verify_rate: Annotated[
+        int,
+        Setting(
+            "How many bytes a second of completed files are read and compared with their checksums; 0: none.",
+            "Verification", 0, 4 * GIB, unit="bytes",
+        ),
+    ] = MIB  # fmt: skip
     log_format: Annotated[Literal["console", "json"], Setting("Lines for people, or one JSON object per line.", "Logs")] = (
         "console"
     )

@@ -1,0 +1,63 @@
+"""One rule on one subject: quiet, pending or raised."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from eventstore.alarms.figure import Labels, labels_text
+from eventstore.alarms.rule import Rule
+
+
+class State(StrEnum):
+    QUIET = "quiet"
+    PENDING = "pending"  # the rule holds, not for long enough yet
+    RAISED = "raised"
+
+
+@dataclass(slots=True)
+class Alarm:
+    """`since_us`: when the state began, in µs since 1970. `told`: that it is raised has been said. `held_since` and
+    `quiet_since`: since when the rule has held, or has not, in monotonic seconds.
+    """
+
+    rule: Rule
+    labels: Labels
+    state: State = State.QUIET
+    since_us: int = 0
+    value: float = 0.0
+    limit: float = 0.0
+    told: bool = False
+    held_since: float | None = None
+    quiet_since: float | None = None
+
+    def take(self, broken: bool, now: float, wall_us: int, wait_s: float, quiet_s: float) -> None:
+        """Takes whether the rule holds now. `wait_s`: how long it has to; `quiet_s`: how long it has not to, to be over."""
+        if broken:
+            self.quiet_since = None
+            if self.held_since is None:
+                self.held_since = now
+            if self.state is State.RAISED:
+                return
+            self._become(State.RAISED if now - self.held_since >= wait_s else State.PENDING, wall_us)
+            return
+        self.held_since = None
+        if self.state is not State.RAISED:
+            self._become(State.QUIET, wall_us)
+            return
+        if self.quiet_since is None:
+            self.quiet_since = now
+        if now - self.quiet_since >= quiet_s:
+            self._become(State.QUIET, wall_us)
+
+    def _become(self, state: State, wall_us: int) -> None:
+        if state is not self.state:
+            self.state, self.since_us = state, wall_us
+
+    @property
+    def text(self) -> str:
+        """What is wrong, such as `group_behind (group=billing, topic=orders): group_backlog is 12,000, limit 10,000`."""
+        rule = self.rule
+        of = f" ({labels_text(self.labels)})" if self.labels else ""
+        figure = rule.figure if rule.divisor is None else f"{rule.figure} / {rule.divisor}"
+        return f"{rule.name}{of}: {figure} is {self.value:,.6g}, {rule.comparison} {self.limit:,.6g}"

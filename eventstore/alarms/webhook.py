@@ -1,0 +1,95 @@
+"""Posts a notice to an address, signed so that its receiver knows from whom it is, and when.
+
+`Eventstore-Signature: t=SECONDS,v1=HEX`, where HEX is the HMAC-SHA256 of `SECONDS.BODY`. A receiver computes the same, compares
+in constant time, and refuses one that is old: so none can be made or replayed without the key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from eventstore.alarms.notice import Notice
+from eventstore.errors import InvalidArgument
+from eventstore.settings.alarms import AlarmSettings
+
+if TYPE_CHECKING:
+    import http.client
+
+SIGNATURE: Final = "Eventstore-Signature"
+TIMEOUT_S: Final = 10.0
+_ANSWER_BYTES_MAX: Final = 4_096
+
+
+class Webhook:
+    """Where notices are posted. `send` blocks, for a thread."""
+
+    name = "webhook"
+
+    def __init__(self, settings: AlarmSettings) -> None:
+        """Raises InvalidArgument: the address is none, or a file cannot be used."""
+        parts = urlsplit(settings.webhook or "")
+        try:
+            port = parts.port
+        except ValueError:
+            port = -1
+        if parts.scheme not in ("http", "https") or not parts.hostname or port == -1 or "@" in parts.netloc:
+            raise InvalidArgument(
+                f"alarm_webhook is {settings.webhook!a}, expected http://HOST/PATH or https://HOST/PATH, without a password",
+                field="alarm_webhook", value=str(settings.webhook),
+            )  # fmt: skip
+        self._secure, self._host, self._port = parts.scheme == "https", parts.hostname, port
+        self._path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        self._key = secret_in("alarm_webhook_secret_file", settings.webhook_secret_file)
+        self._ca = settings.ca_file
+
+    def send(self, notice: Notice) -> None:
+        """Posts a notice. Raises OSError: it was not taken."""
+        import http.client
+
+        body, seconds = notice.json(), int(time.time())
+        headers = {"Content-Type": "application/json", "User-Agent": "eventstore"}
+        if self._key is not None:
+            headers[SIGNATURE] = f"t={seconds},v1={signature(self._key, seconds, body)}"
+        connection = self._connection()
+        try:
+            connection.request("POST", self._path, body, headers)
+            answer = connection.getresponse()
+            answer.read(_ANSWER_BYTES_MAX)
+        except http.client.HTTPException as error:
+            raise OSError(f"no answer of HTTP: {type(error).__name__}") from None
+        finally:
+            connection.close()
+        if not 200 <= answer.status < 300:
+            raise OSError(f"it answered {answer.status}")
+
+    def _connection(self) -> http.client.HTTPConnection:
+        import http.client
+        import ssl
+
+        if not self._secure:
+            return http.client.HTTPConnection(self._host, self._port, timeout=TIMEOUT_S)
+        context = ssl.create_default_context(cafile=self._ca)
+        return http.client.HTTPSConnection(self._host, self._port, timeout=TIMEOUT_S, context=context)
+
+
+def signature(key: bytes, seconds: int, body: bytes) -> str:
+    """Returns the signature of a body that is posted at a time."""
+    return hmac.new(key, b"%d.%s" % (seconds, body), hashlib.sha256).hexdigest()
+
+
+def secret_in(field: str, path: str | None) -> bytes | None:
+    """Returns what a file holds, without white space around it; None without a file. Raises InvalidArgument."""
+    if path is None:
+        return None
+    try:
+        found = Path(path).read_bytes().strip()
+    except OSError as error:
+        raise InvalidArgument(f"{field} {path} cannot be read: {error.strerror}", field=field, value=path) from None
+    if not found:
+        raise InvalidArgument(f"{field} {path} is empty", field=field, value=path)
+    return found

@@ -1,0 +1,163 @@
+"""The console as an ASGI application: finds out who asks, runs the page, and gives each answer what browsers go by.
+
+A page is an async function of a `Visit`. What it raises becomes a page, too.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+from urllib.parse import parse_qsl, quote
+
+import trio
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from eventstore.client.aio.store import NetworkStore
+from eventstore.console.history import History
+from eventstore.console.rendering import Rendering
+from eventstore.console.subject import Subject
+from eventstore.console.visitors import Visitor, Visitors
+from eventstore.errors import EventStoreError, InvalidArgument, PermissionDenied, Unauthenticated
+from eventstore.security.permissions import EVERYTHING, Permission
+
+COOKIE: Final = "eventstore_console"
+PATH: Final = "/console"
+STREAMS_MAX: Final = 100
+_FORM_BYTES_MAX: Final = 64 * 1024
+_FORM_S: Final = 10.0
+_PAGE_S: Final = 10.0
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class Console:
+    """What all pages share. `run` has to run while they are asked for."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject = subject
+        self.visitors = Visitors(subject)
+        self.history = History(subject.figures, subject.folder)
+        self.render = Rendering()
+        self.streams = 0
+
+    async def run(self) -> None:
+        """Keeps the figures and the visitors' connections, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.history.run)
+            nursery.start_soon(self.visitors.run)
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """A request of a visitor. `form`: what was sent; its CSRF token was checked."""
+
+    console: Console
+    request: Request
+    visitor: Visitor
+    form: Mapping[str, str]
+
+    def asked(self, name: str) -> str:
+        """Returns a parameter of the address, without white space around it; empty: it is not given."""
+        return self.request.query_params.get(name, "").strip()
+
+    def number(self, name: str) -> int | None:
+        """Returns a parameter that is a number. Raises InvalidArgument."""
+        return number_of(name, self.asked(name))
+
+    async def ask(self, question: Callable[[NetworkStore], Awaitable[T]]) -> T:
+        """Asks the store as this visitor. Raises EventStoreError."""
+        return await self.console.visitors.ask(self.visitor, question)
+
+    def may(self, permission: Permission, name: str = EVERYTHING) -> bool:
+        """Whether to offer what needs this permission."""
+        return self.console.visitors.may(self.visitor, permission, name)
+
+    def part(self, template: str, **values: Any) -> str:
+        """Returns a part of a page."""
+        return self.console.render(template, {"visit": self, **values})
+
+    def page(self, template: str, status: int = 200, **values: Any) -> Response:
+        """Returns a page."""
+        path = self.request.url.path
+        common = {
+            "visitor": self.visitor, "path": path, "title_of_store": self.console.subject.title,
+            "signs_in": self.console.visitors.need_tokens,
+        }  # fmt: skip
+        return HTMLResponse(self.part(template, **common, **values), status)
+
+
+Page = Callable[[Visit], Awaitable[Response]]
+
+
+def number_of(name: str, text: str) -> int | None:
+    """Returns the number that a text of a visitor is; None: it is empty. Raises InvalidArgument."""
+    if not text:
+        return None
+    if not text.isdecimal() or not text.isascii() or len(text) > 19:
+        raise InvalidArgument(f"{name} is {text[:40]!r}, expected a number", field=name, value=text[:40])
+    return int(text)
+
+
+def link(path: str, **parameters: object) -> str:
+    """Returns the address of a page of the console."""
+    given = "&".join(f"{name}={quote(str(value), safe='')}" for name, value in parameters.items() if value not in (None, ""))
+    return f"{PATH}{path}" + (f"?{given}" if given else "")
+
+
+def route(console: Console, path: str, page: Page, methods: tuple[str, ...] = ("GET",)) -> Route:
+    """Returns the route of a page that only visitors see."""
+
+    async def endpoint(request: Request) -> Response:
+        visitor = console.visitors.find(request.cookies.get(COOKIE))
+        if visitor is None:
+            wanted = request.url.path if request.method == "GET" else PATH
+            return RedirectResponse(link("/sign-in", to=wanted), 303)
+        form = await read_form(request) if request.method == "POST" else {}
+        visit = Visit(console, request, visitor, form)
+        if request.method == "POST" and not visitor.sent(form.get("csrf", "")):
+            return visit.page("refused.html", 403, why="this form is not of the page it says, or too old: go back and reload")
+        try:
+            with trio.fail_after(_PAGE_S):
+                return await page(visit)
+        except trio.TooSlowError:
+            return visit.page("refused.html", 504, why=f"the store has not answered within {_PAGE_S:.0f} s")
+        except Unauthenticated:
+            return RedirectResponse(link("/sign-in", to=request.url.path), 303)
+        except EventStoreError as error:
+            return visit.page("refused.html", status_of(error), why=error.message)
+
+    return Route(PATH + path, endpoint, methods=list(methods))
+
+
+def status_of(error: EventStoreError) -> int:
+    """Returns the status of HTTP for an error."""
+    if isinstance(error, PermissionDenied):
+        return 403
+    if isinstance(error, InvalidArgument):
+        return 400
+    if type(error).__name__.startswith("Unknown"):
+        return 404
+    return 503 if error.retriable else 409
+
+
+async def read_form(request: Request) -> dict[str, str]:
+    """Returns the fields of a form that was sent. Raises HTTPException if it is too large, too slow or no form."""
+    if not request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
+        raise HTTPException(415, "expected a form")
+    body = bytearray()
+    with trio.move_on_after(_FORM_S) as waited:
+        async for part in request.stream():
+            body += part
+            if len(body) > _FORM_BYTES_MAX:
+                raise HTTPException(413, "the form is too large")
+    if waited.cancelled_caught:
+        raise HTTPException(408, "the form did not arrive")
+    try:
+        return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=1_000))
+    except ValueError:
+        raise HTTPException(400, "the form is not UTF-8") from None

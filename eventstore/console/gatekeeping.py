@@ -1,0 +1,104 @@
+"""What goes with every answer of the console, and which requests are not of it: `/metrics` and `/health` go to what has always
+answered them.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from eventstore.console.console import PATH
+from eventstore.console.listener import SUBJECT
+from eventstore.security.loopback import is_loopback
+
+if TYPE_CHECKING:
+    from wsgiref.types import WSGIApplication
+
+App = Callable[[Any, Any, Any], Awaitable[None]]
+
+HEADERS: Final = (
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
+        b"base-uri 'none'; frame-ancestors 'none'",
+    ),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cache-control", b"no-store"),
+)
+_MISDIRECTED: Final = b"this console is for this machine: open it at localhost or 127.0.0.1\n"
+
+
+def split(pages: App, others: WSGIApplication, *, local_only: bool) -> App:
+    """Returns an application of the pages and of what else is asked for.
+
+    `local_only`: answers as this machine only, since anyone who reaches the console may do everything: a page of a stranger,
+    whose name was made to point to this machine, is refused.
+    """
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        path = scope["path"]
+        if path != PATH and not path.startswith(PATH + "/"):
+            await _answer_wsgi(others, scope, send)
+            return
+        if local_only and not is_loopback(_host(scope)):
+            await _send(send, 421, _MISDIRECTED, [(b"content-type", b"text/plain")])
+            return
+
+        async def send_with_headers(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                given = list(message.get("headers", ()))
+                names = {name for name, _ in given}
+                message = {**message, "headers": given + [each for each in HEADERS if each[0] not in names]}
+            await send(message)
+
+        await pages(scope, receive, send_with_headers)
+
+    return answer
+
+
+def _host(scope: Any) -> str:
+    host = _header(scope, b"host") or ""
+    name, colon, port = host.rpartition(":")
+    return name if colon and port.isdecimal() else host
+
+
+def _header(scope: Any, wanted: bytes) -> str | None:
+    return next((value.decode("latin-1") for name, value in scope["headers"] if name == wanted), None)
+
+
+async def _answer_wsgi(application: WSGIApplication, scope: Any, send: Any) -> None:
+    """Answers a request that has no body."""
+    environ: dict[str, Any] = {
+        "REQUEST_METHOD": scope["method"], "SCRIPT_NAME": "", "PATH_INFO": scope["path"],
+        "QUERY_STRING": scope["query_string"].decode("latin-1"), "SERVER_NAME": "", "SERVER_PORT": "",
+        "SERVER_PROTOCOL": "HTTP/1.1", "wsgi.input": io.BytesIO(), SUBJECT: scope.get(SUBJECT),
+    }  # fmt: skip
+    for name in (b"authorization", b"accept", b"accept-encoding"):
+        if (value := _header(scope, name)) is not None:
+            environ[f"HTTP_{name.decode().upper().replace('-', '_')}"] = value
+    begun: list[tuple[str, list[tuple[str, str]]]] = []
+
+    def start_response(status: str, headers: list[tuple[str, str]], error: object = None) -> Callable[[bytes], object]:
+        begun.append((status, headers))
+        return lambda body: None
+
+    def run() -> bytes:
+        found: Iterable[bytes] = application(environ, start_response)
+        return b"".join(found)
+
+    body = await trio.to_thread.run_sync(run, abandon_on_cancel=True)
+    status, headers = begun[-1]
+    await _send(send, int(status[:3]), body, [(name.lower().encode(), value.encode("latin-1")) for name, value in headers])
+
+
+async def _send(send: Any, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+    known = [each for each in headers if each[0] != b"content-length"]
+    await send({"type": "http.response.start", "status": status, "headers": [*known, (b"content-length", b"%d" % len(body))]})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,188 @@
+"""What can be done from the console: each action asks again, and is a request with the visitor's permission, as any other.
+
+An action is a link with its fields; the page that it leads to says what will happen and has the form that does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from eventstore.client.aio.store import NetworkStore
+from eventstore.console.console import Console, Visit, link, number_of, route
+from eventstore.console.subject import ClusterDoor
+from eventstore.errors import InvalidArgument
+from eventstore.security.permissions import Permission, denied
+
+Fields = Mapping[str, str]
+_NAME: Final = "console"
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """`fields`: what it needs; `why` is asked for on the page. `says`: what will happen. `do`: does it, as its last argument,
+    and returns what has happened. `back`: the page to go to then. `on_cluster`: it is done by the node, not by a request.
+    """
+
+    fields: tuple[str, ...]
+    says: Callable[[Fields], str]
+    do: Callable[[NetworkStore, Fields, str], Awaitable[str]] | None
+    back: Callable[[Fields], str]
+    on_cluster: Callable[[ClusterDoor, Fields, str], str] | None = None
+
+
+def _number(given: Fields, name: str) -> int:
+    found = number_of(name, given[name])
+    if found is None:
+        raise InvalidArgument(f"{name} is missing", field=name)
+    return found
+
+
+async def _reset(store: NetworkStore, given: Fields, who: str) -> str:
+    to = given["to"]
+    target = to if to in ("start", "end") else _number(given, "to")
+    queue = number_of("queue", given["queue"])
+    rows = await store.broker.reset(given["group"], given["topic"], target, queue=queue)
+    return f"{given['group']} is at " + ", ".join(f"offset {each.offset} of queue {each.queue}" for each in rows[:20])
+
+
+async def _replay_dead(store: NetworkStore, given: Fields, who: str) -> str:
+    count = await store.broker.replay(given["group"], [_number(given, "offset")])
+    return f"{count} dead letters of {given['group']} are delivered again"
+
+
+async def _add_queues(store: NetworkStore, given: Fields, who: str) -> str:
+    added = await store.broker.add_queues(given["topic"], _number(given, "count"))
+    return f"{given['topic']} has {len(added)} more queues"
+
+
+async def _close_queue(store: NetworkStore, given: Fields, who: str) -> str:
+    await store.broker.close_queue(given["topic"], _number(given, "queue"))
+    return f"queue {given['queue']} of {given['topic']} accepts no more messages"
+
+
+async def _retry(store: NetworkStore, given: Fields, who: str) -> str:
+    done = await store.reactions.retry(given["reaction"], given["aggregate"] or None, who=who, why=given["why"] or _NAME)
+    return f"{given['reaction']}: {done.done} events are handled, {done.left} are still parked"
+
+
+async def _skip(store: NetworkStore, given: Fields, who: str) -> str:
+    done = await store.reactions.skip(given["reaction"], given["aggregate"], who=who, why=given["why"] or _NAME)
+    return f"{given['reaction']}: {done.done} events are no longer parked, {done.left} still are"
+
+
+def _group_page(given: Fields) -> str:
+    return link("/broker/group", name=given["group"])
+
+
+def _topic_page(given: Fields) -> str:
+    return link("/broker/topic", name=given["topic"])
+
+
+def _reaction_page(given: Fields) -> str:
+    return link("/reactions", name=given["reaction"])
+
+
+def _cluster_page(given: Fields) -> str:
+    return link("/cluster")
+
+
+ACTIONS: Final[Mapping[str, Action]] = {
+    "reset": Action(
+        ("group", "topic", "queue", "to"),
+        lambda given: f"The group {given['group']} continues at {given['to']} of "
+        + (f"queue {given['queue']} of " if given["queue"] else "every queue of ") + f"{given['topic']}. "
+        "Messages after that are delivered again, those before it never.",
+        _reset, _group_page,
+    ),
+    "replay": Action(
+        ("group", "offset"),
+        lambda given: f"The dead letter {given['offset']} of the group {given['group']} is delivered to it again.",
+        _replay_dead, _group_page,
+    ),
+    "add-queues": Action(
+        ("topic", "count"),
+        lambda given: f"The topic {given['topic']} gets {given['count']} more queues. Keys map to other queues from then on: "
+        "the order of a key's messages is kept only among those sent after.",
+        _add_queues, _topic_page,
+    ),
+    "close-queue": Action(
+        ("topic", "queue"),
+        lambda given: f"Queue {given['queue']} of {given['topic']} accepts no more messages; what it holds is still consumed.",
+        _close_queue, _topic_page,
+    ),
+    "retry": Action(
+        ("reaction", "aggregate", "why"),
+        lambda given: f"The reaction {given['reaction']} handles what it has parked "
+        + (f"of {given['aggregate']} " if given["aggregate"] else "") + "again.",
+        _retry, _reaction_page,
+    ),
+    "skip": Action(
+        ("reaction", "aggregate", "why"),
+        lambda given: f"The reaction {given['reaction']} never handles the first event of {given['aggregate']} that is parked.",
+        _skip, _reaction_page,
+    ),
+    "lead": Action(
+        ("shard", "node"),
+        lambda given: f"Shard {given['shard']} is led by {given['node']} from then on; writers wait for about 0.25 s.",
+        None, _cluster_page, lambda door, given, who: door.hand_over(_number(given, "shard"), given["node"], who),
+    ),
+    "cancel": Action(
+        ("shard",),
+        lambda given: f"What is wanted of shard {given['shard']} and not done is taken back; what was copied is put away.",
+        None, _cluster_page, lambda door, given, who: door.take_back(_number(given, "shard"), who),
+    ),
+    "pause": Action(
+        (),
+        lambda given: "No replica is copied, handed over for a move or taken out until moves are resumed. All shards serve on.",
+        None, _cluster_page, lambda door, given, who: door.pause(True, who),
+    ),
+    "resume": Action(
+        (), lambda given: "What is wanted of shards is carried out again.",
+        None, _cluster_page, lambda door, given, who: door.pause(False, who),
+    ),
+}  # fmt: skip
+
+
+def action_routes(console: Console) -> list[Route]:
+    """Returns the routes."""
+    return [route(console, "/do/{action}", _ask), route(console, "/do/{action}", _do, ("POST",))]
+
+
+async def _ask(visit: Visit) -> Response:
+    name, action = _action(visit)
+    given = {field: visit.asked(field) for field in action.fields}
+    return visit.page("confirm.html", action=name, given=given, says=action.says(given), back=action.back(given))
+
+
+async def _do(visit: Visit) -> Response:
+    _, action = _action(visit)
+    given = {field: visit.form.get(field, "").strip() for field in action.fields}
+    done = await _carried_out(visit, action, given)
+    back = action.back(given)
+    return RedirectResponse(f"{back}{'&' if '?' in back else '?'}{link('', done=done).partition('?')[2]}", 303)
+
+
+async def _carried_out(visit: Visit, action: Action, given: Fields) -> str:
+    """Raises what the server or the node answers; PermissionDenied."""
+    who = visit.visitor.name or _NAME
+    do, on_cluster, cluster = action.do, action.on_cluster, visit.console.subject.cluster
+    if do is not None:
+        return await visit.ask(lambda store: do(store, given, who))
+    if on_cluster is None or cluster is None:
+        raise InvalidArgument("this server is in no cluster with replicas", field="action")
+    if not visit.may(Permission.CLUSTER):
+        raise denied(Permission.CLUSTER)
+    return await trio.to_thread.run_sync(on_cluster, cluster, given, who, abandon_on_cancel=True)
+
+
+def _action(visit: Visit) -> tuple[str, Action]:
+    name = visit.request.path_params["action"]
+    if name not in ACTIONS:
+        raise InvalidArgument(f"there is no action {name[:40]!r}", field="action")
+    return name, ACTIONS[name]

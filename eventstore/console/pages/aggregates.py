@@ -1,0 +1,126 @@
+"""Aggregates: looked up by id or prefix; the events of one, and its state at any version where a domain is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any, Final
+
+import trio
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from eventstore.client.aio.store import NetworkStore
+from eventstore.console.console import Console, Visit, link, route
+from eventstore.domain.candidates import CandidateClasses
+from eventstore.domain.domain import Domain
+from eventstore.domain.restore import restore
+from eventstore.errors import EventStoreError, UnknownEvent
+from eventstore.model import Event
+
+PAGE_EVENTS: Final = 50
+_PAGE_IDS: Final = 100
+_PAGE_BYTES_MAX: Final = 4 * 1024 * 1024
+_FOLDED_MAX: Final = 10_000
+_FIELD_MAX: Final = 2_000
+
+
+def aggregate_routes(console: Console) -> list[Route]:
+    """Returns the routes."""
+    return [route(console, "/aggregates", _list), route(console, "/aggregates/one", _one)]
+
+
+async def _list(visit: Visit) -> Response:
+    if wanted := visit.asked("id"):
+        return RedirectResponse(link("/aggregates/one", id=wanted), 303)
+    prefix, after = visit.asked("prefix"), visit.asked("after")
+    found = await visit.ask(lambda store: store.aggregates(prefix or None, after or None, _PAGE_IDS))
+    more = link("/aggregates", prefix=prefix, after=found[-1].aggregate_id) if len(found) == _PAGE_IDS else None
+    return visit.page("aggregates.html", found=found, prefix=prefix, after=after, more=more, link=link)
+
+
+async def _one(visit: Visit) -> Response:
+    wanted, state_at = visit.asked("id"), visit.number("state")
+    version = await visit.ask(lambda store: store.version(wanted))
+    first = visit.number("from") or 1
+    events = await visit.ask(lambda store: events_of(store, wanted, first))
+    last = events[-1].version if events else first - 1
+    pages = {
+        "Newest": link("/aggregates/one", id=wanted, **{"from": max(1, version - PAGE_EVENTS + 1)}) if last < version else None,
+        "Later": link("/aggregates/one", id=wanted, **{"from": last + 1}) if last < version else None,
+        "Earlier": link("/aggregates/one", id=wanted, **{"from": max(1, first - PAGE_EVENTS)}) if first > 1 else None,
+    }
+    domain = visit.console.subject.domain
+    state = None
+    if domain is not None and domain.handlers and version:
+        state = await _state(visit, domain, wanted, min(state_at or version, version))
+    return visit.page(
+        "aggregate.html", id=wanted, version=version, rows=[event_row(each) for each in events], pages=pages, state=state,
+        state_at=min(state_at or version, version), link=link,
+    )  # fmt: skip
+
+
+async def events_of(store: NetworkStore, aggregate_id: str, first: int) -> list[Event]:
+    """Returns the events of a page."""
+    return await bounded(store.read(aggregate_id, first, limit=PAGE_EVENTS), PAGE_EVENTS)
+
+
+async def bounded(stream: AsyncIterator[Any], count: int) -> list[Event]:
+    """Returns the first events of a stream: at most this number, and 4 MiB."""
+    found: list[Event] = []
+    size = 0
+    async with aclosing(stream):  # type: ignore[type-var] # a stream has aclose
+        async for event in stream:
+            found.append(event)
+            size += len(event.data)
+            if len(found) >= count or size >= _PAGE_BYTES_MAX:
+                break
+    return found
+
+
+def event_row(event: Event) -> dict[str, Any]:
+    """Returns what a page shows of an event."""
+    return {
+        "event": event, "is_json": event.is_json, "one": link("/aggregates/one", id=event.aggregate_id),
+        "correlation": event.correlation_id, "causation": event.causation_id, "cause": _cause(event),
+        "chain": link("/aggregates/chain", id=event.aggregate_id, version=event.version),
+        "at": link("/aggregates/one", id=event.aggregate_id, **{"from": max(1, event.version - 5), "state": event.version}),
+    }  # fmt: skip
+
+
+def _cause(event: Event) -> str | None:
+    """Returns the page of the event that caused one, where its id says which: ID/VERSION, as reactions write it."""
+    name, _, version = event.causation_id.rpartition("/")
+    if not name or not version.isdecimal():
+        return None
+    return link("/aggregates/one", id=name, **{"from": version}) + f"#v{version}"
+
+
+async def _state(visit: Visit, domain: Domain, aggregate_id: str, version: int) -> dict[str, Any]:
+    """Returns the aggregate as the domain folds it, or why that cannot be said."""
+    if version > _FOLDED_MAX:
+        return {"why": f"more than {_FOLDED_MAX:,} events are not folded on a page"}
+
+    async def read(store: NetworkStore) -> list[Event]:
+        return [event async for event in store.read(aggregate_id, 1, version)]
+
+    events = await visit.ask(read)
+    try:
+        return await trio.to_thread.run_sync(_folded, domain, aggregate_id, events, abandon_on_cancel=True)
+    except EventStoreError as error:
+        return {"why": error.message}
+
+
+def _folded(domain: Domain, aggregate_id: str, events: list[Event]) -> dict[str, Any]:
+    candidates = CandidateClasses(domain)
+    classes, _ = candidates.narrow(candidates.all, events)
+    fitting = [each for each in classes if any(candidates.only(event.type) is each for event in events)] or list(classes)
+    if len(fitting) != 1:
+        raise UnknownEvent("no class of the domain applies all these events, or several do")
+    aggregate = restore(fitting[0], aggregate_id, events)
+    fields = {name: value for name, value in vars(aggregate).items() if not name.startswith("_")}
+    return {"class": fitting[0].__qualname__, "fields": {name: _short(repr(value)) for name, value in fields.items()}}
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _FIELD_MAX else f"{text[:_FIELD_MAX]}…"

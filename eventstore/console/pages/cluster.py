@@ -1,0 +1,66 @@
+"""The cluster: nodes, shards with their replicas, and what is under way. Of one server alone, the one shard that it is."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import trio
+from starlette.responses import Response
+from starlette.routing import Route
+
+from eventstore.client.aio.store import NetworkStore
+from eventstore.console.console import Console, Visit, link, route
+from eventstore.errors import EventStoreError
+from eventstore.flat import Scalar
+from eventstore.records.cluster_map import ClusterMap, slots_text
+from eventstore.security.permissions import Permission
+
+_ASKED_MAX: Final = 64
+_ASKED_S: Final = 3.0
+
+
+def cluster_routes(console: Console) -> list[Route]:
+    """Returns the routes."""
+    return [route(console, "/cluster", _cluster)]
+
+
+async def _cluster(visit: Visit) -> Response:
+    known, figures = await visit.ask(_asked)
+    door = visit.console.subject.cluster
+    registry = None if door is None else await trio.to_thread.run_sync(door.look, abandon_on_cancel=True)
+    shards = [_row(each, figures.get(each.shard, {}), registry) for each in known.shards]
+    return visit.page(
+        "cluster.html", known=known, shards=shards, registry=registry, link=link,
+        may_change=door is not None and visit.may(Permission.CLUSTER),
+    )  # fmt: skip
+
+
+async def _asked(store: NetworkStore) -> tuple[ClusterMap, dict[int, dict[str, Scalar]]]:
+    """Asks for the map, and each shard for its figures, all at once; those that do not answer have none."""
+    known = await store.cluster_map()
+    shards = store.shards
+    if not shards:
+        return known, {known.shards[0].shard: await store.stats()}
+    found: dict[int, dict[str, Scalar]] = {}
+
+    async def ask(number: int) -> None:
+        with trio.move_on_after(_ASKED_S):
+            try:
+                found[number] = await shards[number].stats()
+            except EventStoreError:  # the page says by what it lacks that this one does not answer
+                return
+
+    async with trio.open_nursery() as nursery:
+        for number in sorted(shards)[:_ASKED_MAX]:
+            nursery.start_soon(ask, number)
+    return known, found
+
+
+def _row(shard: Any, figures: dict[str, Scalar], registry: dict[str, Any] | None) -> dict[str, Any]:
+    known = {} if registry is None else registry["shards"].get(shard.shard, {})
+    return {
+        "shard": shard.shard, "slots": slots_text(shard.slots), "address": shard.leader, "epoch": shard.epoch,
+        "events": figures.get("events"), "memory": figures.get("resident_bytes"),
+        "files": figures.get("event_files"), "sorted": figures.get("sorted_files"),
+        "behind": figures.get("replicas_behind"), "attention": figures.get("attention"), "known": known,
+    }  # fmt: skip

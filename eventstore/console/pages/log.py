@@ -1,0 +1,191 @@
+"""The log: newest events first, by type, prefix and time; and new ones while the page is open.
+
+No page reads more than a bounded number of events: going back, one offers to continue from the last that it examined.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Final
+
+import trio
+from starlette.responses import Response
+from starlette.routing import Route
+
+from eventstore.client.aio.store import NetworkStore
+from eventstore.console.console import Console, Visit, link, route
+from eventstore.console.pages.aggregates import PAGE_EVENTS, bounded, event_row
+from eventstore.console.streaming import Updates, stream
+from eventstore.errors import InvalidArgument
+from eventstore.model import CaughtUp, Event
+from eventstore.position import END
+from eventstore.security.permissions import Permission
+
+_WINDOW: Final = 64
+_WINDOW_MAX: Final = 4_096
+_EXAMINED_MAX: Final = 10_000
+_KEPT_BYTES_MAX: Final = 8 * 1024 * 1024
+_LOOK_S: Final = 1.0
+_LIVE_ROWS: Final = 20
+_FORMS: Final = ("%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S.%f")
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """What is shown. Times are microseconds since 1970. `may_read`: the prefix of all ids that the visitor may read here: the
+    store filters by it alone, since it reads to the end of its log for an event that passes.
+    """
+
+    type: str = ""
+    prefix: str = ""
+    since: int | None = None
+    until: int | None = None
+    may_read: str | None = None
+
+    def passes(self, event: Event) -> bool:
+        return (
+            (not self.type or event.type == self.type)
+            and event.aggregate_id.startswith(self.prefix)
+            and (self.until is None or event.timestamp <= self.until)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """`before`: where to continue; None: nothing is older. `examined`: how many events were looked at."""
+
+    events: list[Event]
+    before: int | None
+    examined: int
+
+
+def log_routes(console: Console) -> list[Route]:
+    """Returns the routes."""
+    return [route(console, "/log", _log), route(console, "/log/live", _live)]
+
+
+async def _log(visit: Visit) -> Response:
+    wanted, before, shard = _filter(visit), visit.number("before"), visit.number("shard")
+
+    async def find(store: NetworkStore) -> tuple[list[int], Found]:
+        shards = store.shards
+        chosen = _chosen(store, shards, shard)
+        found = [await newest(each, wanted, before) for each in chosen]
+        if len(found) == 1:
+            return sorted(shards), found[0]
+        events = sorted((event for each in found for event in each.events), key=lambda event: -event.timestamp)
+        return sorted(shards), Found(events[:PAGE_EVENTS], None, sum(each.examined for each in found))
+
+    shards, found = await visit.ask(find)
+    given = {name: visit.asked(name) for name in ("type", "prefix", "from", "to", "shard")}
+    older = None if found.before is None else link("/log", **given, before=found.before)
+    return visit.page(
+        "log.html", rows=[event_row(each) for each in found.events], found=found, given=given, older=older, shards=shards,
+        live=None if before or given["to"] else link("/log/live", **given), newest=link("/log", **given) if before else None,
+    )  # fmt: skip
+
+
+async def _live(visit: Visit) -> Response:
+    wanted, shard = _filter(visit), visit.number("shard")
+
+    async def updates() -> Updates:
+        seen: dict[int, int] = {}
+        while True:
+            found = await visit.ask(partial(_appended, wanted=wanted, shard=shard, seen=seen))
+            if found:
+                yield "rows", visit.part("live_rows.html", rows=[event_row(each) for each in found])
+            await trio.sleep(_LOOK_S)
+
+    return stream(visit.console, updates())
+
+
+def _chosen(store: NetworkStore, shards: dict[int, NetworkStore], shard: int | None) -> list[NetworkStore]:
+    if shard is not None and shard not in shards:
+        raise InvalidArgument(f"there is no shard {shard}", field="shard", value=shard)
+    return [store] if not shards else list(shards.values()) if shard is None else [shards[shard]]
+
+
+async def _appended(store: NetworkStore, wanted: Filter, shard: int | None, seen: dict[int, int]) -> list[Event]:
+    """Returns the last of the events that were appended since `seen`, newest first."""
+    found: list[Event] = []
+    for place, each in enumerate(_chosen(store, store.shards, shard)):
+        last = await last_sequence(each, wanted)
+        after = seen.setdefault(place, last)
+        if last > after:
+            seen[place] = last
+            window = _EXAMINED_MAX // 10 if wanted.type or wanted.prefix else _LIVE_ROWS
+            found += [event for event in await _window(each, wanted, max(after, last - window), last) if wanted.passes(event)]
+    return sorted(found, key=lambda event: -event.timestamp)[:_LIVE_ROWS]
+
+
+async def last_sequence(store: NetworkStore, wanted: Filter) -> int:
+    """Returns the sequence of the last durable event."""
+    items: Any = store.subscribe(END, aggregate_prefix=wanted.may_read)
+    async with aclosing(items):
+        async for item in items:
+            if isinstance(item, CaughtUp):
+                return item.sequence
+    return 0
+
+
+async def newest(store: NetworkStore, wanted: Filter, before: int | None) -> Found:
+    """Returns the newest events before a sequence that pass the filter, newest first; a bounded number is examined."""
+    if before is None and wanted.until is not None:
+        later = await bounded(
+            store.read_all(0, from_time=wanted.until + 1, limit=1, aggregate_prefix=wanted.may_read), 1
+        )  # the index of times finds it
+        before = later[0].sequence if later else None
+    high = (await last_sequence(store, wanted)) if before is None else before - 1
+    found: list[Event] = []
+    window, examined = _WINDOW, 0
+    while high > 0 and len(found) < PAGE_EVENTS and examined < _EXAMINED_MAX:
+        low = max(0, high - window)
+        page = await _window(store, wanted, low, high)
+        for event in reversed(page):
+            if wanted.since is not None and event.timestamp < wanted.since:
+                return Found(found, None, examined + high - low)
+            if wanted.passes(event):
+                found.append(event)
+                if len(found) == PAGE_EVENTS:
+                    return Found(found, event.sequence, examined + high - low)
+        examined += high - low
+        high, window = low, min(window * 4, _WINDOW_MAX)
+    return Found(found, high + 1 if high > 0 else None, examined)
+
+
+async def _window(store: NetworkStore, wanted: Filter, low: int, high: int) -> list[Event]:
+    """Returns the events after `low` up to `high`, of these the last 8 MiB."""
+    kept: deque[Event] = deque()
+    size = 0
+    items: Any = store.read_all(low, aggregate_prefix=wanted.may_read, limit=high - low)
+    async with aclosing(items):
+        async for event in items:
+            if event.sequence > high:
+                break
+            kept.append(event)
+            size += len(event.data)
+            while size > _KEPT_BYTES_MAX and len(kept) > 1:
+                size -= len(kept.popleft().data)
+    return list(kept)
+
+
+def _filter(visit: Visit) -> Filter:
+    prefix = visit.asked("prefix")
+    may_read = None if visit.may(Permission.READ) and visit.may(Permission.SUBSCRIBE) else prefix or None
+    return Filter(visit.asked("type"), prefix, _time(visit, "from"), _time(visit, "to"), may_read)
+
+
+def _time(visit: Visit, name: str) -> int | None:
+    text = visit.asked(name)
+    if not text:
+        return None
+    for form in _FORMS:
+        try:
+            return int(datetime.strptime(text, form).replace(tzinfo=UTC).timestamp() * 1_000_000)
+        except (ValueError, OverflowError):
+            continue
+    raise InvalidArgument(f"{name} is {text[:40]!r}, expected a time such as 2026-11-25T17:30", field=name, value=text[:40])

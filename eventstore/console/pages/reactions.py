@@ -1,0 +1,36 @@
+"""Reactions: how far each is, and what it has parked."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from eventstore.client.aio.store import NetworkStore
+from eventstore.console.console import Console, Visit, link, route
+from eventstore.security.permissions import Permission
+
+_SHOWN: Final = 50
+
+
+def reaction_routes(console: Console) -> list[Route]:
+    """Returns the routes."""
+    return [route(console, "/reactions", _reactions)]
+
+
+async def _reactions(visit: Visit) -> Response:
+    name, skip = visit.asked("name"), visit.number("skip") or 0
+
+    async def find(store: NetworkStore) -> dict[str, Any]:
+        found: list[tuple[int | None, Any]] = []
+        several: list[tuple[int | None, NetworkStore]] = [*store.shards.items()] or [(None, store)]
+        for shard, each in several:
+            found += [(shard, reaction) for reaction in await each.reactions.progress()]
+        parked = await store.reactions.parked(name, skip) if name and not store.shards else []
+        return {"found": found, "parked": parked[:_SHOWN], "more": len(parked) > _SHOWN, "several": bool(store.shards)}
+
+    found = await visit.ask(find)
+    more = link("/reactions", name=name, skip=skip + _SHOWN) if found.pop("more") else None
+    may = visit.may(Permission.REACTIONS, name)
+    return visit.page("reactions.html", **found, name=name, next_page=more, may_change=may, link=link)

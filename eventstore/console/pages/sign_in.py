@@ -1,0 +1,61 @@
+"""Signing in with a token, and out."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from eventstore.console.console import COOKIE, PATH, Console, Visit, link, read_form, route
+from eventstore.console.visitors import SIGNED_IN_S
+from eventstore.errors import EventStoreError, Unauthenticated
+
+_HOPELESS: Final = "a token goes over TLS, or to this machine: use https, or a tunnel"
+
+
+def sign_in_routes(console: Console) -> list[Route]:
+    """Returns the routes."""
+
+    async def form(request: Request) -> Response:
+        return _form(console, request.query_params.get("to", ""), None)
+
+    async def sign_in(request: Request) -> Response:
+        given = await read_form(request)
+        to, token = given.get("to", ""), given.get("token", "").strip()
+        if not (request.url.scheme == "https" or console.subject.is_local):
+            return _form(console, to, _HOPELESS, 403)
+        if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+            return _form(console, to, "this form was sent by another site", 403)
+        try:
+            host = request.client.host if request.client else ""
+            cookie, _ = await console.visitors.sign_in(token, host)
+        except Unauthenticated:
+            return _form(console, to, "no valid token", 401)
+        except EventStoreError as error:
+            return _form(console, to, error.message, 503)
+        console.visitors.sign_out(request.cookies.get(COOKIE))
+        answer = RedirectResponse(to if to == PATH or to.startswith(PATH + "/") else PATH, 303)
+        answer.set_cookie(
+            COOKIE, cookie, max_age=int(SIGNED_IN_S), path=PATH, secure=request.url.scheme == "https", httponly=True,
+            samesite="strict",
+        )  # fmt: skip
+        return answer
+
+    async def sign_out(visit: Visit) -> Response:
+        console.visitors.sign_out(visit.request.cookies.get(COOKIE))
+        answer = RedirectResponse(link("/sign-in"), 303)
+        answer.delete_cookie(COOKIE, path=PATH)
+        return answer
+
+    return [
+        Route(f"{PATH}/sign-in", form, methods=["GET"]),
+        Route(f"{PATH}/sign-in", sign_in, methods=["POST"]),
+        route(console, "/sign-out", sign_out, ("POST",)),
+    ]
+
+
+def _form(console: Console, to: str, why: str | None, status: int = 200) -> Response:
+    values = {"to": to, "why": why, "title_of_store": console.subject.title, "visitor": None, "path": "", "signs_in": True}
+    return HTMLResponse(console.render("sign_in.html", values), status)

@@ -1,0 +1,73 @@
+"""What a console is about, and how it reaches that: given by the server or node whose listener it is on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from eventstore.client.options import Options
+    from eventstore.domain.domain import Domain
+    from eventstore.security.access_list import Identity
+
+LIBRARIES = ("starlette", "jinja2", "hypercorn")
+"""Those of the extra `console`."""
+
+
+class ClusterDoor(Protocol):
+    """What a node knows of its cluster, and has done to it; called on threads."""
+
+    def look(self) -> dict[str, Any] | None:
+        """Returns `nodes`, `shards` by number, what is `under_way` and whether it is `paused`; None if there is no cluster."""
+
+    def hand_over(self, shard: int, node: str, who: str) -> str:
+        """Has another node lead a shard; returns what has happened."""
+
+    def take_back(self, shard: int, who: str) -> str:
+        """Takes back what is wanted of a shard; returns what has happened."""
+
+    def pause(self, paused: bool, who: str) -> str:
+        """Pauses all moves, or resumes them; returns what has happened."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectedClient:
+    """`identity`: None where identities are off. `does`: what it sends to, consumes and subscribes to. `last`: the kind of its
+    last request.
+    """
+
+    name: str
+    address: str
+    identity: str | None
+    since_us: int
+    does: tuple[str, ...]
+    last: str
+    unsent_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """`address`: of the server or node itself; the console is a client of it, with the visitor's token. `options`: how it
+    connects, of the token (None: identities are off) and the name that the server's log shows. `figures`: what `/health` shows;
+    called on a thread. `identity_of`: whose token it is; None in its place: identities are off. `is_local`: only this machine
+    reaches the listener. `folder`: where the data are. `domain`: what folds aggregates. `clients`: returns those of
+    a server, oldest first; called on a thread. `cluster`: of a node with replicas.
+    """
+
+    title: str
+    address: str
+    options: Callable[[str | None, str], Options]
+    figures: Callable[[], Mapping[str, Any]]
+    identity_of: Callable[[str], Identity | None] | None
+    is_local: bool
+    folder: str
+    domain: Domain | None = None
+    clients: Callable[[], list[ConnectedClient]] | None = None
+    cluster: ClusterDoor | None = None
+
+
+def is_installed() -> bool:
+    """Whether the libraries of the extra are there."""
+    return all(find_spec(each) is not None for each in LIBRARIES)

@@ -1,0 +1,31 @@
+"""The names of all figures that rules of alarms may be about."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any, Final
+
+from eventstore.alarms.alarms import Alarms
+from eventstore.metrics import LabelledMetric, Metric
+from eventstore.server.metric_subjects import LABELLED, METRICS_BY_SUBJECT
+from eventstore.server.projection_watch import PROJECTION_METRICS
+from eventstore.server.prometheus import figure_name
+from eventstore.settings.server import ServerSettings
+
+OF_CLUSTERS: Final = frozenset(
+    {
+        "replica_epoch", "replicas_in_sync", "replicas_wanted", "replicas_needed", "replica_lag_seconds", "log_bytes",
+        "replica_behind_seconds", "replica_behind_bytes", "shard_unserved",
+    }
+)  # fmt: skip
+"""Those of replicas and nodes, which are declared above this package; a test compares them."""
+
+_DECLARED: Final[tuple[Metric[Any] | LabelledMetric, ...]] = (
+    *chain.from_iterable(METRICS_BY_SUBJECT.values()), *LABELLED, *PROJECTION_METRICS,
+)  # fmt: skip
+KNOWN_FIGURES: Final = OF_CLUSTERS | {figure_name(each.name) for each in _DECLARED if each.kind != "text"}
+
+
+def alarms_of(settings: ServerSettings) -> Alarms:
+    """Returns the alarms of the settings. Raises InvalidArgument: a rule or a way of delivery is wrong; names it."""
+    return Alarms(settings.alarms, KNOWN_FIGURES)

@@ -1,0 +1,1 @@
+"""Alarms: when they are raised, how they are said, and to whom."""

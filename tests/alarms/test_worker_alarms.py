@@ -1,0 +1,33 @@
+"""A worker's alarms: on the reactions that it runs, which no server knows of."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.alarms.receivers import http_receiver
+from tests.server.commands import echoes
+from tests.server.commands.domain_hosts import DomainHost
+from tests.waiting import wait_until
+
+
+def test_a_worker_says_what_its_reactions_parked_until_it_is_silenced(tmp_path: Path) -> None:
+    echoes.failing.update(a="a bug")
+    domain, checkpoint = "tests.server.commands.echoes:app", tmp_path / "reactions.json"
+    with http_receiver() as posts:
+        settings = {"alarm_webhook": posts.url, "alarm_interval_s": 0.05}
+        with DomainHost("work", tmp_path, domain, checkpoint=checkpoint, **settings) as worker:
+            with worker.connect() as store:
+                store.send(echoes.Call("a", 1))
+                wait_until(lambda: posts.taken, "it is posted")
+                assert [each.subject for each in store.alarms.list() if each.state == "raised"] == ["reaction=echo"]
+                store.alarms.silence("reaction_parked", 600, who="ada", why="known")
+            worker.restart()
+            with worker.connect() as store:
+                wait_until(lambda: store.stats()["alarms"] == "reaction_parked", "it is raised again")
+                (parked,) = [each for each in store.alarms.list() if each.state == "raised"]
+                assert (parked.silenced_by, parked.silenced_because) == ("ada", "known")
+    posted = [json.loads(body) for _, body in posts.taken]
+    assert [(each["alarm"], each["state"]) for post in posted for each in post["changes"]] == [("reaction_parked", "raised")]
+    assert posted[0]["source"].startswith("worker ")
+    echoes.failing.clear()

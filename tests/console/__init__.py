@@ -1,0 +1,1 @@
+"""The console: by HTTP, and in a browser."""

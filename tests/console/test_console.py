@@ -1,0 +1,150 @@
+"""The console by HTTP: what every page keeps to, signing in, and what it is about."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import eventstore as es
+from eventstore.console import history
+from tests.console.conftest import Serve
+from tests.console.http import Visitor, read_until
+from tests.security.access_file import give, take_away
+from tests.security.conftest import Certificates, certificates  # noqa: F401 # a fixture
+from tests.server_thread import ServerThread
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks at the figures more often than a person would."""
+    monkeypatch.setattr(history, "INTERVAL_S", 0.05)
+
+
+def test_metrics_and_health_are_beside_it(shared: ServerThread) -> None:
+    visitor = Visitor(shared.http)
+    assert json.loads(visitor.get("/health").text)["healthy"] is True
+    assert "# TYPE eventstore_events_total counter" in visitor.get("/metrics").text
+    found = visitor.get("/else")
+    assert (found.status, found.text) == (404, "there are /metrics, /health and /console\n")
+
+
+def test_without_it_the_others_are_served_as_before(serve: Serve) -> None:
+    visitor = Visitor(serve(console=False).http)
+    assert json.loads(visitor.get("/health").text)["healthy"] is True
+    assert visitor.get("/metrics").status == 200
+    assert visitor.get("/console").text == "there are /metrics and /health\n"
+
+
+def test_without_its_libraries_the_others_are_served_as_before(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eventstore.console.subject.LIBRARIES", ("a_library_that_is_not_installed",))
+    visitor = Visitor(serve().http)
+    assert visitor.get("/metrics").status == 200
+    assert visitor.get("/console").status == 404
+
+
+def test_every_answer_forbids_what_is_not_of_the_console(shared: ServerThread) -> None:
+    for path in ("/console", "/console/static/console.js", "/console/nowhere"):
+        headers = Visitor(shared.http).get(path).headers
+        assert "default-src 'none'; script-src 'self'" in headers["content-security-policy"]
+        assert "unsafe" not in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["cache-control"] == "no-store"
+
+
+def test_a_name_of_a_stranger_that_points_to_this_machine_is_refused(shared: ServerThread) -> None:
+    visitor = Visitor(shared.http)
+    assert visitor.get("/console", Host="evil.example:80").status == 421
+    assert visitor.get("/console", Host="localhost:80").status == 200
+
+
+@pytest.mark.usefixtures("quick")
+def test_live_figures_come_while_the_page_is_open(serve: Serve) -> None:
+    server = serve()
+    with es.blocking.connect(server.address) as store, Visitor(server.http).updates("/console/live") as updates:
+        read_until(updates, "event: figures")
+        store.append("a", [es.NewEvent("T")] * 17, 0)
+        read_until(updates, "<dt>Events</dt><dd>17</dd>")
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_overview_has_a_chart_with_words_for_each_figure(serve: Serve) -> None:
+    visitor = Visitor(serve().http)
+    wait_until(lambda: "Events appended" in visitor.get("/console").text, "the first figures")
+    page = visitor.get("/console")
+    labels = re.findall(r'<svg [^>]*role="img" aria-label="([^"]+)"', page.text)
+    assert any(each.startswith("Events appended in the last hour: now 0 /s, at most ") for each in labels)
+    assert len(labels) == len(history.SERIES)
+    assert "Nothing needs attention." in page.words
+
+
+def test_who_has_no_token_sees_the_form_alone(serve: Serve, tmp_path: Path) -> None:
+    token = give(tmp_path / "data", "ann", "stats")
+    visitor = Visitor(serve().http)
+    for path in ("/console", "/console/live", "/console/sign-out"):
+        found = visitor.post(path, {}) if path.endswith("out") else visitor.get(path)
+        assert found.status == 303
+        assert found.headers["location"].startswith("/console/sign-in?to=%2Fconsole")
+    assert visitor.sign_in("a-wrong-one").status == 401
+    assert visitor.cookie is None
+    answer = visitor.sign_in(token)
+    assert (answer.status, answer.headers["location"]) == (303, "/console")
+    assert "HttpOnly" in answer.headers["set-cookie"]
+    assert "SameSite=strict" in answer.headers["set-cookie"]
+    assert "ann" in visitor.get("/console").words
+    assert token not in visitor.get("/console").text
+
+
+def test_signing_in_leads_to_no_other_site(serve: Serve, tmp_path: Path) -> None:
+    token = give(tmp_path / "data", "ann", "stats")
+    visitor = Visitor(serve().http)
+    for to in ("https://evil.example", "//evil.example", "/consoles", "/\\evil.example"):
+        assert visitor.post("/console/sign-in", {"token": token, "to": to}).headers["location"] == "/console"
+    found = visitor.post("/console/sign-in", {"token": token, "to": "/console"}, **{"Sec-Fetch-Site": "cross-site"})
+    assert found.status == 403
+
+
+def test_who_is_signed_out_or_revoked_sees_nothing_more(serve: Serve, tmp_path: Path) -> None:
+    token = give(tmp_path / "data", "ann", "stats")
+    server = serve()
+    ann, other = Visitor(server.http), Visitor(server.http)
+    ann.sign_in(token)
+    other.sign_in(token)
+    assert ann.get("/console").status == 200
+    assert ann.post("/console/sign-out", {"csrf": "of-another"}).status == 403
+    assert ann.post("/console/sign-out", {}).status == 303
+    assert ann.get("/console").status == 303
+    assert other.get("/console").status == 200
+    with other.updates("/console/live"):
+        take_away(tmp_path / "data", "ann")
+        wait_until(lambda: other.get("/console").status == 303, "the token does not count any more")
+
+
+def test_who_may_not_see_figures_is_told_which_permission_that_needs(serve: Serve, tmp_path: Path) -> None:
+    token = give(tmp_path / "data", "bob", "read:order-")
+    visitor = Visitor(serve().http)
+    visitor.sign_in(token)
+    found = visitor.get("/console")
+    assert found.status == 403
+    assert "stats" in found.words
+
+
+def test_over_tls_the_cookie_is_secure_and_the_certificate_may_have_any_name(
+    tmp_path: Path,
+    certificates: Certificates,  # noqa: F811
+) -> None:
+    token = give(tmp_path / "data", "ann", "stats")
+    certificate, key = certificates.files("billing")
+    settings = certificates.settings(tls_certificate=certificate, tls_key=key, tls_clients="required")
+    with ServerThread(tmp_path / "data", http="127.0.0.1:0", **settings) as server:
+        context = certificates.context("shipping")
+        context.check_hostname = False
+        visitor = Visitor(server.http, context)
+        assert visitor.get("/metrics").status == 401
+        answer = visitor.sign_in(token)
+        assert answer.status == 303
+        assert "Secure" in answer.headers["set-cookie"]
+        assert visitor.get("/console").status == 200

@@ -1,0 +1,128 @@
+"""What a loaded domain adds to the console: reactions with what they parked, and aggregates as the domain folds them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import eventstore as es
+from tests.console.conftest import Serve
+from tests.console.http import Visitor
+from tests.domain.conftest import EXAMPLES
+from tests.security.access_file import give
+from tests.server.commands import echoes
+from tests.waiting import wait_until
+
+DOMAIN = "tests.server.commands.echoes:app"
+
+
+@pytest.fixture(autouse=True)
+def broken() -> Iterator[None]:
+    """The reaction to the calls of `a` and `c` fails until it is mended."""
+    echoes.failing.update(a="a bug <b>", c="another")
+    yield
+    echoes.failing.clear()
+
+
+def park(store: es.blocking.BlockingStore, *calls: echoes.Call) -> None:
+    """Has the events of these calls parked."""
+    store.send_many(calls)
+    wait_until(lambda: store.stats()["reactions_parked"] == len(calls), "they are parked")
+
+
+def test_parked_events_are_retried_and_skipped_in_a_browser(serve: Serve, browser: Any) -> None:
+    server = serve(domain=DOMAIN)
+    page = browser.new_page()
+    with es.blocking.connect(server.address) as store:
+        park(store, echoes.Call("a", 1), echoes.Call("a", 2), echoes.Call("c", 4))
+        page.goto(f"{server.http}/console")
+        page.click("nav >> text=Reactions")
+        page.click("a:text-is('echo')")
+        assert page.locator("a:has-text('Skip this event of a')").count() == 1  # the second waits behind it
+        echoes.failing.clear()
+
+        def do(action: str, why: str) -> None:
+            page.click(f"a:has-text('{action}')")
+            page.wait_for_selector("text=Are you sure?")
+            page.fill("#why", why)
+            page.click("button.danger")
+
+        do("Skip this event of a", "sent by hand")
+        page.wait_for_selector("text=echo: 2 events are no longer parked, 1 still are")
+        do("Retry all", "mended")
+        page.wait_for_selector("text=echo: 1 events are handled, 0 are still parked")
+        page.wait_for_selector("text=Nothing is parked.")
+        assert [event.json()["number"] for event in store.read("echo-a")] == [2]
+        assert [event.json()["number"] for event in store.read("echo-c")] == [4]
+        records = [event.json() for event in store.read("$parked{c}") if event.type == "$Unparked"]
+    assert [each["why"] for each in records] == ["mended"]
+    page.close()
+
+
+def test_what_is_parked_is_shown_to_all_and_done_with_the_permission_alone_and_audited(serve: Serve, tmp_path: Path) -> None:
+    reader, admin = give(tmp_path / "data", "ann", "reader"), give(tmp_path / "data", "root", "admin")
+    server = serve(domain=DOMAIN)
+    given = {"reaction": "echo", "aggregate": "a", "why": "by hand"}
+    with es.blocking.connect(server.address, token=admin) as store:
+        park(store, echoes.Call("a", 1))
+        (reaction,) = store.reactions.progress()
+        ann, root = Visitor(server.http), Visitor(server.http)
+        ann.sign_in(reader)
+        found = ann.get("/console/reactions?name=echo")
+        assert f"echo Called running {reaction.position}" in found.words
+        assert "ValueError: a bug <b>" in found.words
+        assert "<b>" not in found.text
+        assert "Skip this" not in found.words
+        assert ann.post("/console/do/skip", given).status == 403
+        assert len(store.reactions.parked("echo")) == 1
+        root.sign_in(admin)
+        root.get("/console/do/skip?reaction=echo&aggregate=a")
+        assert root.post("/console/do/skip", given).status == 303
+        assert store.reactions.parked("echo") == []
+        audited: list[Any] = [event.json() for event in store.read("$audit")]
+        records: list[Any] = [event.json() for event in store.read("$parked{a}") if event.type == "$Unparked"]
+    assert [(each["who"], each["details"]["why"]) for each in audited if each["what"] == "SKIP_PARKED"] == [("root", "by hand")]
+    assert [each["who"] for each in records] == ["root"]
+
+
+def test_what_a_command_and_its_reactions_did_is_on_one_page(serve: Serve) -> None:
+    server = serve(domain=DOMAIN)
+    visitor = Visitor(server.http)
+    with es.blocking.connect(server.address) as store:
+        store.append("stranger", [es.NewEvent("Other")], 0, "another")
+        store.send(echoes.Call("b", 3))
+        wait_until(lambda: store.version("echo-b"), "it is echoed")
+        (event,) = store.read("b")
+    log = visitor.get("/console/log").text
+    assert '<a href="/console/aggregates/chain?id=echo-b&amp;version=1">' in log
+    for path in ("id=b&version=1", "id=echo-b&version=1"):
+        found = visitor.get(f"/console/aggregates/chain?{path}")
+        assert f"Correlation {event.command_id}" in found.words
+        assert re.findall(r'class="depth-(\d)">\s*<article.*?<a [^>]*>([^<]+)</a>', found.text, re.DOTALL) == [
+            ("0", "b"), ("1", "echo-b"),
+        ]  # fmt: skip
+    assert visitor.get("/console/aggregates/chain?id=b&version=9").status == 400
+
+
+def test_an_aggregate_is_shown_as_the_domain_folds_it_at_any_version(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    server = serve(domain="bank:app")
+    visitor = Visitor(server.http)
+    with es.blocking.connect(server.address) as store:
+        for type, fields in (("Open", {"owner": "Ada <b>"}), ("Deposit", {"cents": 500}), ("Deposit", {"cents": 70})):
+            store.send(es.RawCommand(type, "acc-1", json.dumps({"account": "acc-1", **fields}).encode()))
+        store.append("stranger", [es.NewEvent("Unknown")], 0)
+    found = visitor.get("/console/aggregates/one?id=acc-1")
+    assert "State at version 3: Account" in found.words
+    assert "balance 570" in found.words
+    assert "Ada <b>" in found.words
+    assert "<b>" not in found.text
+    assert "balance 500" in visitor.get("/console/aggregates/one?id=acc-1&state=2").words
+    assert "balance" not in visitor.get("/console/aggregates/one?id=acc-1&state=1").words.partition("owner")[0]
+    assert "balance 570" in visitor.get("/console/aggregates/one?id=acc-1&state=99").words
+    assert "no class of the domain applies all these events" in visitor.get("/console/aggregates/one?id=stranger").words

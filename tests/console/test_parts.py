@@ -1,0 +1,120 @@
+"""Charts, figures and payloads, without a server."""
+
+from __future__ import annotations
+
+import re
+
+from eventstore.client.options import Options
+from eventstore.console.charts import HEIGHT, chart
+from eventstore.console.console import Console
+from eventstore.console.history import POINTS_MAX, History, summed
+from eventstore.console.pages.overview import Drawn
+from eventstore.console.rendering import Rendering, count, moment, payload, size, span
+from eventstore.console.subject import Subject
+from tests.instructions import instructions
+
+NAN = float("nan")
+
+
+def test_a_chart_has_the_largest_points_at_the_top_and_gaps_where_nothing_is_known() -> None:
+    times = [float(second) for second in range(0, 3600, 5)]
+    values = [NAN if 1000 < at < 2000 else 10.0 if at == 3000 else 1.0 for at in times]
+    drawn = chart(times, values, 'a "label" <b>')
+    assert 'aria-label="a &#34;label&#34; &lt;b&gt;"' in drawn
+    line = re.findall(r'class="line" d="([^"]+)"', drawn)[0]
+    assert line.count("M") == 2
+    heights = [float(each) for each in re.findall(r",([\d.]+)", line)]
+    assert min(heights) == 3.0
+    assert max(heights) <= HEIGHT - 1
+    assert heights.count(3.0) == 1
+
+
+def test_the_history_is_of_an_hour_and_takes_no_more_memory_after() -> None:
+    history = History(dict, None)
+    for look in range(POINTS_MAX * 2):
+        history.take({"events": look * 50, "resident_bytes": 1000, "disk_free_bytes": 10_000_000 - look * 100}, look * 5.0)
+    assert {len(each) for each in history.values.values()} == {POINTS_MAX}
+    assert set(history.values["events"]) == {10.0}
+    assert history.seconds_until_full is not None
+    assert round(history.seconds_until_full) == round((10_000_000 - (POINTS_MAX * 2 - 1) * 100) / 20)
+
+
+def test_a_counter_that_begins_again_makes_a_gap_and_no_negative_rate() -> None:
+    history = History(dict, None)
+    for at, events in ((0.0, 100), (5.0, 200), (10.0, 50), (15.0, 100)):
+        history.take({"events": events}, at)
+    assert [each for each in history.values["events"] if each == each] == [20.0, 10.0]
+
+
+def test_the_figures_of_a_node_are_the_sums_of_the_shards_it_serves() -> None:
+    shards = [
+        {"serving": True, "events": 3, "poisoned": False},
+        {"serving": True, "events": 4},
+        {"serving": False, "events": 9},
+    ]
+    assert summed({"shards": shards, "attention": None})["events"] == 7
+
+
+def test_figures_are_written_for_people() -> None:
+    assert [count(each) for each in (None, 1234567, 0.123, 12.34, 1234.5, 3.0, True)] == [
+        "–",
+        "1,234,567",
+        "0.12",
+        "12.3",
+        "1,234",
+        "3",
+        "yes",
+    ]
+    assert [size(each) for each in (0, 2048, 3 << 30, None)] == ["0 B", "2.0 KiB", "3.0 GiB", "–"]
+    assert [span(each) for each in (5, 90, 7200, 200_000, None)] == ["5.0 s", "1.5 min", "2.0 h", "2.3 d", "–"]
+    assert moment(1_700_000_000_123_456) == "2023-11-14 22:13:20.123"
+    assert moment(2**62) == f"{2**62} µs"
+
+
+def test_json_is_coloured_and_folded_if_long() -> None:
+    short = payload(b'{"a": "x<y", "n": -1.5, "t": [true, null]}')
+    assert '<span class="key">&#34;a&#34;</span>' in short
+    assert '<span class="text">&#34;x&lt;y&#34;</span>' in short
+    assert '<span class="word">-1.5</span>' in short
+    assert "<details>" not in short
+    assert "<details>" in payload(b'{"a": "' + b"x" * 1000 + b'"}')
+
+
+def test_whatever_strangers_store_is_shown_and_does_nothing() -> None:
+    for data in (
+        b"<script>alert(1)</script>",
+        b"\x1b[2J",
+        b"\x00\xff",
+        b'{"<b>": "\\u202e\x7f"}',
+        "\u202e<i>".encode(),
+        b"[" * 100_000,
+    ):
+        shown = payload(data)
+        assert not re.search(r"<(script|b|i)>", shown)
+        assert not {"\x1b", "\x00", "\x7f", "\u202e"} & set(shown)
+
+
+def test_text_that_changes_its_direction_is_spelled_out_on_pages() -> None:
+    page = Rendering()("live.html", {"live": {"warnings": ["a\u202eb<c>"], "charts": [], "figures": [], "until_full": None}})
+    assert "a\\u202eb&lt;c&gt;" in page
+
+
+def test_a_look_at_the_figures_and_what_is_drawn_of_it_is_little_work() -> None:
+    look = 0
+    console = Console(Subject("a", "tcp://127.0.0.1:1", lambda token, name: Options(), dict, None, is_local=True, folder="/"))
+    drawn = Drawn(console)
+
+    def one() -> None:
+        nonlocal look
+        look += 1
+        figures = dict.fromkeys(
+            ("events", "requests", "batches", "resident_bytes", "disk_free_bytes", "unsorted_files"), look * 7
+        )
+        console.history.take(figures, look * 5.0)
+        console.render("live.html", {"live": drawn.values()})
+
+    for _ in range(POINTS_MAX):
+        console.history.take({"events": look, "resident_bytes": 1}, look * 5.0)
+        look += 1
+    one()
+    assert instructions(one) < 400_000  # in 5 s; a processor makes more than 40 million in a second
