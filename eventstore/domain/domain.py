@@ -114,13 +114,16 @@ class Domain:
 
         return register
 
-    def publishes(self, topic: str, *events: type) -> Callable[[PF], PF]:
+    def publishes(self, topic: str, *events: type, on_failure: OnFailure | None = None) -> Callable[[PF], PF]:
         """Registers a function (event, stored event) that makes a message of each event of these classes, for a topic of the
         server's broker. It returns the body, a JSON value or bytes, or None for no message; it must not depend on anything
         but its arguments, because an event may be published again.
 
+        `on_failure` is of the topic, and named once. With "park" (the default) an event of which no message can be made is
+        parked: later events of its aggregate wait for it, all others continue. With "stop" the topic waits at the event.
+
         Raises:
-            DomainRefused: the topic has one of these classes already, or none is named.
+            DomainRefused: the topic has one of these classes already, or another `on_failure`, or no class is named.
         """
 
         if not events:
@@ -130,15 +133,16 @@ class Domain:
 
         def register(function: PF) -> PF:
             publication = self._publications.setdefault(topic, Publication(topic))
+            publication.declare(on_failure)
             for event in events:
                 publication.add(event_type(event), function)
             return function
 
         return register
 
-    def publishes_as_stored(self, topic: str, *events: type) -> None:
+    def publishes_as_stored(self, topic: str, *events: type, on_failure: OnFailure | None = None) -> None:
         """As `publishes`, with the events as they are stored: `event()` of their messages returns them."""
-        self.publishes(topic, *events)(as_stored)
+        self.publishes(topic, *events, on_failure=on_failure)(as_stored)
 
     def handler(self, type: str) -> Handler:
         """Returns the handler of a command type.

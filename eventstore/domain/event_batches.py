@@ -6,16 +6,21 @@ reads, up to a bound; then the subscription's flow control stops the server.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias, cast
 
 import anyio
 
-from eventstore.errors import InvalidArgument
+from eventstore.errors import Diverged, InvalidArgument
+from eventstore.event_identity import IDENTITY_DIGITS, Place, check_identity
 from eventstore.flat import Scalar
 from eventstore.model import CaughtUp, Event
+from eventstore.records.cluster_map import ClusterMap
+from eventstore.records.splits import Split
+
+_AGAIN_S: Final = 0.1
 
 
 class Subscription(AbstractAsyncContextManager["Subscription"], Protocol):
@@ -39,13 +44,27 @@ class Followable(Protocol):
 
     def read_all(
         self,
-        after: int = 0,
+        after: int | Place = 0,
         types: Iterable[str] | None = None,
         aggregate_prefix: str | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[Event]: ...
 
     async def stats(self) -> Mapping[str, Scalar]: ...
+
+
+class _Clustered(Followable, Protocol):
+    async def cluster_map(self) -> ClusterMap: ...
+
+
+async def shards_of(store: Followable) -> tuple[Mapping[int, Followable], Sequence[Split]]:
+    """Returns the shards of a cluster, none of a single store, and the splits that they came from."""
+    while shards := store.shards:
+        known = await cast(_Clustered, store).cluster_map()
+        if {each.shard for each in known.shards} == shards.keys():
+            return shards, known.splits
+        await anyio.sleep(_AGAIN_S)  # one of the two does not know of a split yet
+    return {}, ()
 
 
 async def last_sequence(store: Followable) -> int:
@@ -70,10 +89,23 @@ async def uuid_and_last_sequence(store: Followable) -> tuple[str, int]:
 
 
 async def event_at(store: Followable, sequence: int) -> Event | None:
-    """Returns the event of a sequence (1 or more); None if the store ends before it."""
+    """Returns the event of a sequence (1 or more); None if the store ends before it, or another shard has got it by a split."""
     async for event in store.read_all(sequence - 1, limit=1):
-        return event
+        return event if event.sequence == sequence else None
     return None
+
+
+async def check_event(store: Followable, what: str, sequence: int, identity: str, next_step: str) -> None:
+    """Raises Diverged, as `check_identity`, unless the store has this event, also if another shard has got it by a split."""
+    found = await event_at(store, sequence)
+    if found is None:
+        try:
+            async for _ in store.read_all(Place(sequence, identity[:IDENTITY_DIGITS]), limit=1):
+                break  # it was checked
+            return
+        except Diverged:
+            pass
+    check_identity(what, sequence, identity, found, next_step)
 
 
 @dataclass(frozen=True, slots=True)

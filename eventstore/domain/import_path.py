@@ -26,7 +26,7 @@ def load(place: str, folder: str | Path | None = None) -> Domain:
     """
     found = _attribute("domain", place, folder)
     if not isinstance(found, Domain):
-        raise _refused("domain", place, f"is {shown(found)}, not an eventstore.domain.Domain{_candidates('domain', place)}")
+        raise _refused("domain", place, f"is {_kind_of(found)}, not an eventstore.domain.Domain{_candidates('domain', place)}")
     found.check()
     return found
 
@@ -43,7 +43,9 @@ def load_projection(place: str, folder: str | Path | None = None) -> Projection[
             ) from None
     if not isinstance(found, Projection):
         raise _refused(
-            "projection", place, f"is {shown(found)}, not an eventstore.domain.Projection{_candidates('projection', place)}"
+            "projection",
+            place,
+            f"is {_kind_of(found)}, not an eventstore.domain.Projection{_candidates('projection', place)}",
         )
     return found
 
@@ -57,7 +59,7 @@ def _attribute(what: str, place: str, folder: str | Path | None) -> object:
     found: object = _module(what, name, place, Path(folder) if folder is not None else Path.cwd())
     for attribute in attributes.split("."):
         if not hasattr(found, attribute):
-            raise _refused(what, place, f"{shown(found)} has no attribute {attribute!r}{_candidates(what, place)}")
+            raise _refused(what, place, f"{_kind_of(found)} has no attribute {attribute!r}{_candidates(what, place)}")
         found = getattr(found, attribute)
     return found
 
@@ -91,6 +93,14 @@ def _suggestion(what: str, place: str) -> str:
         return ""
     folder = f", in the folder {file.parent}" if file.parent != Path() else ""
     return f"; use {module}:{attributes or _EXAMPLE[what]}{folder}"
+
+
+def _kind_of(found: object) -> str:
+    if isinstance(found, ModuleType):
+        return f"the module {found.__name__!r}"
+    if isinstance(found, type):
+        return f"the class {found.__qualname__!r}"
+    return f"a value of type {type(found).__qualname__!r}"
 
 
 def _candidates(what: str, place: str) -> str:

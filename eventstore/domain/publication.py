@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from eventstore.domain.encoding.event_type import EventType
+from eventstore.domain.reactions.reaction import OnFailure
 from eventstore.errors import DomainRefused
 from eventstore.model import Event
 
@@ -27,6 +28,7 @@ class Publication:
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
+        self._declared: OnFailure | None = None
         self._kinds: dict[str, tuple[EventType[Any], PublishFunction]] = {}
 
     @property
@@ -48,6 +50,27 @@ class Publication:
             )
         self._kinds[kind.name] = kind, function
 
+    @property
+    def on_failure(self) -> OnFailure:
+        """What happens to an event of which no message can be made (see `Domain.publishes`)."""
+        return self._declared or "park"
+
+    def declare(self, on_failure: OnFailure | None) -> None:
+        """Sets the policy of the topic, unless it is None. Raises DomainRefused: there is none like it, or it has another."""
+        if on_failure is None:
+            return
+        if on_failure not in ("park", "stop"):
+            raise DomainRefused(
+                f'topic {self.topic!r}: on_failure is {on_failure!r:.80}, expected "park" or "stop"', name=self.topic
+            )
+        if self._declared not in (None, on_failure):
+            raise DomainRefused(
+                f"topic {self.topic!r} is published with on_failure={self._declared!r} and with {on_failure!r}; a topic has "
+                "one policy, which the others need not name",
+                name=self.topic,
+            )
+        self._declared = on_failure
+
     def function(self, type: str) -> PublishFunction | None:
         """Returns the function for events of this type, if they are published."""
         found = self._kinds.get(type)
@@ -57,6 +80,8 @@ class Publication:
         """Returns the body of the event's message, None if it has none. Raises what the function raises."""
         kind, function = self._kinds[stored.type]
         made = function(kind.decode(stored), stored)
-        if made is None or isinstance(made, bytes):
-            return made
+        if made is None:
+            return None
+        if isinstance(made, bytes):
+            return bytes(made)  # the broker takes no subclass
         return json.dumps(made, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()

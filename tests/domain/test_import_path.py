@@ -53,7 +53,9 @@ def test_the_current_folder_is_the_default_and_neighbours_can_be_imported(
         ("", "../faulty:app", "not of the form"),
         ("", "faulty:app", "has no attribute 'app'; the module has no domain$"),
         ("import eventstore.domain as d\nshop = d.Domain()", "faulty:app", "has no attribute 'app'; the module has shop$"),
-        ("app = 7", "faulty:app", "is 7, not an eventstore.domain.Domain; the module has no domain"),
+        ("app = 7", "faulty:app", "is a value of type 'int', not an eventstore.domain.Domain; the module has no domain"),
+        ("import json as app", "faulty:app", "is the module 'json', not an eventstore.domain.Domain; the module has no domain"),
+        ("class app: pass", "faulty:app", "is the class 'app', not an eventstore.domain.Domain"),
         ("import absent_too", "faulty:app", "module 'faulty' imports 'absent_too', which was not found"),
         ("x = 1\nraise ValueError('no such luck')", "faulty:app", r"raised ValueError: no such luck \(.*faulty.py:2\)"),
         ("def", "faulty:app", "raised SyntaxError"),
@@ -76,8 +78,8 @@ def test_a_place_that_cannot_be_loaded_is_reported(source: str, place: str, why:
 @pytest.mark.parametrize(
     ("place", "why"),
     [
-        ("bank:app", "is <.*>, not an eventstore.domain.Projection"),
-        ("bank:Account", "is <.*>, not an eventstore.domain.Projection"),
+        ("bank:app", "is a value of type 'Domain', not an eventstore.domain.Projection"),
+        ("bank:Account", "is the class 'Account', not an eventstore.domain.Projection"),
         ("bank:Nothing", "has no attribute 'Nothing'; the module has Balances$"),
         ("absent_module:Balances", "module 'absent_module' was not found in"),
         ("bank", "is not of the form module:attribute; use bank:Balances$"),

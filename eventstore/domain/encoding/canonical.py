@@ -9,11 +9,8 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Sequence
-from typing import Final
 
 from eventstore.domain.encoding.values import Codec, quote
-
-_BACKSLASH: Final = "\\"
 
 
 def canonical_decoder(
@@ -30,10 +27,7 @@ def canonical_decoder(
 
     def decode(data: bytes) -> object:
         try:
-            text = data.decode()
-            if _BACKSLASH in text or not text.isprintable():  # an escape, or a character that JSON must escape
-                return None
-            found = match(text)
+            found = match(data.decode())
             if found is None:
                 return None
             values: list[object] = [*found.groups()]

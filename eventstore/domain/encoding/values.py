@@ -35,9 +35,9 @@ quote: Final[Callable[[str], str]] = json.encoder.encode_basestring  # in C; doe
 
 class Codec(NamedTuple):
     """Encoder and decoder of one type. `textual`: its JSON is always text, so it may be a key of a dict. `json_type`: set if
-    the parsed JSON is the value exactly when it has this type. `canonical`: a regular expression with one group; JSON without
-    backslashes that it matches is what `encode` returns for the value, which `read` makes from the group (None: the group is
-    the value); None if no expression can tell. `decode_canonical`: of a class, see the module `canonical`."""
+    the parsed JSON is the value exactly when it has this type. `canonical`: a regular expression with one group; JSON that it
+    matches is what `encode` returns for the value, which `read` makes from the group (None: the group is the value); None if
+    no expression can tell. `decode_canonical`: of a class, see the module `canonical`."""
 
     encode: Encode
     decode: Decode
@@ -221,7 +221,7 @@ def enum_codec(cls: type[enum.Enum]) -> Codec | None:
 
 
 VALUES: Final[dict[object, Codec]] = {
-    str: Codec(_encode_text, _decode_text, textual=True, json_type=str, canonical='"([^"]*)"'),
+    str: Codec(_encode_text, _decode_text, textual=True, json_type=str, canonical=r'"([^"\\\x00-\x1f]*)"'),
     int: Codec(_encode_int, _decode_int, json_type=int, canonical="(0|-?[1-9][0-9]{0,17})", read=int),
     bool: Codec(_encode_bool, _decode_bool, json_type=bool, canonical="(true|false)", read="true".__eq__),
     float: Codec(_encode_float, _decode_float),

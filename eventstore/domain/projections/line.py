@@ -14,18 +14,22 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from eventstore.domain.event_batches import Batch, Followable, event_at, follow, uuid_and_last_sequence
+from eventstore.domain.event_batches import Batch, Followable, check_event, event_at, follow, uuid_and_last_sequence
 from eventstore.domain.projections.advance import advance, written
 from eventstore.domain.projections.parking import check_policy, read_parked
 from eventstore.domain.projections.projection import Projection
 from eventstore.domain.projections.targets.base import Checkpoint, Parked, Target
 from eventstore.errors import InvalidArgument
-from eventstore.event_identity import check_identity, event_identity
+from eventstore.event_identity import event_identity
 
 _NEXT_STEP = (
     "rebuild the table: eventstore-spark rebuild --replace, or drop it and its row in eventstore_checkpoints and start the "
     "projector"
 )
+
+
+class WasSplit(Exception):
+    """The store has become one of several shards, with a checkpoint for each."""
 
 
 class Line:
@@ -78,6 +82,8 @@ class Line:
 
         async def handle(batch: Batch) -> bool:
             nonlocal resumptions
+            if self._store.shards:
+                raise WasSplit
             rows, parked, before = 0, tuple[Parked, ...](), self.checkpoint.sequence
             reached = await self._reached(batch) if batch.position > before else self.checkpoint
             if subscription.resumptions > resumptions:  # it has compared the last event it delivered, maybe another one
@@ -115,8 +121,7 @@ class Line:
         """Refuses a table with events that the store does not have, or one that would skip events."""
         sequence, identity = self.checkpoint
         if identity is not None:
-            found = await event_at(self._store, sequence)
-            check_identity(f"table {self._projection.name!r}", sequence, identity, found, _NEXT_STEP)
+            await check_event(self._store, f"table {self._projection.name!r}", sequence, identity, _NEXT_STEP)
         elif sequence > last:
             raise InvalidArgument(
                 f"the table is at sequence {sequence}, but the store ends at {last}: this is another store, or an older copy; "

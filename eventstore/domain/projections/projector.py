@@ -9,15 +9,16 @@ import anyio
 import anyio.to_thread
 
 from eventstore.client.routing.merging import RETRY_S, Away
-from eventstore.domain.event_batches import Followable
-from eventstore.domain.projections.line import Line
+from eventstore.domain.event_batches import Followable, shards_of
+from eventstore.domain.projections.line import Line, WasSplit
 from eventstore.domain.projections.projection import Projection
 from eventstore.domain.projections.targets.base import Parked, Target
-from eventstore.errors import ConnectionLost
+from eventstore.errors import ConnectionLost, Elsewhere
 from eventstore.fields import check_int
 
 EVENTS_MAX = 1_000
 _EVENTS_MAX_MAX = 100_000
+_AGAIN_S = 0.1
 
 
 class Progress(NamedTuple):
@@ -56,7 +57,8 @@ async def project(
     target must have a checkpoint. `retry_parked`: first folds what parked keys have skipped; those that fail again stay parked.
 
     Over several shards, each has a checkpoint of its own, and the events of different shards come in no order. All must be
-    there at the start; one that goes away later is waited for, and the log says so, while the others continue.
+    there at the start; one that goes away later is waited for, and the log says so, while the others continue. A shard that is
+    made by a split begins where its parent stands, or at the last event that both have.
 
     Raises:
         InvalidArgument: the table was made from another store; or it is of an earlier version, which kept no identity, and its
@@ -76,15 +78,25 @@ async def project(
 
     async def open_lines() -> None:
         nonlocal target
-        for number, shard in store.shards.items():
-            target = target.of_shard(number)
-            lines[number] = Line(shard, projection, target, turn)
+        shards, splits = await shards_of(store)
+        born = {split.child: split for split in splits}
+        lines.clear()
+        for number in [*(each for each in shards if each not in born), *(each for each in born if each in shards)]:
+            target = target.of_shard(number, born.get(number))
+            lines[number] = Line(shards[number], projection, target, turn)
             await lines[number].open(begins=begins)
         if not lines:
             lines[None] = Line(store, projection, target, turn)
             await lines[None].open(begins=begins)
         for line in lines.values():
             await line.take_up(retry=retry_parked)
+
+    async def follow_lines() -> None:
+        await open_lines()
+        if None in lines:
+            await lines[None].follow(events_max, lambda *written: on_batch(None, *written))
+        else:
+            await _follow_shards({number: line for number, line in lines.items() if number is not None}, events_max, on_batch)
 
     def on_batch(number: int | None, events: int, rows: int, parked: tuple[Parked, ...]) -> bool:
         caught_up = all(line.caught_up for line in lines.values())
@@ -94,11 +106,12 @@ async def project(
         return not (until_caught_up and lines[number].caught_up)
 
     try:
-        await open_lines()
-        if None in lines:
-            await lines[None].follow(events_max, lambda *written: on_batch(None, *written))
-        else:
-            await _follow_shards({number: line for number, line in lines.items() if number is not None}, events_max, on_batch)
+        while True:
+            try:
+                await follow_lines()
+                break
+            except (Elsewhere, WasSplit):  # a shard was split: all continue by the new layout
+                await anyio.sleep(_AGAIN_S)
     finally:
         target.close()
     return _sequence(lines)

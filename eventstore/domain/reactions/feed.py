@@ -15,6 +15,7 @@ from typing import Final, Protocol
 import anyio
 
 from eventstore.domain.event_batches import Followable, Subscription
+from eventstore.event_identity import Place
 from eventstore.model import CaughtUp, Committed, Event, NewEvent
 from eventstore.position import After
 
@@ -32,7 +33,11 @@ class ReactionStore(Followable, Protocol):
     def read(self, aggregate_id: str, from_version: int = 1, to_version: int | None = None) -> AsyncIterator[Event]: ...
 
     def read_all(
-        self, after: int = 0, types: Iterable[str] | None = None, aggregate_prefix: str | None = None, limit: int | None = None
+        self,
+        after: int | Place = 0,
+        types: Iterable[str] | None = None,
+        aggregate_prefix: str | None = None,
+        limit: int | None = None,
     ) -> AsyncIterator[Event]: ...
 
     async def append_reserved(self, aggregate_id: str, event: NewEvent) -> Committed: ...

@@ -8,13 +8,12 @@ from dataclasses import replace
 import anyio
 import anyio.to_thread
 
-from eventstore.domain.event_batches import uuid_and_last_sequence
+from eventstore.domain.event_batches import check_event, event_at, uuid_and_last_sequence
 from eventstore.domain.reactions.checkpoint import Checkpoint, Mark, Marks
 from eventstore.domain.reactions.feed import ReactionStore
 from eventstore.domain.reactions.reaction import Reaction
 from eventstore.errors import Diverged
 from eventstore.event_identity import check_identity, event_identity
-from eventstore.model import Event
 from eventstore.position import END
 
 _NONE = "none"  # the identity of an event that was missing when it was first looked for; no later event has it
@@ -66,7 +65,7 @@ class MarkKeeper:
     async def mark_at(self, sequence: int) -> Mark:
         """Returns a mark at this sequence, or at the last event if there are fewer."""
         sequence = min(sequence, (await uuid_and_last_sequence(self._store))[1])
-        event = await self._event_at(sequence) if sequence else None
+        event = await event_at(self._store, sequence) if sequence else None
         return Mark(sequence, event and event_identity(event))
 
     async def _checked(self, name: str, mark: Mark) -> Mark:
@@ -80,18 +79,18 @@ class MarkKeeper:
                 what=what,
                 sequence=mark.sequence,
             )
-        event = await self._event_at(mark.sequence)
-        if mark.event is None and event is not None:  # of the last version, which kept no identity
-            return replace(mark, event=event_identity(event))
+        if mark.event is not None and mark.event != _NONE:
+            await check_event(self._store, what, mark.sequence, mark.event, next_step)
+            return mark
+        event = await event_at(self._store, mark.sequence)
+        if mark.event is None and event is not None:  # of the last version, which kept no identity; or moved to an event that
+            return replace(mark, event=event_identity(event))  # had no identity here
+        if mark.event is None and mark.sequence <= (await uuid_and_last_sequence(self._store))[1]:
+            return mark  # the log has it, but since a split another shard hands it out
         if mark.event is None:
             self.keep(name, replace(mark, event=_NONE))
         check_identity(what, mark.sequence, mark.event or "", event, next_step)
         return mark
-
-    async def _event_at(self, sequence: int) -> Event | None:
-        async for event in self._store.read_all(sequence - 1, limit=1):
-            return event if event.sequence == sequence else None
-        return None
 
     def keep(self, name: str, mark: Mark) -> None:
         """Moves a reaction's mark; `run` saves it."""

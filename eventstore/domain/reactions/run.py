@@ -60,6 +60,7 @@ class ReactionRun:
     async def begin(self) -> None:
         """Takes the checkpoint. Raises Diverged."""
         self.through = (await self._keeper.mark_of(self.reaction)).sequence
+        self.status.state, self.status.first = "running", None
 
     async def follow(self, feed: Feed, until_caught_up: bool) -> None:
         """Handles events until cancelled, or until it has caught up.

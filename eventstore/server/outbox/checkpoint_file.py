@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Final
 
 from eventstore.chunks.documents import read_tree, write_document
 from eventstore.chunks.files import Files, OsFiles
@@ -11,6 +12,10 @@ from eventstore.errors import Corrupt
 from eventstore.server.outbox.outbox_resume import Checkpoint, checkpoint_of
 
 _log = logging.getLogger(__name__)
+
+
+INHERITED: Final = "inherited.json"
+"""How far the outboxes of the parent of a shard were when it was split off."""
 
 
 class CheckpointFile:
@@ -33,3 +38,12 @@ class CheckpointFile:
     def save(self, checkpoint: Checkpoint) -> None:
         """Durable on return."""
         write_document(self._files, self._path, checkpoint.tree())
+
+
+def inherited_places(folder: Path) -> dict[str, int]:
+    """Returns the sequence up to which the parent of a shard that was split off had published all events, by topic."""
+    try:
+        found = read_tree(OsFiles(), folder / INHERITED).get("published")
+    except FileNotFoundError:
+        return {}
+    return {topic: place for topic, place in found.items() if isinstance(place, int)} if isinstance(found, dict) else {}

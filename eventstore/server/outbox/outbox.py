@@ -4,92 +4,38 @@ Only one batch is in flight. The next batch is sent once the previous one is in 
 prefix of what was to be sent, and the topic itself shows how far publishing got. After any failure, as after a crash,
 publishing resumes at the place found in the topic (see `outbox_resume`). No event is left out; some may be sent twice.
 
-`Source` and `Target` are the two ends: in this process, or clients of other servers.
+What of a batch is parked is recorded, durably, before its messages are sent, so a message in the topic says that all earlier
+events were sent or parked. When a parked event is sent after all, nothing else is until the record says so: if that is
+interrupted, its message is at the end of the topic, where it is found.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 import trio
 
-from eventstore.errors import Diverged, EventStoreError, InvalidArgument, UnknownOperation, UnsupportedVersion
+from eventstore.errors import Diverged, EventStoreError
 from eventstore.event_identity import event_identity
 from eventstore.model import Event
 from eventstore.records.event_message import origin_of_event
 from eventstore.records.message import RawMessage
 from eventstore.server.outbox.checkpoint_file import CheckpointFile
-from eventstore.server.outbox.outbox_messages import AllEvents, Messages
-from eventstore.server.outbox.outbox_resume import (
-    Checkpoint,
-    Ends,
-    Found,
-    Published,
-    Stored,
-    TopicState,
-    place_to_resume,
-)
+from eventstore.server.outbox.outbox_ends import Place, Source, Target, is_lasting, wait_until_durable
+from eventstore.server.outbox.outbox_messages import AllEvents, Late, Messages
+from eventstore.server.outbox.outbox_resume import Checkpoint, Ends, Found, place_to_resume
 
-BATCH_EVENTS_MAX: Final = 1_024
 _EVENTS_PER_TURN: Final = 256  # encoding them takes about half a millisecond; then other tasks run
 _SAVE_S: Final = 1.0
 _WATCH_S: Final = 1.0
 _PAUSE_S_MIN: Final = 0.1
 _PAUSE_S_MAX: Final = 5.0
-_LASTING: Final = (InvalidArgument, UnsupportedVersion, UnknownOperation)
 _log = logging.getLogger(__name__)
-
-Place: TypeAlias = tuple[int, int, int]
-"""The (queue, queue offset, position) of a message."""
 
 _Sent: TypeAlias = tuple[Event, Place, dict[int, int]]
 """The last event of a batch, the place of its message, and the ends of the queues after it."""
-
-
-class Source(Stored, Protocol):
-    """The store whose events are published. `store`: its uuid."""
-
-    @property
-    def store(self) -> str: ...
-
-    async def events(self, after: int) -> tuple[list[Event], int]:
-        """Returns the next events after this sequence, about `BATCH_EVENTS_MAX` at most, and the sequence up to which these
-        are all; waits until there are new ones.
-
-        Only durable ones: a message cannot be taken back.
-        """
-        ...
-
-
-class Target(Published, Protocol):
-    """The topic the events are sent to."""
-
-    @property
-    def topic(self) -> str: ...
-
-    async def open(self) -> TopicState:
-        """Opens the topic, and creates it if it does not exist."""
-        ...
-
-    async def is_same(self) -> bool:
-        """Whether the topic is still the one that was opened, and not deleted or created again. `send` refuses any other."""
-        ...
-
-    async def send(self, messages: Sequence[RawMessage]) -> list[Place]:
-        """Sends the messages in order; returns their places. After a failure the topic holds a prefix of them: none, some
-        or all.
-
-        Raises:
-            EventStoreError
-        """
-        ...
-
-    def is_durable(self, position: int) -> bool:
-        """Whether the message at this position survives any crash of the broker."""
-        ...
 
 
 class Outbox:
@@ -108,9 +54,12 @@ class Outbox:
         *,
         past_lost: bool = False,
         of: str = "",
+        begins: int = 0,
     ) -> None:
         """`messages`: makes them of the events; None: of all. `past_lost`: what the topic holds and the store does not is
-        passed over, once. `of`: whose events they are, for the log."""
+        passed over, once. `of`: whose events they are, for the log. `begins`: those up to
+        this sequence were published elsewhere."""
+        self.topic = target.topic
         self._what = f"publishing {of} to topic {target.topic}".replace("  ", " ")
         self.place = 0
         self.published = 0
@@ -120,9 +69,11 @@ class Outbox:
         self._source = source
         self._target = target
         self._file = file
-        self._past_lost = past_lost
+        self._past_lost, self.begins = past_lost, begins
         self._messages = messages or AllEvents(source.store)
         self._waiting = trio.CancelScope()
+        self._turn = trio.Lock()
+        self._resumed = False  # False while it is not known what of a batch is in the topic
         self._identity = ""
         self._ends: dict[int, int] = {}
         self._stuck_at = -1  # the event after it could not be made a message; each attempt may begin far before it
@@ -142,21 +93,21 @@ class Outbox:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._save_regularly)
             nursery.start_soon(self._watch_topic)
-            pause, resumed = _PAUSE_S_MIN, False
-            while not (resumed and until is not None and self.place >= until):
+            pause = _PAUSE_S_MIN
+            while not (self._resumed and until is not None and self.place >= until):
+                resuming = not self._resumed
                 try:
-                    if resumed:
-                        resumed = await self.publish()
+                    if resuming:
+                        await self.resume()
+                    else:
+                        self._resumed = await self.publish()
                         if self.place > self._stuck_at:
                             pause, self.failure = _PAUSE_S_MIN, None
-                    else:
-                        await self.resume()
-                        resumed = True
                 except Exception as error:  # the server keeps serving, and this keeps trying
-                    refused = isinstance(error, Diverged) and not resumed  # raised by the source, it calls for resuming
-                    if (refused and end_refused) or (until is not None and _is_lasting(error)):
+                    refused = isinstance(error, Diverged) and resuming  # raised by the source, it calls for resuming
+                    if (refused and end_refused) or (until is not None and is_lasting(error)):
                         raise
-                    resumed = False
+                    self._resumed = False
                     self._report(error, refused=refused)
                     await trio.sleep(pause)
                     pause = min(2 * pause, _PAUSE_S_MAX)
@@ -168,6 +119,23 @@ class Outbox:
         Raises:
             EventStoreError; Diverged: the store does not have what was published.
         """
+        async with self._turn:
+            await self._resume()
+
+    def begin_again(self) -> None:
+        """Resumes before anything else is sent."""
+        self._resumed = False
+        self._waiting.cancel()
+
+    async def _resume(self) -> None:
+        self._resumed = True  # unless it has to begin again meanwhile
+        try:
+            await self._find_place()
+        except BaseException:
+            self._resumed = False
+            raise
+
+    async def _find_place(self) -> None:
         self._latest = self._maturing = None
         state = await self._target.open()
         checkpoint = None if self._file is None else await trio.to_thread.run_sync(self._file.load)
@@ -175,10 +143,12 @@ class Outbox:
             checkpoint = None
         ends = Ends(self._source, self._target, self._source.store, self._target.topic, state)
         found = await place_to_resume(ends, checkpoint)
-        self.place = found.place if found.error is None else await self._past(found.error, found)
+        self.place = max(self.begins, found.place if found.error is None else await self._past(found.error, found))
         if self.refused:
             self.refused, self.failure = False, None
         self._identity, self._ends = state.identity, {number: end for number, (_, end) in state.queues.items()}
+        if (parked := self._messages.parked) is not None:
+            await parked.begin(state.identity, self.place, found.parked_after, found.late)
         _log.info("%s resumes after sequence %d", self._what, self.place)
 
     async def _past(self, error: Diverged, found: Found) -> int:
@@ -199,15 +169,22 @@ class Outbox:
         Raises:
             EventStoreError
         """
+        after = self.place
         with trio.CancelScope() as self._waiting:
-            events, place = await self._source.events(self.place)
+            events, place = await self._source.events(after)
         if self._waiting.cancelled_caught:
             return False
+        async with self._turn:
+            if self._resumed and self.place == after:
+                await self._send(events, place)
+            return self._resumed  # not, if a retry failed, or slots were given away, meanwhile
+
+    async def _send(self, events: list[Event], place: int) -> None:
         published: list[Event] = []
         messages: list[RawMessage] = []
         failed: EventStoreError | None = None
         for start in range(0, len(events), _EVENTS_PER_TURN):
-            made = self._messages.of(events[start : start + _EVENTS_PER_TURN])
+            made = await self._messages.of(events[start : start + _EVENTS_PER_TURN])
             published += made.events
             messages += made.messages
             if made.failed is not None:  # what is before it is sent
@@ -225,7 +202,41 @@ class Outbox:
         self.published += len(published)
         if failed is not None:
             raise failed
-        return True
+
+    async def retry(self, aggregate_id: str, who: str, why: str, *, skip: bool = False) -> int:
+        """Publishes what is parked of an aggregate, in order, until one fails again; returns how many are done.
+
+        With `skip` the first one is taken off without being published.
+
+        Raises:
+            EventStoreError: the topic or the store does not take it now.
+        """
+        done = 0
+        while await self._retry_first(aggregate_id, who, why, skip=skip):
+            skip, done = False, done + 1
+        return done
+
+    async def _retry_first(self, aggregate_id: str, who: str, why: str, *, skip: bool) -> bool:
+        async with self._turn:
+            if not self._resumed:
+                await self._resume()
+            parked = self._messages.parked
+            first = None if parked is None else parked.first(aggregate_id)
+            if parked is None or first is None:
+                return False
+            made = Late(None) if skip else await self._messages.late(first)
+            if made is None:
+                return False
+            try:
+                if made.message is not None:
+                    ((_, _, position),) = await self._target.send([made.message])
+                    await wait_until_durable(self._target, position)
+                    self.published += 1
+                await parked.release(first, "skipped" if skip else "done", who, why)
+            except BaseException:  # the topic is asked whether the message arrived
+                self.begin_again()
+                raise
+            return True
 
     async def save(self) -> bool:
         """Advances the checkpoint to the last durable message. Returns whether that covers everything sent.
@@ -238,10 +249,11 @@ class Outbox:
             self._maturing, self._latest = self._latest, None
         if self._maturing is not None:
             event, (queue, offset, position), ends = self._maturing
+            parked = self._messages.parked
             if self._target.is_durable(position):
                 checkpoint = Checkpoint(
                     self._source.store, self._target.topic, self._identity, origin_of_event(event), queue, offset, ends,
-                    event_identity(event),
+                    event_identity(event), 0 if parked is None else parked.recorded_after(event.sequence),
                 )  # fmt: skip
                 await self._write(self._file, checkpoint)
                 self._maturing = None
@@ -286,7 +298,3 @@ class Outbox:
             state = "is refused" if refused else f"stopped at sequence {self.place} and is retried"
             _log.error("%s %s: %s", self._what, state, failure, exc_info=trace)
         self.failure = failure
-
-
-def _is_lasting(error: Exception) -> bool:
-    return isinstance(error, _LASTING) or not isinstance(error, EventStoreError | OSError)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-from eventstore.domain.publication import Publication, as_stored
+from eventstore.domain.handler import line_of, text_of
+from eventstore.domain.publication import Publication, PublishFunction, as_stored
+from eventstore.domain.reactions.parked import Parked
 from eventstore.errors import EventStoreError, InvalidArgument
-from eventstore.fields import RESERVED
+from eventstore.fields import RESERVED, encodable
 from eventstore.model import Event
-from eventstore.records.event_message import EventMessages
+from eventstore.records.event_message import EventMessages, marked_parked
 from eventstore.records.message import BODY_BYTES_MAX, RawMessage
+from eventstore.server.outbox.parked_messages import ParkedMessages
 
-_ERROR_CHARACTERS_MAX: Final = 200
+_log = logging.getLogger(__name__)
 
 
 class Made(NamedTuple):
@@ -24,49 +28,97 @@ class Made(NamedTuple):
     failed: tuple[int, EventStoreError] | None = None
 
 
-class Messages(Protocol):
-    """Makes messages of events."""
+class Late(NamedTuple):
+    """The message of an event that was parked; None: it has none."""
 
-    def of(self, events: Sequence[Event]) -> Made:
-        """Returns the messages of consecutive events, in order."""
+    message: RawMessage | None
+
+
+class Messages(Protocol):
+    """Makes messages of events. `parked`: those of which none could be made; None: there can be no such events."""
+
+    @property
+    def parked(self) -> ParkedMessages | None: ...
+
+    async def of(self, events: Sequence[Event]) -> Made:
+        """Returns the messages of consecutive events, in order; what was parked meanwhile is durable."""
+        ...
+
+    async def late(self, parked: Parked) -> Late | None:
+        """Returns what is made of a parked event; None if that fails again. Raises EventStoreError: it cannot be read."""
         ...
 
 
 class AllEvents:
     """Every event but those that the server keeps for itself, as it is stored."""
 
+    parked = None
+
     def __init__(self, store: str) -> None:
         self._encode = EventMessages(store)
 
-    def of(self, events: Sequence[Event]) -> Made:
+    async def of(self, events: Sequence[Event]) -> Made:
         published = [event for event in events if event.aggregate_id[0] != RESERVED]
         return Made(published, self._encode.of(published))
+
+    async def late(self, parked: Parked) -> Late | None:
+        return None
 
 
 class PublishedEvents:
     """The events of a publication."""
 
-    def __init__(self, store: str, publication: Publication) -> None:
+    def __init__(self, store: str, publication: Publication, parked: ParkedMessages) -> None:
+        self.parked = parked
         self._encode = EventMessages(store)
         self._publication = publication
 
-    def of(self, events: Sequence[Event]) -> Made:
+    async def of(self, events: Sequence[Event]) -> Made:
         published: list[Event] = []
         messages: list[RawMessage] = []
+        failed: tuple[int, EventStoreError] | None = None
         for event in events:
+            function = self._publication.function(event.type)
+            if function is None or event.aggregate_id[0] == RESERVED:
+                continue
             try:
-                made = self._message(event)
-            except Exception as error:
-                return Made(published, messages, (event.sequence - 1, self._failed(event, error)))
+                held = not self.parked.is_quiet and await self.parked.holds(event)
+                made = None if held else await self._made_or_parked(event, function)
+            except EventStoreError as error:
+                failed = event.sequence - 1, error
+                break
             if made is not None:
                 published.append(event)
                 messages.append(made)
-        return Made(published, messages)
+        await self.parked.wait_until_durable()
+        return Made(published, messages, failed)
 
-    def _message(self, event: Event) -> RawMessage | None:
+    async def late(self, parked: Parked) -> Late | None:
+        event = await self.parked.event(parked)
         function = self._publication.function(event.type)
-        if function is None or event.aggregate_id[0] == RESERVED:
+        if function is None:  # the domain publishes its type no more
+            return Late(None)
+        try:
+            made = self._message(event, function)
+        except Exception as error:
+            self.parked.error = str(self._failed(event, error))
             return None
+        return Late(None if made is None else marked_parked(made, parked.record))
+
+    async def _made_or_parked(self, event: Event, function: PublishFunction) -> RawMessage | None:
+        """Raises EventStoreError if no message can be made of it, and it is not parked."""
+        try:
+            return self._message(event, function)
+        except Exception as error:
+            failed = self._failed(event, error)
+            if self._publication.on_failure == "stop":
+                raise failed from error
+            await self.parked.park(event, _why(error))
+            self.parked.error = failed.message
+            _log.warning("%s; the event is parked: `eventstore reactions show %s`", failed, self.parked.name)
+            return None
+
+    def _message(self, event: Event, function: PublishFunction) -> RawMessage | None:
         if function is as_stored:
             return self._encode.of([event])[0]
         body = self._publication.body(event)
@@ -75,10 +127,15 @@ class PublishedEvents:
         return None if body is None else self._encode.made_from(event, body)
 
     def _failed(self, event: Event, error: Exception) -> EventStoreError:
-        why = f"{type(error).__name__}: {error!s:.{_ERROR_CHARACTERS_MAX}}"
         return InvalidArgument(
             f"event {event.type} at sequence {event.sequence}, version {event.version} of {event.aggregate_id!r}, cannot be "
-            f"made a message of topic {self._publication.topic!r}: {why}; mend the function that publishes it, and start again",
+            f"made a message of topic {self._publication.topic!r}: {_why(error)}; mend the function that publishes it, and "
+            "start again",
             type=event.type,
             sequence=event.sequence,
         )
+
+
+def _why(error: Exception) -> str:
+    why = encodable(error.message if isinstance(error, EventStoreError) else text_of(error) + line_of(error))
+    return f"{type(error).__name__}: {why}"

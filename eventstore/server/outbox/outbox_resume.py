@@ -1,8 +1,9 @@
 """Finds where a publisher resumes: in the topic itself, which always agrees with what the broker has kept.
 
 A publisher sends events in order of sequence, one batch after the other, into one log, and a crash removes only the end of a
-log. So if the topic holds a message made from event n, the messages of all earlier events were sent and are before it.
-Publishing resumes after the greatest sequence in the topic, and only the last messages of each queue are read to find it.
+log. So if the topic holds a message made from event n, the messages of all earlier events were sent and are before it, or they
+were parked. Publishing resumes after the greatest sequence in the topic, and only the last messages of each queue are read to
+find it. Messages of events that were parked come out of order; they are marked, and say nothing about others.
 
 Three things can make that wrong, and each is checked:
 
@@ -27,7 +28,7 @@ from eventstore.chunks.documents import Tree
 from eventstore.errors import Diverged
 from eventstore.event_identity import check_identity, event_identity
 from eventstore.model import Event
-from eventstore.records.event_message import Origin, origin_of_event, origin_of_message
+from eventstore.records.event_message import Origin, origin_of_event, origin_of_message, was_parked
 from eventstore.records.message import Message
 
 _WINDOW_MIN: Final = 16
@@ -47,7 +48,7 @@ class Checkpoint:
     """All events up to `origin` were published: its message is at (`queue`, `offset`), and is durable.
 
     `ends`: the ends of the queues at that time, or earlier. `event`: the identity of its event; None in documents of the last
-    version.
+    version. `parked_after`: nothing that is parked was recorded up to this sequence.
     """
 
     store: str
@@ -58,6 +59,7 @@ class Checkpoint:
     offset: int
     ends: dict[int, int] = field(default_factory=dict)
     event: str | None = None
+    parked_after: int = 0
 
     def tree(self) -> Tree:
         origin = self.origin
@@ -65,7 +67,7 @@ class Checkpoint:
             "store": self.store, "topic": self.topic, "identity": self.identity,
             "sequence": origin.sequence, "aggregate_id": origin.aggregate_id, "version": origin.version,
             "command_id": origin.command_id, "event": self.event, "queue": self.queue, "offset": self.offset,
-            "ends": {str(number): end for number, end in self.ends.items()},
+            "ends": {str(number): end for number, end in self.ends.items()}, "parked_after": self.parked_after,
         }  # fmt: skip
 
 
@@ -75,9 +77,9 @@ def checkpoint_of(tree: Tree) -> Checkpoint:
     origin = Origin(_int(tree["sequence"]), str(tree["aggregate_id"]), _int(tree["version"]), str(tree["command_id"]))
     store, topic, identity = (str(tree[name]) for name in ("store", "topic", "identity"))
     event = tree.get("event")
-    return Checkpoint(
-        store, topic, identity, origin, _int(tree["queue"]), _int(tree["offset"]), ends, None if event is None else str(event)
-    )
+    event = None if event is None else str(event)
+    parked_after = _int(tree.get("parked_after", 0))
+    return Checkpoint(store, topic, identity, origin, _int(tree["queue"]), _int(tree["offset"]), ends, event, parked_after)
 
 
 def _int(value: object) -> int:
@@ -117,11 +119,15 @@ class Ends:
 class Found:
     """The sequence up to which all events were published, 0 if none were. `error`: the topic, or the checkpoint, ends with
     events that the store does not have. `lost`: a checkpoint at the last of them, if the topic shows them.
+
+    `late`: the parked events whose messages the topic ends with. `parked_after`: what is parked was recorded after this one.
     """
 
     place: int
     error: Diverged | None
     lost: Checkpoint | None
+    late: list[Origin]
+    parked_after: int = 0
 
 
 async def place_to_resume(ends: Ends, checkpoint: Checkpoint | None) -> Found:
@@ -129,19 +135,21 @@ async def place_to_resume(ends: Ends, checkpoint: Checkpoint | None) -> Found:
     checkpoint = checkpoint if checkpoint is not None and await _is_in_topic(ends, checkpoint) else None
     tail = _Tail(ends, {} if checkpoint is None else checkpoint.ends)
     error: Diverged | None = None
+    parked_after = 0
     if checkpoint is not None:
         try:
             await _check(ends, checkpoint)
-        except Diverged as lost:
-            error = lost
+        except Diverged as failed:
+            error = failed
         else:
-            tail.place = checkpoint.origin.sequence
+            tail.place, parked_after = checkpoint.origin.sequence, checkpoint.parked_after
     await tail.read()
     if error is None or tail.position >= 0:  # what was published after the checkpoint counts
-        return Found(tail.place, *tail.lost())
+        error, lost = tail.lost()
+        return Found(tail.place, error, lost, tail.late, parked_after)
     tail = _Tail(ends, {})
     await tail.read()
-    return Found(tail.place, error, None)
+    return Found(tail.place, error, None, tail.late)
 
 
 async def _is_in_topic(ends: Ends, checkpoint: Checkpoint) -> bool:
@@ -177,12 +185,13 @@ def _next_step(topic: str) -> str:
 
 class _Tail:
     """What the topic ends with. `place`: the greatest sequence of the store's events in it; `position`: of that one's message
-    in the log, -1 if none was read. `floors`: the offsets at which reading a queue ends.
+    in the log, -1 if none was read. `late`: events that had been parked. `floors`: the offsets at which reading a queue ends.
     """
 
     def __init__(self, ends: Ends, floors: dict[int, int]) -> None:
         self.place = 0
         self.position = -1
+        self.late: list[Origin] = []
         self._ends = ends
         self._floors = floors
         self._missing: list[tuple[Message, Origin]] = []
@@ -199,13 +208,17 @@ class _Tail:
                 origin = origin_of_message(message, ends.store)
                 if origin is None:
                     continue
-                if origin.sequence <= self.place:  # earlier messages have smaller sequences, or are duplicates
+                late = was_parked(message)
+                if origin.sequence <= self.place and not late:  # earlier messages have smaller sequences, or are duplicates
                     return
                 found = await ends.stored.event(origin.sequence)
-                if found is not None and origin_of_event(found) == origin:
+                if found is None or origin_of_event(found) != origin:
+                    self._missing.append((message, origin))
+                elif late:
+                    self.late.append(origin)
+                else:
                     self.place, self.position = origin.sequence, message.position
                     return
-                self._missing.append((message, origin))
             high, window = start, min(4 * window, _WINDOW_MAX)
 
     def lost(self) -> tuple[Diverged, Checkpoint] | tuple[None, None]:

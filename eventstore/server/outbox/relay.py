@@ -1,7 +1,9 @@
 """Publishes the events of one server to a topic of another, or of the same one: an outbox in a separate process.
 
 Of a cluster, each shard has an outbox of its own, to its own queues of a topic of the same cluster, or to a server. So the
-guarantees are those of one store, for each shard; an aggregate has all its events on one.
+guarantees are those of one store, for each shard; an aggregate has all its events on one. After a split the outboxes are made
+again, also for the new shards. A topic that shows nothing of a new shard yet shows how far its parent was, under which the
+events before the split were published; so new shards publish these before their parents continue.
 
 It keeps nothing that must not be lost: the place to resume at is read from the topic. If the connection breaks, a batch is not
 simply sent again; the topic is read first. Before each batch it checks that the topic is still the same one, so that a broker
@@ -10,37 +12,30 @@ that lost the end of its log meanwhile (durability `async`) gets that again.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from math import inf
 from pathlib import Path
 from typing import Final, NamedTuple
-from uuid import UUID
 
-import structlog
 import trio
 
-from eventstore.client.aio.routing.merged_streams import MergedSubscription
+from eventstore.client.aio.routing.by_layout import run_by_layout
 from eventstore.client.aio.store import NetworkStore
-from eventstore.client.aio.streams import SubscriptionStream
 from eventstore.client.aio.wait_for_server import wait_for_server
-from eventstore.client.session.batches import ROWS_PER_TURN
-from eventstore.client.session.message_rows import NewMessage
-from eventstore.domain.event_batches import event_at, uuid_and_last_sequence
-from eventstore.errors import EventStoreError, InvalidArgument, UnknownTopic, copy_error
+from eventstore.domain.event_batches import uuid_and_last_sequence
+from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.fields import check_text
-from eventstore.model import CaughtUp, Event
-from eventstore.records.message import Message, RawMessage, decode_properties, parse_message_id
+from eventstore.records.splits import Split, sharing
 from eventstore.server.bootstrap import check_checkpoint_folder, checkpoint_of_shard, stop_on_signals
+from eventstore.server.logs import get_logger
 from eventstore.server.outbox.checkpoint_file import CheckpointFile
-from eventstore.server.outbox.outbox import BATCH_EVENTS_MAX, Outbox, Place
-from eventstore.server.outbox.outbox_resume import TopicState
+from eventstore.server.outbox.outbox import Outbox
+from eventstore.server.outbox.remote_ends import RemoteEvents, RemoteTopic
 
-_FRAME_MESSAGES: Final = ROWS_PER_TURN  # sent as one frame; the next frame waits until these are in the log
-_FRAME_BYTES: Final = 256 * 1024
 _PROGRESS_S: Final = 0.2
-_PULLED_MESSAGES: Final = 1_024
+_AGAIN_S: Final = 1.0
+_log = get_logger("eventstore.relay")
 
 
 async def relay(
@@ -70,7 +65,7 @@ async def relay(
     """
     check_text("topic", topic)
     check_checkpoint_folder(checkpoint)
-    lines: list[_Line] = []
+    published = 0
     async with trio.open_nursery() as nursery:
         stopping = trio.Event()
         await nursery.start(stop_on_signals, stopping)
@@ -81,16 +76,15 @@ async def relay(
 
         nursery.start_soon(stop)
         async with _connect(source, wait_s) as events, _connect(target, wait_s) as broker:
-            for each in await _pairs(events, broker):
-                lines.append(await _line(each, topic, checkpoint, past_lost=past_lost))
+            lines = _Lines(events, partial(_line, events, topic, checkpoint, past_lost), until_caught_up=until_caught_up)
             if on_progress is not None:
                 nursery.start_soon(_report_regularly, lines, on_progress)
-            async with trio.open_nursery() as running:
-                for line in lines:
-                    run = partial(line.outbox.run, line.last if until_caught_up else None, end_refused=True)
-                    running.start_soon(run)
+            try:
+                await run_by_layout(events._router, lambda: lines.publish(broker))
+            finally:
+                published = lines.published
         nursery.cancel_scope.cancel()
-    return sum(line.outbox.published for line in lines)
+    return published
 
 
 class _Pair(NamedTuple):
@@ -108,43 +102,117 @@ class _Line(NamedTuple):
     last: int
 
 
+class _Lines:
+    """The outboxes of all shards that there are now. `published`: also by those that a split has ended."""
+
+    def __init__(self, events: NetworkStore, line: Callable[[_Pair], Awaitable[_Line]], *, until_caught_up: bool) -> None:
+        self._events, self._line, self._until_caught_up = events, line, until_caught_up
+        self._before = 0
+        self.by_shard: dict[int | None, _Line] = {}
+        self.is_whole = False  # all shards that there are now have theirs
+
+    @property
+    def published(self) -> int:
+        return self._before + sum(line.outbox.published for line in self.by_shard.values())
+
+    async def publish(self, broker: NetworkStore) -> None:
+        """Publishes until cancelled, or until all events present at the start are published."""
+        self._before, self.by_shard, self.is_whole = self.published, {}, False
+        for pair in await _pairs(self._events, broker):
+            self.by_shard[pair.shard] = await self._line(pair)
+        await self._publish_before_parents()
+        self.is_whole = True
+        async with trio.open_nursery() as running:
+            for line in self.by_shard.values():
+                run = partial(line.outbox.run, line.last if self._until_caught_up else None, end_refused=True)
+                running.start_soon(run)
+
+    async def _publish_before_parents(self) -> None:
+        """Publishes what new shards have from before their splits, in an order in which a parent has not continued yet."""
+        router, new = self._events._router, list[Split]()
+        for split in () if router is None else router.table.known.splits:
+            if split.child in self.by_shard and split.parent in self.by_shard:
+                child, parent = self.by_shard[split.child].outbox, self.by_shard[split.parent].outbox
+                if not await _place(child):
+                    child.begins = min(await _place(parent), split.through)
+                    await _place(child)  # which begins there now
+                    new.append(split)
+        for split in reversed(new):
+            if self.by_shard[split.child].outbox.begins < split.through:
+                await self.by_shard[split.child].outbox.run(split.through, end_refused=True)
+
+
+async def _place(outbox: Outbox) -> int:
+    """Returns how far an outbox is, by its topic; waits for servers that are away. Raises Diverged, InvalidArgument."""
+    while True:
+        try:
+            await outbox.resume()
+        except EventStoreError as error:
+            if not error.retriable:
+                raise
+            _log.warning("publishing waits", error=error.message)
+            await trio.sleep(_AGAIN_S)
+        else:
+            return outbox.place
+
+
 async def _pairs(events: NetworkStore, broker: NetworkStore) -> list[_Pair]:
     """Returns what publishes where. Raises InvalidArgument: the events of one store would go to several shards."""
-    if not broker.shards:
-        return [_Pair(shard, each, broker) for shard, each in events.shards.items()] or [_Pair(None, events, broker)]
-    cluster = (await broker.cluster_map()).cluster
-    if not events.shards or (await events.cluster_map()).cluster != cluster:
+    shards: dict[int | None, NetworkStore] = dict(events._of_shards().items()) or {None: events}
+    is_own = False
+    if broker._router is not None:
+        is_own = events._router is not None and (await events.cluster_map()).cluster == (await broker.cluster_map()).cluster
+    if not is_own and broker.shards:
         raise InvalidArgument(
             f"the topic would be one of {len(broker.shards)} shards, and a store publishes to one broker, in order; name the "
             "address of a shard (`eventstore cluster status` shows them), or publish a cluster's events to itself",
             field="to",
         )  # fmt: skip
-    return [_Pair(shard, each, broker.shards[shard]) for shard, each in events.shards.items()]
+    return [_Pair(shard if len(shards) > 1 else None, each, each if is_own else broker) for shard, each in shards.items()]
 
 
-async def _line(pair: _Pair, topic: str, checkpoint: Path | None, *, past_lost: bool) -> _Line:
+async def _line(events: NetworkStore, topic: str, checkpoint: Path | None, past_lost: bool, pair: _Pair) -> _Line:
     uuid, last = await uuid_and_last_sequence(pair.events)
     own = checkpoint if checkpoint is None or pair.shard is None else checkpoint_of_shard(checkpoint, pair.shard)
     file = None if own is None else CheckpointFile(own)
+    if checkpoint is not None and own is not None:
+        await trio.to_thread.run_sync(_take_over, checkpoint, own)
     of = "" if pair.shard is None else f"events of shard {pair.shard}"
-    outbox = Outbox(RemoteEvents(pair.events, uuid), RemoteTopic(pair.broker, topic), file, past_lost=past_lost, of=of)
-    return _Line(outbox, last)
+
+    def kin(sequence: int) -> list[NetworkStore]:
+        stores, router = events._of_shards(), events._router
+        if router is None or pair.shard is None:
+            return []
+        others = sharing(router.table.known.splits, pair.shard, sequence) - {pair.shard}
+        return [stores[each] for each in sorted(others) if each in stores]
+
+    source = RemoteEvents(pair.events, uuid, kin)
+    return _Line(Outbox(source, RemoteTopic(pair.broker, topic), file, past_lost=past_lost, of=of), last)
+
+
+def _take_over(checkpoint: Path, own: Path) -> None:
+    """Begins the checkpoint of a shard with that of the time when it was the only one. What is another's is not used."""
+    if not own.exists() and (found := CheckpointFile(checkpoint).load()) is not None:
+        CheckpointFile(own).save(found)
 
 
 def _connect(address: str, wait_s: float) -> AbstractAsyncContextManager[NetworkStore]:
     def on_waiting(error: EventStoreError) -> None:
-        structlog.get_logger("eventstore.relay").warning("waiting for a server", error=error.message, wait_s=wait_s)
+        get_logger("eventstore.relay").warning("waiting for a server", error=error.message, wait_s=wait_s)
 
     return wait_for_server(address, name="eventstore publish", wait_s=wait_s, on_waiting=on_waiting)
 
 
-async def _report_regularly(lines: Sequence[_Line], on_progress: Callable[[int, int, int], None]) -> None:
+async def _report_regularly(running: _Lines, on_progress: Callable[[int, int, int], None]) -> None:
     """Reports progress regularly, and once more at the end. What is new on one shard does not count for another."""
 
     def report() -> None:
+        if not running.is_whole:  # what there is so far could be caught up, and the rest not
+            return
+        lines = running.by_shard.values()
         behind = any(line.outbox.place < line.last for line in lines)
         place = sum(min(line.outbox.place, line.last) if behind else line.outbox.place for line in lines)
-        on_progress(place, sum(line.last for line in lines), sum(line.outbox.published for line in lines))
+        on_progress(place, sum(line.last for line in lines), running.published)
 
     try:
         while True:
@@ -152,112 +220,3 @@ async def _report_regularly(lines: Sequence[_Line], on_progress: Callable[[int, 
             await trio.sleep(_PROGRESS_S)
     finally:
         report()
-
-
-class RemoteEvents:
-    """The source: a client of another server. One subscription, which yields durable events alone, lasts until a failure."""
-
-    def __init__(self, store: NetworkStore, uuid: str | None = None) -> None:
-        """`uuid`: of the store; None: of what answers at its address."""
-        self._store = store
-        self._stream: SubscriptionStream | MergedSubscription | None = None
-        self._taken = 0  # the last event that was taken from the stream
-        self.store = uuid or _uuid(store)
-
-    async def events(self, after: int) -> tuple[list[Event], int]:
-        stream, self._stream = self._stream, None
-        if stream is None or self._taken != after:
-            if stream is not None:
-                await stream.aclose()
-            stream = self._store.subscribe(after)
-        found = [await _next_event(stream)]
-        with trio.CancelScope(deadline=-inf):  # what has arrived comes without waiting
-            while len(found) < BATCH_EVENTS_MAX:
-                found.append(await _next_event(stream))
-        self._stream, self._taken = stream, found[-1].sequence
-        return found, self._taken
-
-    async def event(self, sequence: int) -> Event | None:
-        return await event_at(self._store, sequence) if sequence > 0 else None
-
-
-async def _next_event(stream: AsyncIterator[Event | CaughtUp]) -> Event:
-    while not isinstance(item := await anext(stream), Event):
-        pass
-    return item
-
-
-class RemoteTopic:
-    """The target: a client of another server. A topic whose queues became shorter is another topic of the same name."""
-
-    def __init__(self, store: NetworkStore, topic: str) -> None:
-        self._store = store
-        self._sender = store.topic(topic, resend=False)
-        self._last: tuple[int, int, str] | None = None  # queue, offset and id of the message sent last
-        self._ends: dict[int, int] = {}
-        self.topic = topic
-
-    async def open(self) -> TopicState:
-        broker = self._store.broker
-        await broker.create_topic(self.topic, if_missing=True)
-        queues = {each.queue: (each.begin, each.end) for each in await broker.queues(self.topic)}
-        self._last, self._ends = None, {number: end for number, (_, end) in queues.items()}
-        return TopicState(_uuid(self._store), queues)
-
-    async def is_same(self) -> bool:
-        last, ends = self._last, dict(self._ends)  # copied, because other tasks change them while this waits
-        queues = {each.queue: each for each in await self._store.broker.queues(self.topic)}
-        if not queues.keys() & ends.keys() or any(each.end < ends.get(number, 0) for number, each in queues.items()):
-            return False
-        if last is None or last[0] not in queues or last[1] < queues[last[0]].begin:
-            return True
-        found = await self._store.broker.message_at(self.topic, last[0], last[1])
-        return found is not None and found.message_id == last[2]
-
-    async def messages(self, queue: int, low: int, high: int) -> list[Message]:
-        found: list[Message] = []
-        while low < high:
-            pulled = await self._store.broker.pull([(self.topic, queue, low, None)], min(high - low, _PULLED_MESSAGES))
-            found += pulled.messages()
-            following = pulled.queues[0].next_offset
-            if following <= low:
-                break
-            low = following
-        return [message for message in found if message.queue_offset < high]
-
-    async def send(self, messages: Sequence[RawMessage]) -> list[Place]:
-        if not await self.is_same():
-            raise UnknownTopic(f"topic {self.topic!r} was deleted and created again, or lost its end", topic=self.topic)
-        places: list[Place] = []
-        for frame in _frames(messages):
-            given = [NewMessage(body, key, tag, decode_properties(raw)) for body, key, tag, raw, _ in frame]
-            for outcome in await self._sender.send_many(given):
-                if isinstance(outcome, EventStoreError):
-                    raise copy_error(outcome)
-                places.append((outcome.queue, outcome.queue_offset, parse_message_id(outcome.message_id)[1]))
-                self._last = outcome.queue, outcome.queue_offset, outcome.message_id
-        for queue, offset, _ in places:
-            self._ends[queue] = offset + 1
-        return places
-
-    def is_durable(self, position: int) -> bool:
-        """Returns True: servers do not report it, and a checkpoint is used only if its message exists or was deleted."""
-        return True
-
-
-def _frames(messages: Sequence[RawMessage]) -> Iterator[list[RawMessage]]:
-    frame: list[RawMessage] = []
-    size = 0
-    for message in messages:
-        length = len(message[0]) + len(message[3] or b"")
-        if frame and (len(frame) == _FRAME_MESSAGES or size + length > _FRAME_BYTES):
-            yield frame
-            frame, size = [], 0
-        frame.append(message)
-        size += length
-    if frame:
-        yield frame
-
-
-def _uuid(store: NetworkStore) -> str:
-    return str(UUID(bytes=store.store_uuid))

@@ -70,6 +70,31 @@ async def test_what_fails_is_parked_with_what_follows_in_its_aggregate_and_all_o
     assert checkpoint.load().reactions["note"].sequence == 9  # two records of what is parked are between
 
 
+@pytest.mark.parametrize("long", ["a" * 246, "a" * 247, "é" * 127 + "a", "x{ab}" * 51])
+async def test_events_of_an_id_of_any_length_are_parked_and_found_again(tmp_path: Path, long: str) -> None:
+    seen: list[tuple[str, int]] = []
+    failing: dict[str, Exception] = {long: d.Rejected("no")}
+    async with es.open_store(tmp_path / "store") as store:
+        await opened(store, long, "b")
+        checkpoint = FileCheckpoint(tmp_path / "reactions.json")
+        await react(store, noting(seen, failing), checkpoint)
+        await opened(store, long, long[:-1], "b")  # by another process: what is parked is read from the store
+        reactor = Reactor(store, noting(seen, failing), nowhere, checkpoint)
+        await reactor.run(until_caught_up=True, raises=True)
+        assert [(each.aggregate_id, each.version) for each in reactor.parked.of("note")] == [(long, 1), (long, 2)]
+        failing.clear()
+
+        async def read(aggregate_id: str, version: int) -> es.Event:
+            return await anext(store.read(aggregate_id, version, version))
+
+        assert await reactor.runs["note"].retry(long, read, "a test", "mended") == 2
+        again = Reactor(store, noting(seen, failing), nowhere, checkpoint)
+        await again.run(until_caught_up=True, raises=True)
+        assert not list(again.parked.of("note"))
+    assert set(seen[:3]) == {("b", 1), (long[:-1], 1), ("b", 2)}
+    assert seen[3:] == [(long, 1), (long, 2)]
+
+
 async def test_600_events_behind_one_that_is_rejected_are_handled(tmp_path: Path) -> None:
     seen: list[tuple[str, int]] = []
     async with es.open_store(tmp_path / "store") as store:

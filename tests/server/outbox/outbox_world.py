@@ -14,7 +14,9 @@ from eventstore.records.event_page import decode_page
 from eventstore.records.message import Message, RawMessage, chunk_of
 from eventstore.server.outbox.checkpoint_file import CheckpointFile
 from eventstore.server.outbox.local_outbox import is_durable
-from eventstore.server.outbox.outbox import Outbox, Place
+from eventstore.server.outbox.outbox import Outbox
+from eventstore.server.outbox.outbox_ends import Place
+from eventstore.server.outbox.outbox_messages import AllEvents, Messages
 from eventstore.server.outbox.outbox_resume import TopicState
 from eventstore.settings.broker import BrokerSettings
 from eventstore.settings.store import StoreSettings
@@ -118,7 +120,13 @@ class World:
     def outbox_anew(self, *, past_lost: bool = False, checkpointed: bool | None = None) -> None:
         with_file = self.checkpointed if checkpointed is None else checkpointed
         file = CheckpointFile(CHECKPOINT, self.store_disk) if with_file else None
-        self.outbox = Outbox(StoreEnd(self), BrokerEnd(self), file, past_lost=past_lost)
+        self.outbox = Outbox(StoreEnd(self), self.topic_end(), file, self.messages(), past_lost=past_lost)
+
+    def topic_end(self) -> BrokerEnd:
+        return BrokerEnd(self)
+
+    def messages(self) -> Messages:
+        return AllEvents(str(self.store.opened.uuid))
 
     def open_broker(self) -> None:
         self.broker = SteppedBroker(self.broker_disk, self.broker_settings, self.clock)

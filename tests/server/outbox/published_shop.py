@@ -8,9 +8,11 @@ import eventstore as es
 import eventstore.domain as d
 
 broken: set[str] = {"nowhere"}
-"""The addresses that the function for shipping cannot handle."""
+"""The addresses that the functions for carriers and shipping cannot handle."""
 
 app = d.Domain()
+parking = d.Domain()
+mended = d.Domain()
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,12 @@ def bill(event: Placed, stored: es.Event) -> object:
     return {"order": stored.aggregate_id, "cents": event.cents} if event.cents else None
 
 
+@app.publishes("carriers", Sent, on_failure="stop")
+def carry(event: Sent, stored: es.Event) -> object:
+    return ship(event, stored)
+
+
+@parking.publishes("parcels", Sent)
 @app.publishes("shipping", Sent)
 def ship(event: Sent, stored: es.Event) -> object:
     if event.address in broken:
@@ -37,3 +45,8 @@ def ship(event: Sent, stored: es.Event) -> object:
 
 
 app.publishes_as_stored("orders", Placed, Sent)
+
+
+@mended.publishes("parcels", Sent)
+def ship_anywhere(event: Sent, stored: es.Event) -> object:
+    return event.address.encode()

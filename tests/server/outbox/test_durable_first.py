@@ -11,8 +11,8 @@ import trio
 
 import eventstore as es
 from eventstore.server.outbox.local_outbox import StoreEvents
-from eventstore.server.outbox.outbox import BATCH_EVENTS_MAX
-from eventstore.server.outbox.relay import RemoteEvents
+from eventstore.server.outbox.outbox_ends import BATCH_EVENTS_MAX
+from eventstore.server.outbox.remote_ends import RemoteEvents
 from eventstore.store.open_store import open_store
 from tests.server_thread import ServerThread
 from tests.simulated_disk import SimulatedDisk

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from eventstore.domain.projections.projection import CHECKPOINTS, Projection
 from eventstore.errors import DomainRefused, Fenced, InvalidArgument
+from eventstore.records.splits import Split
 
 StoredRow: TypeAlias = tuple[object, ...]
 """Key, columns in order, state as JSON."""
@@ -50,9 +51,9 @@ class Parked(NamedTuple):
 class Target(Protocol):
     """The table of one projection. Its methods block; only one thread at a time may call them."""
 
-    def of_shard(self, shard: int) -> Target:
+    def of_shard(self, shard: int, born: Split | None = None) -> Target:
         """Returns the table, with the checkpoint and the parked keys of a shard: each shard's events have a sequence of their
-        own. Both use the same connection, once it is open.
+        own. Both use the same connection, once it is open. `born`: the split that made the shard; open its parent before.
 
         When it is opened, it gets a new generation: another projector of these shards is fenced, because a key may have
         events of several shards.

@@ -27,7 +27,9 @@ from eventstore.domain.projections.targets.base import (
     parked_of,
     row_of,
 )
+from eventstore.domain.projections.targets.splits import in_postgres, take_over
 from eventstore.errors import DomainRefused, ProjectionFailed
+from eventstore.records.splits import Split
 
 _missing: ImportError | None = None
 try:
@@ -71,13 +73,14 @@ class PostgresTarget:
         self._name = ""
         self._row = ""
         self._shard: int | None = None
+        self._born: Split | None = None
         self._generation = 0
         self._parks = False
 
-    def of_shard(self, shard: int) -> PostgresTarget:
+    def of_shard(self, shard: int, born: Split | None = None) -> PostgresTarget:
         """See `Target.of_shard`."""
         other = copy(self)
-        other._shard = shard
+        other._shard, other._born = shard, born
         return other
 
     def open(self, projection: Projection[Any], *, begins: bool = True, store: str | None = None) -> Checkpoint:
@@ -90,6 +93,10 @@ class PostgresTarget:
                 self._connection = psycopg.connect(self._conninfo, autocommit=True, connect_timeout=_CONNECT_SECONDS_MAX)
             with self._connection.transaction():
                 existed = create_tables(self._connection, self._name, columns, self._row)
+                self._prepare_parking(self._connection, creates=projection.on_failure == "park")
+                if self._shard is not None:
+                    run = in_postgres(self._connection.execute)
+                    take_over(run, self._name, self._shard, self._born, store, "least", parks=self._parks)
                 checkpoint, recorded = self._checkpoint()
                 rows = self._rows(self._connection)
                 furthest = max(sequence for _, sequence in rows)
@@ -102,7 +109,7 @@ class PostgresTarget:
                 if check_version(self._name, checkpoint.sequence, recorded.version, projection.version):
                     keep = sql.SQL("UPDATE {} SET version = %s WHERE projection = %s").format(sql.Identifier(CHECKPOINTS))
                     self._connection.execute(keep, (projection.version, self._row))
-                self._prepare_parking(self._connection, creates=projection.on_failure == "park")
+                self._forget_parked(self._connection)
                 if self._shard is not None:
                     self._set_generation(self._connection, new_generation())
                 return checkpoint
@@ -118,13 +125,15 @@ class PostgresTarget:
         self._generation = generation
 
     def _prepare_parking(self, connection: Connection[tuple[Any, ...]], *, creates: bool) -> None:
-        """Keys that were parked in a table that was rebuilt since are forgotten."""
         if creates:
             connection.execute(
                 f"CREATE TABLE IF NOT EXISTS {PARKED} (projection text, key text, sequence bigint NOT NULL, "
                 "error text NOT NULL, generation bigint NOT NULL, PRIMARY KEY (projection, key))"
             )
         self._parks = connection.execute("SELECT to_regclass(%s) IS NOT NULL", (PARKED,)).fetchone() == (True,)
+
+    def _forget_parked(self, connection: Connection[tuple[Any, ...]]) -> None:
+        """Forgets keys that were parked in a table that was rebuilt since."""
         if self._parks:
             forget = f"DELETE FROM {PARKED} WHERE projection = %s AND generation <> %s"
             connection.execute(forget, (self._row, self._generation))

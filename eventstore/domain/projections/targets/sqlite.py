@@ -31,7 +31,9 @@ from eventstore.domain.projections.targets.base import (
     parked_of,
     row_of,
 )
+from eventstore.domain.projections.targets.splits import take_over
 from eventstore.errors import ProjectionFailed
+from eventstore.records.splits import Split
 
 _KINDS: Final = {
     str: "TEXT", int: "INTEGER", float: "REAL", bool: "INTEGER", bytes: "BLOB",
@@ -64,13 +66,14 @@ class SQLiteTarget:
         self._name = ""
         self._row = ""
         self._shard: int | None = None
+        self._born: Split | None = None
         self._generation = 0
         self._parks = False
 
-    def of_shard(self, shard: int) -> SQLiteTarget:
+    def of_shard(self, shard: int, born: Split | None = None) -> SQLiteTarget:
         """See `Target.of_shard`."""
         other = copy(self)
-        other._shard = shard
+        other._shard, other._born = shard, born
         return other
 
     def open(self, projection: Projection[Any], *, begins: bool = True, store: str | None = None) -> Checkpoint:
@@ -94,6 +97,9 @@ class SQLiteTarget:
                 self._connection.execute("PRAGMA synchronous = FULL")
             with self._transaction() as connection:
                 existed = self._create_tables(connection, columns)
+                self._prepare_parking(connection, creates=projection.on_failure == "park")
+                if self._shard is not None:
+                    take_over(connection.execute, self._name, self._shard, self._born, store, "min", parks=self._parks)
                 checkpoint, recorded = self._checkpoint(connection)
                 rows = self._rows(connection)
                 furthest = max(sequence for _, sequence in rows)
@@ -105,7 +111,7 @@ class SQLiteTarget:
                 if check_version(self._name, checkpoint.sequence, recorded.version, projection.version):
                     keep = f"UPDATE {CHECKPOINTS} SET version = ? WHERE projection = ?"
                     connection.execute(keep, (projection.version, self._row))
-                self._prepare_parking(connection, creates=projection.on_failure == "park")
+                self._forget_parked(connection)
                 if self._shard is not None:
                     self._set_generation(connection, new_generation())
         return checkpoint
@@ -121,11 +127,13 @@ class SQLiteTarget:
         self._generation = generation
 
     def _prepare_parking(self, connection: sqlite3.Connection, *, creates: bool) -> None:
-        """Keys that were parked in a table that was rebuilt since are forgotten."""
         if creates:
             columns = "projection TEXT, key TEXT, sequence INTEGER NOT NULL, error TEXT NOT NULL, generation INTEGER NOT NULL"
             connection.execute(f"CREATE TABLE IF NOT EXISTS {PARKED} ({columns}, PRIMARY KEY (projection, key))")
         self._parks = bool(connection.execute(f"PRAGMA table_info({PARKED})").fetchone())
+
+    def _forget_parked(self, connection: sqlite3.Connection) -> None:
+        """Forgets keys that were parked in a table that was rebuilt since."""
         if self._parks:
             forget = f"DELETE FROM {PARKED} WHERE projection = ? AND generation <> ?"
             connection.execute(forget, (self._row, self._generation))

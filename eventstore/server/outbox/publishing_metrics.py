@@ -1,0 +1,76 @@
+"""Metrics of publishing: all topics together in `stats`, and each by its name in `/metrics`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from prometheus_client.core import Metric as Family
+
+from eventstore.domain.reactions.parked import TOPIC
+from eventstore.metrics import LabelledMetric, Metric, counter, gauge, text
+from eventstore.server.outbox.publishing import Publishing
+from eventstore.server.prometheus import LabelledCollector, labelled_family
+
+PUBLISHING_METRICS: Final[tuple[Metric[Publishing], ...]] = (
+    counter(
+        "events_published", "events sent to the topics that are published to, by this process",
+        lambda publishing: sum(each.published for each in publishing.outboxes),
+    ),
+    gauge(
+        "published_sequence", "the sequence up to which all events are published or parked, of every topic; 0: there is none",
+        lambda publishing: min((each.place for each in publishing.outboxes), default=0),
+    ),
+    gauge(
+        "publish_backlog", "events that are not published yet", lambda publishing: publishing.backlog,
+        "it grows: the broker does not keep up, or publishing fails, for the reason in `/health` and in the log",
+    ),
+    gauge(
+        "publish_lag_microseconds", "age of the oldest event that is not published; 0: none",
+        lambda publishing: publishing.lag_microseconds,
+        "it grows",
+    ),
+    gauge(
+        "publish_refused", "1: a topic or its checkpoint ends with events that the store does not have",
+        lambda publishing: any(each.refused for each in publishing.outboxes),
+        "it is 1: see [BROKER](BROKER.md#events-as-messages)",
+    ),
+    text(
+        "publish_error", "why nothing is published, if so",
+        lambda publishing: next((each.failure for each in publishing.outboxes if each.failure is not None), None),
+    ),
+    gauge(
+        "publish_parked", "events of which no message could be made, and those that wait for them",
+        lambda publishing: publishing.events_parked,
+        "it is not 0: `eventstore reactions show topic:NAME`",
+    ),
+    counter(
+        "publish_failures", "batches that failed and were sent again",
+        lambda publishing: sum(each.failures for each in publishing.outboxes),
+        "it grows",
+    ),
+)  # fmt: skip
+
+PUBLICATION_LABELLED: Final = (
+    LabelledMetric("publication_waiting", "gauge", "1: publishing to the topic is stopped or refused", ("topic",)),
+    LabelledMetric("publication_parked", "gauge", "events that publishing to the topic has parked", ("topic",)),
+    LabelledMetric("publication_lag_events", "gauge", "events that are not published to the topic yet", ("topic",)),
+    LabelledMetric("publication_lag_microseconds", "gauge", "age of the oldest of these", ("topic",)),
+)
+
+
+class PublicationCollector(LabelledCollector):
+    """Exports the figures of each topic that is published to, labelled with its name."""
+
+    declared = PUBLICATION_LABELLED
+
+    def __init__(self, publishing: Publishing) -> None:
+        self._publishing = publishing
+
+    def collect(self) -> Iterator[Family]:
+        families = [labelled_family(metric) for metric in PUBLICATION_LABELLED]
+        for each in self._publishing.progress():
+            values = each.state != "running", each.parked, each.lag_events, each.lag_microseconds / 1_000_000
+            for family, value in zip(families, values, strict=True):
+                family.add_metric([each.name.removeprefix(TOPIC)], float(value))
+        yield from families
