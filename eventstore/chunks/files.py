@@ -93,6 +93,9 @@ class Files(Protocol):
     def rename(self, source: Path, target: Path) -> None:
         """Atomically replaces `target`."""
 
+    def link(self, source: Path, target: Path) -> None:
+        """Gives a file another name, which must not exist: both are the same bytes from then on. Raises FileExistsError."""
+
     def remove(self, path: Path) -> None: ...
 
     def sync_folder(self, path: Path) -> None: ...
@@ -203,18 +206,26 @@ class OsLock:
 
     def release(self) -> None:
         if self._fd >= 0:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)  # a child that has not begun its program yet has a copy of the descriptor
             os.close(self._fd)
             self._fd = -1
+
+
+_MODE = 0o644
 
 
 class OsFiles:
     """The file system of the machine."""
 
+    def __init__(self, mode: int = _MODE) -> None:
+        """`mode`: of new files; those with secrets have one that others cannot read, from the first moment on."""
+        self._mode = mode
+
     def open(self, path: Path, *, create: bool = False, write: bool = False) -> File:
         flags = os.O_CLOEXEC | (os.O_RDWR if write or create else os.O_RDONLY)
         if create:
             flags |= os.O_CREAT | os.O_EXCL
-        return OsFile(os.open(path, flags, 0o644))
+        return OsFile(os.open(path, flags, self._mode))
 
     def names(self, folder: Path) -> list[str]:
         return sorted(os.listdir(folder))
@@ -234,6 +245,9 @@ class OsFiles:
 
     def rename(self, source: Path, target: Path) -> None:
         os.replace(source, target)
+
+    def link(self, source: Path, target: Path) -> None:
+        os.link(source, target)
 
     def remove(self, path: Path) -> None:
         path.unlink()

@@ -39,9 +39,18 @@ _DELETIONS = (DELETED, DELETED + PREVIOUS)
 
 
 @dataclass(frozen=True, slots=True)
+class Ancestor:
+    """A store whose log was taken over: the chunks up to the number `through` carry its uuid, unless an older one has them."""
+
+    store: uuid.UUID
+    through: int
+
+
+@dataclass(frozen=True, slots=True)
 class ChunkFolder:
     """Names and paths of a folder of chunks. `extra`: endings of derived files that may be stored with the chunks.
-    `deletable`: the oldest chunks may be deleted; otherwise a missing chunk is a lost file.
+    `deletable`: the oldest chunks may be deleted; otherwise a missing chunk is a lost file. `ancestors`: whose chunks it begins
+    with, the oldest first.
     """
 
     files: Files
@@ -51,6 +60,16 @@ class ChunkFolder:
     store: uuid.UUID
     extra: tuple[str, ...] = ()
     deletable: bool = False
+    ancestors: tuple[Ancestor, ...] = ()
+
+    @property
+    def inherited(self) -> int:
+        """The number of the last chunk that was taken over; 0: none was. Nothing is ever added to these."""
+        return self.ancestors[-1].through if self.ancestors else 0
+
+    def store_of(self, number: int) -> uuid.UUID:
+        """Returns the store that a chunk of this number was written in: this one, or an ancestor."""
+        return next((each.store for each in self.ancestors if number <= each.through), self.store)
 
     def chunk_path(self, number: int) -> Path:
         return self.path / f"{number:010d}.{self.ending}"
@@ -120,8 +139,8 @@ class ChunkFolder:
             file.close()
         if header.number != number:
             raise FolderRefused(str(path), f"is a copy of chunk {header.number}; put the right file back")
-        if header.store != self.store:
-            raise FolderRefused(str(path), f"belongs to store {header.store}, not to {self.store}")
+        if header.store != self.store_of(number):
+            raise FolderRefused(str(path), f"belongs to store {header.store}, not to {self.store_of(number)}")
         if header.completed and size != header.end + FOOTER_BYTES:
             raise Corrupt(str(path), min(size, header.end), f"{size} bytes, its header says {header.end + FOOTER_BYTES}")
         return header

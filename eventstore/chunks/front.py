@@ -67,6 +67,10 @@ class FrontBuffer:
         """Whether a record of `length` bytes begins a new chunk. A chunk holds at least one record of any size."""
         return self.end + length > self.limit and self.end > RECORDS_FROM
 
+    def end_chunk(self) -> None:
+        """Has the next record begin a new chunk."""
+        self.end = max(self.end, self.limit)
+
     def begin_chunk(self) -> None:
         self.chunk += 1
         self.end = self.durable = RECORDS_FROM

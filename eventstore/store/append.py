@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from itertools import repeat
 from operator import add as concat
 from operator import itemgetter
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias, cast
 
 from crc32c import crc32c
 
@@ -47,6 +47,12 @@ AppendOutcome: TypeAlias = tuple[int, int, int] | tuple[int, EventStoreError, in
 
 Row: TypeAlias = tuple[int, int, int, int, int, bytes, bytes, bytes, bytes]
 """Length of the record, sequence, events, time, first version, aggregate id, command id, fingerprint, events."""
+
+
+class _Refused(NamedTuple):
+    """A condition that never holds, since nothing may be written now. A command that was written before is found first."""
+
+    why: EventStoreError
 
 
 _WARM_COMMITS_MIN = 8
@@ -201,6 +207,8 @@ class Appender:
 
     def _holds(self, condition: AppendCondition, aggregate_id: str, version: int) -> bool:
         """Returns whether a condition that is neither `ANY` nor the version itself holds."""
+        if isinstance(condition, _Refused):
+            raise condition.why
         if condition is EXISTS:
             return version > 0
         if isinstance(condition, AfterCommand):
@@ -238,14 +246,7 @@ class Appender:
         return version_of(in_sorted)
 
     def _repeated(
-        self,
-        rows: list[Row],
-        key: int,
-        aggregate_id: str,
-        command_id: str,
-        events: bytes,
-        fingerprint: bytes,
-        in_sorted: bytes,
+        self, rows: list[Row], key: int, aggregate_id: str, command_id: str, events: bytes, fingerprint: bytes, in_sorted: bytes
     ) -> AppendOutcome | None:
         """Returns the original outcome of a repeated command, or None if the command is new.
 
@@ -267,6 +268,11 @@ class Appender:
             raise CommandIdReused(aggregate_id, command_id, view.last_version, view.last_sequence)
         self.duplicates += 1
         return DUPLICATE, view.last_version, view.last_sequence
+
+
+def refused(commits: Sequence[NewCommit], why: EventStoreError) -> list[NewCommit]:
+    """Returns the commits so that each is a repetition of what was written before, or refused."""
+    return [cast("NewCommit", (commit[0], _Refused(why), *commit[2:])) for commit in commits]
 
 
 def _ids(aggregate_id: str, command_id: str) -> tuple[bytes, bytes]:

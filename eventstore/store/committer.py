@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import trio
 
 from eventstore.chunks.header import ChunkHeader
 from eventstore.chunks.writing.commit_log import Replication
 from eventstore.chunks.writing.group_commit import Deliver, GroupCommit
-from eventstore.errors import EventStoreError
-from eventstore.store.append import REFUSED, AppendOutcome, NewCommit
+from eventstore.errors import CommandIdReused, EventStoreError
+from eventstore.store.append import DUPLICATE, REFUSED, AppendOutcome, NewCommit, refused
 from eventstore.store.engine import Engine
 
 
 class Committer(GroupCommit[AppendOutcome, list[ChunkHeader]]):
-    """The only way to append to an open engine. `on_completed` is called with the event files that were completed."""
+    """The only way to append to an open engine. `on_completed` is called with the event files that were completed. `held_back`:
+    returns the errors of those aggregates, by their places, that nothing is written for any more.
+    """
 
     def __init__(
         self, engine: Engine, *, waiting_bytes_max: int, sync: bool, flush_interval_s: float,
@@ -29,6 +31,7 @@ class Committer(GroupCommit[AppendOutcome, list[ChunkHeader]]):
         if replication is not None:
             engine.appender.shortage = replication.shortage
         self.on_completed: Callable[[list[ChunkHeader]], None] = lambda _: None
+        self.held_back: Callable[[Sequence[str]], Mapping[int, EventStoreError]] | None = None
         self._synced_before = engine.durable_sequence
 
     def durability(self) -> int:
@@ -38,22 +41,27 @@ class Committer(GroupCommit[AppendOutcome, list[ChunkHeader]]):
     @trio.lowlevel.enable_ki_protection
     def submit(self, commits: Sequence[NewCommit], deliver: Deliver[AppendOutcome], source: object) -> None:
         """Appends the commits, and calls `deliver` with their outcomes, in order, once everything they depend on is durable.
-        A conflict or a repetition can depend on commits that are not durable yet (see `Engine.barrier`).
+        A conflict or a repetition can depend on commits that are not durable yet (see `Engine.barrier`). While replication
+        refuses to write, commits that were written before are found, and all others are refused.
 
         `source` identifies the caller: a source that stays the only one is served in place. Call `kick` after the last batch
         of a round.
         """
         self._note_source(source)
         engine = self.engine
-        if self._replication is not None and (refusal := self._replication.refusal()) is not None:
-            deliver([(REFUSED, refusal, 0)] * len(commits))
-            return
+        refusal = None if self._replication is None else self._replication.refusal()
+        if refusal is not None:
+            commits = refused(commits, refusal)
+        elif self.held_back is not None and (errors := self.held_back([commit[0] for commit in commits])):
+            commits = [
+                refused([commit], errors[place])[0] if place in errors else commit for place, commit in enumerate(commits)
+            ]
         try:
             outcomes = engine.append_batch(commits)
         except BaseException:  # a bug, or no memory: the engine refuses every append from now on
             self.poisoned.set()
             raise
-        barrier = engine.barrier
+        barrier = engine.barrier if refusal is None else _last_repeated(outcomes)
         if barrier <= engine.visible_sequence:
             deliver(outcomes)
         else:
@@ -78,3 +86,15 @@ class Committer(GroupCommit[AppendOutcome, list[ChunkHeader]]):
         kind, _, sequence = outcome
         stands = kind == REFUSED or 0 < sequence <= self.engine.visible_sequence
         return outcome if stands else (REFUSED, error, 0)
+
+
+def _last_repeated(outcomes: Sequence[AppendOutcome]) -> int:
+    """Returns the sequence that outcomes depend on, if nothing new was written: that of a commit that was found."""
+    return max(map(_found_at, outcomes), default=0)
+
+
+def _found_at(outcome: AppendOutcome) -> int:
+    kind, error, sequence = outcome
+    if isinstance(error, CommandIdReused):
+        return int(error.fields["sequence"] or 0)
+    return sequence if kind == DUPLICATE else 0

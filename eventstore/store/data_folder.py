@@ -6,16 +6,18 @@ Imports neither trio nor lmdb, so that programs that only read files (Spark's wo
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from eventstore.chunks import documents
 from eventstore.chunks.documents import Document
 from eventstore.chunks.files import Files
-from eventstore.chunks.folder import ChunkFolder
+from eventstore.chunks.folder import Ancestor, ChunkFolder
 from eventstore.chunks.header import EVENTS
-from eventstore.errors import FolderRefused
-from eventstore.records.cluster_map import ALL_SLOTS, SlotRange, slots_text
+from eventstore.errors import Corrupt, FolderRefused, InvalidArgument
+from eventstore.records.cluster_map import ALL_SLOTS, SlotRange, slots_of_text, slots_text
+from eventstore.records.splits import SlotFilter, Split, layout_of, slot_filter, splits_of_text, splits_text
 from eventstore.store.sorted.file_names import INDEX
 
 FORMAT = 1
@@ -23,30 +25,82 @@ STORE = "store.json"
 EVENTS_FOLDER = "events"
 ENDING = "events"
 DIRECTORY = "directory"
+ACCESS = "access.json"
+"""Who may do what, which may be said before there is a store."""
 CLUSTER = "cluster"
 """A folder in the data folder of a node, and the member of `store.json` that names the cluster."""
+NODE = "node.json"
+"""Only in the folder of a node whose shards have replicas elsewhere."""
+REPLICA = "replica.json"
+"""Only in the folder of a replica."""
+SPLITS = "splits"
+ANCESTORS = "ancestors"
+BROKER = "broker"
+"""The member of `store.json` of a shard whose broker was one before there was a cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardIdentity:
-    """Which shard of which cluster a store is; the members of its `store.json` besides those of every store."""
+    """Which shard of which cluster a store is; the members of its `store.json` besides those of every store.
+
+    `splits`: those that the shard took part in. `ancestors`: whose event files its log begins with. `broker`: uuid and node
+    of a broker that was one before there was a cluster; None: they follow from the shard.
+    """
 
     cluster: uuid.UUID
     shard: int
     slots: tuple[SlotRange, ...]
     store: uuid.UUID
+    splits: tuple[Split, ...] = ()
+    ancestors: tuple[Ancestor, ...] = ()
+    broker: tuple[uuid.UUID, int] | None = None
+
+    @property
+    def layout(self) -> int:
+        """The layout by which it got its slots; 0 if it took part in no split."""
+        return layout_of(self.splits, self.shard)
+
+    @property
+    def slot_filter(self) -> SlotFilter | None:
+        """What it hands out of its log; None: everything."""
+        return slot_filter(self.shard, self.slots, self.splits)
 
     def members(self) -> Document:
-        return {CLUSTER: str(self.cluster), "shard": self.shard, "slots": slots_text(self.slots)}
+        members: Document = {CLUSTER: str(self.cluster), "shard": self.shard, "slots": slots_text(self.slots)}
+        if self.splits:
+            members[SPLITS] = splits_text(self.splits)
+        if self.ancestors:
+            members[ANCESTORS] = ancestors_text(self.ancestors)
+        if self.broker is not None:
+            members[BROKER] = broker_text(self.broker)
+        return members
 
     def __str__(self) -> str:
         return f"store {self.store}, shard {self.shard} with slots {slots_text(self.slots)} of cluster {self.cluster}"
 
 
+def shard_of(path: Path, document: Document) -> ShardIdentity:
+    """Returns the shard that the `store.json` of the store in `path` names.
+
+    Raises:
+        ValueError, InvalidArgument: it names none.
+        Corrupt
+    """
+    return ShardIdentity(
+        uuid.UUID(str(document.get(CLUSTER))),
+        int(str(document.get("shard"))),
+        slots_of_text(str(document.get("slots"))),
+        uuid.UUID(str(document.get("store"))),
+        splits_of_text(str(document.get(SPLITS, ""))),
+        ancestors_of(path, document),
+        broker_of(document.get(BROKER)),
+    )
+
+
 def check_shard(path: Path, document: Document, shard: ShardIdentity | None) -> bool:
     """Checks that the store in `path` may be opened as this shard, or as a store of its own if `shard` is None.
 
-    Returns whether `store.json` names no cluster yet, and has to.
+    Returns whether `store.json` is to be rewritten: it names no cluster yet, or slots that other shards have got since.
 
     Raises:
         FolderRefused: names both what the folder holds and what was expected.
@@ -63,16 +117,38 @@ def check_shard(path: Path, document: Document, shard: ShardIdentity | None) -> 
         return True
     if {"store": str(shard.store), **shard.members()}.items() <= document.items():
         return False
+    if _was_split_since(document, shard):
+        return True
     raise FolderRefused(
         str(path),
         f"holds {_named(document)}, expected was {shard}; put the folder of this shard back. Nothing was changed",
     )
 
 
+def _was_split_since(document: Document, shard: ShardIdentity) -> bool:
+    """Whether the folder is that of the shard, which owns fewer slots by now. It never owns more than its folder says."""
+    lasting = {name: value for name, value in shard.members().items() if name not in ("slots", SPLITS)}
+    if not {"store": str(shard.store), **lasting}.items() <= document.items():
+        return False
+    try:
+        had = slots_of_text(str(document.get("slots")))
+    except InvalidArgument:
+        return False
+    return all(any(first <= low and high <= last for first, last in had) for low, high in shard.slots)
+
+
 def refuse_node_folder(files: Files, path: Path) -> None:
-    """Refuses the folder of a node, whose shards are in folders below it, where a store is opened or would be created."""
+    """Refuses the folder of a node, whose shards are in folders below it, and that of a replica, where a store is opened or
+    would be created.
+    """
     if files.exists(path / CLUSTER) and not files.exists(path / STORE):
         raise FolderRefused(str(path), "is the folder of a cluster's node; start it with `eventstore node --data`")
+    if files.exists(path / NODE):
+        why = "is the folder of a node of a cluster with replicas; start it with `eventstore node --name --etcd`"
+        raise FolderRefused(str(path), why)
+    if files.exists(path / REPLICA):  # what is appended beside its leader is cut off, though it was acknowledged
+        why = "is a replica of a shard; start its node, or copy its events with `eventstore cluster extract`"
+        raise FolderRefused(str(path), why)
 
 
 def _named(document: Document) -> str:
@@ -82,8 +158,44 @@ def _named(document: Document) -> str:
     return f"store {store}, shard {document.get('shard')} with slots {document.get('slots')} of cluster {cluster}"
 
 
-def event_folder(files: Files, path: Path, identity: uuid.UUID) -> ChunkFolder:
-    return ChunkFolder(files, path / EVENTS_FOLDER, EVENTS, ENDING, identity, (INDEX,))
+def event_folder(files: Files, path: Path, identity: uuid.UUID, ancestors: tuple[Ancestor, ...] = ()) -> ChunkFolder:
+    return ChunkFolder(files, path / EVENTS_FOLDER, EVENTS, ENDING, identity, (INDEX,), ancestors=ancestors)
+
+
+def read_event_folder(files: Files, path: Path) -> ChunkFolder:
+    """Returns the event files of the store in `path`. Raises as `read_identity`; Corrupt: its ancestors are not readable."""
+    identity, document = read_store(files, path)
+    return event_folder(files, path, identity, ancestors_of(path, document))
+
+
+def ancestors_text(ancestors: Sequence[Ancestor]) -> str:
+    """Returns ancestors as documents name them: `UUID:LAST FILE`, several with commas between them."""
+    return ",".join(f"{each.store}:{each.through}" for each in ancestors)
+
+
+def ancestors_of(path: Path, document: Document) -> tuple[Ancestor, ...]:
+    """Returns the ancestors that a `store.json` names. Raises Corrupt."""
+    text = document.get(ANCESTORS)
+    if text is None:
+        return ()
+    try:
+        pairs = [each.split(":") for each in str(text).split(",")]
+        return tuple(Ancestor(uuid.UUID(store), int(through)) for store, through in pairs)
+    except ValueError:
+        raise Corrupt(str(path / STORE), 0, f"its ancestors are {text!r}, expected UUID:FILE,…") from None
+
+
+def broker_text(broker: tuple[uuid.UUID, int] | None) -> str | None:
+    """Returns the broker of a shard as documents name it: `UUID:NODE`."""
+    return None if broker is None else f"{broker[0]}:{broker[1]}"
+
+
+def broker_of(value: object) -> tuple[uuid.UUID, int] | None:
+    """Reads what `broker_text` returned. Raises ValueError."""
+    if value is None:
+        return None
+    store, _, node = str(value).partition(":")
+    return uuid.UUID(store), int(node)
 
 
 def read_identity(files: Files, path: Path) -> uuid.UUID:
@@ -92,8 +204,13 @@ def read_identity(files: Files, path: Path) -> uuid.UUID:
     Raises:
         FolderRefused: there is no store, or it has a newer format.
     """
+    return read_store(files, path)[0]
+
+
+def read_store(files: Files, path: Path) -> tuple[uuid.UUID, Document]:
+    """As `read_identity`, with the whole document."""
     try:
-        return documents.read_identity(files, path / STORE, FORMAT)[0]
+        return documents.read_identity(files, path / STORE, FORMAT)
     except (FileNotFoundError, NotADirectoryError):
         if files.exists(path / CLUSTER):
             why = "is the folder of a cluster's node; give that of a shard, such as shard-0 in it"

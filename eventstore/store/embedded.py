@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from itertools import islice
-from typing import Final, TypeVar
+from typing import Final
 
 import trio
 
@@ -19,7 +19,7 @@ from eventstore.fields import check_text
 from eventstore.metrics import Source, Stats, read_stats
 from eventstore.model import ANY, VERSION_MAX, CaughtUp, Commit, Committed, Event, ExpectedVersion, NewEvent, Replicas
 from eventstore.position import After, start_of, stored_start
-from eventstore.records.commit import NO_FINGERPRINT
+from eventstore.records.commit import NO_FINGERPRINT, CommitView
 from eventstore.records.cursors import AggregateCursor, LogCursor
 from eventstore.records.event_filter import EventFilter, event_filter
 from eventstore.records.event_page import decode_page
@@ -31,6 +31,7 @@ from eventstore.store.maintenance import Maintenance
 from eventstore.store.opening import OpenReport, OpenStore
 from eventstore.store.read.checked_reads import IN_PLACE_BYTES_MAX
 from eventstore.store.read.reader_place import check_place
+from eventstore.store.read.reader_threads import ReaderThreads
 from eventstore.store.read.replay import ReplayPage
 from eventstore.store.read.scan import ScanPage
 from eventstore.store.store_stats import STORE_METRICS
@@ -39,11 +40,7 @@ from eventstore.store.submission import Submission, to_result
 
 # Commits of one call that form one batch before other tasks may run: about a millisecond.
 _COMMITS_PER_TURN: Final = 256
-# Threads that may wait for the disk at once; separate, so that slow scans delay neither replays nor the work of other threads.
-_SCANS_MAX: Final = 8
-_REPLAYS_MAX: Final = 16
 _LOADS_MAX: Final = 3  # a sort makes outdated what a thread has looked up meanwhile; then an append looks it up itself
-Read = TypeVar("Read")
 
 
 class EmbeddedStore:
@@ -55,10 +52,7 @@ class EmbeddedStore:
         self.committer = committer
         self.maintenance = maintenance
         self._closed = False
-        self._reads_in_flight = 0
-        self._read_finished = trio.lowlevel.ParkingLot()
-        self._scans = trio.CapacityLimiter(_SCANS_MAX)
-        self._replays = trio.CapacityLimiter(_REPLAYS_MAX)
+        self._threads = ReaderThreads()
 
     @property
     def report(self) -> OpenReport:
@@ -135,7 +129,7 @@ class EmbeddedStore:
             slow = self.engine.unloaded(aggregate_ids)
             for aggregate_id in slow:
                 with suppress(Corrupt, ReadFailed):  # the append reports it
-                    await self._on_thread(partial(self.engine.offer, aggregate_id), self._replays)
+                    await self._threads.replay(partial(self.engine.offer, aggregate_id))
             if not slow:
                 return
 
@@ -178,16 +172,7 @@ class EmbeddedStore:
             return page
         bytes_max = self.opened.settings.page_bytes
         replay = self.engine.replay
-        return await self._on_thread(lambda: replay(aggregate_id, low, high, backwards, bytes_max), self._replays)
-
-    async def _on_thread(self, read: Callable[[], Read], limiter: trio.CapacityLimiter) -> Read:
-        """Calls `read` on a worker thread; files stay open meanwhile."""
-        self._reads_in_flight += 1
-        try:
-            return await trio.to_thread.run_sync(read, limiter=limiter)
-        finally:
-            self._reads_in_flight -= 1
-            self._read_finished.unpark_all()
+        return await self._threads.replay(lambda: replay(aggregate_id, low, high, backwards, bytes_max))
 
     async def version(self, aggregate_id: str) -> int:
         """Returns the version of the aggregate's last event; 0 if it does not exist."""
@@ -198,13 +183,20 @@ class EmbeddedStore:
 
     async def find_command(self, aggregate_id: str, command_id: str) -> Committed | None:
         """Returns the result of a command that was appended, else None."""
+        view = await self.look_up_command(aggregate_id, command_id)
+        durability = self.committer.durability()
+        return None if view is None else Committed(aggregate_id, view.last_version, view.last_sequence, True, durability)
+
+    async def look_up_command(self, aggregate_id: str, command_id: str) -> CommitView | None:
+        """Returns the commit of a command that was appended, else None: in place if it is in memory, else from a thread."""
         check_text("aggregate_id", aggregate_id)
         check_text("command_id", command_id)
         await trio.lowlevel.checkpoint()
         self._check_open()
-        view = self.engine.find_command(aggregate_id, command_id)
-        durability = self.committer.durability()
-        return None if view is None else Committed(aggregate_id, view.last_version, view.last_sequence, True, durability)
+        try:
+            return self.engine.look_up_command(aggregate_id, command_id, cached_only=True)
+        except NotCached:
+            return await self._threads.replay(partial(self.engine.look_up_command, aggregate_id, command_id))
 
     def read_all(
         self, after: After = 0, types: Iterable[str] | None = None, aggregate_prefix: str | None = None,
@@ -225,17 +217,18 @@ class EmbeddedStore:
         return LogStream(cursor, turn_page, self.opened.uuid.bytes)
 
     async def scan_page(
-        self, after: Place | int, wanted: EventFilter, events_max: int | None = None, durable: bool = False
+        self, after: Place | int, wanted: EventFilter, events_max: int | None = None, durable: bool = False, whole: bool = False
     ) -> ScanPage:
-        """Reads one page of raw records (see `Engine.scan`) on a worker thread. Raises Diverged as `check_place`."""
+        """Reads one page of raw records (see `Engine.scan`; `whole`: unfiltered) on a thread. Raises as `check_place`."""
         self._check_open()
         bytes_max, start = self.opened.settings.page_bytes, after if isinstance(after, Place) else Place(after)
+        own = None if whole else self.engine.slot_filter
 
         def page() -> ScanPage:
             check_place(self.engine.scan, start)
-            return self.engine.scan(start.sequence, wanted, bytes_max, events_max, durable)
+            return self.engine.scan(start.sequence, wanted, bytes_max, events_max, durable, own, whole=whole)
 
-        return await self._on_thread(page, self._scans)
+        return await self._threads.scan(page)
 
     def subscribe(
         self, after: After = 0, types: Iterable[str] | None = None, aggregate_prefix: str | None = None, *,
@@ -278,12 +271,10 @@ class EmbeddedStore:
     async def aggregates(
         self, prefix: str | None = None, after: str | None = None, limit: int = AGGREGATES_PER_PAGE_MAX
     ) -> list[AggregateInfo]:
-        """Returns a page of the ids that begin with `prefix` and come after the id `after`, with their versions, in the order
-        of their bytes in UTF-8. `limit`: 1 to 1,000; a page with fewer is the last one.
-        """
+        """As `NetworkStore.aggregates`."""
         wanted = id_range(prefix, after, limit)
         self._check_open()
-        return await self._on_thread(lambda: self.engine.list_aggregates(wanted, limit), self._scans)
+        return await self._threads.scan(lambda: self.engine.list_aggregates(wanted, limit, self.engine.slot_filter))
 
     async def stats(self) -> Stats:
         """Returns statistics of this store, by name."""
@@ -296,5 +287,4 @@ class EmbeddedStore:
         self._closed = True
         await self.committer.drain()
         self.committer.advanced.unpark_all()
-        while self._reads_in_flight:
-            await self._read_finished.park()
+        await self._threads.finished()

@@ -27,6 +27,7 @@ from eventstore.errors import EventStoreError
 from eventstore.records import commit
 from eventstore.records.commit import CommitView, check_id
 from eventstore.records.event_filter import EventFilter
+from eventstore.records.splits import SlotFilter
 from eventstore.store.append import Appender, AppendOutcome, NewCommit
 from eventstore.store.memory.cache_extension import extend, sorted_parts
 from eventstore.store.memory.recent import RecentAggregates
@@ -62,6 +63,8 @@ class Engine:
         self.front = front
         self.visible_sequence = front.next_sequence - 1
         self.durable_sequence = self.visible_sequence  # opening has synced what it found
+        self._slot_filter: SlotFilter | None = None
+        self.slots_changed: Callable[[], None] = lambda: None
         self._in_flight: deque[Segment] = deque()
         self._rollbacks = 0  # odd while one is under way
         places = SortedPlaces(files, directory, version_cache)
@@ -71,6 +74,17 @@ class Engine:
         self._scanner = LogScanner(files, tail)
         self._lister = AggregateLister(files, tail, directory)
         self._lookups = AggregateLookups(files, tail, places)
+
+    @property
+    def slot_filter(self) -> SlotFilter | None:
+        """What readers get of a shard that was split; None: everything. The owner sets it; `slots_changed` is called then."""
+        return self._slot_filter
+
+    @slot_filter.setter
+    def slot_filter(self, own: SlotFilter | None) -> None:
+        if own != self._slot_filter:
+            self._slot_filter = own
+            self.slots_changed()
 
     def append_batch(self, commits: Sequence[NewCommit]) -> list[AppendOutcome]:
         """Checks each commit and puts the accepted ones into the front buffer. Never raises because of a commit's contents."""
@@ -85,8 +99,6 @@ class Engine:
     def failed(self) -> EventStoreError | None:
         """Why appends are no longer accepted, or None."""
         return self.appender.failed
-
-    # -- writing ------------------------------------------------------------------------------------------------------
 
     def take(self) -> Segment | None:
         """Swaps the buffers. Returns the collected records for `write`, then `mark_written` or `roll_back`."""
@@ -161,8 +173,6 @@ class Engine:
         self.front.mark_durable(chunk, end)
         self.durable_sequence = self.visible_sequence
 
-    # -- reading ------------------------------------------------------------------------------------------------------
-
     def replay(
         self, aggregate_id: str, from_version: int, to_version: int | None, backwards: bool, bytes_max: int,
         cached_only: bool = False,
@@ -178,10 +188,15 @@ class Engine:
             )
         )
 
-    def scan(self, after: int, wanted: EventFilter, bytes_max: int, events_max: int | None, durable: bool = False) -> ScanPage:
-        """Reads a page of the whole log, in commit order; with `durable` only what survives a power failure."""
+    def scan(
+        self, after: int, wanted: EventFilter, bytes_max: int, events_max: int | None, durable: bool = False,
+        own: SlotFilter | None = None, *, whole: bool = False,
+    ) -> ScanPage:  # fmt: skip
+        """Reads a page of the log, in commit order; with `durable` only what survives a power failure. `own`, `whole`: as of
+        `LogScanner.page`.
+        """
         end = self.durable_sequence if durable else self.visible_sequence
-        return self._consistently(lambda: self._scanner.page(after, wanted, bytes_max, events_max, end))
+        return self._consistently(lambda: self._scanner.page(after, wanted, bytes_max, events_max, end, own, whole=whole))
 
     def _consistently(self, read: Callable[[], Read]) -> Read:
         """Calls `read`, again if a rollback on another thread may have removed commits that it was reading."""
@@ -225,9 +240,9 @@ class Engine:
         view = self._unique.find_command(aggregate_id, command_id)
         return view if view is not None and view.last_sequence <= self.visible_sequence else None
 
-    def list_aggregates(self, wanted: IdRange, count: int) -> list[AggregateInfo]:
+    def list_aggregates(self, wanted: IdRange, count: int, own: SlotFilter | None = None) -> list[AggregateInfo]:
         """Returns the first `count` visible aggregates of the range; for readers. Raises Corrupt or ReadFailed."""
-        return self._consistently(lambda: self._lister.page(wanted, count, self.visible_sequence))
+        return self._consistently(lambda: self._lister.page(wanted, count, self.visible_sequence, own))
 
     def warm(self, aggregate_ids: Sequence[str]) -> None:
         """Loads these aggregates into the version cache."""
@@ -260,8 +275,6 @@ class Engine:
         handle: File | None = file.file
         assert handle is not None, "a file is opened for reading before its commits become visible"
         return read_records(handle, self.files.name(file.number), start, stop, file.sequences[ordinal])
-
-    # -- sorting ------------------------------------------------------------------------------------------------------
 
     def use_sorted(self, number: int) -> TailFile:
         """Switches readers to the sorted file and its index, which are in place. Memory keeps the file until `release`."""

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from eventstore.chunks.documents import write_document
+from eventstore.chunks.documents import PREVIOUS, write_document
 from eventstore.chunks.files import Files, Lock, OsFiles
 from eventstore.chunks.folder import ChunkFolder
 from eventstore.chunks.header import ChunkHeader
@@ -29,11 +29,13 @@ from eventstore.errors import Corrupt, EventStoreError
 from eventstore.records.commit import HEADER_BYTES
 from eventstore.settings.store import StoreSettings
 from eventstore.store.data_folder import (
+    ACCESS,
     CLUSTER,
     DIRECTORY,
     FORMAT,
     STORE,
     ShardIdentity,
+    ancestors_of,
     check_shard,
     event_folder,
     refuse_node_folder,
@@ -111,8 +113,9 @@ def open_folder(
             if check_shard(path, document, shard) and shard is not None:
                 write_document(files, path / STORE, {**document, **shard.members()})
             report = OpenReport()
-            events = event_folder(files, path, identity)
+            events = event_folder(files, path, identity, ancestors_of(path, document))
             engine = _open_engine(events, settings, directory or path / DIRECTORY, report, clock, epoch)
+            engine.slot_filter = None if shard is None else shard.slot_filter
         preload = PreloadFile(files, path)
         with contextlib.suppress(EventStoreError):  # what cannot be read is reported to the first caller that needs it
             engine.recent.begin(preload.read())
@@ -125,8 +128,9 @@ def open_folder(
 
 
 def _beside(shard: ShardIdentity | None) -> tuple[str, ...]:
-    """Returns the names that a folder may have before its store is created: those of a node, if that is about to."""
-    return () if shard is None else (CLUSTER,)
+    """Returns the names that a folder may have before its store is created: who may do what, and those of a node."""
+    access = (ACCESS, f"{ACCESS}.lock", f"{ACCESS}{PREVIOUS}")
+    return access if shard is None else (*access, CLUSTER)
 
 
 def _open_engine(

@@ -23,7 +23,7 @@ from eventstore.chunks.header import ChunkHeader
 from eventstore.chunks.opening import LOCK
 from eventstore.errors import Corrupt, EventStoreError, FolderRefused
 from eventstore.settings.store import StoreSettings
-from eventstore.store.data_folder import DIRECTORY, event_folder, read_identity
+from eventstore.store.data_folder import DIRECTORY, read_event_folder
 from eventstore.store.memory.preload import NAME as PRELOAD
 from eventstore.store.memory.preload import PreloadFile
 from eventstore.store.sorted.command_hash import NO_KEY
@@ -68,7 +68,7 @@ def rebuild(
     path, files = Path(path), files or OsFiles()
     if not path.is_dir():
         raise FolderRefused(str(path), "is a file, not a folder" if path.exists() else "there is no such folder")
-    folder = event_folder(files, path, read_identity(files, path))
+    folder = read_event_folder(files, path)
     try:
         lock = files.lock(path / LOCK)
     except FolderRefused as refused:

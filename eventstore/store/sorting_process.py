@@ -3,7 +3,8 @@
 Run as `python -m eventstore.store.sorting_process {sort|list|prove} DATA NUMBER DIRECTORY TOKEN`.
 
 `sort` writes the temporary files of one event file (the parent moves them into place); `list` adds a sorted file to the
-directory; `prove` reads the whole directory. Each step may be killed at any time and repeated. The process runs at the lowest
+directory, after those before it that are not in there: a folder may begin with sorted files and without a directory; `prove`
+reads the whole directory. Each step may be killed at any time and repeated. The process runs at the lowest
 priority and exits when its standard input closes, which its parent holds open: an orphan must not keep writing files that
 another process will sort again. It ignores signals that ask a whole process group to stop: its parent handles them.
 """
@@ -20,7 +21,7 @@ from typing import Final
 
 from eventstore.chunks.files import OsFiles
 from eventstore.errors import Corrupt, EventStoreError
-from eventstore.store.data_folder import event_folder, read_identity
+from eventstore.store.data_folder import read_event_folder
 from eventstore.store.sorted.directory import Directory
 from eventstore.store.sorted.event_index import open_index
 from eventstore.store.sorted.file_names import INDEX
@@ -35,13 +36,14 @@ def main(arguments: list[str]) -> int:
     _yield_to_others()
     files = OsFiles()
     try:
-        folder = event_folder(files, path, read_identity(files, path))
+        folder = read_event_folder(files, path)
         if step == "sort":
             sort_file(folder, number, token)
             return 0
         directory = Directory(Path(directory_path))
         if step == "list":
-            directory.add_file(open_index(files, folder.derived_path(number, INDEX)))
+            for each in sorted(set(range(1, number + 1)).difference(directory.covered())):
+                directory.add_file(open_index(files, folder.derived_path(each, INDEX)))
         else:
             directory.probe()
             directory.check()

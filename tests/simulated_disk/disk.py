@@ -98,6 +98,15 @@ class SimulatedDisk:
             if old != new:
                 self._names.change(NameChange(node, removed=old, added=new))
 
+    def link(self, source: Path, target: Path) -> None:
+        old, new = absolute(source), absolute(target)
+        with self._lock:
+            self._begin("link", [old, new])
+            if self._names.exists(new):
+                raise os_error(EEXIST, new)
+            self._names.find(new)  # raises if the folder is missing
+            self._names.change(NameChange(self._names.get(old), added=new))
+
     def remove(self, path: Path) -> None:
         key = absolute(path)
         with self._lock:

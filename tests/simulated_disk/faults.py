@@ -14,6 +14,7 @@ MUTATING_OPERATIONS: Final = frozenset(
         "preallocate",
         "create",
         "rename",
+        "link",
         "remove",
         "sync_folder",
         "make_folder",

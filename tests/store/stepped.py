@@ -15,6 +15,7 @@ from eventstore.model import ANY, Event, NewEvent
 from eventstore.records.event_filter import EventFilter
 from eventstore.records.event_page import decode_page
 from eventstore.records.raw_commit import AppendCondition
+from eventstore.records.splits import SlotFilter
 from eventstore.settings.store import StoreSettings
 from eventstore.store.append import AppendOutcome, NewCommit
 from eventstore.store.engine import Engine
@@ -117,12 +118,13 @@ class Stepped:
             start, stop = (start, page.next) if backwards else (page.next, stop)
 
     def read_all(
-        self, after: int = 0, wanted: EventFilter = EVERYTHING, *, page_bytes: int = 1 << 20, events_max: int | None = None
-    ) -> list[Event]:
+        self, after: int = 0, wanted: EventFilter = EVERYTHING, *, page_bytes: int = 1 << 20, events_max: int | None = None,
+        own: SlotFilter | None = None,
+    ) -> list[Event]:  # fmt: skip
         """Reads all wanted events after `after`, page by page, as a client does."""
         found: list[Event] = []
         while True:
-            page = self.engine.scan(after, wanted, page_bytes, events_max)
+            page = self.engine.scan(after, wanted, page_bytes, events_max, own=own)
             found += [event for event in decode_page(page.records) if event.sequence > after and wanted.matches(event)]
             assert page.next > after or page.at_end, "a page without progress"
             after = max(after, page.next)

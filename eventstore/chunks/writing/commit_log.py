@@ -32,7 +32,7 @@ class Replication(Protocol):
     """The followers of a log. Its methods are called on the owner's thread; the answer is a call of `GroupCommit.commit`."""
 
     def refusal(self) -> EventStoreError | None:
-        """Returns why nothing more may be written now: then nothing is."""
+        """Returns why nothing more may be written now: then nothing is, and what was written before is still found."""
 
     def shortage(self) -> EventStoreError | None:
         """Returns why not all replicas would get what is written now; None: all are in sync."""

@@ -12,6 +12,8 @@ from heapq import merge
 from itertools import groupby, islice
 
 from eventstore.aggregate_info import AggregateInfo, IdRange
+from eventstore.records.event_filter import LOG_RECORDS
+from eventstore.records.splits import SlotFilter
 from eventstore.store.memory.ordered_ids import OrderedIds
 from eventstore.store.memory.unsorted_tail import Tail, TailFile
 from eventstore.store.read.aggregate_lookups import version_in_files
@@ -30,8 +32,8 @@ class AggregateLister:
         self._ids: dict[int, OrderedIds] = {}
         self._lock = threading.Lock()
 
-    def page(self, wanted: IdRange, count: int, visible: int) -> list[AggregateInfo]:
-        """Returns the first `count` aggregates of the range; fewer only if there are no more.
+    def page(self, wanted: IdRange, count: int, visible: int, own: SlotFilter | None = None) -> list[AggregateInfo]:
+        """Returns the first `count` aggregates of the range; fewer only if there are no more. `own`: as of a scan.
 
         Raises:
             Corrupt, ReadFailed: the directory is damaged, and so is an index that could stand in for it.
@@ -44,6 +46,10 @@ class AggregateLister:
             for aggregate_id, sorted_version in candidates:
                 if wanted.ends_before(aggregate_id):
                     return rows
+                if own is not None and not own.owns(aggregate_id):
+                    continue
+                if not wanted.prefix and aggregate_id.startswith(LOG_RECORDS):
+                    continue
                 version = version_in_files(unsorted, aggregate_id, visible) or sorted_version
                 if version and wanted.holds(aggregate_id):
                     rows.append(AggregateInfo(aggregate_id, version))

@@ -14,7 +14,7 @@ _EVERYTHING: Final = EventFilter()
 _NEXT_STEP: Final = "what was derived from its events may hold some that are gone: derive it again, from the first event"
 
 
-def check_place(scan: Callable[[int, EventFilter, int, int | None], ScanPage], place: Place) -> None:
+def check_place(scan: Callable[..., ScanPage], place: Place) -> None:
     """Reads one record of the log by `Engine.scan`; of a place without an identity nothing. For threads.
 
     Raises:
@@ -22,6 +22,6 @@ def check_place(scan: Callable[[int, EventFilter, int, int | None], ScanPage], p
         Corrupt, ReadFailed
     """
     if place.identity:
-        page = scan(place.sequence - 1, _EVERYTHING, 1, 1)
+        page = scan(place.sequence - 1, _EVERYTHING, 1, 1, whole=True)
         found = next((event for event in decode_page(page.records) if event.sequence == place.sequence), None)
         check_identity("a position", place.sequence, place.identity, found, _NEXT_STEP)

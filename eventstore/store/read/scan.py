@@ -21,10 +21,12 @@ import numpy.typing as npt
 
 from eventstore.chunks.header import ChunkHeader
 from eventstore.errors import Corrupt
-from eventstore.records.event_filter import EventFilter
+from eventstore.records.event_filter import LOG_RECORDS, EventFilter
 from eventstore.records.event_page import decode_page
+from eventstore.records.splits import SlotFilter
 from eventstore.store.memory.unsorted_tail import Tail, TailFile
 from eventstore.store.read.checked_reads import check_records, read_records
+from eventstore.store.read.own_rows import OwnRows
 from eventstore.store.read.replay import read_runs
 from eventstore.store.sorted.event_files import EventFiles
 from eventstore.store.sorted.event_index import EventIndex
@@ -32,6 +34,9 @@ from eventstore.store.sorted.event_index import EventIndex
 _WINDOW_EVENTS = 4096
 _EXAMINED_EVENTS_MAX = 65_536
 _PAGE = mmap.PAGESIZE
+_LOG_RECORDS = LOG_RECORDS.encode()
+_FIRST_RECORD_BYTES = 1024
+"""A file's first record has its id, which is short, in this number of bytes, if it is one of the log's own."""
 
 Ints = npt.NDArray[np.integer[Any]]
 
@@ -51,10 +56,20 @@ class LogScanner:
     def __init__(self, files: EventFiles, tail: Tail) -> None:
         self._files = files
         self._tail = tail
+        self._own_rows = OwnRows()
 
-    def page(self, after: int, wanted: EventFilter, bytes_max: int, events_max: int | None, visible: int) -> ScanPage:
-        """Returns the page after sequence `after`, of about `bytes_max`; `visible` is the last visible sequence."""
+    def page(
+        self, after: int, wanted: EventFilter, bytes_max: int, events_max: int | None, visible: int,
+        own: SlotFilter | None = None, *, whole: bool = False,
+    ) -> ScanPage:  # fmt: skip
+        """Returns the page after sequence `after`, of about `bytes_max`; `visible` is the last visible sequence. `own`: what a
+        shard that was split hands out. `whole`: also the log's own commits, as to readers that ask for them.
+        """
+        whole = whole or wanted.names_log_records
         parts: list[bytes] = []
+        if own is not None and wanted.aggregate_id is not None:
+            after = after if own.owns(wanted.aggregate_id) else max(after, min(own.through, visible))
+            own = None
         left, examined = bytes_max, 0
         events_left = events_max if events_max is not None else 2**62
         while after < visible and left > 0 and events_left > 0 and examined < _EXAMINED_EVENTS_MAX:
@@ -62,13 +77,14 @@ class LogScanner:
             header = self._files.at_sequence(after + 1)
             assert header is not None, "a visible sequence is in a file"
             before = after
+            shared = own if own is not None and after < own.through else None  # after that everything is its own
             file = unsorted.get(header.number)
             if file is not None and wanted.aggregate_id is not None:
                 data, count, after = self._unsorted_of(file, wanted.aggregate_id, after, wanted, left, events_left, visible)
             elif file is not None:
-                data, count, after = self._unsorted(file, after, wanted, left, events_left, visible)
+                data, count, after = self._unsorted(file, after, wanted, left, events_left, visible, shared, whole=whole)
             else:
-                data, count, after = self._sorted(header, after, wanted, left, events_left)
+                data, count, after = self._sorted(header, after, wanted, left, events_left, shared, whole=whole)
             parts.append(data)
             left -= len(data)
             events_left -= count
@@ -76,8 +92,9 @@ class LogScanner:
         return ScanPage(b"".join(parts), after, after >= visible)
 
     def _unsorted(
-        self, file: TailFile, after: int, wanted: EventFilter, bytes_max: int, events_max: int, visible: int
-    ) -> tuple[bytes, int, int]:
+        self, file: TailFile, after: int, wanted: EventFilter, bytes_max: int, events_max: int, visible: int,
+        own: SlotFilter | None, *, whole: bool,
+    ) -> tuple[bytes, int, int]:  # fmt: skip
         handle, name = file.file, self._files.name(file.number)
         assert handle is not None
         commits = file.written_commits(visible)
@@ -89,11 +106,15 @@ class LogScanner:
             stop = file.extent(last)[1]
         data = read_records(handle, name, start, stop, file.sequences[first])
         end = file.sequences[last + 1] - 1 if last + 1 < commits else min(visible, file.next_sequence - 1)
-        if wanted.everything:
+        whole = whole or first > 0 or _LOG_RECORDS not in data[:_FIRST_RECORD_BYTES]
+        if wanted.everything and own is None and whole:
             return data, end - after, end
         if not wanted.may_match_in(data):
             return b"", 0, end
-        matching = [event[7] for event in decode_page(data) if event[7] > after and wanted.matches(event)]
+        events = [event for event in decode_page(data) if event[7] > after and wanted.matches(event)]
+        if not whole:
+            events = [event for event in events if not event[0].startswith(LOG_RECORDS)]
+        matching = [event[7] for event in events if own is None or own.passes(event[0], event[7])]
         extents = map(file.extent, sorted(set(map(file.ordinal_at, matching))))
         return b"".join([data[first - start : last - start] for first, last in extents]), len(matching), end
 
@@ -123,8 +144,9 @@ class LogScanner:
         return b"".join(parts), passed, end
 
     def _sorted(
-        self, header: ChunkHeader, after: int, wanted: EventFilter, bytes_max: int, events_max: int
-    ) -> tuple[bytes, int, int]:
+        self, header: ChunkHeader, after: int, wanted: EventFilter, bytes_max: int, events_max: int, own: SlotFilter | None, *,
+        whole: bool,
+    ) -> tuple[bytes, int, int]:  # fmt: skip
         if not self._may_hold(header.number, wanted):
             return b"", 0, header.last_sequence
         index = self._files.index(header.number)
@@ -138,6 +160,12 @@ class LogScanner:
             rows, end = _window(index, header, after)
         if not wanted.everything:
             rows = rows[_mask(index, rows, wanted, types)]
+        if not whole and header.number in self._files.ranges.with_prefix(_LOG_RECORDS):
+            low, high = index.with_prefix(_LOG_RECORDS)
+            ordinals = _taken(index, "ordinal", rows)
+            rows = rows[(ordinals < low) | (ordinals >= high)]
+        if own is not None:
+            rows = self._own_rows.of(header.number, index, rows, own)
         starts = _taken(index, "record", rows)
         fresh = np.flatnonzero(np.diff(starts, prepend=-1))  # where each commit begins in `rows`
         commits = min(

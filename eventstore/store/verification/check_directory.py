@@ -25,7 +25,7 @@ import lmdb
 from eventstore.chunks.files import OsFiles
 from eventstore.chunks.folder import ChunkFolder
 from eventstore.errors import Corrupt
-from eventstore.store.data_folder import DIRECTORY, event_folder, read_identity
+from eventstore.store.data_folder import DIRECTORY, read_event_folder
 from eventstore.store.sorted.directory import AGGREGATES, FILES, Directory
 from eventstore.store.sorted.directory_entry import DirectoryEntry, RowRange, decode_entry
 from eventstore.store.sorted.event_index import EventIndex, open_index
@@ -82,7 +82,7 @@ def main(arguments: list[str]) -> int:
     allow_many_files()
     path, numbers = Path(arguments[0]), list(map(int, arguments[1:]))
     files = OsFiles()
-    folder = event_folder(files, path, read_identity(files, path))
+    folder = read_event_folder(files, path)
     indexes = {number: open_index(files, folder.derived_path(number, INDEX)) for number in numbers}
     try:
         directory = ReadOnlyDirectory(path / DIRECTORY)

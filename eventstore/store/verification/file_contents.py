@@ -141,7 +141,7 @@ def _header(folder: ChunkFolder, file: File, contents: Contents, findings: Findi
         header = decode_header(file.read_at(0, CHUNK_HEADER_BYTES), contents.name, folder.kind)
     except EventStoreError:
         return None
-    return header if (header.number, header.store) == (contents.number, folder.store) else None
+    return header if (header.number, header.store) == (contents.number, folder.store_of(contents.number)) else None
 
 
 def _read(

@@ -17,7 +17,7 @@ from eventstore.chunks.header import RECORDS_FROM
 from eventstore.chunks.opening import CUT, LOCK
 from eventstore.errors import EventStoreError, FolderRefused
 from eventstore.fields import counted
-from eventstore.store.data_folder import ENDING, event_folder, read_identity
+from eventstore.store.data_folder import ENDING, read_event_folder
 from eventstore.store.sorted.file_names import INDEX
 from eventstore.store.verification.findings import Findings
 
@@ -79,7 +79,7 @@ def survey(files: Files, path: Path, findings: Findings) -> Survey:
         FolderRefused, Corrupt: there is no store, or this program cannot read it.
     """
     try:
-        folder = event_folder(files, path, read_identity(files, path))
+        folder = read_event_folder(files, path)
         names = files.names(folder.path)
         total = sum((folder.path / name).stat().st_size for name in names if name.endswith("." + ENDING))
     except FileNotFoundError as error:

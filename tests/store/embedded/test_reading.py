@@ -155,6 +155,6 @@ async def test_scans_that_wait_for_the_disk_do_not_delay_other_calls(tmp_path: P
                 await store.append("order-1", [es.NewEvent("T")], version)
             await store.append_many([es.Commit("order-2", [es.NewEvent("T")], es.ANY) for _ in range(1_000)])
             assert await store.version("order-1") == 30
-            await store._on_thread(lambda: None, store._replays)
+            await store._threads.replay(lambda: None)
         assert not free.is_set()
         free.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,10 @@ import trio
 import eventstore as es
 from eventstore.chunks.folder import ChunkFolder
 from eventstore.settings.store import StoreSettings
+from eventstore.store.data_folder import DIRECTORY
 from eventstore.store.embedded import EmbeddedStore
+from eventstore.store.maintenance import ChildSorter
+from eventstore.store.sorted.directory import Directory
 from eventstore.store.sorted.event_index import open_index
 from eventstore.store.sorted.sorting import sort_file, switch
 from tests.store.conftest import Maker
@@ -85,6 +89,20 @@ threading.Event().wait()
 async def fill_files(store: EmbeddedStore, commits: int = 100) -> None:
     for number in range(commits):
         await store.append(f"order-{number % 7}", [es.NewEvent("T", bytes(2000))], es.ANY, f"command-{number}")
+
+
+async def test_a_folder_of_sorted_files_without_a_directory_gets_all_of_them_listed_with_the_last(tmp_path: Path) -> None:
+    settings = StoreSettings(file_size_bytes=64 * 1024, preallocate_bytes=64 * 1024)
+    async with es.open_store(tmp_path, settings) as store:
+        await fill_files(store)
+        await store.maintenance.wait_until_sorted()
+        listed = store.engine.directory.covered()
+    shutil.rmtree(tmp_path / DIRECTORY)
+    await ChildSorter(tmp_path, tmp_path / DIRECTORY).list_in_directory(max(listed))
+    directory = Directory(tmp_path / DIRECTORY)
+    assert directory.covered() == listed
+    assert len(listed) > 2
+    directory.close()
 
 
 async def test_a_corrupt_file_stops_sorting_with_a_message_until_it_is_restored(

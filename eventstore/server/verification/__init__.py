@@ -1,0 +1,1 @@
+"""Reads completed files again and again, to find rot."""

@@ -1,0 +1,60 @@
+"""Which files of a store and its broker nothing writes to any more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from eventstore.broker.broker import Broker
+from eventstore.broker.opening import message_folder
+from eventstore.chunks.files import OsFiles
+from eventstore.chunks.folder import ChunkFolder
+from eventstore.chunks.header import EVENTS, ChunkHeader
+from eventstore.chunks.scrubbing import ChunkCheck
+from eventstore.errors import EventStoreError
+from eventstore.records import commit, message
+from eventstore.store.embedded import EmbeddedStore
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """A folder whose files are read. `header_bytes`: the length of its records' headers."""
+
+    folder: ChunkFolder
+    header_bytes: int
+
+    def is_final(self, header: ChunkHeader) -> bool:
+        return header.sorted if self.folder.kind == EVENTS else header.completed
+
+    def numbers(self) -> range:
+        """Returns the numbers of the files that there are, or have to be: only the oldest are ever deleted."""
+        folder = self.folder
+        ending = f".{folder.ending}"
+        names = folder.files.names(folder.path) if folder.files.exists(folder.path) else []
+        stems = (stem for name in names if (stem := name.removesuffix(ending)) != name)
+        found = [int(stem) for stem in stems if stem.isdecimal()]
+        try:
+            deleted = folder.deleted()
+        except EventStoreError:  # the next start says so
+            deleted = min(found, default=1) - 1
+        return range(deleted + 1, max(found, default=0) + 1)
+
+    def check(self, number: int) -> ChunkCheck:
+        """Raises as `ChunkCheck`."""
+        return ChunkCheck(self.folder.files, self.folder.chunk_path(number), self.folder.kind, self.header_bytes)
+
+
+def messages_of(folder: ChunkFolder) -> Verified:
+    return Verified(folder, message.HEADER_BYTES)
+
+
+def events_of(folder: ChunkFolder) -> Verified:
+    return Verified(folder, commit.HEADER_BYTES)
+
+
+def verified_folders(store: EmbeddedStore, broker: Broker | None) -> list[Verified]:
+    """Returns what a server verifies."""
+    found = [events_of(store.engine.files.folder)]
+    if broker is not None:
+        opened = broker.opened
+        found.append(messages_of(message_folder(OsFiles(), opened.path, opened.uuid)))
+    return found

@@ -1,0 +1,67 @@
+"""Which rows of sorted files a shard hands out, of those that it has from before a split.
+
+The slot of an aggregate is computed once for each file that has it, when a reader first comes to it: a byte for each aggregate
+of a file is kept then.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, cast
+
+import numpy as np
+import numpy.typing as npt
+from crc32c import crc32c
+
+from eventstore.records.slots import SLOTS, slot_of
+from eventstore.records.splits import SlotFilter
+from eventstore.store.sorted.event_index import EventIndex
+
+_UNKNOWN: Final = 0
+_OWN: Final = 1
+_FOREIGN: Final = 2
+_SPECIAL: Final = (b"{", b"$")
+
+Ints = npt.NDArray[np.integer[Any]]
+Mask = npt.NDArray[np.bool_]
+States = npt.NDArray[np.uint8]
+
+
+class OwnRows:
+    """Made for one filter at a time: with another one it begins again."""
+
+    def __init__(self) -> None:
+        self._files: tuple[SlotFilter | None, dict[int, States]] = None, {}
+
+    def of(self, number: int, index: EventIndex, rows: Ints, own: SlotFilter) -> Ints:
+        """Returns those of the rows of a file that the filter lets pass. For threads."""
+        ordinals = cast(Ints, index.checked("ordinal").take(rows))
+        states = self._states(number, index, own)
+        missing = np.unique(ordinals[states.take(ordinals) == _UNKNOWN])
+        if len(missing):
+            states[missing] = np.where(_owned(index, missing, own), _OWN, _FOREIGN)
+        sequences = cast(Ints, index.checked("sequence").take(rows))
+        passing = cast(Mask, (states.take(ordinals) == _OWN) | (sequences > own.through))
+        return rows[passing]
+
+    def _states(self, number: int, index: EventIndex, own: SlotFilter) -> States:
+        made_for, files = self._files
+        if made_for is not own:
+            files = {}
+            self._files = own, files
+        states = files.get(number)
+        if states is None or len(states) != index.header.aggregates:
+            states = files[number] = np.zeros(index.header.aggregates, np.uint8)
+        return states
+
+
+def _owned(index: EventIndex, ordinals: Ints, own: SlotFilter) -> Mask:
+    """Returns for each aggregate whether the filter has its slot."""
+    ends, ids = index.checked("id_ends"), index.checked("ids")
+    begins, stops = ends.take(ordinals), ends.take(ordinals + 1)
+    names = [ids[begin:stop].tobytes() for begin, stop in zip(begins.tolist(), stops.tolist(), strict=True)]
+    joined = b"".join(names)
+    if any(each in joined for each in _SPECIAL):
+        slots = [slot_of(name.decode()) for name in names]
+    else:
+        slots = [crc32c(name) % SLOTS for name in names]
+    return np.isin(slots, list(own.slots))
