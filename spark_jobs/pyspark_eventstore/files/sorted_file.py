@@ -21,6 +21,8 @@ from eventstore.chunks.header import ChunkHeader
 from eventstore.chunks.record import CRC_FROM, UNORDERED, walk
 from eventstore.errors import Corrupt
 from eventstore.records.commit import HEADER_BYTES
+from eventstore.records.event_filter import LOG_RECORDS
+from eventstore.records.splits import SlotFilter
 from eventstore.store.sorted.event_index import EventIndex
 from eventstore.store.sorted.index_format import blocks
 from pyspark_eventstore.files.arrow_batches import cuts, texts
@@ -49,6 +51,7 @@ class SortedFile:
         metrics.indexes += 1
         self._whole_file = piece.after < header.first_sequence and piece.upto >= header.last_sequence
         self._first_sequence = header.first_sequence
+        self._own: npt.NDArray[np.bool_] | None = None
 
     def rows(self, wanted: Wanted) -> Iterator[Rows]:
         """Yields the wanted rows of the slice, in the order of the file.
@@ -138,6 +141,11 @@ class SortedFile:
         if not wanted.types.all:
             places = [place for place, name in enumerate(self._index.type_names()) if wanted.types.holds(name.encode())]
             parts.append(np.isin(self._index.checked("type")[rows], places))
+        if wanted.own is not None:
+            parts.append(self._owned(wanted.own)[self._index.checked("ordinal")[rows]])
+        low, high = (0, 0) if wanted.log_records else self._log_records
+        if low < high:
+            parts.append(~Numbers(low, high - 1).mask(self._index.checked("ordinal")[rows]))
         return np.logical_and.reduce(parts) if parts else None
 
     # -- scanning index columns ----------------------------------------------------------------------------------
@@ -161,6 +169,16 @@ class SortedFile:
                 base = int(run["record"][0])
                 self._touched.rows_read += last - first
                 yield Rows(last - first, run, ids, types, data[base:], base)
+
+    def _owned(self, own: SlotFilter) -> npt.NDArray[np.bool_]:
+        """Returns for each aggregate whether the shard has it."""
+        if self._own is None:
+            self._own = np.fromiter(map(own.owns, self._ids.to_pylist()), bool)
+        return self._own
+
+    @cached_property
+    def _log_records(self) -> tuple[int, int]:
+        return self._index.with_prefix(LOG_RECORDS.encode())
 
     @cached_property
     def _ids(self) -> pa.Array:

@@ -13,6 +13,7 @@ from eventstore.chunks import record
 from eventstore.chunks.files import File
 from eventstore.errors import Corrupt
 from eventstore.records.commit import HEADER_BYTES
+from eventstore.records.event_filter import LOG_RECORDS
 from eventstore.store.sorted.file_columns import FileColumns, within_group
 from pyspark_eventstore.files.arrow_batches import cuts, text_array
 from pyspark_eventstore.files.read_metrics import ReadMetrics
@@ -23,6 +24,7 @@ Slab = tuple[memoryview, int, record.Walk]
 """Bytes, their offset in the file, and the records that a walk found in them."""
 
 SLAB_BYTES: Final = 8 * 1024 * 1024
+_LOG_RECORDS: Final = LOG_RECORDS.encode()
 _OF_COMMITS: Final = {"ordinal": "commit_ordinal", "time": "commit_time", "record": "commit_offset"}
 _COUNTED: Final = {"version": "commit_version", "sequence": "commit_sequence"}
 _OF_EVENTS: Final = ("type", "data", "data_len", "meta", "meta_len", "format")
@@ -101,6 +103,12 @@ def _mask(taken: Taken, wanted: Wanted) -> npt.NDArray[np.bool_] | None:
         parts.append(_held(wanted.ids, taken.names)[columns["ordinal"]])
     if not wanted.types.all:
         parts.append(_held(wanted.types, taken.types)[columns["type"]])
+    if wanted.own is not None:
+        owned = np.array([wanted.own.owns(name.decode()) for name in taken.names], bool)
+        parts.append(owned[columns["ordinal"]])
+    if not wanted.log_records and any(name.startswith(_LOG_RECORDS) for name in taken.names):
+        others = np.array([not name.startswith(_LOG_RECORDS) for name in taken.names], bool)
+        parts.append(others[columns["ordinal"]])
     return np.logical_and.reduce(parts) if parts else None
 
 

@@ -17,25 +17,28 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from eventstore.chunks.files import OsFiles
-from eventstore.chunks.folder import ChunkFolder
+from eventstore.chunks.folder import Ancestor, ChunkFolder
 from eventstore.errors import FolderRefused, InvalidArgument
 from eventstore.records.slots import slot_of
-from eventstore.store.data_folder import CLUSTER, STORE, ShardIdentity, event_folder, read_identity
+from eventstore.store.data_folder import CLUSTER, SPLITS, STORE, ShardIdentity, ancestors_of, event_folder, read_store, shard_of
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 
 @dataclass(frozen=True, slots=True)
 class DataFolder:
-    """A data folder and the uuid of the store in it. `shard`: which one of a cluster of several it is."""
+    """A data folder and the uuid of the store in it. `shard`: which one of a cluster of several it is. `ancestors`: whose event
+    files it begins with.
+    """
 
     path: str
     store: str
     shard: ShardIdentity | None = None
+    ancestors: tuple[Ancestor, ...] = ()
 
     @property
     def folder(self) -> ChunkFolder:
-        return event_folder(OsFiles(), Path(self.path), uuid.UUID(self.store))
+        return event_folder(OsFiles(), Path(self.path), uuid.UUID(self.store), self.ancestors)
 
     def may_hold(self, aggregate_ids: Iterable[bytes]) -> bool:
         """Returns whether any of these aggregates belongs here, by its slot. Reserved ids may be in any shard."""
@@ -106,7 +109,7 @@ def _shards(path: str) -> list[DataFolder]:
     shards = [each for each in plan(Path(path), None).shards if os.path.exists(each.folder / STORE)]
     if not shards:
         raise FolderRefused(path, "is the folder of a node that has not stored anything yet")
-    return [DataFolder(str(each.folder), str(each.identity.store), each.identity) for each in shards]
+    return [DataFolder(str(each.folder), str(each.identity.store), each.identity, each.identity.ancestors) for each in shards]
 
 
 def _is_nodes(path: str) -> bool:
@@ -127,7 +130,9 @@ def _data_folder(path: str) -> DataFolder:
         what = "is a file, not a folder" if os.path.exists(path) else "does not exist"
         raise FolderRefused(path, f"{what}; name the data folder of a store")
     try:
-        return DataFolder(path, str(read_identity(OsFiles(), Path(path))))
+        identity, document = read_store(OsFiles(), Path(path))
+        shard = shard_of(Path(path), document) if SPLITS in document else None
+        return DataFolder(path, str(identity), shard, ancestors_of(Path(path), document))
     except OSError as error:
         raise FolderRefused(path, f"cannot be read ({error.strerror}); check owner and mode") from None
 

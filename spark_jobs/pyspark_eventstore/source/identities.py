@@ -34,7 +34,7 @@ def event_in(snapshot: Snapshot, sequence: int) -> Event | None:
     store, wanted = snapshot.data_folder.store, Wanted()
     slices = plan([snapshot], {store: sequence - 1}, {store: sequence}, wanted, PARTITION_BYTES)
     schema = arrow_schema(table_schema(EVENT_COLUMNS, permissive=False))
-    batches = read_slices(slices, schema, wanted, permissive=False, report=None)
+    batches = read_slices(slices, schema, wanted, permissive=False, report=None, whole=True)
     return next((event for batch in batches for event in events_of_batch(batch)), None)
 
 

@@ -21,9 +21,9 @@ from pyspark_eventstore.source.snapshot import read_header
 
 
 def read_slices(
-    slices: Iterable[Slice], schema: pa.Schema, wanted: Wanted, *, permissive: bool, report: str | None
+    slices: Iterable[Slice], schema: pa.Schema, wanted: Wanted, *, permissive: bool, report: str | None, whole: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the wanted events of these slices.
+    """Yields the wanted events of these slices; with `whole` also the log's own, and those that a shard gave away.
 
     Raises:
         Corrupt, FolderRefused
@@ -31,11 +31,12 @@ def read_slices(
     metrics = ReadMetrics()
     try:
         for piece in slices:
+            own = wanted if whole else wanted.of_shard(piece.data_folder.shard, piece.first_sequence).without_log_records()
             if permissive:
-                yield from permissive_rows(piece, schema, wanted, metrics)
+                yield from permissive_rows(piece, schema, own, metrics)
             else:
                 builder = BatchBuilder(schema, piece.data_folder.path, piece.data_folder.folder.chunk_path(piece.number).name)
-                for rows in _rows(piece, schema.names, wanted, metrics):
+                for rows in _rows(piece, schema.names, own, metrics):
                     yield builder.build(rows)
     finally:
         metrics.note(report)

@@ -27,6 +27,9 @@ from pyspark.sql.datasource import (
 )
 
 from eventstore.model import micros
+from eventstore.records.event_filter import LOG_RECORDS
+from eventstore.records.splits import SlotFilter
+from eventstore.store.data_folder import ShardIdentity
 from pyspark_eventstore.source.table import NEVER_NULL
 
 _LOW, _HIGH = -(2**63), 2**63 - 1
@@ -101,7 +104,9 @@ _ALL_TEXTS: Final = Texts()
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The conditions of a query; an event must meet all of them."""
+    """The conditions of a query; an event must meet all of them. `own`: what a shard that was split hands out;
+    `log_records`: also the log's own commits.
+    """
 
     ids: Texts = field(default_factory=Texts)
     types: Texts = field(default_factory=Texts)
@@ -110,11 +115,24 @@ class Wanted:
     versions: Numbers = field(default_factory=Numbers)
     sequences: Numbers = field(default_factory=Numbers)
     times: Numbers = field(default_factory=Numbers)
+    own: SlotFilter | None = None
+    log_records: bool = True
 
     @property
     def any_event(self) -> bool:
         """Whether no condition applies to events themselves."""
         return self.ids.all and self.types.all and self.versions.all and self.sequences.all and self.times.all
+
+    def of_shard(self, shard: ShardIdentity | None, first_sequence: int) -> Wanted:
+        """Returns the conditions in a file of this shard that begins with this sequence: after a split all is its own."""
+        own = None if shard is None else shard.slot_filter
+        return self if own is None or first_sequence > own.through else replace(self, own=own)
+
+    def without_log_records(self) -> Wanted:
+        """Returns the conditions of who gets the log's own commits only if they ask for them by their id."""
+        members = self.ids.members
+        asked = members is not None and any(each.startswith(LOG_RECORDS.encode()) for each in members)
+        return self if asked else replace(self, log_records=False)
 
     def and_sequences(self, after: int, upto: int) -> Wanted:
         return replace(self, sequences=self.sequences & Numbers(after + 1, upto))

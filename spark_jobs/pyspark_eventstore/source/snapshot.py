@@ -134,7 +134,7 @@ def take_snapshot(data_folder: DataFolder, progress: Progress | None = None, *, 
 
 def _headless(folder: ChunkFolder, number: int, before: EventFile | None, what: str) -> EventFile:
     last = before.last_sequence if before is not None else 0
-    guessed = ChunkHeader(folder.kind, number, folder.store, 0, last + 1, 0)
+    guessed = ChunkHeader(folder.kind, number, folder.store_of(number), 0, last + 1, 0)
     file = folder.files.open(folder.chunk_path(number))
     try:
         return EventFile(guessed, file.size(), _last_sequence(file, last), Marks(), what)

@@ -2,12 +2,14 @@
 
 An offset is `{uuid of the store: [sequence, identity]}`: everything up to that sequence has been read, and the event there
 has this identity; 0, and offsets of earlier versions, are a bare sequence. The uuid survives a move of the folder; a store
-that is not in an offset yet begins at 0. Micro-batches are exact by sequence, so a batch that Spark requests again after a
-crash holds the same events, and a store that does not have the event of an offset is refused.
+that is not in an offset yet begins at 0, or where its parent was (see `stream_splits`). Micro-batches are exact
+by sequence, so a batch that Spark requests again after a crash holds the same events, and a store that does not have the event
+of an offset is refused.
 """
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TypeAlias
@@ -27,6 +29,7 @@ from pyspark_eventstore.source.predicates import Wanted
 from pyspark_eventstore.source.slices import EventPartition, partitions, plan
 from pyspark_eventstore.source.snapshot import EventFile, Marks, Progress, Snapshot, take_snapshot
 from pyspark_eventstore.source.source_options import Offsets, Options
+from pyspark_eventstore.source.stream_splits import SplitFolders
 
 Place: TypeAlias = int | list[int | str]
 """What an offset says of a store: a sequence, or [sequence, identity]."""
@@ -66,7 +69,7 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if self._target is None:
             self._look()
-        read = _sequences(start)
+        read = self._begun(_sequences(start))
         end = self._available(read)
         if isinstance(limit, ReadMaxRows):
             end = _limited(read, end, limit.max_rows)
@@ -86,16 +89,18 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             Diverged: a store does not have the event at `start` or `end`.
         """
         planned = end == self._planned
-        known, start, end = (start, end), _sequences(start), _sequences(end)
+        known, end = (start, end), _sequences(end)
         if any(store not in self._snapshots or self._snapshots[store].last_sequence < end[store] for store in end):
             self._look()  # a restart: the batch was planned by another process
         if not planned:
             for places in known:
                 self._check(places)
-        behind = [store for store in end if end[store] > start.get(store, 0)]
-        snapshots = [self._marked(self._held(store, end[store]), start.get(store, 0), end[store]) for store in behind]
-        by_index = not self._options.permissive
-        found = plan(snapshots, start, end, Wanted(), self._options.partition_bytes, by_index=by_index)
+        begun = self._begun(_sequences(known[0]))
+        behind = [store for store in end if end[store] > begun.get(store, 0)]
+        snapshots = [self._marked(self._held(store, end[store]), begun.get(store, 0), end[store]) for store in behind]
+        splits, by_index = self._splits(), not self._options.permissive
+        snapshots = [replace(each, data_folder=splits.read_by(each.data_folder, end)) for each in snapshots]
+        found = plan(snapshots, begun, end, Wanted(), self._options.partition_bytes, by_index=by_index)
         return list(partitions(found, self._options.partition_bytes))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -152,6 +157,14 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if last or store in start:  # a folder without events would make an empty micro-batch
                 result[store] = max(last, start.get(store, 0))
         return dict(sorted(result.items()))
+
+    def _splits(self) -> SplitFolders:
+        folders = (snapshot.data_folder for snapshot in self._snapshots.values())
+        return SplitFolders(folders, may_lack=not any(map(glob.has_magic, self._options.paths)))
+
+    def _begun(self, start: Offsets) -> Offsets:
+        """Returns the offset with the places at which shards begin that were split off since."""
+        return self._splits().begun(start) if start else start
 
     def _held(self, store: str, upto: int) -> Snapshot:
         snapshot = self._snapshots.get(store)

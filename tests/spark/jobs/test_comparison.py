@@ -7,13 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from pyspark.sql import SparkSession
 
+import eventstore as es
+from eventstore.cli.transfer.extract_run import extract
 from eventstore.model import NewEvent
 from eventstore.records.slots import slot_of
 from eventstore.store.append import NewCommit
 from pyspark_eventstore.jobs import verify
 from pyspark_eventstore.jobs.comparison import SlotSums, compare
+from tests.cluster.node_process import NodeProcess
 from tests.spark.made import MadeStore, commits
 from tests.spark.source.test_node_folder_slots import node_of_three
 
@@ -55,6 +59,27 @@ def test_a_store_and_a_node_of_three_shards_with_the_same_events_are_equal(
     assert sum(each.versions for each in sums.values()) == sum(event.version for event in events)
     parts = [str(tmp_path / "node" / f"shard-{number}") for number in (2, 0, 1)]
     assert compare(spark, parts, [store]).slots == []
+
+
+@pytest.mark.heavy
+def test_a_shard_that_was_extracted_equals_its_folder_until_an_event_follows(spark: SparkSession, tmp_path: Path) -> None:
+    shards, _ = node_of_three(tmp_path / "node", 60)
+    copy = tmp_path / "one"
+    with NodeProcess(tmp_path / "node") as node:
+        extracted = trio.run(extract, node.address, 1, copy, lambda *_: None)
+        assert extracted.events > 0
+        shard = str(tmp_path / "node" / "shard-1")
+        assert compare(spark, [shard], [str(copy)]).slots == [], "live against an extract"
+
+        async def append() -> None:
+            async with es.connect(node.address) as store:
+                first = await anext(aiter(store.shards[1].read_all(limit=1)))
+                await store.append(first.aggregate_id, [NewEvent("More", b"")], es.EXISTS)
+
+        trio.run(append)
+        compared = compare(spark, [shard], [str(copy)])
+    assert [owner for owner in compared.slots if owner in range(*shards[1].identity.slots[0])] == compared.slots != []
+    assert "the first difference is in aggregate" in compared.told("A", "B")
 
 
 CHANGES: dict[str, Callable[[NewCommit], Any]] = {

@@ -1,0 +1,87 @@
+"""A stream over the folders of shards reads each event once while they are split, and a batch again as it was."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+
+from eventstore import ANY, Commit, NewEvent, blocking
+from eventstore.errors import FolderRefused
+from pyspark_eventstore.source.source_options import parse_options
+from pyspark_eventstore.source.stream import EventStreamReader, Place
+from pyspark_eventstore.source.table import arrow_schema, table_schema
+from tests.cluster.led_shards import LedShards
+
+IDS = [f"a-{number}" for number in range(40)]
+Rows = Counter[tuple[str, int]]
+Offset = Mapping[str, Place]
+
+
+def append(cluster: LedShards, count: int, seed: int) -> None:
+    chance = random.Random(seed)
+    with blocking.connect(cluster.address) as store:
+        store.append_many([Commit(chance.choice(IDS), [NewEvent("T", b"1")], ANY) for _ in range(count)])
+
+
+def reader_of(folder: Path) -> EventStreamReader:
+    schema = arrow_schema(table_schema(("aggregate_id", "version"), permissive=False))
+    return EventStreamReader(parse_options({"path": str(folder / "shard-*")}), schema)
+
+
+def rows(reader: EventStreamReader, start: Offset, end: Offset) -> Rows:
+    batches = [batch for partition in reader.partitions(start, end) for batch in reader.read(partition)]
+    return Counter(row for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True))
+
+
+@pytest.mark.parametrize("limit", [ReadAllAvailable(), ReadMaxRows(37)])
+@pytest.mark.parametrize("shards", [1, 2])
+def test_each_event_is_read_once_and_a_batch_from_before_a_split_is_the_same_after_it(
+    tmp_path: Path, shards: int, limit: ReadLimit
+) -> None:
+    batches: list[tuple[Offset, Offset, Rows]] = []
+    with LedShards(tmp_path, shards, file_size_bytes=16_384) as cluster:
+        reader = reader_of(tmp_path)
+        append(cluster, 100, 0)
+        at: Offset = reader.initialOffset()
+
+        def take(count: int) -> None:
+            nonlocal at
+            for _ in range(count):
+                end = json.loads(json.dumps(reader.latestOffset(at, limit)))
+                batches.append((at, end, rows(reader, at, end)))
+                at = end
+
+        take(1)
+        for number, parent in enumerate((0, shards, 0)):
+            append(cluster, 100, number)
+            cluster.split(parent)
+            take(number % 2)  # so one split follows another while nothing is read
+        append(cluster, 100, 9)
+        take(30 if isinstance(limit, ReadMaxRows) else 1)
+        with blocking.connect(cluster.address) as store:
+            expected = Counter((event.aggregate_id, event.version) for event in store.read_all())
+    assert sum((each for _, _, each in batches), Rows()) == expected
+    for start, end, before in batches:
+        assert rows(reader_of(tmp_path), start, end) == before
+
+
+def test_while_the_folder_of_a_new_shard_is_not_there_nothing_of_its_parent_is_read(tmp_path: Path) -> None:
+    with LedShards(tmp_path, 1, file_size_bytes=16_384) as cluster:
+        append(cluster, 100, 0)
+        cluster.split(0)
+    away = tmp_path / "away"
+    (tmp_path / "shard-1").rename(away)
+    reader = reader_of(tmp_path)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    with pytest.raises(FolderRefused, match="shard 1 was split off from it, and its folder is not there yet"):
+        reader.partitions(start, end)
+    away.rename(tmp_path / "shard-1")
+    reader = reader_of(tmp_path)
+    assert sum(rows(reader, start, reader.latestOffset(start, ReadAllAvailable())).values()) == 100
