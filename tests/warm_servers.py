@@ -86,7 +86,8 @@ class ForkedProcess:
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # it has ended since
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         self.send_signal(signal.SIGTERM)
@@ -95,7 +96,9 @@ class ForkedProcess:
         self.send_signal(signal.SIGKILL)
 
     def _look(self, timeout: float) -> int | None:
-        if self.returncode is None and select.select([self._exit], [], [], timeout)[0]:
+        ended = select.poll()  # one for each call: threads may not share it; select() takes no descriptor above 1,023
+        ended.register(self._exit, select.POLLIN | select.POLLHUP)
+        if self.returncode is None and ended.poll(timeout * 1000):
             with self._reading:
                 if self.returncode is None:
                     code = os.read(self._exit, 4)
