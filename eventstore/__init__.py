@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         NotEnoughReplicas,
         Overloaded,
         PayloadInvalid,
+        PermissionDenied,
         Poisoned,
         ProjectionFailed,
         ProtocolError,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
         Rejected,
         ShuttingDown,
         StorageFull,
+        Unauthenticated,
         Unconsumed,
         UnknownCommand,
         UnknownEvent,
@@ -69,12 +71,12 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "ANY", "END", "EXISTS", "AggregateInfo", "CaughtUp", "Closed", "CommandIdReused", "Commit", "Committed",
-    "ConnectionLost", "Consumer", "Corrupt", "Delivery", "Diverged", "DomainRefused", "Elsewhere", "EmbeddedStore", "Event",
-    "EventStoreError", "Fenced", "FolderRefused", "HandlerFailed", "InvalidArgument", "Message", "NetworkBroker",
-    "NetworkStore", "NetworkTopic", "NewEvent", "NewMessage", "NotEnoughReplicas", "Overloaded", "PayloadInvalid",
-    "Poisoned", "Position", "ProjectionFailed", "ProtocolError", "RawCommand", "ReadFailed", "Rebalanced", "Rejected",
-    "Retries", "SendResult", "ShuttingDown", "StorageFull", "StoreSettings", "Unchanged", "Unconsumed", "UnknownCommand",
+    "ANY", "END", "EXISTS", "AggregateInfo", "CaughtUp", "Closed", "CommandIdReused", "Commit", "Committed", "ConnectionLost",
+    "Consumer", "Corrupt", "Delivery", "Diverged", "DomainRefused", "Elsewhere", "EmbeddedStore", "Event", "EventStoreError",
+    "Fenced", "FolderRefused", "HandlerFailed", "InvalidArgument", "Message", "NetworkBroker", "NetworkStore", "NetworkTopic",
+    "NewEvent", "NewMessage", "NotEnoughReplicas", "Overloaded", "PayloadInvalid", "PermissionDenied", "Poisoned", "Position",
+    "ProjectionFailed", "ProtocolError", "RawCommand", "ReadFailed", "Rebalanced", "Rejected", "Retries", "SendResult",
+    "ShuttingDown", "StorageFull", "StoreSettings", "Unauthenticated", "Unchanged", "Unconsumed", "UnknownCommand",
     "UnknownEvent", "UnknownGroup", "UnknownOperation", "UnknownQueue", "UnknownTopic", "UnsupportedVersion",
     "VersionConflict", "blocking", "connect", "open_store",
 ]  # fmt: skip
@@ -90,10 +92,11 @@ _NAMES = {
     "eventstore.client.session.message_rows": "NewMessage SendResult",
     "eventstore.commands": "RawCommand",
     "eventstore.errors": (
-        "Closed CommandIdReused ConnectionLost Corrupt Diverged DomainRefused Elsewhere EventStoreError Fenced FolderRefused "
-        "HandlerFailed InvalidArgument NotEnoughReplicas Overloaded PayloadInvalid Poisoned ProjectionFailed ProtocolError "
-        "ReadFailed Rebalanced Rejected ShuttingDown StorageFull Unconsumed UnknownCommand UnknownEvent UnknownGroup "
-        "UnknownOperation UnknownQueue UnknownTopic UnsupportedVersion VersionConflict"
+        "Closed CommandIdReused ConnectionLost Corrupt Diverged DomainRefused Elsewhere EventStoreError Fenced "
+        "FolderRefused HandlerFailed InvalidArgument NotEnoughReplicas Overloaded PayloadInvalid Poisoned "
+        "ProjectionFailed ProtocolError PermissionDenied ReadFailed Rebalanced Rejected ShuttingDown StorageFull "
+        "Unauthenticated Unconsumed UnknownCommand UnknownEvent UnknownGroup UnknownOperation UnknownQueue "
+        "UnknownTopic UnsupportedVersion VersionConflict"
     ),
     "eventstore.model": "ANY CaughtUp Commit Committed EXISTS Event NewEvent Unchanged",
     "eventstore.position": "END Position",

@@ -43,10 +43,8 @@ class VersionConflict(EventStoreError):
     def __init__(self, aggregate_id: str, expected: int | str, actual: int) -> None:
         super().__init__(
             f"aggregate {aggregate_id!r} is at version {actual}, expected {expected}; read it again and decide again",
-            aggregate_id=aggregate_id,
-            expected=expected,
-            actual=actual,
-        )
+            aggregate_id=aggregate_id, expected=expected, actual=actual,
+        )  # fmt: skip
 
 
 class CommandIdReused(EventStoreError):
@@ -58,11 +56,8 @@ class CommandIdReused(EventStoreError):
         super().__init__(
             f"command {command_id!r} of aggregate {aggregate_id!r} was already appended (up to version {version}) "
             "with other content; a new command needs a new id",
-            aggregate_id=aggregate_id,
-            command_id=command_id,
-            version=version,
-            sequence=sequence,
-        )
+            aggregate_id=aggregate_id, command_id=command_id, version=version, sequence=sequence,
+        )  # fmt: skip
 
 
 class Overloaded(EventStoreError):
@@ -80,15 +75,13 @@ class StorageFull(EventStoreError):
 
 
 class Poisoned(EventStoreError):
-    """A write or sync failed and left the file in an unknown state: this process accepts no more appends. Check the disk, then
-    restart."""
+    """A write or sync failed, so the state of the file is unknown: no more appends are accepted. Check the disk and restart."""
 
     code = 7
 
 
 class Corrupt(EventStoreError):
-    """Bytes on disk are not the bytes that were written; names the file and the byte offset. Nothing is cut because of it. Run
-    `eventstore verify`, then restore the file."""
+    """Bytes on disk are not those that were written; names file and offset. Nothing is cut. Verify, then restore."""
 
     code = 8
 
@@ -97,8 +90,7 @@ class Corrupt(EventStoreError):
 
 
 class FolderRefused(EventStoreError):
-    """The data folder cannot be opened: in use, not a folder, a file missing or foreign, a newer format. Repair what is
-    named."""
+    """The data folder cannot be opened: in use, no folder, a file missing or foreign, a newer format. Repair what is named."""
 
     code = 9
 
@@ -180,8 +172,7 @@ class Rejected(EventStoreError):
 
 
 class HandlerFailed(EventStoreError):
-    """The domain's code raised an unexpected error, a bug there. `handler` and `error` name it, the log has more; nothing
-    changed."""
+    """The domain's code raised an unexpected error, a bug there, named by `handler` and `error`; nothing changed."""
 
     code = 21
 
@@ -193,8 +184,7 @@ class DomainRefused(EventStoreError):
 
 
 class ProjectionFailed(EventStoreError):
-    """A projection or a reaction raised an error; names it and the event. Its stored state is unchanged: fix the code and start
-    it again."""
+    """A projection or a reaction raised an error; names it and the event. Its state is unchanged: fix the code, start again."""
 
     code = 23
 
@@ -231,8 +221,7 @@ class Rebalanced(EventStoreError):
 
 
 class Unconsumed(EventStoreError):
-    """A consumer group has not consumed all messages that were to be removed; nothing was removed. Let the named groups do so,
-    or remove them."""
+    """Consumer groups have not consumed all messages that were to be removed; nothing was. Let the named groups do so."""
 
     code = 29
 
@@ -245,28 +234,39 @@ class Diverged(EventStoreError):
 
 
 class NotEnoughReplicas(EventStoreError):
-    """Too few replicas of the shard are in sync, `have` where `needed` must be; nothing was stored. Reads go on; append again
-    when they are back."""
+    """Too few replicas of the shard are in sync, `have` of `needed`; nothing was stored. Append again when they are back."""
 
     code = 32
     retriable = True
 
 
+class Unauthenticated(EventStoreError):
+    """The server does not know who the client is, or no longer: give it a valid token or certificate."""
+
+    code = 33
+
+
+class PermissionDenied(EventStoreError):
+    """The client may not do this: have an operator grant its identity the `permission` that is named."""
+
+    code = 34
+
+
 class Elsewhere(EventStoreError):
     """The shard does not own the slot of the aggregate: another shard of the cluster does. Nothing was stored.
 
-    `slot`: None at the address of a node, which has only the map. `map_version`: a map of this version or a newer one names the
-    owner. Clients of a cluster ask for it and send again.
+    `slot`: None at the address of a node, which has only the map, and for a reader of a log, which named another `layout` than
+    that by which the shard has its slots. Clients ask for a map of `map_version` or newer, and send again.
     """
 
     code = 31
     retriable = True
 
-    def __init__(self, slot: int | None, map_version: int) -> None:
-        where = "this address has no shard" if slot is None else f"slot {slot} belongs to another shard"
-        super().__init__(
-            f"{where} of the cluster; ask for its map, version {map_version} or newer", slot=slot, map_version=map_version
-        )
+    def __init__(self, slot: int | None, map_version: int, layout: int | None = None) -> None:
+        where = "this address has no shard" if slot is None else f"slot {slot} is of another shard: connect to a node"
+        where = where if layout is None else f"the shard has its slots by layout {layout}"
+        fields = {"slot": slot, "map_version": map_version} | ({} if layout is None else {"layout": layout})
+        super().__init__(f"{where} of the cluster; ask for its map, version {map_version} or newer", **fields)
 
 
 _CLASSES: Final[tuple[type[EventStoreError], ...]] = (EventStoreError, *EventStoreError.__subclasses__())

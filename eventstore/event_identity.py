@@ -17,7 +17,7 @@ from eventstore.fields import check_int, shown
 from eventstore.model import VERSION_MAX, Event
 
 _DIGEST_BYTES: Final = 16
-_DIGITS: Final = 8
+IDENTITY_DIGITS: Final = 8
 _PLACE: Final = re.compile(r"(0|[1-9][0-9]{0,18})(?:-([0-9a-f]{8}))?", re.ASCII)
 
 
@@ -43,7 +43,7 @@ class Place(NamedTuple):
 
     @classmethod
     def at(cls, event: Event) -> Self:
-        return cls(event.sequence, event_identity(event)[:_DIGITS])
+        return cls(event.sequence, event_identity(event)[:IDENTITY_DIGITS])
 
 
 def event_identity(event: Event) -> str:
@@ -73,7 +73,7 @@ def check_identity(what: str, sequence: int, recorded: str, found: Event | None,
     `what` names the checkpoint in the error, `next_step` says what the reader can do.
     """
     identity = None if found is None else event_identity(found)
-    if identity is not None and recorded in (identity, identity[:_DIGITS]):
+    if identity is not None and recorded in (identity, identity[:IDENTITY_DIGITS]):
         return
     seen = "has no such event" if found is None else f"has another event there ({found.type!r} of {found.aggregate_id!r})"
     raise Diverged(

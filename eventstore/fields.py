@@ -5,6 +5,8 @@ The embedded store, the clients and the server share these checks, so a wrong ar
 
 from __future__ import annotations
 
+import math
+
 from eventstore.errors import InvalidArgument
 from eventstore.model import ID_BYTES_MAX
 
@@ -26,6 +28,17 @@ def encodable(text: str) -> str:
 def counted(number: int, one: str, many: str | None = None) -> str:
     """Returns `1 file` or `2 files`. `many` is the plural, unless it is `one` with an s."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def for_people(value: object) -> str:
+    """Formats a value for people: numbers with separators, "–" for an empty one."""
+    if value is None or value == "":
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return str(value)
 
 
 def check_text(field: str, value: object, low: int = 1, high: int = ID_BYTES_MAX) -> str:
@@ -82,6 +95,22 @@ def check_optional_int(field: str, value: object, low: int, high: int) -> int | 
     return None if value is None else check_int(field, value, low, high)
 
 
+def check_number(field: str, value: object, low: float = -math.inf, high: float = math.inf) -> float:
+    """Returns `value` if it is a number within the range.
+
+    Raises:
+        InvalidArgument
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+        raise InvalidArgument(f"{field} must be a number, not {shown(value)}", field=field, value=shown(value))
+    if not low <= value <= high:
+        limit = low if value < low else high
+        raise InvalidArgument(
+            f"{field} is {value:g}, allowed are {low:g} to {high:g}", field=field, limit=f"{limit:g}", value=f"{value:g}"
+        )
+    return value
+
+
 def check_flag(field: str, value: object) -> bool:
     """Returns `value` if it is true or false.
 
@@ -100,3 +129,12 @@ def reserved_id_refused(aggregate_id: str) -> InvalidArgument:
         field="aggregate_id",
         value=shown(aggregate_id),
     )
+
+
+def escaped(text: str) -> str:
+    """Returns the text as one line that is safe to print: characters that are not printable (control characters, line breaks,
+    marks that change the direction of text) are spelled as in Python, `\\x1b`.
+    """
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)

@@ -7,17 +7,19 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import length_hint
-from typing import Final, Self, TypeAlias, TypeVar
+from typing import Final, Self, TypeAlias, TypeVar, cast
 
 from eventstore.errors import ConnectionLost, InvalidArgument
 from eventstore.event_identity import Place
 from eventstore.fields import check_int, shown
 from eventstore.model import VERSION_MAX, CaughtUp, Event
 from eventstore.records.cluster_map import ClusterMap, single_map
+from eventstore.records.splits import NEVER_SPLIT, translated
 
 _TEXT: Final = re.compile(r"p1\.([0-9a-f]{32})\.([1-9][0-9]{0,18})((?:\.[0-9]{1,4}-[0-9]{1,19}(?:-[0-9a-f]{8})?)+)", re.ASCII)
 _ONLY_SHARD: Final = 0
 ItemT = TypeVar("ItemT", bound="Event | CaughtUp")
+PlaceT = TypeVar("PlaceT", bound="Place | None")
 
 
 class End(enum.Enum):
@@ -69,25 +71,28 @@ class Position:
         return position
 
 
-After: TypeAlias = int | Position | End
+After: TypeAlias = int | Place | Position | End
 
 
-def start_of(after: object, store: bytes | None) -> Place | None:
-    """Returns the place to begin after in one store; None: the last event. `store`: its uuid, None while that is not known.
+def start_of(after: object, store: bytes | None, layout: int = NEVER_SPLIT) -> Place | None:
+    """Returns the place to begin after in one store; None: the last event. `store`: its uuid, None while that is not known;
+    `layout`: of the slots of a shard that is read by itself.
 
     Raises:
         InvalidArgument: neither a sequence, nor `END`, nor a position of this store.
         ConnectionLost: a position, and the store is not known.
     """
     if isinstance(after, Position):
-        (start,) = starts_of(after, single_map(known_store(store))).values()
+        (start,) = starts_of(after, single_map(known_store(store), layout)).values()
         return start
+    if isinstance(after, Place):
+        return after
     return None if after is END else Place(check_int("after", after, 0, VERSION_MAX))
 
 
-def stored_start(after: object, store: bytes | None) -> Place:
+def stored_start(after: object, store: bytes | None, layout: int = NEVER_SPLIT) -> Place:
     """As `start_of`, for a read of what is stored, which cannot begin at its end."""
-    return _stored(start_of(after, store))
+    return _stored(start_of(after, store, layout))
 
 
 def known_store(store: bytes | None) -> bytes:
@@ -99,10 +104,11 @@ def known_store(store: bytes | None) -> bytes:
 
 def starts_of(after: object, known: ClusterMap) -> dict[int, Place | None]:
     """Returns the place to begin after for each shard of a cluster; None: the last event. A sequence is one of the only shard.
+    A position of an older layout is led through the splits since.
 
     Raises:
-        InvalidArgument: a position of another cluster or layout, or of a shard that it does not have; a sequence, although
-            there are several shards.
+        InvalidArgument: a position of another cluster or of a later layout, or of a shard that it does not have; a sequence,
+            although there are several shards.
     """
     numbers = [shard.shard for shard in known.shards]
     if not isinstance(after, Position):
@@ -115,11 +121,31 @@ def starts_of(after: object, known: ClusterMap) -> dict[int, Place | None]:
         return dict.fromkeys(numbers, start)
     if after.cluster != (cluster := cluster_of(known)):
         raise _refused(str(after), f"is a place in cluster {after.cluster}, but this is {cluster}")
-    if after.layout != known.layout:
+    made = {known.layout} | {split.layout - 1 for split in known.splits}
+    if after.layout not in made:  # of a later layout, or no split tells how that one became this one
         raise _refused(str(after), f"is of layout {after.layout} of the cluster, which has layout {known.layout} now")
-    if after.shards.keys() != set(numbers):
+    places = after_splits({shard: Place(*place) for shard, place in after.shards.items()}, after.layout, known)
+    if places.keys() != set(numbers):
         raise _refused(str(after), f"is about the shards {sorted(after.shards)}, but the cluster has {numbers}")
-    return {number: Place(*after.shards[number]) for number in numbers}
+    return {number: places[number] for number in numbers}
+
+
+def after_splits(places: Mapping[int, PlaceT], layout: int, known: ClusterMap) -> dict[int, PlaceT]:
+    """Returns the places, by shard, of a reader that stood at these in an older layout; None: the end.
+
+    A new shard's log has the events of its parent up to the split, so the reader stands there at the smaller of the two. It has
+    the identity of its event only if the reader stood before the split: the one of the last common event is not known.
+    """
+    return translated(places, known.splits, layout, _in_child)
+
+
+def _in_child(place: PlaceT, through: int) -> PlaceT:
+    return place if place is None or place.sequence <= through else cast(PlaceT, Place(through))
+
+
+def is_later(after: object, known: ClusterMap) -> bool:
+    """Whether this is a position of the cluster in a layout that the map does not know yet."""
+    return isinstance(after, Position) and after.cluster == cluster_of(known) and after.layout > known.layout
 
 
 def cluster_of(known: ClusterMap) -> str:
@@ -177,9 +203,9 @@ class Reading:
         last = self._last()
         return Place.at(last) if isinstance(last, Event) else last
 
-    def position(self, store: bytes | None) -> Position:
+    def position(self, store: bytes | None, layout: int = NEVER_SPLIT) -> Position:
         """The same, in the only store that is read. Raises InvalidArgument, ConnectionLost."""
-        return position_in(single_map(known_store(store)), {_ONLY_SHARD: self.place})
+        return position_in(single_map(known_store(store), layout), {_ONLY_SHARD: self.place})
 
 
 def position_in(known: ClusterMap, places: Mapping[int, Place | None]) -> Position:

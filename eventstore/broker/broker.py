@@ -23,10 +23,11 @@ from eventstore.broker.groups.group_registry import Groups
 from eventstore.broker.housekeeping import Housekeeping
 from eventstore.broker.log.committer import Committer
 from eventstore.broker.log.engine import WriteResult
+from eventstore.broker.log.queue_bounds import QueueBounds
 from eventstore.broker.log.sender import SendOutcome
 from eventstore.broker.message_lookups import MessageLookups
 from eventstore.broker.opening import BrokerIdentity, OpenBroker, open_broker_folder
-from eventstore.broker.pulls import Pulls, queue_log
+from eventstore.broker.pulls import Pulls
 from eventstore.broker.statistics import Statistics
 from eventstore.broker.topics import Topic
 from eventstore.chunks.files import Files
@@ -49,6 +50,7 @@ class Broker:
         self.engine = engine = opened.engine
         self.topics = topics = opened.topics
         self.settings = settings = opened.settings
+        self.bounds = QueueBounds(engine, topics)
         self.groups = Groups(
             opened.offsets_document,
             topics,
@@ -80,11 +82,6 @@ class Broker:
 
     def _delays_s(self, topic: str) -> Sequence[float]:
         return self.groups.policy(topic.removeprefix(RETRY)).delays_s
-
-    def bounds(self, topic: str, queue: int) -> tuple[int, int]:
-        """Returns the offsets that a queue holds: [begin, end). Raises UnknownTopic, UnknownQueue."""
-        log = queue_log(self.engine, self.topics, topic, queue)
-        return log.first, log.visible_end(self.engine.visible_position)
 
     def _check_open(self) -> None:
         if self._closed:

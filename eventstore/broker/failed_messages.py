@@ -166,7 +166,7 @@ class FailedMessages:
             if record is None:
                 raise InvalidArgument(
                     f"group {group!r} has no dead letter {offset}; list them to see which there are",
-                    field="offset",
+                    field="offsets",
                     value=offset,
                 )
             found.append(replayed(decode_messages(record, 1)[0]))

@@ -46,7 +46,7 @@ class RetryPolicy:
             if self.attempts > 1 and not self.delays_s:
                 raise InvalidArgument(f"{self.attempts} attempts need a delay between them; give at least one", field="delays")
         if self.dead_letters is not None:
-            check_name("topic", self.dead_letters)
+            check_name("dead_letters", self.dead_letters)
 
     @property
     def queues(self) -> int:

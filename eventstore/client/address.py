@@ -1,4 +1,4 @@
-"""Addresses of servers: `tcp://host:port`, and several of one cluster, with commas between them."""
+"""Addresses of servers: `tcp://host:port`, `tls://host:port`, and several of one cluster, with commas between them."""
 
 from __future__ import annotations
 
@@ -7,19 +7,31 @@ from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from eventstore.errors import InvalidArgument
+from eventstore.security.loopback import is_loopback
 
 ADDRESSES_MAX: Final = 64
 """Of one client; each is tried in turn, up to a connect timeout long."""
 
 
 class Address(NamedTuple):
-    """A host name or IP address (IPv6 without brackets), and a port."""
+    """A host name or IP address (IPv6 without brackets), a port, and whether TLS is spoken there."""
 
     host: str
     port: int
+    tls: bool = False
 
     def __str__(self) -> str:
-        return f"tcp://[{self.host}]:{self.port}" if ":" in self.host else f"tcp://{self.host}:{self.port}"
+        return f"{self.scheme}://[{self.host}]:{self.port}" if ":" in self.host else f"{self.scheme}://{self.host}:{self.port}"
+
+    @property
+    def scheme(self) -> str:
+        """How the address begins: `tls` or `tcp`."""
+        return "tls" if self.tls else "tcp"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether it is this machine's own, so that nothing between can listen."""
+        return is_loopback(self.host)
 
 
 class Addresses:
@@ -59,9 +71,14 @@ def parse_addresses(text: str) -> Addresses:
     if not isinstance(text, str) or "," not in text:
         return Addresses([parse_address(text)])
     parts = [part.strip() for part in text.split(",")]
-    if not parts[0].startswith("tcp://"):
+    scheme, named, _ = parts[0].partition("://")
+    if not named:
         raise _malformed(text)
-    found = dict.fromkeys(parse_address(part if "://" in part else f"tcp://{part}") for part in parts)
+    found = dict.fromkeys(parse_address(part if "://" in part else f"{scheme}://{part}") for part in parts)
+    if len({each.tls for each in found}) > 1:
+        raise InvalidArgument(
+            f"some addresses of {text!r} are tls://, some tcp://; a cluster has one of them", field="address", value=ascii(text)
+        )
     if len(found) > ADDRESSES_MAX:
         raise InvalidArgument(
             f"{len(found)} addresses, a client takes up to {ADDRESSES_MAX}",
@@ -71,7 +88,7 @@ def parse_addresses(text: str) -> Addresses:
 
 
 def parse_address(text: str) -> Address:
-    """Parses an address, as in tcp://127.0.0.1:7701 or tcp://[::1]:7701.
+    """Parses an address, as in tcp://127.0.0.1:7701, tcp://[::1]:7701 or tls://db.example.org:7701.
 
     Raises:
         InvalidArgument
@@ -83,14 +100,14 @@ def parse_address(text: str) -> Address:
     except (ValueError, AttributeError, TypeError):  # UnicodeError is a ValueError
         raise _malformed(text) from None
     extra = parts.path or parts.query or parts.fragment or parts.username or parts.password
-    if parts.scheme != "tcp" or not host or not port or extra:
+    if parts.scheme not in ("tcp", "tls") or not host or not port or extra:
         raise _malformed(text)
-    return Address(host, port)
+    return Address(host, port, parts.scheme == "tls")
 
 
 def _malformed(text: object) -> InvalidArgument:
     return InvalidArgument(
-        f"address {text!r} is not of the form tcp://host:port, as in tcp://127.0.0.1:7701",
+        f"address {text!r} is not of the form tcp://host:port or tls://host:port, as in tcp://127.0.0.1:7701",
         field="address",
         value=ascii(text),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 from uuid import UUID
 
 from eventstore.client.address import Address
@@ -12,12 +12,27 @@ from eventstore.errors import ConnectionLost, Elsewhere, EventStoreError, Invali
 Attempt: TypeAlias = tuple[Address, Exception]
 """An address that was tried, and why that failed."""
 
+_UNTRUSTED: Final = ("self-signed certificate", "unable to get local issuer certificate")
+
 
 class HelloTimeout(OSError):
     """The peer accepted the connection but did not answer the hello: a server that hangs, or not an event store."""
 
     def __init__(self, timeout_s: float) -> None:
         super().__init__(f"connected, but the hello was not answered within {timeout_s:g} s")
+
+
+def tls_refused(reason: str) -> str:
+    """Returns why TLS failed, in words where the reason has a frequent cause."""
+    known = {
+        "WRONG_VERSION_NUMBER": "it does not speak TLS; is it tcp://?",
+        "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the server wants the certificate of a client",
+        "TLSV1_ALERT_UNKNOWN_CA": "the server does not know the CA of this certificate",
+        "TLSV1_ALERT_PROTOCOL_VERSION": "the server speaks a newer version of TLS only",
+    }
+    if reason.startswith(_UNTRUSTED):
+        return f"TLS failed: {reason}; name the CA of the server (--tls-ca, EVENTSTORE_TLS_CA)"
+    return f"TLS failed: {known.get(reason, reason)}"
 
 
 def connection_lost(attempts: Sequence[Attempt]) -> ConnectionLost:

@@ -123,13 +123,21 @@ def gate_limits(settings: ServerSettings) -> GateLimits:
     )
 
 
-async def stop_on_signals(stop: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-    """Sets `stop` on SIGTERM or SIGINT. A second signal has the operating system's default effect."""
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+async def stop_on_signals(
+    stop: trio.Event,
+    reload: Callable[[], None] | None = None,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Sets `stop` on SIGTERM or SIGINT, and calls `reload` on SIGHUP. After the first two, a signal has its default effect."""
+    hang_up = () if reload is None else (signal.SIGHUP,)
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, *hang_up) as signals:
         task_status.started()
-        async for _ in signals:
-            stop.set()
-            return
+        async for number in signals:
+            if number != signal.SIGHUP or reload is None:
+                stop.set()
+                return
+            reload()
 
 
 def run_to_end(main: Callable[[], Awaitable[None]]) -> None:
@@ -164,9 +172,9 @@ def _affordable_connections(settings: ServerSettings) -> int:
     own = min(_DESCRIPTORS_PER_FILE * settings.store_settings.open_files_max + _OTHER_DESCRIPTORS, descriptors // 2)
     affordable = min(settings.connections_max, descriptors - own)
     if affordable < settings.connections_max:
-        import structlog  # here: the supervisor of a node, which is to be small, uses this module as well
+        from eventstore.server.logs import get_logger  # here: the supervisor of a node, which is to be small, imports this, too
 
-        structlog.get_logger("eventstore.server").warning(
+        get_logger("eventstore.server").warning(
             "fewer connections than set: raise the limit of open files (ulimit -n)",
             connections_max=affordable,
             open_files=descriptors,

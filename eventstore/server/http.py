@@ -1,36 +1,57 @@
-"""Serves `/metrics` and `/health` over HTTP on a separate thread, so that a slow scraper never delays an append."""
+"""Serves `/metrics`, `/health` and the console over HTTP, on a thread of its own: a slow scraper never delays an append."""
 
 from __future__ import annotations
 
 import json
 import socket
+import ssl
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from socketserver import TCPServer, ThreadingMixIn
 from typing import TYPE_CHECKING
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
+from eventstore.console.subject import Subject, is_installed
 from eventstore.metrics import Stats
-from eventstore.server.bootstrap import cannot_listen, parse_address
+from eventstore.security.tls_socket import reason_of, subject_text
+from eventstore.server.bootstrap import bind, cannot_listen, listen, parse_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
+    from eventstore.security.tls import ServerTls
+    from eventstore.server.access.security import Security
+
+_SUBJECT = "eventstore.subject"
 _POLL_SECONDS = 0.1  # how long stopping may take
 
 
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
+    tls: ServerTls | None = None
 
     def get_request(self) -> tuple[socket.socket, object]:
         try:
-            return super().get_request()
+            accepted, address = super().get_request()
         except OSError:  # out of file descriptors; without a pause this thread would retry in a busy loop
             time.sleep(_POLL_SECONDS)
             raise
+        if self.tls is not None:  # its handshake is made by the thread of the request, within the timeout of that
+            context = self.tls.context
+            accepted = context.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False)
+        return accepted, address
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Says nothing of a client that went away, or that does not speak TLS."""
+        error = sys.exception()
+        if self.tls is not None and isinstance(error, ssl.SSLError):
+            self.tls.failed_handshakes.note(str(client_address), reason_of(error))
+        if not isinstance(error, OSError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type] # a socket, or TLS over one
 
     def server_bind(self) -> None:
         """Skips the base class's name lookup, which may take seconds."""
@@ -42,13 +63,23 @@ class _Server(ThreadingMixIn, WSGIServer):
 class _Quiet(WSGIRequestHandler):
     timeout = 10
 
+    def get_environ(self) -> WSGIEnvironment:
+        """Adds the subject of the client's certificate."""
+        found = self.connection.getpeercert() if isinstance(self.connection, ssl.SSLSocket) else None
+        return {**super().get_environ(), **({_SUBJECT: subject_text(found.get("subject", ()))} if found else {})}
+
     def log_message(self, format: str, *args: object) -> None:
         """The access log of a scraper is noise."""
 
 
 @contextmanager
-def http_server(address: str | None, metrics: WSGIApplication, health: Callable[[], Stats]) -> Iterator[str | None]:
+def http_server(
+    address: str | None, metrics: WSGIApplication, health: Callable[[], Stats], security: Security | None = None,
+    console: Subject | None = None,
+) -> Iterator[str | None]:  # fmt: skip
     """Serves until the block ends; yields the HOST:PORT it listens on. Serves nothing if `address` is None.
+
+    `console`: what its pages are about, where its libraries are installed; None: there are none.
 
     Raises:
         FolderRefused: it cannot listen there.
@@ -56,24 +87,61 @@ def http_server(address: str | None, metrics: WSGIApplication, health: Callable[
     if address is None:
         yield None
         return
-    host, port = parse_address(address, "http")
+    with_console = console is not None and is_installed()
+    application = _application(
+        metrics, health, security, "/metrics, /health and /console" if with_console else "/metrics and /health"
+    )
+    if console is not None and with_console:
+        from eventstore.console.assembly import assembled
+        from eventstore.console.listener import serving
+
+        shared, app = assembled(console, application)
+        tls = None if security is None else security.tls
+        with closing(bind(address, "http")) as listening:
+            listen(listening, address)
+            secured = () if tls is None else (tls.failed_handshakes.note,)
+            with serving(listening, None if tls is None else lambda: tls.context, app, shared.run, *secured):
+                yield f"{parse_address(address, 'http')[0]}:{listening.getsockname()[1]}"
+        return
+    with _small_server(address, application, security) as served:
+        yield served
+
+
+def _application(
+    metrics: WSGIApplication, health: Callable[[], Stats], security: Security | None, there_are: str
+) -> WSGIApplication:
+    may = None if security is None else security.may_scrape()
 
     def application(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "/")
+        known = may is None or may(environ.get("HTTP_AUTHORIZATION"), environ.get(_SUBJECT))
+        if path == "/metrics" and not known:
+            start_response("401 Unauthorized", [("Content-Type", "text/plain"), ("WWW-Authenticate", "Bearer")])
+            return [b"this needs the permission 'stats'\n"]
         if path == "/metrics":
             return metrics(environ, start_response)
         if path == "/health":
             stats = health()
+            if not known:
+                stats = {"healthy": stats.get("healthy")}
             status = "200 OK" if stats.get("healthy") else "503 Service Unavailable"
             start_response(status, [("Content-Type", "application/json")])
             return [json.dumps(stats).encode() + b"\n"]
         start_response("404 Not Found", [("Content-Type", "text/plain")])
-        return [b"there are /metrics and /health\n"]
+        return [f"there are {there_are}\n".encode()]
 
+    return application
+
+
+@contextmanager
+def _small_server(address: str, application: WSGIApplication, security: Security | None) -> Iterator[str]:
+    """Serves without a library: all there is without the console."""
+    host, port = parse_address(address, "http")
     try:
         server = make_server(host, port, application, server_class=_Server, handler_class=_Quiet)
     except OSError as error:
         raise cannot_listen(f"{host}:{port}", error) from None
+    server.tls = None if security is None else security.tls
     thread = threading.Thread(target=server.serve_forever, args=(_POLL_SECONDS,), name="eventstore-http", daemon=True)
     thread.start()
     try:

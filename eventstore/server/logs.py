@@ -4,8 +4,27 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-import structlog
+
+@contextmanager
+def _without(module: str) -> Iterator[None]:
+    """Hides a module that is not loaded yet from what is imported meanwhile."""
+    hidden = module not in sys.modules
+    if hidden:
+        sys.modules[module] = None  # type: ignore[assignment] # as the documentation of `sys.modules` says
+    try:
+        yield
+    finally:
+        if hidden:
+            del sys.modules[module]
+
+
+with _without("rich"):  # structlog loads it for tracebacks that are not printed here: 3 MB in each shard
+    import structlog
+
+get_logger = structlog.get_logger
 
 
 def configure_logs(log_format: str, level: str, shard: int | None = None) -> None:

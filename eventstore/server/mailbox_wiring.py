@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol, TypeAlias
 import trio
 
 import eventstore_mailbox as mailbox
+from eventstore.chunks.files import NotCached
 from eventstore.domain.runtime import Change, Decided, DomainRuntime, ReadEvents, ResidentAggregate, same_command
 from eventstore.errors import EventStoreError, Overloaded, ShuttingDown
 from eventstore.model import VERSION_MAX, Committed, Event
@@ -24,7 +25,7 @@ from eventstore.records.commit import CommitView
 from eventstore.records.event_page import decode_page
 from eventstore.records.raw_commit import AfterCommand
 from eventstore.records.slots import slot_of
-from eventstore.store.append import REFUSED, AppendOutcome, NewCommit, Packed
+from eventstore.store.append import REFUSED, AppendOutcome, NewCommit
 from eventstore.store.embedded import EmbeddedStore
 from eventstore_mailbox import Batch, Entry, Mailboxes, Options, Ports
 
@@ -103,8 +104,10 @@ class ArrivalOrder:
             collecting.hand_over()
 
 
-def embedded_access(store: EmbeddedStore) -> StoreAccess:
-    """Access to a store in this process: changes and plain appends become batches for its committer, in order of arrival."""
+def embedded_access(store: EmbeddedStore, nursery: trio.Nursery) -> StoreAccess:
+    """Access to a store in this process: changes and plain appends become batches for its committer, in order of arrival.
+    The tasks of the nursery wait for what is not in memory.
+    """
     committer = store.committer
 
     def persist(batch: ServerBatch) -> None:
@@ -129,11 +132,21 @@ def embedded_access(store: EmbeddedStore) -> StoreAccess:
 
     def find_command(aggregate_id: str, command_id: str, found: Found) -> None:
         try:
-            view = store.engine.find_command(aggregate_id, command_id)
+            stored = stored_command(store.engine.look_up_command(aggregate_id, command_id, cached_only=True))
+        except NotCached:
+            nursery.start_soon(find_later, aggregate_id, command_id, found)
         except EventStoreError as error:
             found(error)
         else:
-            found(None if view is None else stored_command(view))
+            found(stored)
+
+    async def find_later(aggregate_id: str, command_id: str, found: Found) -> None:
+        try:
+            stored = stored_command(await store.look_up_command(aggregate_id, command_id))
+        except EventStoreError as error:
+            found(error)
+        else:
+            found(stored)
 
     return StoreAccess(
         persist,
@@ -147,7 +160,9 @@ def embedded_access(store: EmbeddedStore) -> StoreAccess:
     )
 
 
-def stored_command(view: CommitView) -> Stored:
+def stored_command(view: CommitView | None) -> Stored | None:
+    if view is None:
+        return None
     return Committed(view.aggregate_id, view.last_version, view.last_sequence, duplicate=True), view.fingerprint
 
 
@@ -208,9 +223,9 @@ def refused_append(error: Exception) -> AppendOutcome:
 
 
 def _size_bytes(change: Change) -> int:
-    events: bytes | Packed = change[4]  # bytes for a plain append
-    size = len(events[0] if type(events) is tuple else events)
-    return size + 4 * (len(change[0]) + len(change[2])) + _ENVELOPE_BYTES
+    aggregate_id, _, command_id, _, events = change
+    size = len(events[0] if type(events) is tuple else events)  # bytes for a plain append
+    return size + 4 * (len(aggregate_id) + len(command_id)) + _ENVELOPE_BYTES
 
 
 def _creates(change: Change) -> bool:
@@ -238,7 +253,7 @@ class _CreationLog:
 
 def _warn_of_slow(entry: ServerEntry, seconds: float) -> None:
     _log.warning(
-        "handler %s blocked all others for %.0f ms on %s; make it async, or do the work elsewhere",
+        "handler %s blocked all others for %.0f ms on %s; make it async or do the work elsewhere, unless the machine was busy",
         entry.command.handler.name, seconds * 1000, ascii(entry.aggregate_id),
     )  # fmt: skip
 

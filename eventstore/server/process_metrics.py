@@ -1,4 +1,4 @@
-"""Metrics of the process of a server or worker."""
+"""Metrics of the process of a server or worker, and of its disk."""
 
 from __future__ import annotations
 
@@ -8,15 +8,23 @@ from typing import Final
 
 from eventstore.metrics import Metric, gauge
 
-_STATM: Final = Path("/proc/self/statm")
+_STATM: Final = "/proc/self/statm"
+_STATM_BYTES_MAX: Final = 256
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 def _resident_bytes(_: object) -> int | None:
     """Returns the memory that the process has in use; None where the system does not tell."""
     try:
-        return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        file = os.open(_STATM, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        return int(os.read(file, _STATM_BYTES_MAX).split()[1]) * _PAGE_BYTES
     except (OSError, ValueError, IndexError):
         return None
+    finally:
+        os.close(file)
 
 
 PROCESS_METRICS: Final[tuple[Metric[None], ...]] = (
@@ -26,3 +34,26 @@ PROCESS_METRICS: Final[tuple[Metric[None], ...]] = (
         "it grows without a bound",
     ),
 )  # fmt: skip
+
+
+def _disk(folder: Path) -> os.statvfs_result | None:
+    try:
+        return os.statvfs(folder)
+    except OSError:
+        return None
+
+
+def _size(folder: Path) -> int | None:
+    found = _disk(folder)
+    return None if found is None else found.f_blocks * found.f_frsize
+
+
+def _free(folder: Path) -> int | None:
+    found = _disk(folder)
+    return None if found is None else found.f_bavail * found.f_frsize
+
+
+DISK_METRICS: Final[tuple[Metric[Path], ...]] = (
+    gauge("disk_bytes", "size of the file system that holds the data folder", _size),
+    gauge("disk_free_bytes", "of these, what this process may still write", _free, "it falls below a tenth of `disk_bytes`"),
+)

@@ -11,7 +11,7 @@ import trio
 from eventstore.domain.event_batches import Followable, last_sequence
 from eventstore.domain.projections.projection import Projection
 from eventstore.domain.projections.projector import Progress
-from eventstore.errors import ConnectionLost
+from eventstore.errors import Closed, ConnectionLost
 from eventstore.metrics import Metric, counter, gauge, text
 
 _LOOK_SECONDS: Final = 5.0
@@ -42,7 +42,7 @@ class ProjectionWatch:
     async def look_regularly(self, store: Followable) -> None:
         """Looks at the store every few seconds, until cancelled."""
         while True:
-            with suppress(ConnectionLost):  # the projector waits for a shard that is away, and says so, or ends by it
+            with suppress(ConnectionLost, Closed):  # the projector waits for a shard that is away, and says so, or ends by it
                 await self.look(store)
             await trio.sleep(_LOOK_SECONDS)
 

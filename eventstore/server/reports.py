@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.registry import Collector
 
+from eventstore.alarms.figure import Figure
 from eventstore.metrics import Source, Stats, read_stats
+from eventstore.security.tls import ServerTls
+from eventstore.server.access.access_metrics import ACCESS_METRICS
+from eventstore.server.access.doorkeeper import Doorkeeper
+from eventstore.server.access.tls_metrics import TLS_METRICS
 from eventstore.server.broker.service import BrokerService, broker_source
 from eventstore.server.mailbox_metrics import MAILBOX_METRICS
 from eventstore.server.mailbox_wiring import ServerMailboxes
-from eventstore.server.outbox.local_outbox import PUBLISHING_METRICS, Publishing
-from eventstore.server.process_metrics import PROCESS_METRICS
-from eventstore.server.prometheus import SourceCollector
+from eventstore.server.outbox.publishing import Publishing
+from eventstore.server.outbox.publishing_metrics import PUBLISHING_METRICS
+from eventstore.server.process_metrics import DISK_METRICS, PROCESS_METRICS
+from eventstore.server.prometheus import SourceCollector, figures_of
 from eventstore.server.reactions.reaction_metrics import REACTION_METRICS
 from eventstore.server.reactions.reaction_runner import Reactions
 from eventstore.server.requests.dispatch import DISPATCH_METRICS, Dispatch
+from eventstore.server.requests.read_requests import READ_METRICS, ReadRequests
 from eventstore.server.requests.subscriptions import SUBSCRIPTION_METRICS, Subscriptions
 from eventstore.server.requests.waiting_commands import WAITING_METRICS, WaitingCommands
+from eventstore.server.verification.verifying import VERIFYING_METRICS, Verifying
 from eventstore.store.embedded import EmbeddedStore
 from eventstore.store.store_stats import STORE_METRICS
 
@@ -40,16 +49,22 @@ class Reports:
     def __init__(self, healthy: Callable[[], bool], reactions: Reactions | None, others: Sequence[Attentive] = ()) -> None:
         self._healthy = healthy
         self._reactions = reactions
-        self._attentive = others if reactions is None else (reactions, *others)
+        self._attentive: Sequence[Attentive] = others if reactions is None else (reactions, *others)
         self._sources: list[Source[Any]] = []
+        self._collectors: list[Collector] = []
         self.registry = CollectorRegistry(auto_describe=False)
 
     def add(self, sources: Sequence[Source[Any]], collectors: Sequence[Collector]) -> None:
         """Reports these metrics, and what the collectors export to Prometheus alone."""
         self._sources += sources
+        self._collectors += collectors
         self.registry.register(SourceCollector(sources))
         for collector in collectors:
             self.registry.register(collector)
+
+    def watch(self, part: Attentive) -> None:
+        """Reports what this part needs, too."""
+        self._attentive = (*self._attentive, part)
 
     def stats(self) -> Stats:
         found = read_stats(self._sources)
@@ -67,6 +82,10 @@ class Reports:
         }
         return summary | found
 
+    def figures(self, wanted: Collection[str]) -> Iterator[Figure]:
+        """Returns the figures of these names, from where the other reports have them."""
+        return figures_of(self._sources, self._collectors, wanted)
+
     def metrics(self) -> bytes:
         """Returns the text of /metrics."""
         return generate_latest(self.registry)
@@ -77,10 +96,15 @@ def sources_of(
     mailboxes: ServerMailboxes,
     waiting: WaitingCommands,
     dispatch: Dispatch,
+    reads: ReadRequests,
     subscriptions: Subscriptions,
     broker: BrokerService | None,
     publishing: Publishing,
     reactions: Reactions,
+    verifying: Verifying,
+    door: Doorkeeper | None,
+    tls: ServerTls | None,
+    data: Path,
 ) -> list[Source[Any]]:
     """Returns all metrics of a server, in the order they are shown."""
     sources: list[Source[Any]] = [
@@ -88,10 +112,17 @@ def sources_of(
         Source(MAILBOX_METRICS, mailboxes.stats),
         Source(WAITING_METRICS, lambda: waiting),
         Source(DISPATCH_METRICS, lambda: dispatch),
+        Source(READ_METRICS, lambda: reads),
         Source(SUBSCRIPTION_METRICS, lambda: subscriptions),
         Source(REACTION_METRICS, lambda: reactions),
         Source(PROCESS_METRICS, lambda: None),
+        Source(DISK_METRICS, lambda: data),
     ]
     if broker is not None:
         sources += [broker_source(broker), Source(PUBLISHING_METRICS, lambda: publishing)]
+    sources.append(Source(VERIFYING_METRICS, lambda: verifying))
+    if door is not None:
+        sources.append(Source(ACCESS_METRICS, lambda: door))
+    if tls is not None:
+        sources.append(Source(TLS_METRICS, lambda: tls))
     return sources

@@ -11,20 +11,26 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
-import structlog
 import trio
 from prometheus_client import make_wsgi_app
 from prometheus_client.registry import Collector
 
 from eventstore import __version__
-from eventstore.broker.broker import Broker, open_broker
+from eventstore.alarms.silences import SILENCES
+from eventstore.broker.broker import Broker
 from eventstore.domain.asyncio_calls import refuse_asyncio
 from eventstore.domain.domain import Domain
 from eventstore.domain.import_path import load
 from eventstore.domain.runtime import DomainRuntime
 from eventstore.records.cluster_map import ClusterMap, single_map
+from eventstore.server.access.connected_clients import connected_clients
+from eventstore.server.access.security import Security
+from eventstore.server.alarms.alarm_handlers import alarm_routes, source_of
+from eventstore.server.alarms.known_figures import alarms_of
+from eventstore.server.alarms.reported_alarms import watch_alarms
 from eventstore.server.backlog import ServerBacklog
 from eventstore.server.bootstrap import (
     bind,
@@ -32,20 +38,24 @@ from eventstore.server.bootstrap import (
     gate_limits,
     listen,
     raise_descriptor_limit,
-    stop_on_signals,
     until,
     yield_often,
 )
-from eventstore.server.broker.broker_metrics import BrokerCollector
+from eventstore.server.broker.beside import broker_beside
+from eventstore.server.broker.broker_metrics import GroupCollector, QueueCollector
 from eventstore.server.broker.service import BrokerService
+from eventstore.server.console_subject import console_subject
 from eventstore.server.http import http_server
+from eventstore.server.logs import get_logger
 from eventstore.server.mailbox_wiring import ArrivalOrder, ServerMailboxes, embedded_access, make_mailboxes
 from eventstore.server.net.gate import Gate
-from eventstore.server.outbox.local_outbox import Publishing, check_publish
+from eventstore.server.outbox.publishing import Publishing, check_publish
+from eventstore.server.outbox.publishing_metrics import PublicationCollector
 from eventstore.server.reactions.other_shards import OtherShards
 from eventstore.server.reactions.reaction_handlers import parking_routes, reaction_routes
 from eventstore.server.reactions.reaction_metrics import ReactionCollector
 from eventstore.server.reactions.reaction_runner import ReactionRunner
+from eventstore.server.reactions.with_publications import WithPublications
 from eventstore.server.reports import Reports, sources_of
 from eventstore.server.requests.append_batcher import AppendBatcher
 from eventstore.server.requests.command_batcher import CommandBatcher
@@ -53,19 +63,21 @@ from eventstore.server.requests.command_replies import CommandReplies
 from eventstore.server.requests.dispatch import Dispatch
 from eventstore.server.requests.leadership import Leadership
 from eventstore.server.requests.map_requests import MapRequests
-from eventstore.server.requests.owned_slots import appends_of, commands_of
+from eventstore.server.requests.owned_slots import OwnedSlots, appends_of, commands_of
 from eventstore.server.requests.paced_scans import PacedScans
 from eventstore.server.requests.place import Place
 from eventstore.server.requests.read_requests import ReadRequests
 from eventstore.server.requests.subscriptions import Subscriptions
 from eventstore.server.requests.waiting_commands import WaitingCommands
+from eventstore.server.shard_layout import ShardLayout, SplitPause
+from eventstore.server.verification.verified_files import verified_folders
+from eventstore.server.verification.verifying import Verifying
 from eventstore.settings.server import ServerSettings
 from eventstore.store.data_folder import ShardIdentity
 from eventstore.store.embedded import EmbeddedStore
 from eventstore.store.open_store import open_store
 
 REACTIONS: Final = "reactions.json"
-BROKER: Final = "broker"
 
 
 @dataclass(slots=True)
@@ -81,7 +93,12 @@ class Server:
     commands: CommandBatcher
     mailboxes: ServerMailboxes
     maps: MapRequests
+    layout: ShardLayout
     reports: Reports
+    security: Security
+    slots: OwnedSlots | None
+    publishing: Publishing
+    verifying: Verifying
     stopping: trio.Event
 
     def stop(self) -> None:
@@ -94,27 +111,30 @@ async def serve(
     known: ClusterMap | None = None,
     *,
     leadership: Leadership | None = None,
+    security: Security | None = None,
     task_status: trio.TaskStatus[Server] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serves until `Server.stop` is called. Wrong settings are reported before the data folder is created.
 
     `shard`: it serves this shard of a cluster, of which it has the map `known`; with None a store of its own. `leadership`: it
-    leads a shard that has replicas.
+    leads a shard that has replicas. `security`: of the process; None: it is made of the settings.
 
     Raises:
         DomainRefused: the domain cannot be loaded.
         FolderRefused, Corrupt: the data folder cannot be opened, or an address cannot be bound.
         Poisoned: the disk failed while serving.
     """
-    log = structlog.get_logger("eventstore.server")
+    log = get_logger("eventstore.server")
     raise_descriptor_limit()
     domain = Domain() if settings.domain is None else load(settings.domain)
     refuse_asyncio(domain, reactions=True)
     check_publish(settings.publish, domain, with_broker=settings.broker)
+    security = security or Security(settings)
+    alarms_of(settings)  # to name what is wrong before the folder is made
     if settings.http is not None:
         bind(settings.http, "http").close()
     with bind(settings.listen) as listener:
-        await _serve(settings, domain, listener, shard, known, leadership, task_status)
+        await _serve(settings, domain, listener, security, shard, known, leadership, task_status)
     log.info("stopped")
 
 
@@ -122,18 +142,19 @@ async def _serve(
     settings: ServerSettings,
     domain: Domain,
     listener: socket.socket,
+    security: Security,
     shard: ShardIdentity | None,
     known: ClusterMap | None,
     leads: Leadership | None,
     task_status: trio.TaskStatus[Server],
 ) -> None:
-    log = structlog.get_logger("eventstore.server")
+    log = get_logger("eventstore.server")
     epoch, events = (None, None) if leads is None else (leads.epoch, leads.events)
     async with open_store(settings.data, settings.store_settings, shard=shard, epoch=epoch, replication=events) as store:
         at = Place(shard, known or single_map(store.opened.uuid.bytes), leads)
         async with (
-            _broker_of(settings, leads, at.one_of_several) as broker,
-            _listening(settings, store, broker, domain, listener, at) as server,
+            broker_beside(settings, leads, at.one_of_several) as broker,
+            _listening(settings, store, broker, domain, listener, security, at) as server,
         ):
             calm_collector()
             yield_often()
@@ -143,6 +164,7 @@ async def _serve(
                 address=server.address,
                 http=server.http_address,
                 domain=settings.domain,
+                access=security.said,
                 data=str(settings.data),
                 events=store.engine.visible_sequence,
                 event_files=store.report.files,
@@ -162,38 +184,13 @@ async def _serve(
 
 
 @asynccontextmanager
-async def _broker_of(settings: ServerSettings, leads: Leadership | None, shard: int | None) -> AsyncIterator[Broker | None]:
-    """Opens the broker next to the store, which already holds the lock of the data folder; None if it is switched off."""
-    if not settings.broker:
-        yield None
-        return
-    path, own = settings.data / BROKER, settings.broker_settings
-    if leads is None:
-        opening = open_broker(path, own, shard=shard)
-    else:
-        opening = open_broker(
-            path, own, files=leads.files, identity=leads.identity, epoch=leads.epoch, replication=leads.messages, shard=shard
-        )
-    async with opening as broker:
-        for group, topic, queue, before, now in broker.clamped:
-            structlog.get_logger("eventstore.server").warning(
-                "an offset outside its queue was clamped",
-                group=group,
-                topic=topic,
-                queue=queue,
-                before=before,
-                now=now,
-            )
-        yield broker
-
-
-@asynccontextmanager
 async def _listening(
     settings: ServerSettings,
     store: EmbeddedStore,
     broker: Broker | None,
     domain: Domain,
     listener: socket.socket,
+    security: Security,
     place: Place,
 ) -> AsyncIterator[Server]:
     leads = place.leadership
@@ -202,23 +199,30 @@ async def _listening(
         await leads.begin(store, broker)
     files = None if leads is None else leads.files
     async with trio.open_nursery() as nursery:
-        gate, access, order = Gate(listener, gate_limits(settings)), embedded_access(store), ArrivalOrder()
+        gate = Gate(listener, gate_limits(settings), security.make_connection)
+        access, order = embedded_access(store, nursery), ArrivalOrder()
         waiting = WaitingCommands(gate, settings.waiting_commands_bytes_max, settings.mailbox_options.waiting_bytes_max)
         replies = CommandReplies(gate, access.find_command, waiting)
         mailboxes = make_mailboxes(DomainRuntime(domain, access.read_events), access, settings.mailbox_options, replies.answer)
         await nursery.start(mailboxes.run)
         maps = MapRequests(gate, place.known)
         slots = place.slots(maps)
-        appends = appends_of(slots)(gate, mailboxes, replies, order)
-        commands = commands_of(slots)(gate, domain, mailboxes, replies, waiting, order)
+        door = security.guard(gate, nursery, store)
+        appends = appends_of(slots, door)(gate, mailboxes, replies, order)
+        commands = commands_of(slots, door)(gate, domain, mailboxes, replies, waiting, order)
         scans = PacedScans(gate.turns)
-        reads = ReadRequests(gate, store.engine, nursery, scans)
-        subscriptions = Subscriptions(gate, store.committer, nursery, scans)
+        layout = ShardLayout(store.engine, lambda: maps.current.version)
+        reads = ReadRequests(gate, store.engine, nursery, scans, layout)
+        subscriptions = Subscriptions(gate, store.committer, nursery, scans, layout)
         host, port = listener.getsockname()[:2]
-        others = None if slots is None else OtherShards(slots, host, port)
+        others = None if slots is None else OtherShards(slots, host, port, security)
         reactions = ReactionRunner(store, settings.data / REACTIONS, domain, mailboxes, access.find_command, others, files)
-        service = None if broker is None else BrokerService(gate, broker, nursery)
+        layout.moved.append(lambda _: reactions.begin_again())
+        may_answer = trio.lowlevel.checkpoint if slots is None else SplitPause(layout, maps, slots).over
+        service = None if broker is None else BrokerService(gate, broker, nursery, may_answer)
         publishing = Publishing(store, broker, settings.publish, domain, settings.data, files)
+        layout.moved.append(lambda _: publishing.begin_again())
+        verifying = Verifying(settings, verified_folders(store, broker))
 
         def end_turn() -> None:
             order.end_turn()
@@ -228,10 +232,14 @@ async def _listening(
         reports = Reports(
             lambda: store.engine.failed is None and not appends.stopping,
             reactions,
-            () if service is None else (service, publishing),
+            (verifying,) if service is None else (service, publishing, verifying),
         )
+        operated = WithPublications(reactions, publishing)
         routes = appends.routes | commands.routes | reads.routes | subscriptions.routes
-        routes |= maps.routes | reaction_routes(gate, nursery, reactions) | parking_routes(gate, nursery, store)
+        routes |= maps.routes | reaction_routes(gate, nursery, operated) | parking_routes(gate, nursery, store)
+        alarms = alarms_of(settings)
+        alarms.keep_silences(settings.data / SILENCES)
+        routes |= alarm_routes(gate, alarms)
         if slots is not None:
             routes = slots.guard(routes)
         if service is not None:
@@ -240,25 +248,36 @@ async def _listening(
         if leads is not None:
             gate.may_send = leads.may_send
             leads.send_with(gate.flush)
+        seat = place.seat(maps, layout)
         dispatch = Dispatch(
-            gate, store.opened.uuid, settings.requests_max, routes, reports.stats, node, place.seat(maps), access.durability
+            gate, store.opened.uuid, settings.requests_max, routes, reports.stats, node, seat, access.durability, door
         )
-        sources = sources_of(store, mailboxes, waiting, dispatch, subscriptions, service, publishing, reactions)
+        sources = sources_of(
+            store, mailboxes, waiting, dispatch, reads, subscriptions, service, publishing, reactions, verifying, door,
+            security.tls, settings.data,
+        )  # fmt: skip
         collectors: list[Collector] = [ReactionCollector(reactions)]
         if broker is not None:
-            collectors.append(BrokerCollector(broker))
+            collectors += QueueCollector(broker), GroupCollector(broker), PublicationCollector(publishing)
         reports.add(sources, collectors)
-        with http_server(settings.http, make_wsgi_app(reports.registry), reports.health) as http_address:
+        watch_alarms(alarms, source_of(host, port, place.shard), reports, nursery)
+        about = console_subject(
+            settings, security, (host, port), reports.health, f"{host}:{port}", domain=domain,
+            clients=partial(connected_clients, gate, door),
+        )  # fmt: skip
+        with http_server(settings.http, make_wsgi_app(reports.registry), reports.health, security, about) as http_address:
             listen(listener, settings.listen)
             nursery.start_soon(gate.run, dispatch.handle, end_turn, ServerBacklog(store.committer, mailboxes))
             nursery.start_soon(gate.run_timeouts)
             nursery.start_soon(replies.run)
             nursery.start_soon(reactions.run)
             nursery.start_soon(publishing.run)
+            nursery.start_soon(verifying.run)
             if others is not None:
                 nursery.start_soon(others.run)
-            address = f"tcp://{host}:{port}"
-            yield Server(address, http_address, store, service, gate, appends, commands, mailboxes, maps, reports, trio.Event())
+            address = f"{security.scheme}://{host}:{port}"
+            told = maps, layout, reports, security, slots, publishing, verifying
+            yield Server(address, http_address, store, service, gate, appends, commands, mailboxes, *told, trio.Event())
             nursery.cancel_scope.cancel()
 
 
@@ -273,13 +292,3 @@ async def _wind_down(server: Server, timeout_s: float) -> None:
         if server.broker is not None:
             await server.broker.drain()
         await server.gate.wait_until_settled()
-
-
-async def run(settings: ServerSettings) -> None:
-    """Runs `serve` until a signal; this is `eventstore serve`."""
-    async with trio.open_nursery() as nursery:
-        stopping = trio.Event()
-        await nursery.start(stop_on_signals, stopping)
-        server: Server = await nursery.start(serve, settings)
-        await stopping.wait()
-        server.stop()

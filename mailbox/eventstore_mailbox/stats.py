@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import chain
+from typing import NamedTuple
 
 from eventstore_mailbox.core.machine import Machine
 from eventstore_mailbox.core.state import CommandMailbox
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MailboxStats:
+class MailboxStats(NamedTuple):
     """wait_s and handle_s are sums over `handled` commands: from acceptance to the handler, and in the handler (without the
     waits of async handlers). `creation_races`: conflicts of commands that would have created their aggregate. `slow`:
     handlers that blocked too long. `reruns`: commands to be handled again because they conflicted or followed one that did.
+    A tuple: of its many mailboxes a server makes these for each `stats`, in a third of the time of a frozen dataclass.
     """
 
-    index: int
+    number: int
     max_offset: int
     consume_offset: int
     depth: int
@@ -92,7 +93,7 @@ def joined(sets: Sequence[Stats]) -> Stats:
 
 def _of_mailbox(mailbox: CommandMailbox) -> MailboxStats:
     return MailboxStats(
-        index=mailbox.index,
+        number=mailbox.index,
         max_offset=mailbox.max_offset,
         consume_offset=mailbox.consume_offset,
         depth=mailbox.depth,

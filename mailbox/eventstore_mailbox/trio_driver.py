@@ -7,7 +7,7 @@ serving one aggregate after the other.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -104,6 +104,9 @@ class TrioDriver:
     def call_later(self, delay_s: float, action: Callable[[], None]) -> None:
         self._start(self._call_later, delay_s, action)
 
+    def load(self, aggregate_ids: Collection[str], action: Callable[[], None]) -> None:
+        self._start(self._load, aggregate_ids, action)
+
     def restore(self, lane: Lane) -> None:
         self._to_restore.append(lane)
         if self._restorers < self._options.restores_max:
@@ -125,6 +128,16 @@ class TrioDriver:
 
     async def _call_later(self, delay_s: float, action: Callable[[], None]) -> None:
         await trio.sleep(delay_s)
+        action()
+        self.machine.pump()
+
+    async def _load(self, aggregate_ids: Collection[str], action: Callable[[], None]) -> None:
+        assert self._ports.load is not None
+        for aggregate_id in aggregate_ids:
+            try:
+                await self._ports.load(aggregate_id)
+            except Exception as error:
+                self._ports.on_error("load", error)
         action()
         self.machine.pump()
 

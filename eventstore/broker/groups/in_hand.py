@@ -1,7 +1,7 @@
 """How long members of groups have had the same message in hand: a handler that hangs stops its queue, and sends heartbeats.
 
 Costs pulls and commits nothing: once a second the broker looks at the queues of which a member was handed a page that its group
-has not passed. Where the group's offset stands as at the last look, the time goes on. While a message may wait for its next
+has not passed. Where the group's offset stands as at the last look, the time continues. While a message may wait for its next
 attempt, which its member counts for itself, it is not in hand. Only the owner's thread looks; `oldest` is replaced as a whole,
 and safe on any thread.
 """

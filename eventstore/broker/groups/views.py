@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from heapq import nlargest
 
 from eventstore.broker.groups.group_registry import Groups
+from eventstore.broker.groups.in_hand import InHand
 from eventstore.broker.groups.offsets import Bounds
 
 
@@ -47,6 +50,11 @@ def members_of(groups: Groups, name: str, now: float) -> list[MemberView]:
         MemberView(member.id, max(0.0, now - member.last_heartbeat), sum(map(len, member.queues.values())))
         for _, member in sorted(groups.get(name).members.items())
     ]
+
+
+def oldest_in_hand(oldest: Mapping[str, InHand], limit: int) -> list[InHand]:
+    """Returns the oldest message in hand of each of up to `limit` groups, the oldest first."""
+    return nlargest(limit, oldest.values(), key=lambda each: each.seconds)
 
 
 def queues_of(groups: Groups, name: str, bounds: Bounds, skip: int, limit: int) -> tuple[int, list[QueueView]]:

@@ -113,7 +113,7 @@ class QueueChunks:
                 self._complete(file, header)
         finally:
             file.close()
-        if self._named.get(key) != number:  # whoever made the file may have died before this
+        if self._named.get(key) != number:  # the process that made the file may have died before this
             self._files.sync_folder(folder)
             self._named[key] = number
 

@@ -11,7 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from eventstore.cli.terminal.output import escaped, shown
+from eventstore.fields import escaped, for_people
 
 if TYPE_CHECKING:
     from eventstore.cli.dashboard.server_snapshot import Snapshot
@@ -41,14 +41,14 @@ def print_dashboard(snapshot: Snapshot, address: str, *, with_queues: bool) -> N
 def _headlines(snapshot: Snapshot, address: str) -> list[Text]:
     stats = snapshot.stats
     lines = [
-        f"{address}  events: {shown(stats.get('events'))}  events/s: {_rate(snapshot.events_a_second)}  "
-        f"requests/s: {_rate(snapshot.requests_a_second)}  connections: {shown(stats.get('connections'))}  "
-        f"subscriptions: {shown(stats.get('subscriptions'))}"
+        f"{address}  events: {for_people(stats.get('events'))}  events/s: {_rate(snapshot.events_a_second)}  "
+        f"requests/s: {_rate(snapshot.requests_a_second)}  connections: {for_people(stats.get('connections'))}  "
+        f"subscriptions: {for_people(stats.get('subscriptions'))}"
     ]
     if stats.get("published_sequence") or stats.get("publish_backlog"):
         lag = stats.get("publish_lag_microseconds")
-        lines.append(f"published up to sequence {shown(stats['published_sequence'])}, "
-                     f"{shown(stats.get('publish_backlog'))} to go"
+        lines.append(f"published up to sequence {for_people(stats['published_sequence'])}, "
+                     f"{for_people(stats.get('publish_backlog'))} to go"
                      + (f", the oldest for {lag / 1e6:.1f} s" if isinstance(lag, int) and lag else ""))  # fmt: skip
     lines += [f"attention: {stats[name]!s}" for name in ("attention", "broker_attention") if stats.get(name)]
     return [Text(escaped(line)) for line in lines]
@@ -92,7 +92,7 @@ def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]],
     for number, name in enumerate(columns):
         table.add_column(name, justify="left" if number < names else "right", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(escaped(shown(value))) for value in row))
+        table.add_row(*(Text(escaped(for_people(value))) for value in row))
     return table
 
 

@@ -24,7 +24,7 @@ class ProjectionProgress:
     def __init__(self, name: str, bar: bool | None, *, follows: bool) -> None:
         import sys
 
-        self._name = name
+        self.name = name
         self._follows = follows
         self._drawn = sys.stderr.isatty() if bar is None else bar
         self._meter: Meter | None = None
@@ -35,7 +35,7 @@ class ProjectionProgress:
         self._began = time.monotonic()
 
     def __enter__(self) -> Self:
-        self._meter = self._open.enter_context(meter(self._name, self._drawn))
+        self._meter = self._open.enter_context(meter(self.name, self._drawn))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -52,12 +52,12 @@ class ProjectionProgress:
         self._rows += progress.rows
         self._checkpoint, self._dirty, self._parked = progress.checkpoint, True, progress.parked_keys
         for key, sequence, error in progress.parked:
-            print_note(f"{self._name}: parked key {key!r} at sequence {sequence}: {error}")
+            print_note(f"{self.name}: parked key {key!r} at sequence {sequence}: {error}")
         self._total = max(self._total, progress.checkpoint)
         if progress.caught_up:
             self._caught_up, self._total = True, progress.checkpoint
             if self._follows and not self._drawn:
-                print_note(f"{self._name}: caught up at sequence {self._checkpoint}; following (Ctrl-C ends)")
+                print_note(f"{self.name}: caught up at sequence {self._checkpoint}; following (Ctrl-C ends)")
                 self._dirty = False
 
     async def redraw(self) -> None:
@@ -67,13 +67,13 @@ class ProjectionProgress:
         while True:
             await trio.sleep(_REDRAW_SECONDS if self._drawn else _LINE_SECONDS)
             if self._dirty:
-                self._draw() if self._drawn else print_note(f"{self._name}: {self._words()}")
+                self._draw() if self._drawn else print_note(f"{self.name}: {self._words()}")
                 self._dirty = False
 
     def conclude(self) -> None:
         """Prints the result to standard output."""
         if self._checkpoint is not None:
-            print_line(f"{self._name}: {self._words()}; complete up to sequence {self._checkpoint}")
+            print_line(f"{self.name}: {self._words()}; complete up to sequence {self._checkpoint}")
 
     def _draw(self) -> None:
         assert self._meter is not None

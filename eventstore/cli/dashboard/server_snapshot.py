@@ -115,7 +115,7 @@ def take_snapshot(store: BlockingStore, before: Snapshot | None) -> Snapshot:
 
 
 def _topic_row(name: str, queues: list[QueueInfo]) -> TopicRow:
-    totals = [sum(column) for column in zip(*(each[4:] for each in queues), strict=True)] or [0, 0, 0, 0]
+    totals = [sum(column) for column in zip(*(each[4:8] for each in queues), strict=True)] or [0, 0, 0, 0]
     return TopicRow(name, len(queues), sum(each.end - each.begin for each in queues), *totals)
 
 

@@ -3,7 +3,7 @@
     {"message_id": …, "topic": …, "queue": …, "queue_offset": …, "key": …, "tag": …, "timestamp": …, "properties": {…},
      "body": …}
 
-`timestamp` is ISO 8601. A body that is not text is written as `body_base64`.
+`timestamp` is ISO 8601. A body that is not text is written as `body_base64`. With several shards, `shard` comes first.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
-from eventstore.cli.terminal.output import print_line, print_note, shown
+from eventstore.cli.terminal.output import print_line, print_note
+from eventstore.fields import for_people
 
 if TYPE_CHECKING:
     from eventstore.records.message import Message
@@ -22,9 +23,10 @@ _BODY_SHOWN: Final = 200
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def format_message(message: Message) -> str:
-    """Formats a message as JSON, without the line break."""
-    members: dict[str, object] = {
+def format_message(message: Message, shard: int | None = None) -> str:
+    """Formats a message as JSON, without the line break. `shard`: the one it is on, of several."""
+    members: dict[str, object] = {} if shard is None else {"shard": shard}
+    members |= {
         "message_id": message.message_id, "topic": message.topic, "queue": message.queue,
         "queue_offset": message.queue_offset, "key": message.key, "tag": message.tag,
         "timestamp": _time(message).isoformat(), "properties": message.properties,
@@ -36,11 +38,12 @@ def format_message(message: Message) -> str:
     return json.dumps(members, ensure_ascii=False)
 
 
-def print_message(message: Message) -> None:
-    """Formats a message for people: place, time, key, tag, and the beginning of the body."""
-    position = f"{message.topic}/{message.queue}@{message.queue_offset}"
+def print_message(message: Message, shard: int | None = None) -> None:
+    """Prints a message for people: place, time, key, tag, and the beginning of the body. `shard`: of several."""
+    topic = message.topic if shard is None else f"{message.topic}@{shard}"
+    position = f"{topic}/{message.queue}@{message.queue_offset}"
     time = _time(message).isoformat(timespec="milliseconds")
-    parts = [position, time, shown(message.key), shown(message.tag), _body(message)]
+    parts = [position, time, for_people(message.key), for_people(message.tag), _body(message)]
     print_line("  ".join(parts))
 
 

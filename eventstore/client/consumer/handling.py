@@ -47,6 +47,10 @@ def ended_consumer(message: Delivery | None, error: BaseException | None) -> Non
 
 def raised(message: Delivery, error: Exception) -> None:
     """Has a message retried whose handler has raised."""
-    _log.warning("the handler of message %s failed; it is retried", message.message_id, exc_info=error)
+    _log.warning(
+        "the handler of message %s failed; it is retried, or a dead letter after its last attempt",
+        message.message_id,
+        exc_info=error,
+    )
     text = " ".join(f"{type(error).__name__}: {error}".split())
     message.retry(text.encode("utf-8", "replace").decode("utf-8")[:_REASON_CHARACTERS_MAX])

@@ -26,6 +26,7 @@ from eventstore.client.consumer.delivery import PulledRange, deliveries, raw_bat
 from eventstore.client.consumer.delivery_order import DeliveryOrder, delivery_order
 from eventstore.client.consumer.member_options import MemberOptions
 from eventstore.client.consumer.suspects import Suspects
+from eventstore.client.consumer.turns import Turns
 from eventstore.errors import ProtocolError
 from eventstore.protocol.broker_requests import Pull
 from eventstore.protocol.group_requests import CommitOffsets, FailInPlace, FailMessages, Heartbeat
@@ -54,14 +55,16 @@ class PlannedPull(NamedTuple):
 
 
 class MemberState:
-    """`generation`: None while this is not a member. `ready` holds messages to hand out; with `raw`, batches."""
+    """`generation`: None while this is not a member. `ready` holds messages to hand out; with `raw`, batches. `turns`: with the
+    members of the same consumer on other shards.
+    """
 
-    def __init__(self, options: MemberOptions, tracker: DeliveryTracker) -> None:
+    def __init__(self, options: MemberOptions, tracker: DeliveryTracker, turns: Turns | None = None) -> None:
         self.options = options
         self.generation: int | None = None
         self.ready: DeliveryOrder = delivery_order(options.mode, options.order, tracker)
         self.raw = False
-        self.suspects = Suspects(self.ready, tracker)
+        self.suspects = Suspects(self.ready, tracker, turns or Turns())
         self._tracker = tracker
         self._wait_ms_all = int(options.pull_wait_s * 1000)
         self._wait_ms_filtered = max(WAIT_MS_FILTERED_MIN, int(options.commit_interval_s * 1000))
@@ -120,9 +123,9 @@ class MemberState:
         """
         suspect = self.suspects.next()
         self.suspects.begin_pull(None)
-        if (
-            self.generation is not None and suspect is not None
-        ):  # without room as well: it may be what failed in place that fills it
+        if self.suspects.wait_for_others():
+            return None
+        if self.generation is not None and suspect is not None:  # without room as well: what failed in place may fill it
             if self._undecoded or not self.suspects.may_be_pulled():
                 return None
             self.suspects.begin_pull(suspect)

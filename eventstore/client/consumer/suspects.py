@@ -1,9 +1,10 @@
 """What a member handles apart: messages that may kill it, and messages that failed in place and wait for their next attempt.
 
 *Suspects* are pulled one at a time, once nothing else is in hand: if the member dies, it was of this one. What failed in place
-is *suspended*: nobody has it in hand, so it holds up no suspect, however long it waits. It is handed out again once its delay
-is over, but not while a suspect is held. The two take turns: all that is due, then one suspect. So neither messages that fail
-for ever nor a long row of suspects stop the others.
+is *suspended*: no consumer has it in hand, so it holds up no suspect, however long it waits. It is handed out again once its
+delay is over, but not while a suspect is held. The two take turns: all that is due, then one suspect. So neither
+messages that fail for ever nor a long row of suspects stop the others. Of members on several shards one at a time has suspects
+in hand (`turns`).
 """
 
 from __future__ import annotations
@@ -14,12 +15,19 @@ from itertools import count
 
 from eventstore.client.consumer.commit_window import DeliveryTracker, Window
 from eventstore.client.consumer.delivery_order import DeliveryOrder
+from eventstore.client.consumer.turns import Turns
 
 
 class Suspects:
-    """The suspects and the suspended messages of one member. Belongs to the loop that pulls; times are on its clock."""
+    """The suspects and the suspended messages of one member. Belongs to the loop that pulls; times are on its clock.
 
-    def __init__(self, ready: DeliveryOrder, tracker: DeliveryTracker) -> None:
+    `is_away`: see `Turns.away`; `pulls`: a pull is in flight.
+    """
+
+    def __init__(self, ready: DeliveryOrder, tracker: DeliveryTracker, turns: Turns) -> None:
+        self.is_away = False
+        self.pulls = False
+        self.turns = turns
         self._ready = ready
         self._tracker = tracker
         self._windows: list[Window] = []
@@ -49,14 +57,20 @@ class Suspects:
         return next((each for each in self._suspected if not each.is_waiting), None)
 
     def may_be_pulled(self) -> bool:
-        """Whether all that is finished is committed, and nothing is in hand."""
-        return self._is_quiet() and not any(window.position > window.committed for window in self._windows)
+        """Whether all that is finished is committed, and nothing is in hand; of the members on other shards, too."""
+        return self._is_idle() and not any(each.pulls or not each._is_idle() for each in self.turns.others(self))
+
+    def wait_for_others(self) -> bool:
+        """Whether nothing is to be pulled, since the member on another shard has a suspect, in hand or to be pulled."""
+        return self.turns.first() not in (None, self)
 
     def commit_due(self) -> bool:
         """Whether a suspect waits for nothing but a commit. Safe to call with the tracker locked."""
-        return (
-            self.next() is not None and self._is_quiet() and any(window.position > window.committed for window in self._windows)
-        )
+        is_awaited = self.next() is not None or self.wait_for_others()
+        return is_awaited and self._is_quiet() and any(window.position > window.committed for window in self._windows)
+
+    def _is_idle(self) -> bool:
+        return self._is_quiet() and not any(window.position > window.committed for window in self._windows)
 
     def _is_quiet(self) -> bool:
         """Whether nothing is in hand, nor will be without another pull or the end of a delay."""
@@ -107,4 +121,5 @@ class Suspects:
         return self._due[0][0]
 
     def _are_held_back(self) -> bool:
-        return self._holds_one() or (self._is_their_turn and self.next() is not None)
+        holds_one = self._holds_one() or any(each._holds_one() for each in self.turns.others(self))
+        return holds_one or (self._is_their_turn and self.next() is not None)

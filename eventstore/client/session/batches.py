@@ -43,7 +43,7 @@ class BatchQueue(Generic[S, R, Q]):
 
     def __init__(self, kind: RowKind[R, Q], make_signal: Callable[[], S], *, resend: bool = True, routed: bool = False) -> None:
         self.kind = kind
-        self.generation = 0
+        self.now = Generation(self)
         self._routed = routed
         self._resend = resend
         self._make_signal = make_signal
@@ -107,13 +107,9 @@ class BatchQueue(Generic[S, R, Q]):
         self._waiting_bytes = self._waiting_rows = 0
 
     def turn_over(self, error: EventStoreError) -> None:
-        """Begins another generation: fails the batches that have not left, and what is added for this one, see `since`."""
-        self.generation += 1
+        """Begins another generation: fails the batches that have not left, and what is added to the one before."""
+        self.now = Generation(self)
         self.fail(error)
-
-    def since(self, generation: int) -> Generation[S, R, Q]:
-        """Returns this queue as long as it is in that generation."""
-        return Generation(self, generation)
 
     def failed(self, rows: Sequence[R]) -> BatchSlice[S, R, Q]:
         """Returns rows that are not queued, and fail."""
@@ -152,10 +148,9 @@ class BatchQueue(Generic[S, R, Q]):
 class Generation(Generic[S, R, Q]):
     """A queue between two connections. What is added after the first of them is lost fails as what was sent over it."""
 
-    def __init__(self, queue: BatchQueue[S, R, Q], generation: int) -> None:
+    def __init__(self, queue: BatchQueue[S, R, Q]) -> None:
         self.kind = queue.kind
         self._queue = queue
-        self._generation = generation
 
     @property
     def has_room(self) -> bool:
@@ -164,7 +159,7 @@ class Generation(Generic[S, R, Q]):
 
     def add_rows(self, rows: Sequence[R], size_bytes: int) -> BatchSlice[S, R, Q]:
         """As `BatchQueue.add_rows`."""
-        if self._queue.generation != self._generation:
+        if self._queue.now is not self:
             return self._queue.failed(rows)
         return self._queue.add_rows(rows, size_bytes)
 

@@ -11,16 +11,25 @@ from eventstore.client.session.broker_info import GroupQueue, PulledQueue
 from eventstore.client.session.calls import Call
 from eventstore.client.session.results import field_types, read_messages, rows
 from eventstore.errors import InvalidArgument, ProtocolError, UnknownTopic
-from eventstore.fields import check_int, check_text, shown
+from eventstore.fields import check_int, check_number, check_text, shown
 from eventstore.model import micros
 from eventstore.protocol.broker_requests import OffsetAt, Pull, WireWant
 from eventstore.protocol.group_requests import ResetGroup, SetRetries, UnsetRetries
-from eventstore.protocol.limits import INT64_MAX, PAGE_BYTES_DEFAULT, PAGE_BYTES_MAX, PULL_WAIT_MS_MAX
+from eventstore.protocol.limits import (
+    DELAY_MS_MAX,
+    DELAYS_MAX,
+    INT64_MAX,
+    PAGE_BYTES_DEFAULT,
+    PAGE_BYTES_MAX,
+    PULL_MESSAGES_MAX,
+    PULL_WAIT_MS_MAX,
+)
 from eventstore.records.consumer_groups import Retries
 from eventstore.records.message import Message, decode_messages
 from eventstore.records.topic_names import dead_topic
 
 DEAD_QUEUE: Final = 0
+_WANT_VALUES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +73,20 @@ def set_retries_request(group: str, retries: Retries | None) -> SetRetries | Uns
     """Returns the request that changes a group's retry policy. Raises InvalidArgument."""
     if retries is None:
         return UnsetRetries(group)
-    delays_ms = tuple(round(1000 * each) for each in retries.delays)
-    return SetRetries(group, retries.attempts, retries.dead_letters, delays_ms)
+    return SetRetries(group, retries.attempts, retries.dead_letters, tuple(map(_delay_ms, _delays(retries))))
+
+
+def _delays(retries: Retries) -> Sequence[float]:
+    if len(retries.delays) > DELAYS_MAX:
+        raise InvalidArgument(
+            f"there are {len(retries.delays)} delays, allowed are 0 to {DELAYS_MAX}",
+            field="delays", limit=DELAYS_MAX, value=len(retries.delays),
+        )  # fmt: skip
+    return retries.delays
+
+
+def _delay_ms(seconds: float) -> int:
+    return round(1000 * check_number("delays", seconds, 0, DELAY_MS_MAX / 1000))
 
 
 def read_retries(call: Call[Any]) -> Retries:
@@ -76,6 +97,7 @@ def read_retries(call: Call[Any]) -> Retries:
 
 def dead_letters_request(group: str, offset: int, limit: int) -> Pull:
     """Returns the pull that reads a group's dead letters."""
+    _check_limit(limit)
     return Pull(limit, PAGE_BYTES_MAX, wants=((dead_topic(check_text("group", group)), DEAD_QUEUE, offset, None),))
 
 
@@ -89,13 +111,24 @@ def read_dead_letters(call: Call[Any]) -> list[Message]:
 
 def pull_request(wants: Sequence[WireWant], limit: int, size_bytes: int | None, wait_s: float) -> Pull:
     """Returns the pull of these queues."""
-    wait_ms = int(min(max(wait_s, 0.0) * 1000, PULL_WAIT_MS_MAX))
+    _check_limit(limit)
+    if size_bytes is not None:
+        check_int("size_bytes", size_bytes, 1, PAGE_BYTES_MAX)
+    wait_ms = int(min(max(check_number("wait", wait_s), 0.0) * 1000, PULL_WAIT_MS_MAX))
     return Pull(limit, PAGE_BYTES_DEFAULT if size_bytes is None else size_bytes, wait_ms, wants=tuple(map(_want, wants)))
 
 
 def _want(want: WireWant) -> WireWant:
+    if len(want) != _WANT_VALUES:
+        raise InvalidArgument(
+            f"wants has {shown(want)}; each takes topic, queue, offset, and tags or None", field="wants", value=shown(want)
+        )
     topic, queue, offset, tags = want
     return topic, queue, offset, tags
+
+
+def _check_limit(limit: int) -> None:
+    check_int("limit", limit, 1, PULL_MESSAGES_MAX)
 
 
 def read_pulled(call: Call[Any]) -> Pulled:

@@ -17,7 +17,8 @@ class TopicInfo(NamedTuple):
 class QueueInfo(NamedTuple):
     """A queue of a topic, which holds the offsets [begin, end). `state`: open, draining or hidden.
 
-    The last four are rates per second: messages and bytes written to it, and read from it.
+    Four are rates per second: messages and bytes written to it, and read from it. `shard`: its shard, in an answer about
+    several, each with its own queues of these numbers; else None.
     """
 
     queue: int
@@ -28,10 +29,11 @@ class QueueInfo(NamedTuple):
     written_bytes: int
     read: int
     read_bytes: int
+    shard: int | None = None
 
 
 class ChunkInfo(NamedTuple):
-    """A message chunk. `state`: ongoing or completed; `mapped`: into memory. The last four as in `QueueInfo`."""
+    """A message chunk. `state`: ongoing or completed; `mapped`: into memory. The last four: rates as in `QueueInfo`."""
 
     number: int
     state: str
@@ -59,10 +61,25 @@ class MemberInfo(NamedTuple):
     queues: int
 
 
+class MessageInHand(NamedTuple):
+    """The message that a member of the group has had in hand for the longest, neither done nor failed.
+
+    `shard`: that of its queue, in an answer about several.
+    """
+
+    group: str
+    member: str
+    topic: str
+    queue: int
+    offset: int
+    held_ms: int
+    shard: int | None = None
+
+
 class GroupQueue(NamedTuple):
     """A group's progress in a queue that holds [begin, end): all messages before `offset` are consumed.
 
-    `member`: the one that reads it, or None.
+    `member`: the one that reads it, or None. `shard`: that of the queue, in an answer about several.
     """
 
     topic: str
@@ -71,6 +88,7 @@ class GroupQueue(NamedTuple):
     begin: int
     end: int
     member: str | None
+    shard: int | None = None
 
     @property
     def backlog(self) -> int:
@@ -93,11 +111,15 @@ class GroupProgress:
 
 
 class ResetQueue(NamedTuple):
-    """A group's offset in a queue after a reset. `clamped`: the nearest, as the queue does not hold the requested one."""
+    """A group's offset in a queue after a reset. `clamped`: the nearest, as the queue does not hold the requested one.
+
+    `shard`: that of the queue, in an answer about several.
+    """
 
     queue: int
     offset: int
     clamped: bool
+    shard: int | None = None
 
 
 class PulledQueue(NamedTuple):

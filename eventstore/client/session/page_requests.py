@@ -7,8 +7,10 @@ from typing import TypeAlias
 from eventstore.client.session.calls import Call, S
 from eventstore.client.session.session import Session
 from eventstore.protocol.limits import PAGE_BYTES_DEFAULT
-from eventstore.protocol.requests import Read, ReadAll, filter_values, wire_place
+from eventstore.protocol.reader_start import ReaderStart
+from eventstore.protocol.requests import ListAggregates, Read, ReadAll, filter_values
 from eventstore.records.cursors import AggregateCursor, LogCursor
+from eventstore.records.splits import NEVER_SPLIT
 
 Cursor: TypeAlias = AggregateCursor | LogCursor
 
@@ -23,6 +25,8 @@ class PageCall(Call[S]):
     def encode(self) -> bytes:
         if isinstance(self._cursor, LogCursor):
             self._cursor.use(self._session.connections)
+            if self._cursor.layout is None:
+                self._cursor.layout = self._session.layout
             self.request = request_of(self._cursor)
         return super().encode()
 
@@ -31,4 +35,10 @@ def request_of(cursor: Cursor) -> Read | ReadAll:
     """Returns the request for the next page."""
     if isinstance(cursor, AggregateCursor):
         return Read(cursor.aggregate_id, cursor.low, cursor.high, cursor.backwards, cursor.left, PAGE_BYTES_DEFAULT)
-    return ReadAll(wire_place(cursor.place), cursor.left, PAGE_BYTES_DEFAULT, *filter_values(cursor.wanted))
+    start = ReaderStart(cursor.place, cursor.layout or NEVER_SPLIT)
+    return ReadAll(start.wire, cursor.left, PAGE_BYTES_DEFAULT, *filter_values(cursor.wanted))
+
+
+def aggregates_request(prefix: str | None, after: str | None, limit: int, layout: int) -> ListAggregates:
+    """Returns the request for a page of the list of aggregates, of a shard that got its slots by this layout."""
+    return ListAggregates(prefix, after, limit, () if layout == NEVER_SPLIT else (layout,))

@@ -131,8 +131,9 @@ def rows(make: Callable[..., Row], types: Sequence[tuple[type, ...]], values: Se
 
 
 def field_types(row: type[Any]) -> tuple[tuple[type, ...], ...]:
-    """Returns the types each field of a NamedTuple may have."""
-    return tuple(get_args(hint) or (hint,) for hint in get_type_hints(row).values())
+    """Returns the types each field of a NamedTuple may have. One with a default is not part of an answer."""
+    sent = get_type_hints(row).items()
+    return tuple(get_args(hint) or (hint,) for name, hint in sent if name not in row._field_defaults)
 
 
 def _name(call: Call[Any]) -> str:

@@ -29,7 +29,7 @@ from eventstore.client.session.calls import Call, PendingRequest, S
 from eventstore.client.session.command_rows import COMMANDS
 from eventstore.client.session.commit_rows import COMMITS
 from eventstore.client.session.message_rows import MessageRows, SendResult
-from eventstore.errors import EventStoreError, ProtocolError, ShuttingDown, UnsupportedVersion
+from eventstore.errors import EventStoreError, ProtocolError, ShuttingDown, Unauthenticated, UnsupportedVersion
 from eventstore.model import Committed, Unchanged
 from eventstore.protocol.answers import Answer, AnswerDecoder, Failure, Goodbye, Ok, Outcomes
 from eventstore.protocol.broker_requests import WireMessage
@@ -38,6 +38,7 @@ from eventstore.protocol.handshake import Welcome, read_welcome
 from eventstore.protocol.limits import PROTOCOL_VERSION, REQUESTS_MAX
 from eventstore.protocol.request_codec import encode_request
 from eventstore.protocol.requests import Credit, Hello, Ping, Unsubscribe, WireCommand
+from eventstore.records.splits import NEVER_SPLIT
 
 
 class Session(Generic[S]):
@@ -48,14 +49,15 @@ class Session(Generic[S]):
     the commits and commands that have not left; `messages` returns such a queue for each topic. `has_unwanted` is set, on any
     thread, when a subscription is dropped; the next data to send then ends it. `in_parts`: commands may be answered in parts.
     `several`: there are other addresses, so what is wrong at one of them is never fatal. `store`: the uuid of the store that
-    answered last. `connections` counts them.
+    answered last, `layout` of the slots of its shard. `connections` counts them.
     """
 
     def __init__(
         self, client: str, make_signal: Callable[[], S], requests_max: int = REQUESTS_MAX, *, in_parts: bool = False,
-        several: bool = False,
+        several: bool = False, token: str | None = None,
     ) -> None:  # fmt: skip
         self._client, self._requests_max, self._in_parts, self._several = client, requests_max, in_parts, several
+        self._token = token
         self.appends = BatchQueue(COMMITS, make_signal)
         self.sends: BatchQueue[S, WireCommand, Committed | Unchanged] = BatchQueue(COMMANDS, make_signal)
         self._messages: dict[tuple[str, bool], BatchQueue[S, WireMessage, SendResult]] = {}
@@ -72,6 +74,7 @@ class Session(Generic[S]):
         self._node: int | None = None
         self.welcome: Welcome | None = None
         self.store: bytes | None = None
+        self.layout = NEVER_SPLIT
         self.connections = 0
         self.leaving = False
         self._has_sent = False  # a request, on this connection
@@ -156,7 +159,7 @@ class Session(Generic[S]):
         """Starts a new connection. Returns the data to send first."""
         self._hello_id = self._next_id()
         self.connections += 1
-        return encode_request(self._hello_id, Hello(PROTOCOL_VERSION, self._client, self._in_parts, durability=True))
+        return encode_request(self._hello_id, Hello(PROTOCOL_VERSION, self._client, self._in_parts, True, self._token))
 
     def disconnected(self) -> None:
         """Ends the connection: unanswered requests are to be sent again, in the old order, or fail if that is not safe."""
@@ -246,7 +249,7 @@ class Session(Generic[S]):
 
     def _greeted(self, request_id: int, answer: Answer) -> None:
         if isinstance(answer, Failure):
-            if isinstance(answer.error, UnsupportedVersion) and not self._several:
+            if isinstance(answer.error, UnsupportedVersion | Unauthenticated) and not self._several:
                 self.fatal = answer.error
             raise answer.error
         if request_id != self._hello_id or not isinstance(answer, Ok):
@@ -258,7 +261,7 @@ class Session(Generic[S]):
             error = another_store(self._known, found, "cluster" if by_cluster else "store")
             self.fatal = None if self._several else error
             raise error
-        self._known, self.store = found, welcome.store
+        self._known, self.store, self.layout = found, welcome.store, welcome.layout
         self._node = welcome.node
         self.welcome = welcome
 

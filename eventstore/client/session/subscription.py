@@ -12,6 +12,7 @@ it stands at itself, whenever `resumptions` has grown.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from eventstore.client.session.calls import Signal
@@ -20,23 +21,32 @@ from eventstore.event_identity import Place, check_identity, event_identity
 from eventstore.model import CaughtUp, Event
 from eventstore.protocol.answers import Answer, Failure, Page
 from eventstore.protocol.limits import CREDIT_BYTES_DEFAULT
+from eventstore.protocol.reader_start import ReaderStart
 from eventstore.protocol.request_codec import encode_request
-from eventstore.protocol.requests import Subscribe, filter_values, wire_place
+from eventstore.protocol.requests import Subscribe, filter_values
 from eventstore.records.event_filter import EventFilter
 from eventstore.records.event_page import decode_page
+from eventstore.records.splits import NEVER_SPLIT
 
 SubscriptionItem: TypeAlias = Event | CaughtUp
 _NEXT_STEP: Final = "what was derived from its events may hold some that are gone: rebuild it from the first event"
 
 
 class Subscription:
-    """One subscription of a session. `receive` sets `arrived` when there is something to take; the consumer replaces it."""
+    """One subscription of a session. `receive` sets `arrived` when there is something to take; the consumer replaces it.
+    `layout`: of the slots that it reads by, once it has been requested.
+    """
 
     lasting = True
     resend = True
 
-    def __init__(self, after: Place | int | None, accepts: EventFilter, window_bytes: int = CREDIT_BYTES_DEFAULT) -> None:
-        """`after`: the place to begin after, or its sequence; None: the end, wherever the server finds it."""
+    def __init__(
+        self, after: Place | int | None, accepts: EventFilter, window_bytes: int = CREDIT_BYTES_DEFAULT,
+        layout: Callable[[], int] = lambda: NEVER_SPLIT,
+    ) -> None:  # fmt: skip
+        """`after`: the place to begin after, or its sequence; None: the end, wherever the server finds it. `layout` of the
+        shard's slots, asked for when it is first requested; a shard with another one refuses it, and ends it when it is split.
+        """
         self.request_id = 0
         self.wanted = True
         self.arrived: Signal | None = None
@@ -54,6 +64,8 @@ class Subscription:
         self._caught_up = False
         self._error: EventStoreError | None = None
         self._requests = 0
+        self._layout_now = layout
+        self.layout: int | None = None
 
     @property
     def reached(self) -> int:
@@ -73,14 +85,17 @@ class Subscription:
         self._owed_bytes = 0
         self._requests += 1
         self._expected = self._last_received()
-        start: int | str | None = self._after
+        start = None if self._after is None else Place(self._after)
         if self._expected is not None:
-            start = self._after = self._expected.sequence - 1
+            start = Place(self._expected.sequence - 1)
         elif self.start is not None and (self.start.identity or not self.start.sequence):  # every history has these
-            start, self._after = wire_place(self.start), self.start.sequence
+            start = self.start
+        self._after = None if start is None else start.sequence
+        if self.layout is None:
+            self.layout = self._layout_now()
         self._begins = self._after
         credit = max(0, self._window_bytes - self._waiting_bytes)
-        request = Subscribe(start, credit, *filter_values(self._accepts))
+        request = Subscribe(ReaderStart(start, self.layout).wire, credit, *filter_values(self._accepts))
         return encode_request(self.request_id, request)
 
     def receive(self, answer: Answer, size_bytes: int) -> bool:

@@ -10,12 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
 
 from eventstore.broker.broker import Broker
 from eventstore.broker.statistics import QueueStats
 from eventstore.metrics import LabelledMetric
-from eventstore.server.prometheus import labelled_family
+from eventstore.server.prometheus import LabelledCollector, labelled_family
 
 SERIES_MAX: Final = 1_000
 _ALL: Final = "all"
@@ -34,22 +33,35 @@ GROUP_IN_HAND: Final = LabelledMetric(
 )
 
 
-class BrokerCollector(Collector):
-    """Reads the broker's counters when they are scraped, on any thread."""
+class QueueCollector(LabelledCollector):
+    """Reads the counters of queues when they are scraped, on any thread."""
+
+    declared = QUEUE_METRICS
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
     def collect(self) -> Iterator[Metric]:
-        queues = self._broker.statistics.queues()
-        rows = queue_rows(queues)
+        rows = queue_rows(self._broker.statistics.queues())
         for place, metric in enumerate(QUEUE_METRICS):
             family = labelled_family(metric)
             for (topic, queue), values in rows.items():
                 family.add_metric((topic, queue), values[place])
             yield family
+
+
+class GroupCollector(LabelledCollector):
+    """Reads how far consumer groups are, on any thread."""
+
+    declared = (GROUP_BACKLOG, GROUP_IN_HAND)
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def collect(self) -> Iterator[Metric]:
         backlog = labelled_family(GROUP_BACKLOG)
-        for (group, topic), count in sorted(self._backlogs(queues).items())[:SERIES_MAX]:
+        backlogs = self._backlogs(self._broker.statistics.queues())
+        for (group, topic), count in sorted(backlogs.items())[:SERIES_MAX]:
             backlog.add_metric((group, topic), count)
         yield backlog
         in_hand = labelled_family(GROUP_IN_HAND)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from eventstore import flat
 from eventstore.broker.broker import Broker
 from eventstore.broker.groups.group import Assignment
-from eventstore.broker.groups.views import all_groups, members_of, queues_of
+from eventstore.broker.groups.views import all_groups, members_of, oldest_in_hand, queues_of
 from eventstore.broker.retry_policy import RetryPolicy
 from eventstore.flat import Scalar
 from eventstore.protocol.group_requests import (
@@ -25,6 +25,7 @@ from eventstore.protocol.group_requests import (
     Join,
     Leave,
     ListGroups,
+    ListInHand,
     ListMembers,
     ReplayDead,
     ResetGroup,
@@ -145,6 +146,14 @@ class GroupHandlers:
     async def members(self, request: ListMembers) -> Sequence[Scalar]:
         found = members_of(self._broker.groups, request.group, time.monotonic())
         return flat.chain((each.id, round(each.silent_s * 1000), each.queues) for each in found)
+
+    @answers(ListInHand, size=LIST_BYTES)
+    async def in_hand(self, request: ListInHand) -> Sequence[Scalar]:
+        oldest = self._broker.housekeeping.in_hand.oldest
+        if request.group is not None:
+            self._broker.groups.get(request.group)
+            oldest = {name: held for name, held in oldest.items() if name == request.group}
+        return flat.chain((*each[:5], round(each.seconds * 1000)) for each in oldest_in_hand(oldest, ROWS_PER_ANSWER_MAX))
 
 
 def _assignment(assignment: Assignment) -> Sequence[Scalar]:

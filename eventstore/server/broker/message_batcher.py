@@ -87,6 +87,7 @@ class MessageBatcher:
             broker.check_sendable(topic)
             self._gate.owe(connection)
             self._take(connection, request_id, request)
+        connection.note_use(f"sends to {topic}")
         if self._full:
             self._hold(connection)
 

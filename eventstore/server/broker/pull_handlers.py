@@ -38,6 +38,8 @@ _log = logging.getLogger(__name__)
 class _Waiting:
     """A pull that is not answered yet; ends with its connection. `owed`: counted as a request, until its first look."""
 
+    use = None
+
     def __init__(self, connection: Connection, request_id: int, weight: int) -> None:
         self.connection = connection
         self.request_id = request_id
@@ -81,6 +83,7 @@ class MessagePulls:
                 limit=BOUND_MAX,
                 value=len(connection.bound),
             )
+        connection.note_use(f"reads {request.wants[0][0]}" if request.group is None else f"{request.member} of {request.group}")
         weight = _QUEUES_A_PULL + len(request.wants)
         if self._weight + weight > _QUEUES_MAX:
             raise Overloaded(f"the pulls of all connections wait for {_QUEUES_MAX} queues, the limit", limit=_QUEUES_MAX)

@@ -7,6 +7,7 @@ store continues, and consumers continue to read. Only a restart can judge what i
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -36,7 +37,11 @@ IN_HAND_S_MAX: Final = 900.0
 class BrokerService:
     """An open broker, as the clients of one gate see it."""
 
-    def __init__(self, gate: Gate, broker: Broker, nursery: trio.Nursery) -> None:
+    def __init__(
+        self, gate: Gate, broker: Broker, nursery: trio.Nursery,
+        may_answer: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint,
+    ) -> None:  # fmt: skip
+        """`may_answer`: see `TopicHandlers`."""
         self.broker = broker
         self.messages = MessageBatcher(gate, broker, nursery)
         self.pulls = MessagePulls(gate, broker, nursery)
@@ -46,7 +51,7 @@ class BrokerService:
             SendMessages: self.messages.send,
             Pull: self.pulls.begin,
             **routes_of(GroupHandlers(broker), gate, changes),
-            **routes_of(TopicHandlers(broker), gate, changes),
+            **routes_of(TopicHandlers(broker, may_answer), gate, changes),
             **routes_of(LookupHandlers(broker), gate, lookups),
         }
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+
+import trio
 
 from eventstore import flat
 from eventstore.broker.broker import Broker
@@ -25,40 +27,47 @@ from eventstore.server.net.deferred_replies import LIST_BYTES
 
 
 class TopicHandlers:
-    """The operations on topics."""
+    """The operations on topics. `may_answer`: returns when all shards that begin with these topics have them, or are known."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, may_answer: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint) -> None:
         self._broker = broker
+        self._may_answer = may_answer
         self._administration = broker.administration
 
     @answers(CreateTopic)
     async def create(self, request: CreateTopic) -> Sequence[Scalar]:
+        is_new = True
         try:
             await self._administration.create_topic(request.topic, request.queues)
         except InvalidArgument:
-            if request.if_missing and request.topic in self._broker.topics.by_name:
-                return (False,)
-            raise
-        return (True,)
+            if not request.if_missing or request.topic not in self._broker.topics.by_name:
+                raise
+            is_new = False
+        await self._may_answer()
+        return (is_new,)
 
     @answers(DeleteTopic)
     async def delete(self, request: DeleteTopic) -> Sequence[Scalar]:
         await self._administration.delete_topic(request.topic, ignore_unconsumed=request.ignore_unconsumed)
+        await self._may_answer()
         return ()
 
     @answers(AddQueues)
     async def add_queues(self, request: AddQueues) -> Sequence[Scalar]:
         topic = await self._administration.add_queues(request.topic, request.count)
+        await self._may_answer()
         return range(topic.next_queue - request.count, topic.next_queue)
 
     @answers(CloseQueue)
     async def close_queue(self, request: CloseQueue) -> Sequence[Scalar]:
         await self._administration.close_queue(request.topic, request.queue)
+        await self._may_answer()
         return ()
 
     @answers(RemoveQueue)
     async def remove_queue(self, request: RemoveQueue) -> Sequence[Scalar]:
         await self._administration.remove_queue(request.topic, request.queue)
+        await self._may_answer()
         return ()
 
     @answers(ListTopics, size=LIST_BYTES)

@@ -1,26 +1,25 @@
 """Sends commands of a shard's reactions to the shards that own their aggregates, as any client does.
 
 The map comes from this server's own address: its node tells it every change. The connection is opened with the first such
-command; most domains, and every store of its own, send none.
+command, and the client is imported then, 2 MB: most domains, and every store of its own, send none.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
-from eventstore.client.address import parse_addresses
-from eventstore.client.aio.connection import Connection
-from eventstore.client.aio.routing.router import Router, open_router
-from eventstore.client.options import Options
-from eventstore.client.routing.queues import sends
-from eventstore.client.session.command_rows import encode_command
+from eventstore.client.address import Address, Addresses
 from eventstore.errors import Elsewhere, EventStoreError
 from eventstore.model import Committed, Unchanged
+from eventstore.server.access.security import Security
 from eventstore.server.requests.owned_slots import OwnedSlots
+
+if TYPE_CHECKING:
+    from eventstore.client.aio.routing.router import Router
 
 _RECONNECT_S: Final = 5.0  # then the reaction fails, says so, and is tried again
 _AGAIN_S: Final = 1.0
@@ -29,12 +28,12 @@ _log = logging.getLogger(__name__)
 
 
 class OtherShards:
-    """The way to the other shards of the cluster. `host`, `port`: where this shard listens."""
+    """The way to the other shards of the cluster. `host`, `port`: where this shard listens. `security`: its own."""
 
-    def __init__(self, slots: OwnedSlots, host: str, port: int) -> None:
+    def __init__(self, slots: OwnedSlots, host: str, port: int, security: Security) -> None:
         self._slots = slots
-        host = _ANYWHERE.get(host, host)
-        self._addresses = parse_addresses(f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}")
+        self._security = security
+        self._addresses = Addresses([Address(_ANYWHERE.get(host, host), port, security.tls is not None)])
         self._router: Router | None = None
         self._wanted, self._opened = trio.Event(), trio.Event()
 
@@ -49,9 +48,13 @@ class OtherShards:
     async def run(self) -> None:
         """Keeps the connections open until cancelled."""
         await self._wanted.wait()
+        from eventstore.client.aio.connection import Connection
+        from eventstore.client.aio.routing.router import open_router
+
         while True:
             try:
-                async with Connection(self._addresses, Options(5.0, _RECONNECT_S, 20.0, "reactions")) as entry:
+                options = self._security.own_options("reactions", _RECONNECT_S)
+                async with Connection(self._addresses, options) as entry:
                     self._router = await open_router(entry)
                     self._opened.set()
                     try:
@@ -64,6 +67,9 @@ class OtherShards:
 
     async def send(self, command: object, command_id: str, metadata: Mapping[str, object]) -> Committed | None:
         """Sends a command; its changes are durable when this returns. Raises what the other shard answers; ConnectionLost."""
+        from eventstore.client.routing.queues import sends
+        from eventstore.client.session.command_rows import encode_command
+
         row = encode_command(command, command_id, metadata)
         self._wanted.set()
         await self._opened.wait()

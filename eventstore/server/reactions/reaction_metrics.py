@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from prometheus_client.core import Metric as Family
-from prometheus_client.registry import Collector
 
 from eventstore.metrics import LabelledMetric, Metric, gauge
-from eventstore.server.prometheus import labelled_family
+from eventstore.server.prometheus import LabelledCollector, labelled_family
 from eventstore.server.reactions.reaction_runner import Reactions
 
 REACTION_METRICS: Final[tuple[Metric[Reactions], ...]] = (
@@ -44,8 +43,10 @@ REACTION_LABELLED: Final = (
 )
 
 
-class ReactionCollector(Collector):
+class ReactionCollector(LabelledCollector):
     """Exports the figures of each reaction, labelled with its name."""
+
+    declared = REACTION_LABELLED
 
     def __init__(self, runner: Reactions) -> None:
         self._runner = runner

@@ -22,7 +22,7 @@ from eventstore.domain.reactions.parked import Parked
 from eventstore.domain.reactions.reactor import Reactor
 from eventstore.domain.reactions.run import ReactionRun
 from eventstore.domain.runtime import decide
-from eventstore.errors import EventStoreError, InvalidArgument, ShuttingDown
+from eventstore.errors import Elsewhere, EventStoreError, InvalidArgument, ShuttingDown
 from eventstore.fields import counted, shown
 from eventstore.model import Committed, Event
 from eventstore.server.mailbox_wiring import CommandMailboxes, FindCommand, ServerEntry
@@ -90,6 +90,7 @@ class ReactionRunner:
         self._find_command = find_command
         self._others = others
         self._reactor = Reactor(store, domain, self._send, FileCheckpoint(checkpoint, files))
+        self._scope = trio.CancelScope()
         self.failure: str | None = None
 
     async def run(self) -> None:
@@ -97,14 +98,19 @@ class ReactionRunner:
         if not self._domain.reactions:
             return
         while True:
-            try:
-                await self._reactor.run()
-            except Exception as error:  # such as a checkpoint that cannot be read; the server keeps serving
-                self.failure = str(error) or type(error).__name__
-                trace = None if isinstance(error, EventStoreError | OSError) else error
-                _log.error("reactions are tried again in %g s: %s", _PAUSE_S, self.failure, exc_info=trace)
-            await trio.sleep(_PAUSE_S)
+            with trio.CancelScope() as self._scope:
+                try:
+                    await self._reactor.run()
+                except Exception as error:  # such as a checkpoint that cannot be read; the server keeps serving
+                    self.failure = str(error) or type(error).__name__
+                    trace = None if isinstance(error, EventStoreError | OSError) else error
+                    _log.error("reactions are tried again in %g s: %s", _PAUSE_S, self.failure, exc_info=trace)
+                await trio.sleep(_PAUSE_S)
             self.failure = None
+
+    def begin_again(self) -> None:
+        """Continues all reactions from their checkpoints: what they hold in memory may be another shard's by now."""
+        self._scope.cancel()
 
     # ---- for operators
 
@@ -193,6 +199,8 @@ class ReactionRunner:
         except MailboxError as error:
             raise ShuttingDown(str(error)) from None
         outcome = await outcome_of(settled, self._find_command)
+        if isinstance(outcome, Elsewhere) and self._others is not None:  # it was taken, then the shard gave the slot away
+            return await self._others.send(command, command_id, metadata)
         if isinstance(outcome, EventStoreError):
             raise outcome
         return outcome if isinstance(outcome, Committed) else None

@@ -63,18 +63,18 @@ class CommandBatcher:
             self._replies.expect(pending)
         for place, row in enumerate(commands):
             try:
-                sent = SentCommand(row[1], row[2], self._decided(row), connection)
+                sent = SentCommand(row[1], row[2], self._decided(connection, row), connection)
             except EventStoreError as error:
                 self._replies.put(pending, place, pending.encode(error))
             else:
                 sent.request, sent.place = pending, place
                 entries.append(sent)
 
-    def _decided(self, row: WireCommand) -> Decided:
+    def _decided(self, _: Connection, row: WireCommand) -> Decided:
         name, aggregate_id, command_id, payload, metadata = row
         if not (
-            aggregate_id.isascii() and command_id.isascii() and 0 < len(command_id) <= ID_BYTES_MAX
-            and 0 < len(aggregate_id) <= ID_BYTES_MAX and len(payload) <= PAYLOAD_BYTES_MAX and metadata is None
+            aggregate_id and command_id and aggregate_id.isascii() and command_id.isascii() and metadata is None
+            and len(command_id) <= ID_BYTES_MAX and len(aggregate_id) <= ID_BYTES_MAX and len(payload) <= PAYLOAD_BYTES_MAX
         ):  # fmt: skip
             check_command(row)
         if not self._has_handlers:

@@ -194,17 +194,18 @@ class CommandReplies:
 
     def put(self, request: PendingSend, place: int, values: Values) -> None:
         """Stores the outcome of one command; the last one of a request sends the answer."""
-        request.missing -= 1
-        if not request.missing:
-            self._waiting.remove(request)
+        missing = request.missing = request.missing - 1
         if request.unsent is None:
             request.values[place] = values
-            if not request.missing and not request.connection.closed:
-                outcomes = request.told(chain(cast("list[Values]", request.values)))
-                self._gate.answer(request.connection, encode_outcomes(request.request_id, outcomes))
         elif not request.connection.closed:
             request.unsent[place] = values
             self._ready[request] = None
+        if missing:
+            return
+        self._waiting.remove(request)
+        if request.unsent is None and not request.connection.closed:
+            outcomes = request.told(chain(cast("list[Values]", request.values)))
+            self._gate.answer(request.connection, encode_outcomes(request.request_id, outcomes))
 
 
 async def outcome_of(entry: ServerEntry, find_command: FindCommand) -> Committed | Unchanged | EventStoreError:

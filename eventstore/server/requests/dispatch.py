@@ -21,6 +21,7 @@ from eventstore.protocol import (
 from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import Hello, Ping
 from eventstore.protocol.requests import Stats as StatsRequest
+from eventstore.server.access.doorkeeper import Doorkeeper
 from eventstore.server.net.connection import Connection
 from eventstore.server.net.gate import Gate
 
@@ -30,13 +31,13 @@ _SERVER_NAME: Final = f"eventstore {__version__}"
 Route: TypeAlias = Callable[[Connection, int, Any], None]
 
 
-Seat: TypeAlias = "Callable[[], tuple[bytes, int, int | None]]"
-"""Returns cluster, version of the map, and number of the shard, None if there is only the map."""
+Seat: TypeAlias = "Callable[[], tuple[bytes, int, int | None, int]]"
+"""Returns cluster, version of the map, number of the shard, None if there is only the map, and the layout of its slots."""
 
 
 class Dispatch:
     """Routes the requests of all connections. `node`: the broker's, if there is a broker. `seat`: of a server in a cluster.
-    `durability`: of what is committed, for the answers to clients that ask for it.
+    `durability`: of what is committed, for the answers to clients that ask for it. `door`: None: everyone may do everything.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Dispatch:
         node: int | None = None,
         seat: Seat | None = None,
         durability: Callable[[], int | None] | None = None,
+        door: Doorkeeper | None = None,
     ) -> None:
         self.gate = gate
         self._store = store
@@ -56,9 +58,11 @@ class Dispatch:
         self._seat = seat
         self._durability = durability
         self._requests_max = requests_max
-        self._routes: dict[type[Request], Route] = {
+        self._door = door
+        served: dict[type[Request], Route] = {
             Hello: self._hello, StatsRequest: self._answer_stats, Ping: self._ping, **routes,
         }  # fmt: skip
+        self._routes = served if door is None else door.guard(served)
         self._stats = stats
         self._decode = RequestDecoder().decode
         self.requests = self.bad_requests = 0
@@ -82,8 +86,8 @@ class Dispatch:
             if route is None:
                 name = kind.__name__
                 raise UnknownOperation(
-                    f"{name} is not served here: a worker accepts only commands; ask its store. "
-                    "With broker = false, a server has no messages",
+                    f"{name} is not served here: a worker accepts only commands, and a server with broker = false no messages; "
+                    "ask the store, or a server with a broker",
                     operation=name,
                 )
             route(connection, request_id, request)
@@ -93,13 +97,15 @@ class Dispatch:
     def _hello(self, connection: Connection, request_id: int, request: Request) -> None:
         assert isinstance(request, Hello)
         version = agreed_version(request)
+        if self._door is not None and not self._door.admit(connection, request_id, request):
+            return
         connection.greeted, connection.name = True, ascii(request.client)[1:-1]  # escaped: it is logged, and must stay one line
         connection.in_parts = request.in_parts
         connection.durability = self._durability if request.durability else None
         welcome = Welcome(version, _SERVER_NAME, self._store.bytes, requests_max=self._requests_max, node=self._node)
         if self._seat is not None:
-            cluster, map_version, shard = self._seat()
-            welcome = replace(welcome, cluster=cluster, map_version=map_version, shard=shard)
+            cluster, map_version, shard, layout = self._seat()
+            welcome = replace(welcome, cluster=cluster, map_version=map_version, shard=shard, layout=layout)
         self.gate.send(connection, encode_ok(request_id, *welcome.values()))
 
     def _answer_stats(self, connection: Connection, request_id: int, _: Request) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import trio
+
 from eventstore.protocol import encode_ok
 from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import Map
@@ -15,6 +17,7 @@ class _Waiting:
     """A MAP that waits. Its connection cancels it when it closes, and UNSUBSCRIBE does."""
 
     __slots__ = ("_requests", "after", "connection", "request_id")
+    use = None
 
     def __init__(self, requests: MapRequests, connection: Connection, request_id: int, after: int) -> None:
         self._requests = requests
@@ -25,12 +28,15 @@ class _Waiting:
 
 
 class MapRequests:
-    """The map that this server knows. One that waits costs an object, and counts among the subscriptions of its connection."""
+    """The map that this server knows. One that waits costs an object, and counts among the subscriptions of its connection.
+    `news`: who waits there in this process looks at a newer map.
+    """
 
     def __init__(self, gate: Gate, current: ClusterMap) -> None:
         self._gate = gate
         self.waiting: set[_Waiting] = set()
         self.current = current
+        self.news = trio.lowlevel.ParkingLot()
         self._encoded = current.encode()
         self.routes: dict[type[Request], Route] = {Map: self.ask}
 
@@ -52,6 +58,7 @@ class MapRequests:
         if newer.version <= self.current.version:
             return
         self.current, self._encoded = newer, newer.encode()
+        self.news.unpark_all()
         for waiting in [each for each in self.waiting if each.after < newer.version]:
             self.waiting.discard(waiting)
             waiting.connection.unbind(waiting.request_id, waiting)

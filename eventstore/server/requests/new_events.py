@@ -145,7 +145,8 @@ class NewEvents:
         self.looks += 1
         try:
             page = await trio.to_thread.run_sync(
-                lambda: engine.scan(begin, EVERYTHING, PAGE_BYTES_DEFAULT, None, durable=True), limiter=self._threads
+                lambda: engine.scan(begin, EVERYTHING, PAGE_BYTES_DEFAULT, None, durable=True, whole=True),
+                limiter=self._threads,
             )
         except Exception:  # each of them gets the error of its own scan
             found, self._seen = set(self._waiting), engine.durable_sequence

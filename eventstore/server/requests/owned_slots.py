@@ -6,14 +6,14 @@ Only a shard of a cluster has this; a store of its own takes every aggregate, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from eventstore.domain.domain import Domain
 from eventstore.domain.runtime import Decided
-from eventstore.errors import Elsewhere
+from eventstore.errors import Elsewhere, EventStoreError
 from eventstore.flat import Scalar
 from eventstore.model import ID_BYTES_MAX
 from eventstore.protocol.reaction_requests import RecordParking, RetryParked, SkipParked
@@ -28,8 +28,9 @@ from eventstore.protocol.requests import (
     WireCommand,
 )
 from eventstore.records.cluster_map import SlotRange
-from eventstore.records.slots import LOCAL, slot_of
-from eventstore.server.mailbox_wiring import ArrivalOrder, ServerMailboxes
+from eventstore.records.slots import LOCAL, slot_of, slots_in
+from eventstore.server.access.doorkeeper import Doorkeeper
+from eventstore.server.mailbox_wiring import ArrivalOrder, CommandMailboxes, ServerMailboxes
 from eventstore.server.net.connection import Connection
 from eventstore.server.net.gate import Gate
 from eventstore.server.requests.append_batcher import (
@@ -49,13 +50,32 @@ _ABOUT_AN_AGGREGATE: Final = (Read, ReadAll, Version, FindCommand, Subscribe, Re
 _aggregate_id: Final = itemgetter(0)
 
 
+AppendRefusals: TypeAlias = Callable[[Connection, Sequence[str]], Mapping[int, EventStoreError]]
+"""Takes the aggregates of the commits of a frame; returns why some are refused, by their place."""
+CheckCommand: TypeAlias = Callable[[Connection, WireCommand], None]
+
+
 class OwnedSlots:
-    """The slots of this shard. Ids that passed lately are kept, so that most batches cost one look into a set."""
+    """The slots of this shard. Ids that passed lately are kept, so that most batches cost one look into a set. `giving`: some
+    are held back for a split that is not settled.
+    """
 
     def __init__(self, slots: Sequence[SlotRange], map_version: Callable[[], int]) -> None:
-        self._slots = {LOCAL, *(slot for low, high in slots for slot in range(low, high + 1))}
+        self._slots = {LOCAL, *slots_in(slots)}
         self._map_version = map_version
         self._known: set[str] = set()
+        self.giving = False
+
+    @property
+    def lowest(self) -> int:
+        """The first of the slots."""
+        return min(slot for slot in self._slots if slot != LOCAL)
+
+    def give_up(self, slots: Iterable[SlotRange]) -> None:
+        """From now on these slots are refused."""
+        self._slots.difference_update(slots_in(slots))
+        self._known.clear()
+        self.giving = True
 
     def check(self, aggregate_id: str) -> None:
         """Raises Elsewhere if another shard owns the aggregate."""
@@ -93,19 +113,21 @@ class OwnedSlots:
         return checked
 
 
-class ShardAppends(AppendBatcher):
-    """Takes the appends of a shard; a commit of another shard is refused alone, in its place."""
+class CheckedAppends(AppendBatcher):
+    """Takes appends; a commit of another shard, or to an aggregate that the client may not append to, is refused alone, in its
+    place.
+    """
 
     def __init__(
-        self, slots: OwnedSlots, gate: Gate, mailboxes: ServerMailboxes, late: CommandReplies, order: ArrivalOrder
+        self, refusals: AppendRefusals, gate: Gate, mailboxes: ServerMailboxes, late: CommandReplies, order: ArrivalOrder
     ) -> None:
         super().__init__(gate, mailboxes, late, order)
-        self._slots = slots
+        self._refusals = refusals
 
     def append(self, connection: Connection, request_id: int, request: Append) -> None:
         """Takes an APPEND. Raises: ShuttingDown."""
         commits = request.commits
-        refused = {} if self.stopping else self._slots.refusals(list(map(_aggregate_id, commits)))
+        refused = {} if self.stopping else self._refusals(connection, list(map(_aggregate_id, commits)))
         if not refused:
             super().append(connection, request_id, request)
             return
@@ -120,7 +142,7 @@ class ShardAppends(AppendBatcher):
             replies.deliver([])
 
 
-def _with(refused: dict[int, Elsewhere], count: int) -> Callable[[Sequence[AppendOutcome], int], list[Scalar]]:
+def _with(refused: Mapping[int, EventStoreError], count: int) -> Callable[[Sequence[AppendOutcome], int], list[Scalar]]:
     """Returns the encoding of `count` outcomes, of which these are refusals."""
 
     def values(outcomes: Sequence[AppendOutcome], _: int) -> list[Scalar]:
@@ -131,34 +153,51 @@ def _with(refused: dict[int, Elsewhere], count: int) -> Callable[[Sequence[Appen
     return values
 
 
-class ShardCommands(CommandBatcher):
-    """Takes the commands of a shard; a command of another shard is refused alone."""
+class CheckedCommands(CommandBatcher):
+    """Takes commands; one of another shard, or that the client may not send, is refused alone."""
 
     def __init__(
         self,
-        slots: OwnedSlots,
+        check: CheckCommand,
         gate: Gate,
         domain: Domain,
-        mailboxes: ServerMailboxes,
+        mailboxes: CommandMailboxes,
         replies: CommandReplies,
         waiting: WaitingCommands,
         order: ArrivalOrder,
     ) -> None:
         super().__init__(gate, domain, mailboxes, replies, waiting, order)
-        self._slots = slots
+        self._check = check
 
-    def _decided(self, row: WireCommand) -> Decided:
-        self._slots.check(row[1])
-        return super()._decided(row)
+    def _decided(self, connection: Connection, row: WireCommand) -> Decided:
+        self._check(connection, row)
+        return super()._decided(connection, row)
 
 
-def appends_of(slots: OwnedSlots | None) -> Callable[[Gate, ServerMailboxes, CommandReplies, ArrivalOrder], AppendBatcher]:
-    """Returns what makes the append batcher of a server: of every aggregate, or of a shard's slots."""
-    return AppendBatcher if slots is None else partial(ShardAppends, slots)
+def appends_of(
+    slots: OwnedSlots | None, door: Doorkeeper | None
+) -> Callable[[Gate, ServerMailboxes, CommandReplies, ArrivalOrder], AppendBatcher]:
+    """Returns what makes the append batcher of a server: with a check of what a shard owns, and of what a client may."""
+    if slots is None:
+        return AppendBatcher if door is None else partial(CheckedAppends, door.refused_appends)
+
+    def refusals(connection: Connection, aggregate_ids: Sequence[str]) -> Mapping[int, EventStoreError]:
+        elsewhere = slots.refusals(aggregate_ids)
+        return elsewhere if door is None else {**elsewhere, **door.refused_appends(connection, aggregate_ids)}
+
+    return partial(CheckedAppends, refusals)
 
 
 def commands_of(
-    slots: OwnedSlots | None,
-) -> Callable[[Gate, Domain, ServerMailboxes, CommandReplies, WaitingCommands, ArrivalOrder], CommandBatcher]:
-    """Returns what makes the command batcher of a server: of every aggregate, or of a shard's slots."""
-    return CommandBatcher if slots is None else partial(ShardCommands, slots)
+    slots: OwnedSlots | None, door: Doorkeeper | None
+) -> Callable[[Gate, Domain, CommandMailboxes, CommandReplies, WaitingCommands, ArrivalOrder], CommandBatcher]:
+    """Returns what makes the command batcher of a server: with a check of what a shard owns, and of what a client may."""
+    if slots is None:
+        return CommandBatcher if door is None else partial(CheckedCommands, door.check_command)
+
+    def check(connection: Connection, row: WireCommand) -> None:
+        if door is not None:
+            door.check_command(connection, row)
+        slots.check(row[1])
+
+    return partial(CheckedCommands, check)

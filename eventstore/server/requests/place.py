@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from eventstore.records.cluster_map import ClusterMap
+from eventstore.records.cluster_map import ALL_SLOTS, ClusterMap
 from eventstore.server.requests.dispatch import Seat
 from eventstore.server.requests.leadership import Leadership
 from eventstore.server.requests.map_requests import MapRequests
 from eventstore.server.requests.owned_slots import OwnedSlots
+from eventstore.server.shard_layout import ShardLayout
 from eventstore.store.data_folder import ShardIdentity
 
 
@@ -23,7 +24,7 @@ class Place:
     @property
     def one_of_several(self) -> int | None:
         """The number of the shard, if there are others."""
-        return None if self.shard is None or len(self.known.shards) == 1 else self.shard.shard
+        return None if self.shard is None or self.shard.slots == ALL_SLOTS else self.shard.shard
 
     def slots(self, maps: MapRequests) -> OwnedSlots | None:
         """Returns the slots to check; None if the store takes every aggregate."""
@@ -31,10 +32,10 @@ class Place:
             return None
         return OwnedSlots(self.shard.slots, lambda: maps.current.version)
 
-    def seat(self, maps: MapRequests) -> Seat | None:
+    def seat(self, maps: MapRequests, layout: ShardLayout) -> Seat | None:
         """Returns what HELLO says about the cluster; None outside of one."""
         shard = self.shard
         if shard is None:
             return None
         cluster, number = shard.cluster.bytes, shard.shard
-        return lambda: (cluster, maps.current.version, number)
+        return lambda: (cluster, maps.current.version, number, layout.number)

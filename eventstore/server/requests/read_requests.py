@@ -10,16 +10,20 @@ import trio
 
 from eventstore.aggregate_info import id_range
 from eventstore.chunks.files import NotCached
+from eventstore.metrics import Metric, counter
 from eventstore.model import ID_BYTES_MAX
 from eventstore.protocol import encode_ok, encode_page, encode_scan_page
 from eventstore.protocol.limits import FRAME_BYTES_MAX, PAGE_BYTES_DEFAULT
+from eventstore.protocol.reader_start import ReaderStart
 from eventstore.protocol.request_declaration import Request
-from eventstore.protocol.requests import FindCommand, ListAggregates, Read, ReadAll, Version, filter_of, place_of
+from eventstore.protocol.requests import FindCommand, ListAggregates, Read, ReadAll, Version, filter_of
+from eventstore.records.splits import NEVER_SPLIT
 from eventstore.server.net.connection import Connection
 from eventstore.server.net.deferred_replies import DeferredReplies, explain_failed_read
 from eventstore.server.net.gate import Gate
 from eventstore.server.requests.dispatch import Route
 from eventstore.server.requests.paced_scans import PacedScans, timed
+from eventstore.server.shard_layout import ShardLayout
 from eventstore.store.engine import Engine
 from eventstore.store.read.checked_reads import IN_PLACE_BYTES_MAX
 from eventstore.store.read.reader_place import check_place
@@ -31,13 +35,20 @@ _ROW_BYTES: Final = ID_BYTES_MAX + 12  # of a list of aggregates, at most
 
 
 class ReadRequests:
-    """Answers reads. At most `threads` of them wait for the disk at once, and a few of one connection; the others queue."""
+    """Answers reads. At most `threads` of them wait for the disk at once, and a few of one connection; the others queue.
 
-    def __init__(self, gate: Gate, engine: Engine, nursery: trio.Nursery, scans: PacedScans, threads: int = 16) -> None:
+    `reads`: how many pages of events were asked for.
+    """
+
+    def __init__(
+        self, gate: Gate, engine: Engine, nursery: trio.Nursery, scans: PacedScans, layout: ShardLayout, threads: int = 16
+    ) -> None:
         self._gate = gate
         self._engine = engine
+        self._layout = layout
         self._limiter = trio.CapacityLimiter(threads)
         self._scans = scans
+        self.reads = 0
         explain = partial(explain_failed_read, "read")
         self._replies = DeferredReplies(gate, nursery, at_once=_READS_PER_CONNECTION, explain=explain)
         self.routes: dict[type[Request], Route] = {
@@ -47,6 +58,7 @@ class ReadRequests:
 
     def read(self, connection: Connection, request_id: int, request: Request) -> None:
         assert isinstance(request, Read)
+        self.reads += 1
 
         def page(bytes_max: int, cached_only: bool = False) -> bytes:
             found = self._engine.replay(
@@ -69,11 +81,13 @@ class ReadRequests:
 
     def read_all(self, connection: Connection, request_id: int, request: Request) -> None:
         assert isinstance(request, ReadAll)
-        wanted, place = filter_of(request), place_of(request.after)
+        self.reads += 1
+        wanted, start = filter_of(request), ReaderStart.parse("after", request.after)
+        place, own = start.stored, self._layout.filter_of(start.layout)
 
         def page(bytes_max: int) -> bytes:
             check_place(self._engine.scan, place)
-            found = self._engine.scan(place.sequence, wanted, bytes_max, request.events_max)
+            found = self._engine.scan(place.sequence, wanted, bytes_max, request.events_max, own=own)
             if len(found.records) > _RECORDS_BYTES_MAX:
                 return page(PAGE_BYTES_DEFAULT)
             return encode_scan_page(request_id, found.next, found.at_end, found.records)
@@ -103,9 +117,10 @@ class ReadRequests:
     def list_aggregates(self, connection: Connection, request_id: int, request: Request) -> None:
         assert isinstance(request, ListAggregates)
         wanted = id_range(request.prefix, request.after, request.limit)
+        own = self._layout.filter_of(*request.layouts or (NEVER_SPLIT,))
 
         def page(_: int) -> bytes:
-            rows = self._engine.list_aggregates(wanted, request.limit)
+            rows = self._engine.list_aggregates(wanted, request.limit, own)
             return encode_ok(request_id, *(value for row in rows for value in row))
 
         self._scanned(connection, request_id, page, request.limit * _ROW_BYTES)
@@ -132,3 +147,8 @@ class ReadRequests:
             return (await self._scans.run(connection, partial(page, bytes_max)),)
 
         self._replies.page_later(connection, request_id, make, size)
+
+
+READ_METRICS: Final[tuple[Metric[ReadRequests], ...]] = (
+    counter("reads", "pages of events read, of an aggregate or of all; without subscriptions", lambda requests: requests.reads),
+)

@@ -1,4 +1,7 @@
-"""Subscriptions: all events after a sequence, then new ones as they are durable, pushed while the client grants credit."""
+"""Subscriptions: all events after a sequence, then new ones as they are durable, pushed while the client grants credit.
+
+A split of the shard ends them: what they would get from then on is another thing.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,23 @@ from typing import Final
 
 import trio
 
-from eventstore.errors import EventStoreError
+from eventstore.errors import Elsewhere, EventStoreError
 from eventstore.event_identity import Place, check_start
 from eventstore.metrics import Metric, gauge
 from eventstore.protocol import encode_error, encode_ok, encode_scan_page
 from eventstore.protocol.frames import LENGTH_BYTES
 from eventstore.protocol.limits import CREDIT_BYTES_MAX, PAGE_BYTES_DEFAULT
+from eventstore.protocol.reader_start import ReaderStart
 from eventstore.protocol.request_declaration import Request
-from eventstore.protocol.requests import Credit, Subscribe, Unsubscribe, filter_of, place_of
+from eventstore.protocol.requests import Credit, Subscribe, Unsubscribe, filter_of
+from eventstore.records.splits import SlotFilter
 from eventstore.server.net.budgets import Reservation
 from eventstore.server.net.connection import Connection
 from eventstore.server.net.gate import Gate
 from eventstore.server.requests.dispatch import Route
 from eventstore.server.requests.new_events import NewEvents
 from eventstore.server.requests.paced_scans import PacedScans
+from eventstore.server.shard_layout import ShardLayout
 from eventstore.store.committer import Committer
 from eventstore.store.read.reader_place import check_place
 from eventstore.store.read.scan import ScanPage
@@ -32,41 +38,60 @@ _log = logging.getLogger(__name__)
 class Subscription:
     """One subscription of one connection, served by one task. `end`: the last sequence when it was asked for."""
 
-    def __init__(self, connection: Connection, request_id: int, request: Subscribe, end: int) -> None:
+    def __init__(
+        self, connection: Connection, request_id: int, request: Subscribe, end: int, start: ReaderStart, own: SlotFilter | None
+    ) -> None:
         self.connection = connection
         self.request_id = request_id
-        self.from_end = request.after is None
-        self.place = Place(end) if request.after is None else place_of(request.after)
+        self.from_end = start.place is None
+        self.place = start.place or Place(end)
         self.after = self.place.sequence
+        self.own = own
+        self.moved: Elsewhere | None = None
         self.wanted = filter_of(request)
         self.credit = request.credit
         self.more_credit = trio.Event()
         self.scope = trio.CancelScope()
 
+    @property
+    def use(self) -> str:
+        """What it reads, for people, and where it is."""
+        wanted = self.wanted
+        of = wanted.aggregate_id or (f"{wanted.aggregate_prefix}…" if wanted.aggregate_prefix else "all")
+        return f"subscribes to events of {of}, at {self.after}"
+
     def cancel(self) -> None:
         self.scope.cancel()
 
+    def move(self, error: Elsewhere) -> None:
+        """Ends it, unless it is ended already."""
+        if not self.scope.cancel_called:
+            self.moved = error
+            self.scope.cancel()
+
 
 class Subscriptions:
-    """All subscriptions; `count` are active. Each costs a task, which sleeps while there is nothing new.
+    """All subscriptions. Each costs a task, which sleeps while there is nothing new.
 
     Subscribers that lag on a slow disk delay only each other and those who read everything.
     """
 
-    def __init__(self, gate: Gate, committer: Committer, nursery: trio.Nursery, scans: PacedScans) -> None:
+    def __init__(self, gate: Gate, committer: Committer, nursery: trio.Nursery, scans: PacedScans, layout: ShardLayout) -> None:
         self._gate = gate
+        self._layout = layout
+        layout.moved.append(self._move)
         self._scans = scans
         self._committer = committer
         self._nursery = nursery
         self._news = NewEvents(committer)
         nursery.start_soon(self._news.run)
-        self.count = 0
+        self._served: set[Subscription] = set()
         self.routes: dict[type[Request], Route] = {Subscribe: self.begin, Credit: self.credit, Unsubscribe: self.end}
 
     def begin(self, connection: Connection, request_id: int, request: Request) -> None:
         assert isinstance(request, Subscribe)
-        end = self._committer.engine.visible_sequence
-        subscription = Subscription(connection, request_id, request, end)
+        end, start = self._committer.engine.visible_sequence, ReaderStart.parse("after", request.after)
+        subscription = Subscription(connection, request_id, request, end, start, self._layout.filter_of(start.layout))
         check_start(subscription.after, end)
         connection.bind(request_id, subscription)
         self._nursery.start_soon(self._serve, subscription)
@@ -86,8 +111,17 @@ class Subscriptions:
             subscription.cancel()
         self._gate.send(connection, encode_ok(request_id))
 
+    @property
+    def count(self) -> int:
+        """How many are active."""
+        return len(self._served)
+
+    def _move(self, error: Elsewhere) -> None:
+        for each in list(self._served):
+            each.move(error)
+
     async def _serve(self, subscription: Subscription) -> None:
-        self.count += 1
+        self._served.add(subscription)
         try:
             with subscription.scope:
                 if subscription.place.identity:
@@ -95,14 +129,16 @@ class Subscriptions:
                     await self._scans.run(subscription.connection, check)
                     await trio.lowlevel.checkpoint_if_cancelled()  # as in `_page`
                 await self._push(subscription)
+            if subscription.moved is not None:
+                raise subscription.moved
         except EventStoreError as error:
-            if not subscription.scope.cancel_called:
+            if subscription.moved is not None or not subscription.scope.cancel_called:
                 self._send(subscription, encode_error(subscription.request_id, error))
         except Exception:
             _log.exception("a subscription failed; its connection is closed")
             self._gate.drop(subscription.connection)
         finally:
-            self.count -= 1
+            self._served.discard(subscription)
             subscription.connection.unbind(subscription.request_id, subscription)
 
     async def _push(self, subscription: Subscription) -> None:
@@ -147,7 +183,7 @@ class Subscriptions:
 
         async def make(reservation: Reservation) -> ScanPage:
             async with reservation as bytes_max:
-                scan = partial(engine.scan, after, wanted, bytes_max, None, durable=True)
+                scan = partial(engine.scan, after, wanted, bytes_max, None, durable=True, own=subscription.own)
                 page = await self._scans.run(subscription.connection, scan)
             await trio.lowlevel.checkpoint_if_cancelled()  # a thread is not cancelled, and nothing may follow the end
             return page

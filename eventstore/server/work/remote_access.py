@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from typing import Final
+from typing import Final, TypeAlias
 
-import anyio
 import trio
 
-from eventstore.client.aio.raw_appends import RawAppends
-from eventstore.client.aio.settled import settled
+from eventstore.client.aio.raw_appends import InFlight, RawAppends
 from eventstore.client.aio.store import NetworkStore
-from eventstore.client.session.batch import BatchSlice
 from eventstore.errors import ConnectionLost, Elsewhere, EventStoreError, UnsupportedVersion, VersionConflict
 from eventstore.model import Committed, Event
 from eventstore.records import commit
@@ -23,11 +20,15 @@ from eventstore.store.append import COMMITTED, CONFLICT, DUPLICATE, REFUSED, App
 _PAGE_EVENTS: Final = 500
 _PAUSE_S_MIN: Final = 0.05
 _PAUSE_S_MAX: Final = 2.0
-InFlight = BatchSlice[anyio.Event, RawCommit, Committed]
+
+Heard: TypeAlias = Callable[[EventStoreError], Awaitable[None]]
+"""Called with each error of the store."""
 
 
 def remote_access(store: NetworkStore, nursery: trio.Nursery, on_lost: Callable[[EventStoreError], None]) -> StoreAccess:
-    """Access to a remote store: the changes of a batch become one frame, in order of arrival.
+    """Access to a remote store: the changes of a batch become one frame, in order of arrival; in a cluster one for each shard
+    that owns some of the aggregates by then. What is Elsewhere meanwhile is tried again by the mailboxes, where the newest map
+    says.
 
     `on_lost` is called when no later attempt to reach the store can succeed.
     """
@@ -40,7 +41,7 @@ def remote_access(store: NetworkStore, nursery: trio.Nursery, on_lost: Callable[
         except EventStoreError as error:
             check_lost(error)
             raise
-        nursery.start_soon(_deliver, batch, in_flight, check_lost, note)
+        nursery.start_soon(_deliver, batch, in_flight, heard, note)
 
     def note(found: int | None) -> None:
         nonlocal durability
@@ -49,6 +50,11 @@ def remote_access(store: NetworkStore, nursery: trio.Nursery, on_lost: Callable[
     def check_lost(error: EventStoreError) -> None:
         if isinstance(error, UnsupportedVersion) or (isinstance(error, ConnectionLost) and "actual" in error.fields):
             on_lost(error)
+
+    async def heard(error: EventStoreError) -> None:
+        check_lost(error)
+        if isinstance(error, Elsewhere):
+            await appends.look_again()
 
     async def read_events(aggregate_id: str, from_version: int) -> AsyncGenerator[list[Event], None]:
         page: list[Event] = []
@@ -60,13 +66,13 @@ def remote_access(store: NetworkStore, nursery: trio.Nursery, on_lost: Callable[
                         yield page
                         page = []
         except EventStoreError as error:
-            check_lost(error)
+            await heard(error)
             raise
         if page:
             yield page
 
     def find_command(aggregate_id: str, command_id: str, found: Found) -> None:
-        nursery.start_soon(_find, store, appends, aggregate_id, command_id, found, check_lost)
+        nursery.start_soon(_find, store, appends, aggregate_id, command_id, found, heard)
 
     return StoreAccess(persist, appends.flush, read_events, find_command, lambda: durability, shared=True)
 
@@ -86,14 +92,13 @@ def _bare(commits: Sequence[NewCommit]) -> list[RawCommit]:
 
 
 async def _deliver(
-    batch: ServerBatch, in_flight: InFlight, check_lost: Callable[[EventStoreError], None], note: Callable[[int | None], None]
-) -> None:
-    await settled(in_flight)
-    outcomes = in_flight.outcomes()
-    # Elsewhere: another process leads the shard by now, and the connection follows it.
+    batch: ServerBatch, in_flight: InFlight, heard: Heard, note: Callable[[int | None], None]
+) -> None:  # fmt: skip
+    outcomes = await in_flight.outcomes()
+    # Elsewhere: another process leads the shard by now, or another shard has the aggregate.
     lost = next((each for each in outcomes if isinstance(each, ConnectionLost | Elsewhere | UnsupportedVersion)), None)
     if lost is not None:
-        check_lost(lost)
+        await heard(lost)
         batch.fail(lost)
     else:
         for outcome in outcomes:
@@ -114,8 +119,7 @@ def _raw_outcome(outcome: Committed | EventStoreError) -> AppendOutcome:
 
 
 async def _find(
-    store: NetworkStore, appends: RawAppends, aggregate_id: str, command_id: str, found: Found,
-    check_lost: Callable[[EventStoreError], None],
+    store: NetworkStore, appends: RawAppends, aggregate_id: str, command_id: str, found: Found, heard: Heard
 ) -> None:  # fmt: skip
     """Asks until the store answers: without its answer the outcome of a refused command is unknown."""
     pause_s = _PAUSE_S_MIN
@@ -124,10 +128,10 @@ async def _find(
             stored = await store.find_command(aggregate_id, command_id)
             record = b"" if stored is None else await appends.record(aggregate_id, stored.version)
         except EventStoreError as error:
-            check_lost(error)
+            await heard(error)
             if not error.retriable:
                 return found(error)
             await trio.sleep(pause_s)
             pause_s = min(2 * pause_s, _PAUSE_S_MAX)
         else:
-            return found(stored_command(commit.decode(record)) if record else None)
+            return found(stored_command(commit.decode(record) if record else None))

@@ -1,7 +1,7 @@
-"""The command mailboxes of a worker on several shards: each shard has a set of its own.
+"""The command mailboxes of a worker on several shards: each shard that there was at the start has a set of its own.
 
 So a shard that is away holds up the commands to its own aggregates alone: its batches, and the replays of its aggregates, wait
-for it in its own set.
+for it in its own set. A shard that is split shares it with the new ones until the worker is started again.
 """
 
 from __future__ import annotations

@@ -1,27 +1,38 @@
-"""The shards that a worker works on: one store for each, over a connection that follows the shard's leader."""
+"""The shards that a worker works on, over connections that follow their leaders.
+
+Each shard that there is at the start gets a set of mailboxes, which keeps its aggregates: what a later split gives to a new
+shard stays in the set of the old one, in order, and only its batches go to another shard.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
-import structlog
 import trio
 
 from eventstore.client.aio.store import NetworkStore
-from eventstore.records.slots import LOCAL, slot_of
-from eventstore.server.mailbox_wiring import FindCommand, Found
+from eventstore.server.logs import get_logger
 
 _LOOK_S: Final = 1.0
 
 
-@dataclass(frozen=True, slots=True)
 class WorkedShards:
-    """`stores`: by shard; a store that is not of several shards is its only one. `owner`: returns the shard of an aggregate."""
+    """`sets`: the shards that have a set of mailboxes."""
 
-    stores: Mapping[int, NetworkStore]
-    owner: Callable[[str], int]
+    def __init__(self, store: NetworkStore) -> None:
+        self.store = store
+        self._begun_with = None if store._router is None else store._router.table.known
+        self.sets = [0] if self._begun_with is None else [each.shard for each in self._begun_with.shards]
+
+    def owner(self, aggregate_id: str) -> int:
+        """Returns the set of an aggregate."""
+        return 0 if self._begun_with is None else self._begun_with.owner_of(aggregate_id)
+
+    @property
+    def stores(self) -> Mapping[int, NetworkStore]:
+        """The stores of all shards that there are now, by number; a store that is not of several shards is its only one."""
+        return self.store._of_shards() or {0: self.store}
 
     @property
     def has_several(self) -> bool:
@@ -36,11 +47,11 @@ class WorkedShards:
 
     async def watch(self) -> None:
         """Has the log say when a shard is away, and when it is reached again; until cancelled."""
-        log = structlog.get_logger("eventstore.worker")
+        log = get_logger("eventstore.worker")
         away: set[int] = set()
-        while self.has_several:
+        while True:
             await trio.sleep(_LOOK_S)
-            for number, store in self.stores.items():
+            for number, store in self.stores.items() if self.has_several else ():
                 if store.connected and number in away:
                     away.remove(number)
                     log.info("a shard is reached again", shard=number)
@@ -48,30 +59,9 @@ class WorkedShards:
                     away.add(number)
                     log.warning("a shard is away: commands to its aggregates wait", shard=number)
 
-    def finding(self, by_shard: Mapping[int, FindCommand]) -> FindCommand:
-        """Returns what looks up a command at the shard of its aggregate."""
-
-        def find_command(aggregate_id: str, command_id: str, found: Found) -> None:
-            by_shard[self.owner(aggregate_id)](aggregate_id, command_id, found)
-
-        return find_command
-
 
 def least_of(durabilities: Sequence[Callable[[], int | None]]) -> Callable[[], int | None]:
     """Returns what gives the least of them, since commits of several shards are answered together. A shard that has not said
     it has answered no commit.
     """
     return lambda: min((known for each in durabilities if (known := each()) is not None), default=None)
-
-
-async def shards_of(store: NetworkStore) -> WorkedShards:
-    """Returns the shards of a store. Slots stay with their shards; what leads a shard may change. Raises ConnectionLost."""
-    if not store.shards:
-        return WorkedShards({0: store}, lambda aggregate_id: 0)
-    owners = (await store.cluster_map()).owners
-
-    def owner(aggregate_id: str) -> int:
-        slot = slot_of(aggregate_id)
-        return owners[0 if slot == LOCAL else slot]
-
-    return WorkedShards(store.shards, owner)

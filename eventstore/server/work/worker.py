@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import structlog
 import trio
 from prometheus_client import make_wsgi_app
 
 from eventstore import __version__
+from eventstore.alarms.silences import SILENCES
 from eventstore.client.aio.store import NetworkStore
 from eventstore.client.aio.wait_for_server import wait_for_server
 from eventstore.domain.asyncio_calls import refuse_asyncio
@@ -28,11 +28,15 @@ from eventstore.domain.import_path import load
 from eventstore.domain.runtime import DomainRuntime
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.metrics import Source
+from eventstore.server.access.security import Security
+from eventstore.server.access.tls_metrics import TLS_METRICS
+from eventstore.server.alarms.alarm_handlers import alarm_routes, source_of
+from eventstore.server.alarms.known_figures import alarms_of
+from eventstore.server.alarms.reported_alarms import watch_alarms
 from eventstore.server.bootstrap import (
     bind,
     calm_collector,
     check_checkpoint_folder,
-    checkpoint_of_shard,
     gate_limits,
     listen,
     raise_descriptor_limit,
@@ -40,6 +44,7 @@ from eventstore.server.bootstrap import (
     yield_often,
 )
 from eventstore.server.http import http_server
+from eventstore.server.logs import get_logger
 from eventstore.server.mailbox_metrics import MAILBOX_METRICS
 from eventstore.server.mailbox_wiring import ArrivalOrder, FindCommand, ServerMailboxes, make_mailboxes
 from eventstore.server.net.budgets import NoBacklog
@@ -52,11 +57,12 @@ from eventstore.server.reports import Reports
 from eventstore.server.requests.command_batcher import CommandBatcher
 from eventstore.server.requests.command_replies import CommandReplies
 from eventstore.server.requests.dispatch import DISPATCH_METRICS, Dispatch
+from eventstore.server.requests.owned_slots import commands_of
 from eventstore.server.requests.waiting_commands import WAITING_METRICS, WaitingCommands
 from eventstore.server.work.remote_access import remote_access
 from eventstore.server.work.shard_mailboxes import ShardMailboxes
 from eventstore.server.work.shard_reactions import ShardReactions
-from eventstore.server.work.worked_shards import WorkedShards, least_of, shards_of
+from eventstore.server.work.worked_shards import WorkedShards, least_of
 from eventstore.settings.server import ServerSettings
 
 
@@ -69,6 +75,7 @@ class Worker:
     gate: Gate
     commands: CommandBatcher
     mailboxes: ServerMailboxes | ShardMailboxes
+    security: Security
     stopping: trio.Event
     store_lost: EventStoreError | None = None
 
@@ -79,9 +86,7 @@ class Worker:
         """Stops with an error, because no later attempt to reach the store can succeed."""
         if self.store_lost is None:
             self.store_lost = error
-            structlog.get_logger("eventstore.worker").error(
-                "stopping: another store answers at its address", error=error.message
-            )
+            get_logger("eventstore.worker").error("stopping: another store answers at its address", error=error.message)
         self.stop()
 
 
@@ -109,14 +114,22 @@ async def work(
     domain = load(settings.domain)
     refuse_asyncio(domain, reactions=checkpoint is not None)
     raise_descriptor_limit()
-    log = structlog.get_logger("eventstore.worker")
+    log = get_logger("eventstore.worker")
 
     def on_waiting(error: EventStoreError) -> None:
         log.warning("waiting for the store", error=error.message, wait_s=wait_s)
 
-    connecting = wait_for_server(store_address, name="eventstore-worker", wait_s=wait_s, on_waiting=on_waiting)
+    security = Security(settings, own_file=False)
+    connecting = wait_for_server(
+        store_address,
+        name="eventstore-worker",
+        wait_s=wait_s,
+        on_waiting=on_waiting,
+        ssl_context=security.own_context,
+        token=security.own_token,
+    )
     with bind(settings.listen) as listener:  # before waiting for the store
-        async with connecting as store, _working(settings, domain, store, checkpoint, listener) as worker:
+        async with connecting as store, _working(settings, domain, store, checkpoint, listener, security) as worker:
             log.info("working", version=__version__, address=worker.address, http=worker.http_address, store=store_address)
             calm_collector()
             yield_often()
@@ -131,22 +144,23 @@ async def work(
 
 @asynccontextmanager
 async def _working(
-    settings: ServerSettings, domain: Domain, store: NetworkStore, checkpoint: Path | None, listener: socket.socket
-) -> AsyncIterator[Worker]:
+    settings: ServerSettings, domain: Domain, store: NetworkStore, checkpoint: Path | None, listener: socket.socket,
+    security: Security,
+) -> AsyncIterator[Worker]:  # fmt: skip
     async with trio.open_nursery() as nursery:
-        gate, order, shards = Gate(listener, gate_limits(settings)), ArrivalOrder(), await shards_of(store)
-        access = {
-            number: remote_access(each, nursery, lambda error: worker.give_up(error)) for number, each in shards.stores.items()
-        }
-        find_command = shards.finding({number: each.find_command for number, each in access.items()})
+        gate, order = Gate(listener, gate_limits(settings), security.make_connection), ArrivalOrder()
+        shards = WorkedShards(store)
+        access = {number: remote_access(store, nursery, lambda error: worker.give_up(error)) for number in shards.sets}
+        find_command = next(iter(access.values())).find_command
         waiting = WaitingCommands(gate, settings.waiting_commands_bytes_max, settings.mailbox_options.waiting_bytes_max)
         replies = CommandReplies(gate, find_command, waiting)
         sets = {
             number: make_mailboxes(DomainRuntime(domain, each.read_events), each, settings.mailbox_options, replies.answer)
             for number, each in access.items()
         }
-        mailboxes = ShardMailboxes(shards.owner, sets) if shards.has_several else next(iter(sets.values()))
-        commands = CommandBatcher(gate, domain, mailboxes, replies, waiting, order)
+        mailboxes = ShardMailboxes(shards.owner, sets) if len(sets) > 1 else next(iter(sets.values()))
+        door = security.guard(gate, nursery)
+        commands = commands_of(None, door)(gate, domain, mailboxes, replies, waiting, order)
         await nursery.start(mailboxes.run)
         reactions = _reactions(domain, checkpoint, shards, mailboxes, find_command)
 
@@ -154,7 +168,11 @@ async def _working(
         routes = commands.routes | ({} if reactions is None else reaction_routes(gate, nursery, reactions))
         uuid_of_store, most = uuid.UUID(bytes=store.store_uuid), settings.requests_max
         durability = least_of([each.durability for each in access.values()])
-        dispatch = Dispatch(gate, uuid_of_store, most, routes, reports.stats, durability=durability)
+        alarms = alarms_of(settings)
+        if checkpoint is not None:  # without it a worker keeps nothing
+            alarms.keep_silences(checkpoint.with_name(f"{checkpoint.stem}-{SILENCES}"))
+        routes |= alarm_routes(gate, alarms)
+        dispatch = Dispatch(gate, uuid_of_store, most, routes, reports.stats, durability=durability, door=door)
         sources: list[Source[Any]] = [
             Source(MAILBOX_METRICS, mailboxes.stats),
             Source(WAITING_METRICS, lambda: waiting),
@@ -165,12 +183,19 @@ async def _working(
         if reactions is not None:
             sources.append(Source(REACTION_METRICS, lambda: reactions))
             collectors.append(ReactionCollector(reactions))
+        if (tls := security.tls) is not None:
+            sources.append(Source(TLS_METRICS, lambda: tls))
         reports.add(sources, collectors)
+        host, port = listener.getsockname()[:2]
+        watch_alarms(alarms, f"worker {source_of(host, port)}", reports, nursery)
         with contextlib.ExitStack() as stack:
             listen(listener, settings.listen)
-            http_address = stack.enter_context(http_server(settings.http, make_wsgi_app(reports.registry), reports.health))
-            host, port = listener.getsockname()[:2]
-            worker = Worker(f"tcp://{host}:{port}", http_address, gate, commands, mailboxes, trio.Event())
+            http_address = stack.enter_context(
+                http_server(settings.http, make_wsgi_app(reports.registry), reports.health, security)
+            )
+            worker = Worker(
+                f"{security.scheme}://{host}:{port}", http_address, gate, commands, mailboxes, security, trio.Event()
+            )
             nursery.start_soon(gate.run, dispatch.handle, order.end_turn, NoBacklog())
             nursery.start_soon(gate.run_timeouts)
             nursery.start_soon(replies.run)
@@ -202,7 +227,7 @@ async def run(settings: ServerSettings, store_address: str, checkpoint: Path | N
 
     async with trio.open_nursery() as nursery:
         stopping = trio.Event()
-        await nursery.start(stop_on_signals, stopping)
+        await nursery.start(stop_on_signals, stopping, lambda: None if worker is None else worker.security.reload())
         nursery.start_soon(stop)
         worker = await nursery.start(work, settings, store_address, checkpoint, wait_s)
 
@@ -211,17 +236,16 @@ def _reactions(
     domain: Domain, checkpoint: Path | None, shards: WorkedShards, mailboxes: ServerMailboxes | ShardMailboxes,
     find_command: FindCommand,
 ) -> ReactionRunner | ShardReactions | None:  # fmt: skip
-    if checkpoint is not None and not shards.has_several:
-        return ReactionRunner(shards.stores[0], checkpoint, domain, mailboxes, find_command)
+    if checkpoint is not None and shards.store._router is None:
+        return ReactionRunner(shards.store, checkpoint, domain, mailboxes, find_command)
     if checkpoint is not None:
-        return ShardReactions({
-            number: ReactionRunner(
-                store, checkpoint_of_shard(checkpoint, number), domain, mailboxes, find_command, suffix=f"@{number}"
-            )
-            for number, store in shards.stores.items()
-        })  # fmt: skip
+
+        def runner(store: NetworkStore, own: Path, suffix: str) -> ReactionRunner:
+            return ReactionRunner(store, own, domain, mailboxes, find_command, suffix=suffix)
+
+        return ShardReactions(shards.store, checkpoint, runner)
     if domain.reactions:
-        structlog.get_logger("eventstore.worker").warning(
+        get_logger("eventstore.worker").warning(
             "the domain's reactions do not run here; start one worker with --checkpoint FILE to run them",
             reactions=", ".join(sorted(domain.reactions)),
         )

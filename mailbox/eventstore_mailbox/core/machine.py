@@ -24,7 +24,7 @@ from eventstore_mailbox.core.in_flight_duplicates import InFlightDuplicates
 from eventstore_mailbox.core.options import Options
 from eventstore_mailbox.core.outcome_processor import OutcomeProcessor
 from eventstore_mailbox.core.plain_appends import PlainAppends
-from eventstore_mailbox.core.ports import AnyBatch, AnyPorts, Batch, Driver, status_of
+from eventstore_mailbox.core.ports import AnyBatch, AnyPorts, Batch, Driver, id_of, status_of
 from eventstore_mailbox.core.resident_lanes import ResidentLanes
 from eventstore_mailbox.core.state import (
     OVERLOADED,
@@ -203,7 +203,12 @@ class Machine:
 
     def _persist_next(self, mailbox: CommandMailbox) -> None:
         draft = mailbox.events.take()
-        if draft is not None:
+        if draft is None:
+            return
+        unloaded = self.ports.unloaded
+        if unloaded is not None and (to_load := unloaded(set(map(id_of, draft.entries)))):
+            self._driver.load(to_load, partial(self._persist, mailbox, draft))
+        else:
             self._persist(mailbox, draft)
 
     def _persist(self, mailbox: CommandMailbox, draft: Draft) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from random import random
 from typing import Final, Generic, Protocol, TypeAlias, TypeVar, cast
 
@@ -22,6 +22,8 @@ status_of: Final = cast("Callable[[object], int]", itemgetter(0))
 """The status of an outcome, which is a tuple: COMMITTED, DUPLICATE, CONFLICT or REFUSED, then what the sender gets."""
 aggregate_id_of: Final = cast("Callable[[object], str]", itemgetter(0))
 """The aggregate id of a plain append, which is a tuple: aggregate id, expected version, command id, …"""
+id_of: Final = cast("Callable[[AnyEntry], str]", attrgetter("aggregate_id"))
+"""The aggregate id of an entry."""
 command_id_of: Final = cast("Callable[[object], str]", itemgetter(2))
 
 Ended: TypeAlias = Callable[["Batch[X, O]", "Sequence[O] | BaseException"], None]
@@ -92,9 +94,10 @@ class Ports(Generic[C, A, X, O]):
     clock         returns seconds, monotonic
     refusal       returns an outcome with status REFUSED for a plain append that is abandoned, or has no room in its mailbox
     flush         is called after the last `persist` of a round
-    unloaded      returns those aggregates of plain appends that the store must `load` before it can check a change without
-                  waiting for the disk; called on the event loop for each call. None: the store never waits
-    load          loads such an aggregate; raises as `restore`. Until it returns, plain appends to it wait in its lane
+    unloaded      returns those aggregates that the store must `load` before it can check a change without waiting for the
+                  disk; called on the event loop for each call of plain appends and each batch. None: the store never waits
+    load          loads such an aggregate; raises as `restore`. Until it returns, plain appends to it wait in its lane, and so
+                  does a batch with a change of it
     unmodified    returns whether an aggregate is as it was before the handler that raised. If not, it is restored
     same          returns whether two commands under the same id are the same, so that one that is in flight answers the other
     size          returns the bytes of a change; None: batches are bounded by count alone
@@ -140,6 +143,10 @@ class Driver(Protocol):
 
     def restore(self, lane: Lane) -> None:
         """Starts a restore, or what `Lane.to_load` asks for; it ends in `restored`, `unrestorable` or `restore_failed`."""
+
+    def load(self, aggregate_ids: Collection[str], action: Callable[[], None]) -> None:
+        """Starts to load aggregates that the store may have dropped while they were in memory here; calls the action then, also
+        if that failed: the store reports why."""
 
     def run_handler(self, lane: Lane, entry: AnyEntry, coroutine: Coroutine[object, object, object]) -> None:
         """Starts an async handler; it ends in `handled`."""

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from eventstore.cli.terminal.broker_connection import connect_to_broker
+from eventstore.cli.terminal.broker_connection import check_is_one, connect_to_broker, each_shard
 from eventstore.cli.terminal.output import print_json, print_line, print_note, print_table
 from eventstore.cli.terminal.program import Command, command_group
-from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, StoreAddress
+from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, OfShard, StoreAddress
 from eventstore.errors import EventStoreError, InvalidArgument, UnknownTopic
 from eventstore.fields import counted
 
@@ -26,7 +26,8 @@ _PAGE: Final = 1_000
 def list_(
     name: GroupName,
     from_offset: Annotated[int, typer.Option(metavar="N", min=0, help="Begin at this offset among the dead letters.")] = 0,
-    limit: Annotated[int, typer.Option(metavar="N", min=1, help="List at most this many.")] = 64,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="List at most this many of a shard.")] = 64,
+    shard: OfShard = None,
     as_json: AsJson = False,
     store: StoreAddress = DEFAULT_STORE,
 ) -> None:
@@ -38,22 +39,29 @@ def list_(
     """
     from eventstore.cli.transfer.message_lines import format_message
 
-    with connect_to_broker(store, "deadletter list") as connected:
+    with connect_to_broker(store, "deadletter list", shard) as connected:
         connected.broker.members(name)  # raises if the group does not exist
-        letters = connected.broker.dead_letters(name, from_offset, limit)
+        found = {number: each.broker.dead_letters(name, from_offset, limit) for number, each in each_shard(connected)}
+    letters = [(number, each) for number, page in found.items() for each in page]
     if as_json:
-        for each in letters:
-            print(format_message(each))
+        for number, each in letters:
+            print(format_message(each, number))
         return
-    rows = []
-    for each in letters:
+    several = ("shard",) if len(found) > 1 else ()
+    rows: list[tuple[object, ...]] = []
+    for number, each in letters:
         properties = each.properties
         origin = f"{properties.get(':origin-topic')}/{properties.get(':origin-queue')}@{properties.get(':origin-offset')}"
-        rows.append((each.queue_offset, origin, each.key, each.tag, properties.get(":failures"), properties.get(":reason")))
+        rows.append((
+            *([number] if several else []), each.queue_offset, origin, each.key, each.tag, properties.get(":failures"),
+            properties.get(":reason"),
+        ))  # fmt: skip
     if rows:
-        print_table(None, ("dead letter", "from", "key", "tag", "failures", "reason"), rows)
-        if len(rows) == limit:
-            print_note(f"there may be more: --from-offset {letters[-1].queue_offset + 1}")
+        print_table(None, (*several, "dead letter", "from", "key", "tag", "failures", "reason"), rows)
+        for number, page in found.items():
+            if len(page) == limit:
+                of = f"--shard {number} " if several else ""
+                print_note(f"there may be more: {of}--from-offset {page[-1].queue_offset + 1}")
     else:
         print_line(f"group {name} has no dead letters" + (f" from offset {from_offset} on" if from_offset else ""))
 
@@ -63,6 +71,7 @@ def replay(
     name: GroupName,
     offsets: Annotated[list[int] | None, typer.Argument(metavar="OFFSET", help="The offsets of the dead letters.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="All dead letters.")] = False,
+    shard: OfShard = None,
     as_json: AsJson = False,
     store: StoreAddress = DEFAULT_STORE,
 ) -> None:
@@ -78,13 +87,16 @@ def replay(
         raise InvalidArgument(
             f"give the offsets of dead letters (`eventstore deadletter list {name}` shows them), or --all", field="offsets"
         )
-    with connect_to_broker(store, "deadletter replay") as connected:
+    with connect_to_broker(store, "deadletter replay", shard) as connected:
+        if not everything:
+            check_is_one(connected, "dead letters")
         connected.broker.members(name)
-        wanted = _offsets(connected.broker, name) if everything else sorted(set(offsets or []))
         count = 0
         try:
-            for start in range(0, len(wanted), _REPLAYED_AT_ONCE):
-                count += connected.broker.replay(name, wanted[start : start + _REPLAYED_AT_ONCE])
+            for _, each in each_shard(connected):
+                wanted = _offsets(each.broker, name) if everything else sorted(set(offsets or []))
+                for start in range(0, len(wanted), _REPLAYED_AT_ONCE):
+                    count += each.broker.replay(name, wanted[start : start + _REPLAYED_AT_ONCE])
         except EventStoreError as error:
             error.message += f" ({counted(count, 'dead letter')} before these are being delivered)" if count else ""
             raise

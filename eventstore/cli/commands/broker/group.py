@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from eventstore.cli.terminal.broker_connection import connect_to_broker
+from eventstore.cli.terminal.broker_connection import check_is_one, connect_to_broker
 from eventstore.cli.terminal.output import print_json, print_line, print_note, print_table
 from eventstore.cli.terminal.program import Command, command_group
-from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, StoreAddress, parse_time
+from eventstore.cli.terminal.shard_rows import members_of, of_shard, print_rows
+from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, OfShard, StoreAddress, parse_time
 from eventstore.errors import InvalidArgument
 from eventstore.fields import counted
 
@@ -26,24 +27,26 @@ GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="The consumer gr
 def list_(as_json: AsJson = False, store: StoreAddress = DEFAULT_STORE) -> None:
     """List the consumer groups with their backlogs.
 
+    "In hand" is how long a consumer has had the same message, the longest of the group.
+
     \b
     Example:
       eventstore group list
     """
     from eventstore.errors import UnknownGroup
 
-    rows = []
+    rows: list[tuple[str, int, int, int, int | None]] = []
     with connect_to_broker(store, "group list") as connected:
-        for each in connected.broker.groups():
+        held_ms = {each.group: each.held_ms for each in connected.broker.in_hand()}
+        for name, generation, members in connected.broker.groups():
             try:
-                rows.append((each.name, each.members, each.generation, connected.broker.group(each.name).backlog))
+                rows.append((name, members, generation, connected.broker.group(name).backlog, held_ms.get(name)))
             except UnknownGroup:  # deleted meanwhile
                 continue
-    columns = ("group", "members", "generation", "backlog")
     if as_json:
-        print_json([dict(zip(columns, row, strict=True)) for row in rows])
+        print_json([dict(zip(("group", "members", "generation", "backlog", "in_hand_ms"), row, strict=True)) for row in rows])
     elif rows:
-        print_table(None, columns, rows)
+        print_table(None, ("group", "members", "generation", "backlog", "in hand"), [(*row[:4], _time(row[4])) for row in rows])
     else:
         print_line("no consumer groups; the first consumer to join creates one")
 
@@ -58,14 +61,18 @@ def show(name: GroupName, as_json: AsJson = False, store: StoreAddress = DEFAULT
     """
     with connect_to_broker(store, "group show") as connected:
         progress, members = connected.broker.group(name), connected.broker.members(name)
+        in_hand = connected.broker.in_hand(name)
     if as_json:
-        queues = [{**each._asdict(), "backlog": each.backlog} for each in progress.queues]
+        queues = [{**members_of(each), "backlog": each.backlog} for each in progress.queues]
         found = {"group": name, "generation": progress.generation, "backlog": progress.backlog, "queues": queues}
-        print_json({**found, "members": [each._asdict() for each in members]})
+        held = {"oldest_in_hand": members_of(in_hand[0]) if in_hand else None}
+        print_json({**found, **held, "members": [each._asdict() for each in members]})
         return
     print_line(f"{name}: generation {progress.generation}, {counted(progress.backlog, 'message')} to consume")
-    columns = ("topic", "queue", "offset", "begin", "end", "backlog", "member")
-    print_table(None, columns, [(*each[:5], each.backlog, each.member) for each in progress.queues])
+    held_ms = {(each.shard, each.topic, each.queue): each.held_ms for each in in_hand}
+    columns = ("topic", "queue", "offset", "begin", "end", "backlog", "member", "oldest in hand")
+    rows = [(*each[:5], each.backlog, each.member, _time(held_ms.get((each.shard, *each[:2])))) for each in progress.queues]
+    print_rows(columns, rows, [each.shard for each in progress.queues])
     if members:
         silent = [(each.name, each.queues, f"{each.silent_ms / 1000:.1f} s ago") for each in members]
         print_table(None, ("member", "queues", "last heard"), silent)
@@ -82,6 +89,7 @@ def reset(
     to_time: Annotated[
         str | None, typer.Option(metavar="TIME", help="To the first message of this time or later, as 2026-01-31T12:00:00Z.")
     ] = None,
+    shard: OfShard = None,
     as_json: AsJson = False,
     store: StoreAddress = DEFAULT_STORE,
 ) -> None:
@@ -94,7 +102,9 @@ def reset(
       eventstore group reset billing orders --to-time 2026-01-31T12:00:00+01:00
     """
     to = _target(to_start, to_end, to_offset, to_time)
-    with connect_to_broker(store, "group reset") as connected:
+    with connect_to_broker(store, "group reset", shard) as connected:
+        if queue is not None or to_offset is not None:
+            check_is_one(connected, "queues and offsets")
         consumed = _topics_of(connected.broker, name)
         done = connected.broker.reset(name, topic, to, queue=queue)
     if topic not in consumed:
@@ -103,11 +113,11 @@ def reset(
             f"until `eventstore group delete {name} --topic {topic}`"
         )
     if as_json:
-        print_json({"group": name, "topic": topic, "queues": [each._asdict() for each in done]})
+        print_json({"group": name, "topic": topic, "queues": [members_of(each) for each in done]})
         return
     for each in done:
         note = " (the queue does not hold the offset that was asked for)" if each.clamped else ""
-        print_line(f"{name} is at offset {each.offset} of queue {each.queue} of {topic}{note}")
+        print_line(f"{name} is at offset {each.offset} of queue {each.queue} of {topic}{of_shard(each.shard)}{note}")
 
 
 @group.command("retries", cls=Command)
@@ -151,11 +161,22 @@ def retries(
     print_line(f"{name}: {counted(count, 'attempt')}, delays {waits}; dead letters go to {where}")
 
 
+def _time(milliseconds: int | None) -> str:
+    return "" if milliseconds is None else f"{milliseconds / 1000:.0f} s"
+
+
 def _seconds(text: str) -> tuple[float, ...]:
+    from eventstore.protocol.limits import DELAY_MS_MAX
+
     try:
-        return tuple(float(each) for each in text.split(",") if each.strip())
+        seconds = tuple(float(each) for each in text.split(",") if each.strip())
     except ValueError:
-        raise InvalidArgument(f"--delays is {text!r:.80}; it takes seconds, as 1,30,600", field="delays") from None
+        seconds = (-1.0,)
+    if not all(0 <= each <= DELAY_MS_MAX / 1000 for each in seconds):
+        raise InvalidArgument(
+            f"--delays is {text!r:.80}; it takes seconds, 0 to {DELAY_MS_MAX // 1000:,} each, as 1,30,600", field="delays"
+        )
+    return seconds
 
 
 def _topics_of(broker: BlockingBroker, group: str) -> set[str]:

@@ -11,18 +11,14 @@ from eventstore.cli.terminal.broker_connection import connect_to_broker
 from eventstore.cli.terminal.output import print_error, print_json, print_line, print_note
 from eventstore.cli.terminal.program import Command, command_group
 from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, StoreAddress
-from eventstore.errors import InvalidArgument, UnknownQueue
+from eventstore.errors import InvalidArgument
 from eventstore.fields import counted
 
 if TYPE_CHECKING:
-    from eventstore.client.blocking.broker import BlockingBroker
     from eventstore.client.session.message_rows import SendResult
-    from eventstore.records.message import Message
 
 message = command_group("message", "Messages: look one up, follow a topic, send some.")
-_SHOWN: Final = 10
 _BATCH: Final = 512
-_WAIT_SECONDS: Final = 10.0
 
 
 @message.command("get", cls=Command)
@@ -60,7 +56,8 @@ def tail(
 ) -> None:
     """Print the messages of a topic as they arrive.
 
-    In order within each queue, beginning with the last 10 of each. Does not affect any consumer group.
+    In order within each queue, beginning with the last 10 of each; `orders@1/0@7` is on shard 1.
+    Does not affect any consumer group.
 
     \b
     Example:
@@ -69,47 +66,18 @@ def tail(
     import sys
 
     from eventstore.cli.transfer.message_lines import format_message, print_message
+    from eventstore.cli.transfer.topic_walk import walk_topic
 
     with connect_to_broker(store, "message tail") as connected:
-        for item in _walk(connected.broker, topic, tags, from_start=from_start, follow=follow):
+        for item in walk_topic(connected, topic, tags, from_start=from_start, follow=follow):
             if item is None:
                 sys.stdout.flush()
                 print_note("caught up; waiting for more (Ctrl-C ends)")
             elif as_json:
-                print(format_message(item), flush=follow)
+                print(format_message(item[1], item[0]), flush=follow)
             else:
-                print_message(item)
+                print_message(item[1], item[0])
                 sys.stdout.flush() if follow else None
-
-
-def _walk(broker: BlockingBroker, topic: str, tags: str | None, *, from_start: bool, follow: bool) -> Iterator[Message | None]:
-    """Yields the messages, and None once when it begins to wait. Notices queues that are added or removed meanwhile."""
-    offsets: dict[int, int] = {}
-    first, caught_up, looked_at = True, not follow, -1
-    while True:
-        queues = {each.queue: each for each in broker.queues(topic) if each.state != "hidden"}
-        for number, each in queues.items():
-            begin = each.begin if from_start or not first else max(each.begin, each.end - _SHOWN)
-            offsets.setdefault(number, begin)
-        first = False
-        ends = {number: each.end for number, each in queues.items()}
-        try:
-            turns = sorted(queues, key=lambda number: number <= looked_at)  # called before it changes
-            wants = [(topic, number, offsets[number], tags) for number in turns]
-            found = broker.pull(wants, _BATCH, wait=_WAIT_SECONDS if caught_up and follow else 0.0)
-        except UnknownQueue:  # removed meanwhile
-            continue
-        yield from found.messages()
-        for each_queue in found.queues:
-            offsets[each_queue.queue] = each_queue.next_offset
-            if each_queue.messages:
-                looked_at = each_queue.queue  # a busy queue may fill a whole answer: the next request begins after it
-        if not found.count and all(offsets[number] >= end for number, end in ends.items()):
-            if not follow:
-                return
-            if not caught_up:
-                caught_up = True
-                yield None
 
 
 @message.command("send", cls=Command)

@@ -38,10 +38,12 @@ def add(
         )
     with connect_to_broker(store, "queue add") as connected:
         added = connected.broker.add_queues(name, count)
+        shards = len(connected.shards)
     if as_json:
         print_json({"topic": name, "added": added})
     else:
-        print_line(f"{counted(len(added), 'queue')} added to topic {name}: {', '.join(map(str, added))}")
+        where = f" on each of {shards} shards" if shards else ""
+        print_line(f"{counted(len(added), 'queue')} added to topic {name}{where}: {', '.join(map(str, added))}")
 
 
 @queue.command("remove", cls=Command)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from eventstore.cli.terminal.broker_connection import connect_to_broker
 from eventstore.cli.terminal.output import print_json, print_line, print_note, print_table
 from eventstore.cli.terminal.program import Command, command_group
+from eventstore.cli.terminal.shard_rows import members_of, print_rows
 from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, StoreAddress
 from eventstore.errors import Unconsumed
 from eventstore.fields import counted
+
+if TYPE_CHECKING:
+    from eventstore.client.session.broker_info import QueueInfo
 
 topic = command_group("topic", "Topics of the broker.")
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
@@ -21,7 +26,8 @@ TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
 def create(
     name: TopicName,
     queues: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="The number of queues. [broker_default_queues of the server]")
+        int | None,
+        typer.Option(metavar="N", min=1, help="The number of queues, on each shard. [broker_default_queues of the server]"),
     ] = None,
     if_missing: Annotated[bool, typer.Option("--if-missing", help="Succeed if the topic exists.")] = False,
     as_json: AsJson = False,
@@ -35,12 +41,13 @@ def create(
     """
     with connect_to_broker(store, "topic create") as connected:
         created = connected.broker.create_topic(name, queues, if_missing=if_missing)
-        count = len(connected.broker.queues(name))
+        counts = _counts(connected.broker.queues(name))
     if as_json:
-        print_json({"topic": name, "queues": count, "created": created})
+        several = {"shards": len(counts)} if len(counts) > 1 else {}
+        print_json({"topic": name, "queues": max(counts), "created": created, **several})
         return
-    print_line(f"topic {name} {'has' if created else 'already exists; it has'} {counted(count, 'queue')}")
-    if queues not in (None, count):
+    print_line(f"topic {name} {'has' if created else 'already exists; it has'} {_queues(counts)}")
+    if queues is not None and {*counts} != {queues}:
         print_note(f"not {queues:,}: `eventstore queue add` and `eventstore queue remove` change that")
 
 
@@ -73,11 +80,11 @@ def show(name: TopicName, as_json: AsJson = False, store: StoreAddress = DEFAULT
     with connect_to_broker(store, "topic show") as connected:
         queues = connected.broker.queues(name)
     if as_json:
-        print_json({"topic": name, "queues": [each._asdict() for each in queues]})
+        print_json({"topic": name, "queues": [members_of(each) for each in queues]})
         return
     columns = ("queue", "state", "begin", "end", "messages", "written/s", "bytes/s", "read/s", "bytes/s")
-    rows = [(*each[:4], each.end - each.begin, *each[4:]) for each in queues]
-    print_table(None, columns, rows)
+    rows = [(*each[:4], each.end - each.begin, *each[4:8]) for each in queues]
+    print_rows(columns, rows, [each.shard for each in queues])
 
 
 @topic.command("delete", cls=Command)
@@ -105,3 +112,14 @@ def delete(
         print_json({"topic": name, "deleted": True})
     else:
         print_line(f"topic {name} is deleted")
+
+
+def _counts(queues: list[QueueInfo]) -> list[int]:
+    """Returns the number of queues on each shard."""
+    return [*Counter(each.shard for each in queues).values()]
+
+
+def _queues(counts: list[int]) -> str:
+    if len({*counts}) > 1:  # a change reached some shards alone; it says so when it is made again
+        return f"{counted(sum(counts), 'queue')} on {len(counts)} shards, {min(counts)} to {max(counts)} on each"
+    return counted(counts[0], "queue") + (f" on each of {len(counts)} shards" if len(counts) > 1 else "")

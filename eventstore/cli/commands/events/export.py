@@ -13,17 +13,19 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, cast
 
 import typer
 
-from eventstore.cli.terminal.output import meter, print_note
+from eventstore.cli.terminal.output import meter, print_note, print_position
 from eventstore.cli.terminal.shared_options import (
     DEFAULT_STORE,
     After,
     Aggregate,
+    AtPosition,
     FromTime,
     Prefix,
     StoreAddress,
     ToTime,
     Types,
     event_filters,
+    last_sequence,
     parse_after,
 )
 from eventstore.fields import counted
@@ -45,6 +47,7 @@ def export(
     aggregate: Aggregate = None,
     from_time: FromTime = None,
     to_time: ToTime = None,
+    position: AtPosition = False,
     progress: Annotated[
         bool | None, typer.Option("--progress/--no-progress", help="Show a progress bar. [on a terminal, with -o]")
     ] = None,
@@ -54,6 +57,8 @@ def export(
 
     In the order in which they were appended, up to the last event at the start. What the server keeps for itself,
     under ids that begin with $, is left out unless --aggregate or --prefix asks for it.
+
+    With --position the last line on standard error is where the next export begins, with --after.
 
     Importing the result gives equal events; another store assigns other sequence numbers. The file gets its name when
     it is complete.
@@ -75,17 +80,21 @@ def export(
     ):
         begin = parse_after(after)
         first = begin if isinstance(begin, int) else sum(sequence for sequence, _ in begin.shards.values())
-        last = int(connected.stats().get("events") or 0)  # of several shards: not known
+        last = last_sequence(connected, begin if isinstance(begin, int) else 0)
         count = 0
-        found: Iterator[Event] = iter(connected.read_all(begin, **filters))
+        log = connected.read_all(begin, **filters)
+        found: Iterator[Event] = iter(log)
         if not (aggregate or prefix or "").startswith(RESERVED):
             found = (event for event in found if not event.aggregate_id.startswith(RESERVED))
         for lines, sequence in _lines(found):
             file.write(lines)
             count += lines.count(b"\n")
             bar.update(sequence - first, max(last, sequence) - first, f"{count:,} events")
+        reached = log.position if position else None
     if output is not None:
         print_note(f"{counted(count, 'event')} written to {output}")
+    if reached is not None:
+        print_position(reached, as_json=False)
 
 
 def _lines(events: Iterator[Event]) -> Iterator[tuple[bytes, int]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from eventstore.cli.terminal.output import meter, print_error, print_json, print_line, print_note
-from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, StoreAddress
+from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, ShowProgress, StoreAddress
 from eventstore.fields import counted
 
 if TYPE_CHECKING:
@@ -28,9 +28,7 @@ def import_(
         Path | None,
         typer.Option(metavar="FILE", help="Write all refusals to this file, one JSON object per line; created with the first."),
     ] = None,
-    progress: Annotated[
-        bool | None, typer.Option("--progress/--no-progress", help="Show a progress bar. [on a terminal]")
-    ] = None,
+    progress: ShowProgress = None,
     as_json: AsJson = False,
     store: StoreAddress = DEFAULT_STORE,
 ) -> None:

@@ -21,7 +21,7 @@ def list_(
         str, typer.Argument(metavar="[PREFIX]", help="Only ids that begin with this text.", show_default=False)
     ] = "",
     after: Annotated[str | None, typer.Option(metavar="ID", help="Only ids after this one, to continue a list.")] = None,
-    limit: Annotated[int | None, typer.Option(metavar="N", min=0, help="Print at most this many.")] = None,
+    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Print at most this many.")] = None,
     as_json: AsJson = False,
     store: StoreAddress = DEFAULT_STORE,
 ) -> None:

@@ -22,7 +22,7 @@ def read(
     from_version: Annotated[int, typer.Option(metavar="N", min=1, help="The first version.")] = 1,
     to_version: Annotated[int | None, typer.Option(metavar="N", min=0, help="The last version.")] = None,
     backwards: Annotated[bool, typer.Option("--backwards", help="Newest first.")] = False,
-    limit: Annotated[int | None, typer.Option(metavar="N", min=0, help="Print at most this many events.")] = None,
+    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Print at most this many events.")] = None,
     command: Annotated[
         str | None,
         typer.Option(metavar="ID", help="Print the events of this command of the aggregate; exit code 1 without any."),

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from eventstore.cli.terminal.output import print_event, print_note
+from eventstore.cli.terminal.output import print_event, print_note, print_position
 from eventstore.cli.terminal.shared_options import (
     DEFAULT_STORE,
     Aggregate,
     AsJson,
+    AtPosition,
     FromTime,
     Prefix,
     StoreAddress,
     ToTime,
     Types,
     event_filters,
+    last_sequence,
     parse_after,
 )
 from eventstore.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from eventstore.client.blocking.routing.merged_events import MergedEvents
+    from eventstore.client.blocking.routing.merged_subscription import MergedSubscription
     from eventstore.client.blocking.store import BlockingStore
-    from eventstore.model import CaughtUp, Event
+    from eventstore.client.blocking.streams import LogStream, SubscriptionStream
     from eventstore.position import Position
 
 _SHOWN = 10
@@ -45,13 +48,15 @@ def tail(
     from_time: FromTime = None,
     to_time: ToTime = None,
     follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Wait for new events, or end at the last one.")] = True,
+    position: AtPosition = False,
     as_json: AsJson = False,
     store: StoreAddress = DEFAULT_STORE,
 ) -> None:
     """Print events as they are appended.
 
     In commit order: some stored events first, then new ones. Prints a note to standard error when all stored events
-    were shown.
+    were shown. With --position the last line there is the place after the last event that was printed, also after
+    Ctrl-C; --after takes it.
 
     \b
     Example:
@@ -70,22 +75,31 @@ def tail(
 
     with blocking.connect(store, name="eventstore tail") as connected:
         begin = None if after is None else parse_after(after)
+        if isinstance(begin, int) and not follow:
+            last_sequence(connected, begin)
         if begin is None and not end:
-            begin = max(0, int(connected.stats().get("events") or 0) - _SHOWN)  # of several shards: from the first
-        for item in _items(connected, begin, follow, filters):
-            if not isinstance(item, Event):
-                sys.stdout.flush()
-                print_note(f"caught up at sequence {item.sequence}; waiting for more (Ctrl-C ends)")
-            elif as_json:
-                print(format_event(item), flush=follow)
-            else:
-                print_event(item, with_aggregate=True)
-                sys.stdout.flush() if follow else None
+            begin = max(0, last_sequence(connected) - _SHOWN)  # of several shards: from the first
+        items = _items(connected, begin, follow, filters)
+        reached = None if begin is None or not position else items.position
+        try:
+            for item in items:
+                if not isinstance(item, Event):
+                    sys.stdout.flush()
+                    print_note(f"caught up at sequence {item.sequence}; waiting for more (Ctrl-C ends)")
+                elif as_json:
+                    print(format_event(item), flush=follow)
+                else:
+                    print_event(item, with_aggregate=True)
+                    sys.stdout.flush() if follow else None
+                reached = items.position if position else None
+        finally:
+            if reached is not None:
+                print_position(reached, as_json)
 
 
 def _items(
     store: BlockingStore, after: int | Position | None, follow: bool, filters: dict[str, Any]
-) -> Iterator[Event | CaughtUp]:
+) -> LogStream | MergedEvents | SubscriptionStream | MergedSubscription:
     """Iterates over the events after this place; None: over new ones alone."""
     from eventstore.position import END
 

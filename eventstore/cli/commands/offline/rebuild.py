@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from eventstore.cli.terminal.output import meter, print_error
-from eventstore.cli.terminal.shared_options import DataFolder
+from eventstore.cli.terminal.shared_options import DataFolder, ShowProgress
 from eventstore.fields import counted
 
 
@@ -18,9 +18,7 @@ def rebuild(
         Path | None,
         typer.Option(metavar="FILE", help="The server's TOML file, for preload_aggregates."),
     ] = None,
-    progress: Annotated[
-        bool | None, typer.Option("--progress/--no-progress", help="Show a progress bar. [on a terminal]")
-    ] = None,
+    progress: ShowProgress = None,
 ) -> None:
     """Rebuild everything that is derived from event files.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from eventstore.cli.terminal.output import meter, print_error, print_json, print_line
-from eventstore.cli.terminal.shared_options import AsJson, DataFolder
+from eventstore.cli.terminal.shared_options import AsJson, DataFolder, ShowProgress
 from eventstore.fields import counted
 
 if TYPE_CHECKING:
@@ -19,9 +19,7 @@ _FINDINGS_SHOWN = 50
 
 def verify(
     data: DataFolder,
-    progress: Annotated[
-        bool | None, typer.Option("--progress/--no-progress", help="Show a progress bar. [on a terminal]")
-    ] = None,
+    progress: ShowProgress = None,
     as_json: AsJson = False,
 ) -> None:
     """Check a data folder that is not being served.

@@ -29,6 +29,14 @@ def node(
         int,
         typer.Option("--lease", metavar="SECONDS", help="How long a node or a leader may be silent, 1 to 60. Needs --etcd."),
     ] = 5,
+    zone: Annotated[
+        str | None,
+        typer.Option("--zone", metavar="NAME", help="What fails together with this node, such as a rack. Needs --etcd."),
+    ] = None,
+    keep_left: Annotated[
+        float,
+        typer.Option("--keep-left", metavar="SECONDS", min=0, help="How long to keep the folder of a replica that moved away."),
+    ] = 86_400.0,
     *,
     etcd: EtcdAccess,
     config: ConfigFile = None,
@@ -56,9 +64,13 @@ def node(
 
     from eventstore.settings.sources import load_with_origins, misspelled_variables
 
-    replicated = None if etcd.endpoints is None else _replicated(etcd, name, advertise, lease, shards)
-    if replicated is None and (name is not None or advertise is not None):
-        option = "--name" if name is not None else "--advertise"
+    replicated: dict[str, object] | None = None
+    if etcd.endpoints is not None:
+        replicated = {**_replicated(etcd, name, advertise, lease, shards), "zone": zone, "left_s": keep_left}
+    elif given_here := [
+        each for each, value in (("name", name), ("advertise", advertise), ("zone", zone)) if value is not None
+    ]:
+        option = f"--{given_here[0]}"
         raise InvalidArgument(
             f"{option} is for a node of several; say with --etcd where their etcd is, or leave it out", field=option.strip("-")
         )

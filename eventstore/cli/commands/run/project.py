@@ -6,20 +6,25 @@ import signal
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
 from eventstore.cli.dashboard.projection_progress import ProjectionProgress
 from eventstore.cli.terminal.output import print_note
-from eventstore.cli.terminal.shared_options import DEFAULT_STORE, WAIT_SECONDS, StoreAddress, Wait
+from eventstore.cli.terminal.settings_options import Assignments, ConfigFile, parse_assignments
+from eventstore.cli.terminal.shared_options import DEFAULT_STORE, WAIT_SECONDS, ShowProgress, StoreAddress, Wait
 
 if TYPE_CHECKING:
     from eventstore.client.aio.store import NetworkStore
     from eventstore.domain.projections.projection import Projection
     from eventstore.domain.projections.projector import Progress
     from eventstore.errors import EventStoreError
+    from eventstore.server.alarms.projector_alarms import ProjectorAlarms
     from eventstore.server.projection_watch import ProjectionWatch
+
+    Watched: TypeAlias = tuple[ProjectionWatch, ProjectorAlarms]
 
 
 def project(
@@ -44,14 +49,15 @@ def project(
         str | None, typer.Option(metavar="HOST:PORT", help="Serve /metrics and /health of this projector here.")
     ] = None,
     wait: Wait = WAIT_SECONDS,
-    progress: Annotated[
-        bool | None, typer.Option("--progress/--no-progress", help="Show a progress bar. [on a terminal]")
-    ] = None,
+    progress: ShowProgress = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
 ) -> None:
     """Bring a projection's table up to date and keep it so.
 
     Continues from the table's checkpoint, or begins with the first event. Every event counts once, even if this is
-    interrupted: SIGTERM and Ctrl-C end it after the batch that is being written. Run it once for each table.
+    interrupted: SIGTERM and Ctrl-C end it after the batch that is being written. Run it once for each table. While it follows,
+    its alarms go where the settings of alarms say.
 
     \b
     Example:
@@ -64,42 +70,55 @@ def project(
     from eventstore.domain.projections.targets.open import target_at
 
     loaded, target = load_projection(projection), target_at(to)
-    with ProjectionProgress(loaded.name, progress, follows=not until_caught_up) as shown, _watched(loaded, http) as watch:
+    watched = None if until_caught_up and http is None else _watched(loaded, config, assignments)
+    with ProjectionProgress(loaded.name, progress, follows=not until_caught_up) as shown, _served(watched, http):
 
         def on_progress(written: Progress) -> None:
-            if watch is not None:
-                watch.take(written)
+            if watched is not None:
+                watched[0].take(written)
             shown.advance(written)
 
         run = partial(
             project_events, projection=loaded, target=target,
             until_caught_up=until_caught_up, begins=not from_checkpoint, retry_parked=retry_parked, on_progress=on_progress,
         )  # fmt: skip
-        stopped_by = trio.run(_project, store, wait, run, shown, watch)
+        stopped_by = trio.run(_project, store, wait, run, shown, watched)
     shown.conclude()
     if stopped_by == signal.SIGINT or (until_caught_up and stopped_by is not None):
         raise KeyboardInterrupt
 
 
+def _watched(projection: Projection[Any], config: Path | None, assignments: list[str] | None) -> Watched:
+    """Returns what counts how far the projector is, and its alarms. Raises InvalidArgument: a setting is wrong."""
+    from eventstore.server.alarms.projector_alarms import ProjectorAlarms
+    from eventstore.server.projection_watch import ProjectionWatch
+    from eventstore.settings.sources import load_settings
+
+    watch = ProjectionWatch(projection)
+    return watch, ProjectorAlarms(load_settings(config, **parse_assignments(assignments)).alarms, watch)
+
+
 @contextmanager
-def _watched(projection: Projection[Any], http: str | None) -> Iterator[ProjectionWatch | None]:
-    """Serves /metrics and /health of the projector, if wanted; yields what they are read from."""
-    if http is None:
-        yield None
+def _served(watched: Watched | None, http: str | None) -> Iterator[None]:
+    """Serves /metrics and /health of the projector, if wanted."""
+    if http is None or watched is None:
+        yield
         return
     from prometheus_client import make_wsgi_app
 
     from eventstore.metrics import Source
+    from eventstore.server.alarms.reported_alarms import report_alarms
     from eventstore.server.http import http_server
-    from eventstore.server.projection_watch import PROJECTION_METRICS, ProjectionWatch
+    from eventstore.server.projection_watch import PROJECTION_METRICS
     from eventstore.server.reports import Reports
 
-    watch = ProjectionWatch(projection)
+    watch, alarms = watched
     reports = Reports(lambda: True, None, [watch])
     reports.add([Source(PROJECTION_METRICS, lambda: watch)], [])
+    report_alarms(alarms.alarms, reports)
     with http_server(http, make_wsgi_app(reports.registry), reports.health) as address:
-        print_note(f"{projection.name}: /metrics and /health at http://{address}")
-        yield watch
+        print_note(f"{watch.projection.name}: /metrics and /health at http://{address}")
+        yield
 
 
 async def _project(
@@ -107,7 +126,7 @@ async def _project(
     wait_s: float,
     run: Callable[[NetworkStore], Awaitable[int]],
     shown: ProjectionProgress,
-    watch: ProjectionWatch | None,
+    watched: Watched | None,
 ) -> int | None:
     """Runs the projection. Returns the signal that ended it, if one did."""
     import trio
@@ -129,11 +148,13 @@ async def _project(
     async with trio.open_nursery() as nursery:
         await nursery.start(stop_on_signals)
         nursery.start_soon(shown.redraw)
-        connecting = wait_for_server(address, name="eventstore project", wait_s=wait_s, on_waiting=_say_waiting)
+        connecting = wait_for_server(address, name=f"eventstore project {shown.name}", wait_s=wait_s, on_waiting=_say_waiting)
         async with connecting as store:
             shown.begin(await last_sequence(store))
-            if watch is not None:
+            if watched is not None:
+                watch, alarms = watched
                 nursery.start_soon(watch.look_regularly, store)
+                nursery.start_soon(alarms.run)
             await run(store)
         nursery.cancel_scope.cancel()
     return stopped_by

@@ -18,17 +18,13 @@ def serve(config: ConfigFile = None, assignments: Assignments = None, **given: o
     Example:
       eventstore serve --data ./data --listen 127.0.0.1:7701 --http 127.0.0.1:7702
     """
-    import structlog
-
     from eventstore.server.bootstrap import run_to_end
-    from eventstore.server.logs import configure_logs
-    from eventstore.server.serve import run
+    from eventstore.server.logs import configure_logs, get_logger
+    from eventstore.server.run import run
     from eventstore.settings.sources import load_settings, misspelled_variables
 
     settings = load_settings(config, **all_given(assignments, given))
     configure_logs(settings.log_format, settings.log_level)
     for name, meant in misspelled_variables().items():
-        structlog.get_logger("eventstore.server").warning(
-            "an environment variable is not a setting", variable=name, did_you_mean=meant
-        )
+        get_logger("eventstore.server").warning("an environment variable is not a setting", variable=name, did_you_mean=meant)
     run_to_end(partial(run, settings))

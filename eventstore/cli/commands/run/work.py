@@ -12,7 +12,7 @@ from eventstore.cli.terminal.settings_options import Assignments, ConfigFile, al
 from eventstore.cli.terminal.shared_options import DEFAULT_STORE, WAIT_SECONDS, StoreAddress, Wait
 
 
-@offers_settings("Mailboxes", "Limits", "Timeouts", "Logs", names=("http",))
+@offers_settings("Mailboxes", "Limits", "Timeouts", "Security", "Logs", names=("http",))
 def work(
     domain: Annotated[str, typer.Option(metavar="MODULE:NAME", help="The domain that handles commands, such as bank:app.")],
     store: StoreAddress = DEFAULT_STORE,

@@ -1,0 +1,130 @@
+"""Copies a shard of a cluster out, as a store of its own.
+
+Its leader is read over the network, so nothing has to stop: what is committed when the reading begins is there, in the order of
+the shard, and of a shard that was split only the events of its own slots. The folder gets its name when it is complete.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import eventstore as es
+from eventstore.chunks.files import OsFiles
+from eventstore.errors import FolderRefused, InvalidArgument
+from eventstore.fields import RESERVED
+from eventstore.model import Commit, Committed, Event, NewEvent
+
+_BATCH_BYTES: Final = 4 * 1024 * 1024
+_BATCH_COMMITS: Final = 1000
+_ENDING: Final = ".extracting"
+_LOCK: Final = "lock"
+_STORE: Final = "store"
+
+
+@dataclass(slots=True)
+class Extracted:
+    """`sequence`: of the shard, up to which its events were read; `position`: the same, for readers of that shard alone."""
+
+    shard: int
+    events: int = 0
+    commits: int = 0
+    sequence: int = 0
+    position: str = ""
+
+
+async def extract(address: str, shard: int, folder: Path, on_progress: Callable[[Extracted, int], None]) -> Extracted:
+    """Copies a shard of the cluster at `address` into a new folder. `on_progress` gets what is done, and the last sequence.
+
+    Raises:
+        FolderRefused: the folder is there, or another process fills it.
+        InvalidArgument: there is no such shard.
+        Elsewhere: the shard was split meanwhile; ask again.
+        EventStoreError: the cluster cannot be read, or the folder not be written. Nothing is left.
+    """
+    with _begun(folder) as partial:
+        async with es.connect(address, name="eventstore cluster extract") as store:
+            source = _shard_of(store.shards, shard)
+            last, done = int((await source.stats()).get("events") or 0), Extracted(shard)
+            stream = source.read_all()
+            async with es.open_store(partial) as target:
+                async for commits in _batches(_commits(stream, done)):
+                    for result in await target.append_many(commits):
+                        if not isinstance(result, Committed):
+                            raise result
+                    on_progress(done, last)
+            done.position = str(stream.position)
+        OsFiles().rename(partial, folder)
+        OsFiles().sync_folder(folder.parent)
+    return done
+
+
+@contextlib.contextmanager
+def _begun(folder: Path) -> Iterator[Path]:
+    """Yields a folder that is not there yet, to be filled by this process alone; removes it, or what is left of it."""
+    if not folder.parent.is_dir():
+        raise FolderRefused(str(folder.parent), "does not exist; create it first")
+    around = folder.with_name(folder.name + _ENDING)
+    around.mkdir(exist_ok=True)
+    lock = OsFiles().lock(around / _LOCK)
+    try:
+        if folder.exists():
+            raise FolderRefused(str(folder), "exists; name a folder that does not")
+        partial = around / _STORE
+        shutil.rmtree(partial, ignore_errors=True)  # of an attempt that was killed
+        yield partial
+    finally:
+        shutil.rmtree(around, ignore_errors=True)
+        lock.release()
+
+
+def _shard_of(shards: Mapping[int, es.NetworkStore], shard: int) -> es.NetworkStore:
+    if not shards:
+        raise InvalidArgument(
+            "this is a single store, whose folder can be copied while it is stopped; give the address of a cluster",
+            field="store",
+        )
+    if shard not in shards:
+        raise InvalidArgument(
+            f"there is no shard {shard}; these are: {', '.join(map(str, sorted(shards)))}", field="shard", value=shard
+        )
+    return shards[shard]
+
+
+async def _commits(events: AsyncIterable[Event], done: Extracted) -> AsyncIterator[Commit]:
+    """Yields the commits that the events are of; without those that the server keeps for itself."""
+    held: list[Event] = []
+    async for event in events:
+        done.sequence = event.sequence
+        if event.aggregate_id.startswith(RESERVED):
+            continue
+        if held and (event.aggregate_id, event.command_id) != (held[0].aggregate_id, held[0].command_id):
+            yield _commit(held, done)
+            held = []
+        held.append(event)
+    if held:
+        yield _commit(held, done)
+
+
+def _commit(events: list[Event], done: Extracted) -> Commit:
+    first = events[0]
+    done.events, done.commits = done.events + len(events), done.commits + 1
+    new = [tuple.__new__(NewEvent, (each[8], each.type, each.data, each.metadata)) for each in events]  # the bytes as they are
+    return Commit(first.aggregate_id, new, first.version - 1, first.command_id, first.timestamp)
+
+
+async def _batches(commits: AsyncIterator[Commit]) -> AsyncIterator[list[Commit]]:
+    batch: list[Commit] = []
+    size = 0
+    async for commit in commits:
+        batch.append(commit)
+        size += sum(len(event.data) for event in commit.events)
+        if len(batch) >= _BATCH_COMMITS or size >= _BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

@@ -1,0 +1,136 @@
+"""Walks the messages of a topic as they arrive, without a consumer group: on one server, or on all shards at once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from queue import Queue
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from eventstore.errors import UnknownQueue, UnknownTopic
+
+if TYPE_CHECKING:
+    from eventstore.client.blocking.broker import BlockingBroker
+    from eventstore.client.blocking.store import BlockingStore
+    from eventstore.records.message import Message
+
+_SHOWN: Final = 10
+_BATCH: Final = 512
+_WAIT_SECONDS: Final = 10.0
+_LOOK_SECONDS: Final = 1.0
+
+Page: TypeAlias = "list[Message] | None"
+"""Messages, or None once, when it begins to wait."""
+Arrived: TypeAlias = "tuple[int, list[Message] | BaseException | None]"
+
+
+def walk_topic(
+    store: BlockingStore, topic: str, tags: str | None, *, from_start: bool, follow: bool
+) -> Iterator[tuple[int | None, Message] | None]:
+    """Yields the messages, each with its shard if there are several, in order within each queue, the last 10 of each first.
+
+    With `follow`, yields None once when it begins to wait for more; else ends there.
+
+    Raises:
+        UnknownTopic, InvalidArgument
+    """
+    shards = store.shards
+    if not shards:
+        for page in _Walk(store.broker, topic, tags, from_start, follow).pages():
+            yield from [(None, each) for each in page] if page is not None else (None,)
+        return
+    here = {each.shard for each in store.broker.queues(topic)}
+    walks = {
+        number: _Walk(each.broker, topic, tags, from_start, follow, is_missing=number not in here)
+        for number, each in shards.items()
+    }
+    yield from _together(walks)
+
+
+def _together(walks: dict[int, _Walk]) -> Iterator[tuple[int | None, Message] | None]:
+    """Yields what all walks yield, each of them on a thread, and None when all wait. Raises the first error."""
+    arrived: Queue[Arrived] = Queue(len(walks))  # so a page of each is held, and one more waits
+
+    def run(number: int, walk: _Walk) -> None:
+        try:
+            for page in walk.pages():
+                arrived.put((number, page))
+            arrived.put((number, []))
+        except BaseException as error:
+            arrived.put((number, error))
+
+    for each in walks.items():
+        threading.Thread(target=run, args=each, daemon=True).start()
+    waiting: set[int] = set()
+    running = set(walks)
+    while running:
+        number, page = arrived.get()
+        if isinstance(page, BaseException):
+            raise page
+        if page is None:
+            waiting.add(number)
+            if waiting == running:
+                yield None
+        elif page:
+            yield from ((number, each) for each in page)
+        else:
+            running.discard(number)
+
+
+class _Walk:
+    """The walk over the queues of one broker. `is_missing`: it lacks the topic, as that of dead letters before the first."""
+
+    def __init__(
+        self, broker: BlockingBroker, topic: str, tags: str | None, from_start: bool, follow: bool, *, is_missing: bool = False
+    ) -> None:
+        self._broker, self._topic, self._tags = broker, topic, tags
+        self._from_start, self._follow, self._is_missing = from_start, follow, is_missing
+        self._offsets: dict[int, int] = {}
+        self._looked_at = -1
+
+    def pages(self) -> Iterator[Page]:
+        """Yields messages, never an empty list. Notices queues that are added or removed meanwhile."""
+        caught_up = not self._follow
+        while True:
+            ends = self._ends()
+            try:
+                page = self._next(sorted(ends), wait=caught_up and self._follow) if ends is not None else []
+            except UnknownQueue:  # removed meanwhile
+                continue
+            if page:
+                yield page
+            elif ends is None or all(self._offsets[number] >= end for number, end in ends.items()):
+                if not self._follow:
+                    return
+                if not caught_up:
+                    caught_up = True
+                    yield None
+                elif ends is None:
+                    time.sleep(_LOOK_SECONDS)
+
+    def _ends(self) -> dict[int, int] | None:
+        """Returns where each queue ends; None while the topic is missing."""
+        try:
+            queues = [each for each in self._broker.queues(self._topic) if each.state != "hidden"]
+        except UnknownTopic:
+            if not self._is_missing:
+                raise
+            self._from_start = True  # all that will be in it is new
+            return None
+        is_first = not self._offsets
+        self._is_missing = False
+        for each in queues:
+            begin = max(each.begin, each.end - _SHOWN) if is_first and not self._from_start else each.begin
+            self._offsets.setdefault(each.queue, begin)
+        return {each.queue: each.end for each in queues}
+
+    def _next(self, queues: Iterable[int], *, wait: bool) -> list[Message]:
+        turns = sorted(queues, key=lambda number: number <= self._looked_at)  # a busy queue may fill a whole answer
+        wants = [(self._topic, number, self._offsets[number], self._tags) for number in turns]
+        found = self._broker.pull(wants, _BATCH, wait=_WAIT_SECONDS if wait else 0.0)
+        for each in found.queues:
+            self._offsets[each.queue] = each.next_offset
+            if each.messages:
+                self._looked_at = each.queue
+        return found.messages()

@@ -1,0 +1,36 @@
+"""Says to the console of a server or node what it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from eventstore.console.subject import ClusterDoor, ConnectedClient, Subject
+from eventstore.security.loopback import is_loopback
+from eventstore.server.bootstrap import parse_address
+from eventstore.settings.server import ServerSettings
+
+if TYPE_CHECKING:
+    from eventstore.domain.domain import Domain
+    from eventstore.server.access.security import Security
+
+_ANYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+def console_subject(
+    settings: ServerSettings, security: Security, listens: tuple[str, int], figures: Callable[[], Mapping[str, Any]],
+    title: str, *, domain: Domain | None = None, to_self: bool = True, cluster: ClusterDoor | None = None,
+    clients: Callable[[], list[ConnectedClient]] | None = None,
+) -> Subject | None:  # fmt: skip
+    """Returns what the console is about; None: it is switched off. `to_self`: no other process answers its requests."""
+    if settings.http is None or not settings.console:
+        return None
+    host, port = listens
+    host = _ANYWHERE.get(host, host)
+    address = f"{security.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+    return Subject(
+        title=title, address=address, options=partial(security.visitor_options, to_self=to_self), figures=figures,
+        identity_of=security.identity_of(), is_local=is_loopback(parse_address(settings.http, "http")[0]),
+        folder=str(settings.data), domain=domain, clients=clients, cluster=cluster,
+    )  # fmt: skip
