@@ -30,7 +30,7 @@ import trio
 import eventstore as es
 from benchmarks.harness.processes import EVENTSTORE, ROOT, Process
 from benchmarks.harness.report import report_rows
-from eventstore_cluster.status import cluster_status
+from eventstore_cluster.status import ShardRow, cluster_status
 
 _CLIENTS: Final = 2
 _CLOCK: Final = 2  # with a process id it makes what clock_getcpuclockid(3) gives
@@ -48,8 +48,13 @@ class Node(Process):
 
     def __enter__(self) -> Self:
         super().__enter__()
-        self.rows = cluster_status(self.address, 0).shards
+        while any(row.leader is None for row in self._status()):
+            time.sleep(0.05)
         return self
+
+    def _status(self) -> list[ShardRow]:
+        self.rows = cluster_status(self.address, 0).shards
+        return self.rows
 
     @property
     def pids(self) -> list[int]:

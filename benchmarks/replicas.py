@@ -48,18 +48,18 @@ from eventstore_cluster.status import ShardRow
 Figures = dict[str, float]
 NAMES: Final = ("n1", "n2", "n3")
 LEASE_S: Final = 2
-_CLUSTER: Final = "bench"
+CLUSTER: Final = "bench"
 _PAYLOAD: Final = b"x" * 100
 _PROCESS_CLOCK: Final = 2  # with a process id it makes what clock_getcpuclockid(3) gives
 _WAIT_S: Final = 120.0
 
 
 class Cluster:
-    """One shard with so many replicas on as many nodes."""
+    """Shards with so many replicas on as many nodes at first."""
 
-    def __init__(self, replicas: int, *settings: str) -> None:
+    def __init__(self, replicas: int, *settings: str, shards: int = 1) -> None:
         self._scratch = Scratch(f"replicas-{replicas}")
-        self._settings = settings
+        self._settings, self._shards = settings, shards
         self.replicas = replicas
         self._nodes: dict[str, subprocess.Popen[bytes]] = {}
         self._ports = {name: 20_000 + os.getpid() % 100 * 100 + 30 * at + 3_000 * replicas for at, name in enumerate(NAMES)}
@@ -67,10 +67,19 @@ class Cluster:
     def __enter__(self) -> Self:
         try:
             self.etcd = EtcdMembers(self._scratch.path)
-            self._options = EtcdOptions((self.etcd.url,))
+            self.options = EtcdOptions((self.etcd.url,))
             for name in NAMES[: self.replicas]:
                 self.start(name)
-            create = ("cluster", "create", "--shards", "1", "--replicas", str(self.replicas), "--cluster", _CLUSTER)
+            create = (
+                "cluster",
+                "create",
+                "--shards",
+                str(self._shards),
+                "--replicas",
+                str(self.replicas),
+                "--cluster",
+                CLUSTER,
+            )
             subprocess.run(
                 [sys.executable, "-m", "eventstore", *create, "--etcd", self.etcd.url, "--wait", "60"],
                 check=True, stdout=subprocess.DEVNULL,
@@ -89,7 +98,7 @@ class Cluster:
 
     def start(self, name: str) -> None:
         command = [sys.executable, "-m", "eventstore", "node", "--name", name, "--data", str(self.folder(name))]
-        command += ["--listen", f"127.0.0.1:{self._ports[name]}", "--etcd", self.etcd.url, "--cluster", _CLUSTER]
+        command += ["--listen", f"127.0.0.1:{self._ports[name]}", "--etcd", self.etcd.url, "--cluster", CLUSTER]
         self._nodes[name] = subprocess.Popen(
             [*command, "--lease", str(LEASE_S), *self._settings], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
@@ -99,29 +108,34 @@ class Cluster:
 
     def kill(self, name: str) -> None:
         node = self._nodes.pop(name)
-        shard = self.shard_pid(node.pid)
-        for pid in {node.pid: None, shard: None}:  # the node first: it would tell etcd that its shard has ended
+        for pid in (node.pid, *self._shard_pids(node.pid)):  # the node first: it would tell etcd that its shard has ended
             os.kill(pid, signal.SIGKILL)
         node.wait()
 
     @staticmethod
-    def shard_pid(node: int) -> int:
+    def _shard_pids(node: int) -> list[int]:
         threads = Path(f"/proc/{node}/task").iterdir()
-        return next((int(pid) for each in threads for pid in (each / "children").read_text().split()), node)
+        return [int(pid) for each in threads for pid in (each / "children").read_text().split()]
+
+    def shard_pid(self, node: int) -> int:
+        return next(iter(self._shard_pids(node)), node)
 
     @property
     def address(self) -> str:
-        return ",".join(f"tcp://127.0.0.1:{self._ports[name]}" for name in NAMES[: self.replicas])
+        return ",".join(f"tcp://127.0.0.1:{self._ports[name]}" for name in self._nodes)
 
     def row(self) -> ShardRow:
-        return registry_status(self._options, _CLUSTER, 0).shards[0]
+        return self.rows()[0]
+
+    def rows(self) -> list[ShardRow]:
+        return registry_status(self.options, CLUSTER, 0).shards
 
     def wait_until_in_sync(self) -> None:
-        wait_until(lambda: (row := self.row()).error is None and len(row.in_sync or ()) == self.replicas)
+        wait_until(lambda: all(row.error is None and len(row.in_sync or ()) == self.replicas for row in self.rows()))
 
     def hand_over(self, successor: str) -> str:
         """Returns who leads after that."""
-        return hand_over(self._options, _CLUSTER, 0, successor, _WAIT_S).node
+        return hand_over(self.options, CLUSTER, 0, successor, _WAIT_S).node
 
     def processor_s(self) -> tuple[float, float]:
         """Returns the processor time of the leader, and of all followers together."""
@@ -133,11 +147,11 @@ class Cluster:
         return es.blocking.connect(self.address, reconnect_timeout=_WAIT_S, silence_timeout=120.0)
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + _WAIT_S
+def wait_until(condition: Callable[[], bool], seconds: float = _WAIT_S) -> None:
+    deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"not within {_WAIT_S:g} s")
+            raise TimeoutError(f"not within {seconds:g} s")
         time.sleep(0.1)
 
 

@@ -23,11 +23,13 @@ from eventstore import flat
 from eventstore.model import COMMIT_EVENTS_MAX, NewEvent
 from eventstore.protocol.broker_requests import FindKey, Pull
 from eventstore.protocol.frames import LENGTH, encode_frame
-from eventstore.protocol.group_requests import Join
+from eventstore.protocol.group_requests import Join, ShowGroup
 from eventstore.protocol.limits import COMMITS_PER_FRAME_MAX
 from eventstore.protocol.request_codec import encode_append, encode_request, encode_send
-from eventstore.protocol.requests import Hello, Ping, Read, ReadAll, Subscribe
+from eventstore.protocol.request_declaration import Request
+from eventstore.protocol.requests import Hello, Map, Ping, Read, ReadAll, Subscribe
 from tests.collisions import colliding
+from tests.server.raw import Failure, RawClient
 
 TOPIC: Final = "tagged"
 _BATCH: Final = 512
@@ -165,6 +167,25 @@ def _members(address: str) -> None:
         client.socket.sendall(encode_request(turn, Join("group", f"member-{turn % 326}", topics=wanted)))
 
 
+def _listed_groups(address: str) -> None:
+    """The progress of a group that reads as many queues as a member may."""
+    client = _Socket(address)
+    client.socket.sendall(encode_request(2, Join("group", "member", topics=tuple(_topics(address, 64, 256)))))
+    client.repeat(_requests(lambda number: encode_request(number, ShowGroup("group"))))
+
+
+def _maps(address: str) -> None:
+    _Socket(address).repeat(_requests(lambda number: encode_request(number, Map())))
+
+
+def _visitors(address: str) -> None:
+    """Connections that say hello, wait for the answer and go."""
+    while True:
+        visitor = _Socket(address, reads=False).socket
+        visitor.recv(4096)
+        visitor.close()
+
+
 def _wide_reads(address: str) -> None:
     """Reads of an aggregate in more files than may be open."""
     _Socket(address).repeat(_requests(lambda number: encode_request(number, Read(WIDE))))
@@ -191,6 +212,20 @@ def _wait() -> None:
         time.sleep(60)
 
 
+def _positions(address: str) -> None:
+    """Reads and subscriptions after events that the store does not have: of another store, after its end, after a split that
+    it has not had. All are refused: as Diverged, as arguments, or as of another layout."""
+    places = ("2-00000000", f"{10**15}-00000000", f"2-00000000@{10**9}")
+    wanted: list[Request] = [kind(after=place) for place in places for kind in (ReadAll, Subscribe)]
+    wanted.append(Subscribe(after=10**15))
+    with RawClient(int(address.rpartition(":")[2])) as client:
+        for request in wanted:
+            answer = client.ask(request)
+            if not isinstance(answer, Failure) or not isinstance(answer.error, es.Diverged | es.Elsewhere | es.InvalidArgument):
+                raise ValueError(f"{request} is not refused: {answer}")
+    _Socket(address).repeat(_requests(lambda number: encode_request(number, wanted[number % len(wanted)])))
+
+
 KINDS: Final[dict[str, Callable[[str], None]]] = {
     "pings": _pings,
     "garbage": _garbage,
@@ -206,9 +241,13 @@ KINDS: Final[dict[str, Callable[[str], None]]] = {
     "keys with one CRC": _colliding_keys,
     "offsets of many groups": _offsets,
     "members of many topics": _members,
+    "groups of many queues": _listed_groups,
+    "maps": _maps,
+    "connections that come and go": _visitors,
     "reads of many files": _wide_reads,
     "large commands that wait": _large_commands,
     "commands to unknown events": _unknown_history,
+    "positions that do not exist": _positions,
 }
 
 

@@ -24,13 +24,13 @@ _PROCESS_CLOCK: Final = 2  # with a process id it makes what clock_getcpuclockid
 class Process:
     """A server or worker on a scratch folder, and a client of it. `{listen}` and `{data}` in its command are replaced.
 
-    `before` is called with the folder of the data, which is new, before it starts.
+    `before` is called with the folder of the data, which is new, before it starts. `scheme`: of its address.
     """
 
-    def __init__(self, name: str, *command: str, before: Callable[[Path], None] | None = None) -> None:
+    def __init__(self, name: str, *command: str, before: Callable[[Path], None] | None = None, scheme: str = "tcp") -> None:
         self._scratch = Scratch(name)
         listen = f"127.0.0.1:{free_port()}"
-        self.address = f"tcp://{listen}"
+        self.address = f"{scheme}://{listen}"
         data = str(self._scratch.path / "data")
         if before is not None:
             before(Path(data))
