@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import signal
 import traceback
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -62,6 +63,13 @@ def _ending(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[Non
         assert not scope.cancelled_caught, f"not within {SECONDS_MAX:g} s; where it waited is printed above or below"
 
     return ends
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _interruptible() -> None:
+    """Restores Ctrl-C: a shell that runs the tests in the background makes them and their children ignore it."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -56,6 +56,8 @@ class Forwarder:
                         except OSError:  # the server is away
                             near.close()
                             continue
+                        for each in (near, far):  # or what comes in small pieces waits 40 ms for each acknowledgement
+                            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                         selector.register(near, selectors.EVENT_READ, far)
                         selector.register(far, selectors.EVENT_READ, near)
                         sockets += [near, far]

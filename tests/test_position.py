@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import eventstore as es
 from eventstore.event_identity import Place
 from eventstore.model import VERSION_MAX
-from eventstore.position import Position, Reading, start_of, starts_of
+from eventstore.position import Position, Reading, after_splits, start_of, starts_of
 from eventstore.records.cluster_map import ClusterMap, Shard, even_slots
+from eventstore.records.splits import Split
 
 CLUSTER = bytes(range(16))
 MAP = ClusterMap(CLUSTER, 9, 2, tuple(Shard(number, bytes([number]) * 16, slots) for number, slots in enumerate(even_slots(3))))
@@ -118,3 +119,78 @@ def test_a_reader_from_the_end_stands_where_it_caught_up_until_an_event_comes() 
     assert reading.place == Place(4)
     list(reading.turn(EVENTS[:1]))
     assert reading.place == Place.at(EVENTS[0])
+
+
+class Log:
+    """A model of a shard's log: its events, each with a slot, and where it shared them with others."""
+
+    def __init__(self, slots: set[int], events: list[int]) -> None:
+        self.slots, self.events = slots, events
+
+    def handed_out(self, after: int, through: int, count: int) -> tuple[list[int], int]:
+        """Returns what a reader gets of the next events after a place, and the place after them."""
+        seen = self.events[after : after + count]
+        own = [each for place, each in enumerate(seen, after + 1) if place > through or each % 8 in self.slots]
+        return own, after + len(seen)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.data())
+def test_a_reader_that_follows_any_splits_from_anywhere_gets_each_event_once_and_in_order(data: st.DataObject) -> None:
+    """Events are numbers, whose slot is that modulo 8. The reader reads by the map that it knows until it follows a newer one.
+    A shard that was split since refuses it; the others serve it.
+    """
+    logs, splits, written = {0: Log(set(range(8)), [])}, list[Split](), 0
+    known, places, read = 1, {0: Place(0)}, list[int]()
+
+    def through(shard: int, layout: int) -> int:
+        return max((each.through for each in splits if shard in (each.parent, each.child) and each.layout <= layout), default=0)
+
+    def is_elsewhere(shard: int) -> bool:
+        return any(shard in (each.parent, each.child) and each.layout > known for each in splits)
+
+    def map_now() -> ClusterMap:
+        slots = even_slots(len(logs))
+        shards = tuple(Shard(number, bytes([number]) * 16, slots[number]) for number in logs)
+        return ClusterMap(CLUSTER, 1, len(splits) + 1, shards, tuple(splits))
+
+    def read_some(count: int) -> None:
+        for shard, place in list(places.items()):
+            if is_elsewhere(shard):  # refused before any record
+                continue
+            found, end = logs[shard].handed_out(place.sequence, through(shard, known), count)
+            read.extend(found)
+            places[shard] = Place(end, f"{end:08x}") if end else place
+
+    for _ in range(data.draw(st.integers(1, 15))):
+        match data.draw(st.sampled_from(["write", "read", "split", "follow", "save"])):
+            case "write":
+                for _ in range(data.draw(st.integers(1, 6))):
+                    slot = data.draw(st.integers(0, 7))
+                    owner = next(log for log in logs.values() if slot in log.slots)
+                    owner.events.append(8 * written + slot)
+                    written += 1
+            case "read":
+                read_some(data.draw(st.integers(1, 5)))
+            case "split":
+                parent = data.draw(st.sampled_from(sorted(logs)))
+                log = logs[parent]
+                if len(log.slots) > 1:
+                    leaving = set(sorted(log.slots)[len(log.slots) // 2 :])
+                    splits.append(Split(len(splits) + 2, parent, len(logs), len(log.events)))
+                    logs[len(logs)] = Log(leaving, list(log.events))
+                    log.slots = log.slots - leaving
+            case "follow":
+                places = after_splits(places, known, map_now())
+                known = len(splits) + 1
+            case "save":
+                position = Position(CLUSTER.hex(), known, dict(places.items()))
+                starts = starts_of(Position.parse(str(position)), map_now())
+                places = {shard: start for shard, start in starts.items() if start is not None}
+                known = len(splits) + 1
+    places = after_splits(places, known, map_now())
+    known = len(splits) + 1
+    read_some(10_000)
+    assert sorted(read) == sorted({event for log in logs.values() for event in log.events})
+    for slot in range(8):
+        assert [each for each in read if each % 8 == slot] == sorted(each for each in read if each % 8 == slot)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from eventstore.broker.log.engine import Engine, WriteResult
 from eventstore.broker.log.queue_reader import QueueRead
 from eventstore.broker.log.sender import SendOutcome
 from eventstore.broker.opening import OpenBroker, open_broker_folder
+from eventstore.broker.topics import Topic
 from eventstore.chunks.files import Files
 from eventstore.errors import EventStoreError
 from eventstore.records.message import Message, RawMessage, decode_messages
@@ -104,3 +105,15 @@ class Stepped:
 def numbered(count: int, size: int = 100, start: int = 0) -> Sequence[RawMessage]:
     """Returns messages for queue 0, in order."""
     return [raw(f"{number:06d}".encode().ljust(size, b"."), queue=0) for number in range(start, start + count)]
+
+
+class NoMessages:
+    """The bounds of queues that the log does not have, and that never had a message."""
+
+    def __call__(self, topic: str, queue: int) -> tuple[int, int]:
+        return 0, 0
+
+    def begins(self, topic: Topic, queues: Iterable[int]) -> list[int]:
+        return [0 for _ in queues]
+
+    ends = begins

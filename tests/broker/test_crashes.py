@@ -13,6 +13,7 @@ import pytest
 
 from eventstore.broker.groups.group_registry import Groups
 from eventstore.broker.groups.offsets_document import OffsetsDocument
+from eventstore.broker.log.queue_bounds import QueueBounds
 from eventstore.errors import EventStoreError
 from eventstore.records.message import RawMessage
 from tests.broker.stepped import Stepped, raw
@@ -127,14 +128,14 @@ class Life:
 
 
 def bounds(broker: Stepped, topic: str, queue: int) -> tuple[int, int]:
-    log = broker.engine.queues[broker.opened.topics.get(topic).id, queue]
-    return log.first, log.visible_end(broker.engine.visible_position)
+    return QueueBounds(broker.engine, broker.opened.topics)(topic, queue)
 
 
 def joined(broker: Stepped) -> Groups:
     """Returns the group, with its only member just joined."""
     progress: OffsetsDocument = broker.opened.offsets_document
-    groups = Groups(progress, broker.opened.topics, lambda *queue: bounds(broker, *queue), member_timeout_s=10)
+    held = QueueBounds(broker.engine, broker.opened.topics)
+    groups = Groups(progress, broker.opened.topics, held, member_timeout_s=10)
     groups.offsets.clamp()
     groups.join("billing", "m", dict.fromkeys(TOPICS))
     return groups

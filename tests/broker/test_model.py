@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from eventstore.broker.groups.group_registry import Groups
+from eventstore.broker.log.queue_bounds import QueueBounds
 from eventstore.broker.retention import held_back
 from eventstore.errors import Rebalanced, StorageFull
 from eventstore.records.message import RawMessage
@@ -52,13 +53,10 @@ class BrokerAgainstModel(RuleBasedStateMachine):
 
     def _groups(self) -> None:
         opened = self.broker.opened
-        self.groups = Groups(opened.offsets_document, opened.topics, self._bounds, member_timeout_s=10, clock=lambda: 0.0)
+        self._bounds = bounds = QueueBounds(opened.engine, opened.topics)
+        self.groups = Groups(opened.offsets_document, opened.topics, bounds, member_timeout_s=10, clock=lambda: 0.0)
         self.groups.offsets.clamp()
         self.generations = {}
-
-    def _bounds(self, topic: str, queue: int) -> tuple[int, int]:
-        log = self.broker.engine.queues[self.broker.opened.topics.get(topic).id, queue]
-        return log.first, log.visible_end(self.broker.engine.visible_position)
 
     def _made(self, drawn: list[tuple[int, str | None, str | None]]) -> list[RawMessage]:
         made = []

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,13 +14,6 @@ from tests.cli.processes import Server
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 SMALL_FILES = StoreSettings(file_size_bytes=64 * 1024, preallocate_bytes=16 * 1024)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _interruptible() -> None:
-    """Restores Ctrl-C: a shell that runs the tests in the background makes them and their children ignore it."""
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

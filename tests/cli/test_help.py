@@ -118,4 +118,7 @@ def test_the_package_is_a_program() -> None:
 
 def test_a_wrong_option_is_refused_in_plain_words() -> None:
     assert refused("read", "a", "--limit", "x", code=2) == "Invalid value for '--limit': it must be a whole number; see --help"
+    for listing in (["read", "a"], ["list"]):
+        expected = "Invalid value for '--limit': it must be greater than or equal to 1; see --help"
+        assert refused(*listing, "--limit", 0, code=2) == expected
     assert refused("export", "-o", code=2) == "Option '-o' requires an argument; see --help"

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from eventstore import errors
+from eventstore.alarms.alarm_metrics import NODE_ALARM
 from eventstore.protocol.limits import FRAME_BYTES_MAX, HELLO_BYTES_MAX, KIB, MIB, PAGE_BYTES_MAX
+from eventstore.server.access.access_metrics import ACCESS_METRICS
+from eventstore.server.access.tls_metrics import TLS_METRICS
 from eventstore.server.net import fair_turns
 from eventstore.server.net.connection import BOUND_MAX
 from eventstore.server.projection_watch import PROJECTION_METRICS
@@ -18,7 +23,9 @@ from eventstore.server.prometheus import exported_name
 from eventstore.settings.server import ServerSettings
 from eventstore.settings.setting_declaration import DeclaredSetting, declared_settings
 from eventstore.settings.sources import load_with_origins
-from eventstore.store import embedded
+from eventstore.store.read import reader_threads
+from eventstore_cluster.node_alarms import NODE_FIGURES
+from eventstore_cluster.node_reports import SHARD_METRICS
 from eventstore_cluster.nodes.leader_changes import LEADER_CHANGES
 from eventstore_cluster.replication.replica_metrics import REPLICA_LABELLED, REPLICA_METRICS
 from tests.cli.processes import Server, output, refused
@@ -72,11 +79,11 @@ def test_the_table_of_bounds_has_every_setting_that_is_one_and_its_default() -> 
 def test_the_bounds_that_are_no_settings_are_those_of_the_code() -> None:
     written = [cells[0] for cells in _rows(OPERATIONS, "Settings") if not cells[0].startswith("`")]
     assert written[1:] == [
-        f"{embedded._REPLAYS_MAX} reads, one scan",
+        f"{reader_threads._REPLAYS_MAX} reads, one scan",
         f"frame, {FRAME_BYTES_MAX // MIB} MiB; before HELLO, {HELLO_BYTES_MAX // KIB} KiB",
         f"page, {PAGE_BYTES_MAX // MIB} MiB",
         f"waiting, {BOUND_MAX}",
-        f"turn, {fair_turns._SLICE_S * 1000:g} ms",
+        f"turn, {fair_turns.SLICE_S * 1000:g} ms",
     ]
 
 
@@ -125,13 +132,22 @@ def test_every_metric_is_explained(serve: Serve) -> None:
     server = serve("--http", "127.0.0.1:0")
     with urllib.request.urlopen(f"http://{server.opened['http']}/metrics", timeout=10) as answer:
         served = {line.split()[2] for line in answer.read().decode().splitlines() if line.startswith("# TYPE ")}
+    declared: tuple[Any, ...] = (
+        *PROJECTION_METRICS, *REPLICA_METRICS, *REPLICA_LABELLED, LEADER_CHANGES, *SHARD_METRICS, *NODE_FIGURES, NODE_ALARM,
+        *ACCESS_METRICS, *TLS_METRICS,
+    )  # fmt: skip
     of_others = {
-        f"{exported_name(metric.name)}{'_total' if metric.kind == 'counter' else ''}"
-        for metric in (*PROJECTION_METRICS, *REPLICA_METRICS, *REPLICA_LABELLED, LEADER_CHANGES)
-        if metric.kind != "text"
+        f"{exported_name(each.name)}{'_total' if each.kind == 'counter' else ''}" for each in declared if each.kind != "text"
     }
     written = {row[0].strip("`") for row in _rows(REFERENCE, "Metrics") if row[0].startswith("`eventstore_")}
     assert written == served | of_others
+
+
+def test_alerts_are_about_metrics_that_there_are() -> None:
+    explained = {row[0].strip("`") for row in _rows(REFERENCE, "Metrics") if row[0].startswith("`eventstore_")}
+    named = set(re.findall(r"\beventstore_[a-z_]+", OPERATIONS)) - {"eventstore_checkpoints", "eventstore_parked"}  # tables
+    assert "eventstore_replicas_in_sync" in named
+    assert named <= explained
 
 
 def test_every_error_is_explained_with_its_code() -> None:

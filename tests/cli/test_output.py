@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from eventstore.cli.terminal.output import escaped, shown
+from eventstore.fields import escaped, for_people
 from tests.cli.processes import PROGRAM, Server, line, output, run
 
 Serve = Callable[..., Server]
@@ -27,7 +27,13 @@ def test_characters_that_are_not_printable_are_escaped() -> None:
 
 
 def test_an_empty_value_is_shown_as_a_dash() -> None:
-    assert [shown(None), shown(""), shown(0), shown(False), shown(1234)] == ["–", "–", "0", "no", "1,234"]
+    assert [for_people(None), for_people(""), for_people(0), for_people(False), for_people(1234)] == [
+        "–",
+        "–",
+        "0",
+        "no",
+        "1,234",
+    ]
 
 
 def test_ids_and_types_do_not_reach_the_terminal_raw(serve: Serve) -> None:

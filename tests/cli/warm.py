@@ -20,7 +20,7 @@ LIBRARIES = (
     "typer", "typer._adapters", "typer._completion_shared", "pydantic", "pydantic_settings", "trio", "anyio",
     "anyio._backends._trio", "numpy", "lmdb", "rich.console", "rich.live", "rich.table", "rich.progress", "structlog",
     "prometheus_client", "msgpack", "sortedcontainers", "crc32c", "sqlite3", "asyncio", "tomllib", "uuid", "gzip",
-    "importlib.metadata",
+    "importlib.metadata", "starlette.applications", "starlette.staticfiles", "jinja2", "hypercorn.trio",
 )  # fmt: skip
 _REQUEST_BYTES_MAX = 1024 * 1024
 

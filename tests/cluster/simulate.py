@@ -14,16 +14,22 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1000, help="how many histories (default: %(default)s)")
     parser.add_argument("--from", type=int, default=0, dest="first", help="the first seed (default: %(default)s)")
     parser.add_argument("--trace", action="store_true", help="print every step")
+    parser.add_argument("--loses-registry", action="store_true", help="the registry is lost, or set back, in every history")
+    parser.add_argument("--accepts-loss", action="store_true", help="a person accepts loss, in every history")
+    parser.add_argument("--real-logs", action="store_true", help="events are written to real logs on the simulated disk")
+    parser.add_argument("--splits", action="store_true", help="shards are split, in every history")
     asked = parser.parse_args()
+    kinds = ("loses_registry", "accepts_loss", "real_logs", "splits")
+    kind = {name: getattr(asked, name) for name in kinds}
     if asked.trace:
         for seed in range(asked.first, asked.first + asked.seeds):
-            print("\n".join(trace(seed)))
+            print("\n".join(trace(seed, **kind)))
         return 0
     broken = acknowledged = 0
     began = time.monotonic()
     for seed in range(asked.first, asked.first + asked.seeds):
         try:
-            acknowledged += sum(map(len, run(seed).checks.records))
+            acknowledged += sum(map(len, run(seed, **kind).checks.records))
         except Broken as error:
             broken += 1
             print(error, flush=True)

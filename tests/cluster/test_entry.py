@@ -15,6 +15,7 @@ from eventstore.protocol.handshake import read_map
 from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import Append, Map, Ping, Read, Stats, Subscribe, Unsubscribe, Version
 from eventstore.records.cluster_map import ClusterMap, Shard, even_slots
+from eventstore.server.access.security import Security
 from eventstore.server.bootstrap import bind, gate_limits, listen
 from eventstore.settings.server import ServerSettings
 from eventstore_cluster.entry import Entry
@@ -43,7 +44,9 @@ class Running:
 async def begin(nursery: trio.Nursery, settings: ServerSettings) -> Running:
     listener = bind(settings.listen)
     listen(listener, settings.listen)
-    entry = Entry(listener, gate_limits(settings), lambda: {"shards": 2}, map_of_version(3))
+    entry = Entry(
+        listener, gate_limits(settings), lambda: {"shards": 2}, map_of_version(3), security=Security(ServerSettings())
+    )
     await nursery.start(entry.run)
     return Running(entry, f"tcp://127.0.0.1:{listener.getsockname()[1]}", nursery.cancel_scope)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 from collections import defaultdict
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -16,6 +18,7 @@ from eventstore.client.aio.broker import NetworkBroker
 from eventstore.client.aio.consumer import Consumer
 from eventstore.client.aio.routing.shards_broker import OF_A_SHARD, ShardsBroker
 from tests.cluster.node_process import NodeProcess, kill_process
+from tests.consumers.deadly_process import ATTEMPTS, GROUP
 from tests.waiting import DEADLINE_SECONDS, eventually, wait_until
 
 pytestmark = pytest.mark.heavy
@@ -124,17 +127,44 @@ def test_a_message_that_fails_on_any_shard_is_retried_and_then_a_dead_letter(tmp
         assert node.terminate() == 0
 
 
+@pytest.mark.parametrize(("client", "mode"), [("trio", "parallel"), ("trio", "key"), ("blocking", "parallel")])
+def test_a_message_that_kills_its_consumer_makes_none_of_another_shard_a_dead_letter(
+    tmp_path: Path, client: str, mode: str
+) -> None:
+    with NodeProcess(tmp_path / "data", 3) as node, blocking.connect(node.address) as store:
+        store.broker.create_topic("orders", 1)
+        for number, shard in store.shards.items():
+            bodies = ["kill"] * (number == 1) + [str(each) for each in range(20)]
+            shard.topic("orders").send_many([NewMessage(body.encode(), body) for body in bodies])
+        command = [sys.executable, "-m", "tests.consumers.deadly_process", node.address, client, mode, "4"]
+        for _ in range(ATTEMPTS):
+            assert subprocess.run(command, stdout=subprocess.DEVNULL, timeout=DEADLINE_SECONDS, check=False).returncode == 9
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        try:
+            groups = [shard.broker.group for shard in store.shards.values()]
+            wait_until(lambda: not sum(each(GROUP).backlog for each in groups), "all is done or dead")
+            assert process.poll() is None
+        finally:
+            process.kill()
+            process.wait()
+        dead = [letter.body for shard in store.shards.values() for letter in shard.broker.dead_letters(GROUP)]
+        assert dead == [b"kill"]
+        assert node.terminate() == 0
+
+
 def test_what_names_a_queue_is_for_the_broker_of_a_shard(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data", 2) as node, blocking.connect(node.address) as store:
         store.broker.create_topic("orders", 2)
-        with pytest.raises(es.InvalidArgument, match=r"call `store.shards\[N\].broker.queues` with N from 0 to 1"):
-            store.broker.queues("orders")
+        with pytest.raises(es.InvalidArgument, match=r"call `store.shards\[N\].broker.message_at` with N from 0 to 1"):
+            store.broker.message_at("orders", 0, 0)
+        with pytest.raises(es.InvalidArgument, match="a reset of a queue, or to an offset, is about one shard"):
+            store.broker.reset("billing", "orders", "end", queue=0)
+        with pytest.raises(es.InvalidArgument, match="a reset of a queue, or to an offset, is about one shard"):
+            store.broker.reset("billing", "orders", 3)
         with pytest.raises(es.InvalidArgument, match="queue names one of each shard"):
             store.topic("orders").send(b"m", queue=1)
         with pytest.raises(es.UnknownTopic), store.consumer("billing", "nothing"):
             pass
-        with store.consumer("billing", "orders") as consumer, pytest.raises(es.InvalidArgument, match="batches are of one"):
-            next(consumer.batches())
         assert [len(shard.broker.queues("orders")) for shard in store.shards.values()] == [2, 2]
         store.broker.delete_topic("orders", ignore_unconsumed=True)
         assert node.terminate() == 0

@@ -32,12 +32,13 @@ from eventstore.records.slots import slot_of
 from eventstore_cluster.status import cluster_status
 from eventstore_cluster.supervisor import shard_addresses
 from tests.cli.processes import output, refused, run
+from tests.cluster.etcd.real_etcd import free_ports
 from tests.cluster.node_process import NodeProcess, kill_process, wait_until_ended
 from tests.server.ledger import Ledger
 from tests.server.test_kill import verify
 from tests.server.tracing import injecting, needs_strace
 from tests.server_process import ServerProcess
-from tests.waiting import wait_until
+from tests.waiting import DEADLINE_SECONDS, wait_until
 
 pytestmark = pytest.mark.heavy
 EVENT = NewEvent("Happened", b"1")
@@ -52,6 +53,21 @@ def ids_of(shard: int, count: int = 1) -> list[str]:
 def append_to(node: NodeProcess, shard: int, aggregate_id: str) -> None:
     with blocking.connect(node.shard_address(shard)) as store:
         store.append(aggregate_id, [EVENT], ANY)
+
+
+def test_stats_waits_until_all_shards_serve_or_says_which_do_not(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data", 2) as node:
+        pid = node.rows()[1].pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            said = refused("stats", "--wait", 0.5, store=node.address)
+            assert said.startswith("shard 1 does not serve within 0.5 s: ")
+            output("stats", store=node.address)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        output("stats", "--wait", DEADLINE_SECONDS, store=node.address)
+        assert [row.error for row in node.rows()] == [None, None]
 
 
 def test_a_node_serves_its_shards_and_tells_where_they_are(tmp_path: Path) -> None:
@@ -186,10 +202,16 @@ def test_a_node_is_small_and_does_not_load_what_its_shards_need(tmp_path: Path) 
     large = {"numpy", "lmdb", "structlog", "pydantic", "typer", "httpx"}
     program = f"import eventstore_cluster.node, sys; print({large} & sys.modules.keys())"
     assert subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout == "set()\n"
-    with NodeProcess(tmp_path / "data", 2) as node:
+    with NodeProcess(tmp_path / "data", 2, console=False) as node:  # its libraries take 10 MB
         node.health()
         node.metrics()
         assert node.memory_peak_bytes() < 40 * 1024 * 1024
+
+
+def test_a_shard_does_not_load_what_an_idle_one_does_not_need() -> None:
+    large = {"rich", "pygments", "eventstore.client.aio", "pydantic", "typer", "httpx"}
+    program = f"import eventstore_cluster.shard_process, sys; print({large} & sys.modules.keys())"
+    assert subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout == "set()\n"
 
 
 def test_the_folder_of_serve_is_taken_over_and_given_back_with_every_event(tmp_path: Path) -> None:
@@ -260,10 +282,10 @@ def test_a_shard_that_cannot_be_opened_leaves_the_others_serving_and_health_name
         wait_until(lambda: node.health()["healthy"], "the other shard answers")
         health = node.health()
         assert health["degraded"]
-        assert health["attention"].startswith("shard 1 does not serve: ")
+        assert health["attention"].startswith("shard 1: no process of it runs here: ")
         assert str(data / "shard-1") in health["attention"]
         assert 'eventstore_shard_serving{shard="1"} 0' in node.metrics()
-        assert "shard 1: " in refused_status(node)
+        assert health["attention"] in refused_status(node)
         (tmp_path / "away").rename(events)
         wait_until(lambda: node.health()["degraded"] is False, "the shard is tried again")
         wait_until(lambda: [row.events for row in node.rows()] == [0, 1], "the map says where it is")
@@ -300,7 +322,7 @@ def test_a_shard_that_hangs_is_named_by_health_and_holds_up_no_other(tmp_path: P
         address, pid = node.shard_address(1), node.rows()[0].pid
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
-        wait_until(lambda: node.health()["attention"] == "shard 0: it does not answer", "it is named")
+        wait_until(lambda: node.health()["attention"] == "shard 0: its process here does not answer", "it is named")
         wait_until(lambda: node.health()["healthy"], "the other shard answers")
         wait_until(lambda: 'eventstore_events_total{shard="1"}' in node.metrics(), "the other shard answers")
         with blocking.connect(address) as store:
@@ -334,7 +356,7 @@ def test_a_shard_whose_disk_fails_is_poisoned_alone_and_started_again(tmp_path: 
 
 
 def test_a_node_that_listens_everywhere_is_found_where_it_was_asked(tmp_path: Path) -> None:
-    with NodeProcess(tmp_path / "data", 2, listen="0.0.0.0:0") as node:
+    with NodeProcess(tmp_path / "data", 2, listen="0.0.0.0:0", insecure="true") as node:
         found = cluster_status(f"tcp://127.0.0.1:{node.port}", 0).shards
         assert [row.error for row in found] == [None, None]
         assert all(row.leader is not None and row.leader.startswith("127.0.0.1:") for row in found)
@@ -359,6 +381,16 @@ def test_shards_listen_above_their_node_or_on_free_ports() -> None:
     assert shard_addresses("0.0.0.0:65524", 2) == ["0.0.0.0:65534", "0.0.0.0:65535"]
     with pytest.raises(InvalidArgument, match="65536"):
         shard_addresses("0.0.0.0:65525", 2)
+
+
+def test_the_port_for_metrics_that_is_that_of_a_shard_is_refused(tmp_path: Path) -> None:
+    for port in free_ports(5):
+        listens = ["--listen", f"127.0.0.1:{port}", "--http", f"127.0.0.1:{port + 11}"]
+        result = run("node", "--data", tmp_path / "data", "--shards", 2, *listens)
+        if "Address already in use" not in result.stderr:  # another test was quicker
+            break
+    assert result.returncode == 2
+    assert f"--http 127.0.0.1:{port + 11} is where shard 1 listens" in result.stderr
 
 
 def test_a_server_that_is_no_cluster_is_shown_as_the_one_shard_that_it_is(tmp_path: Path) -> None:

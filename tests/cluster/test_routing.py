@@ -174,7 +174,7 @@ def test_a_shard_that_stays_away_makes_errors_of_its_own_commits_alone(tmp_path:
         owners = store.cluster_map().owners
         assert node.terminate() == 0
     (data / "shard-1" / "events").rename(tmp_path / "away")
-    with NodeProcess(data) as node, blocking.connect(node.address) as store:
+    with NodeProcess(data) as node, blocking.connect(node.address, reconnect_timeout=8.0) as store:
         for each, outcome in zip(IDS, store.append_many(commits(1)), strict=True):
             assert isinstance(outcome, ConnectionLost if owners[slot_of(each)] == 1 else Committed)
 

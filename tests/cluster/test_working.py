@@ -18,7 +18,7 @@ from tests.cluster.led_shards import LedShards
 from tests.cluster.node_process import NodeProcess, kill_process
 from tests.cluster.test_reacting import ACCOUNTS, OPENING, balances, finished, open_accounts
 from tests.server.commands.command_ledger import CommandLedger
-from tests.server.commands.tallies import Add
+from tests.server.commands.tallies import Add, AddOften
 from tests.server.work.worker_process import WorkerProcess
 from tests.server.work.worker_thread import WorkerThread
 from tests.waiting import DEADLINE_SECONDS, eventually, wait_until
@@ -83,6 +83,41 @@ def test_reactions_of_a_worker_take_effect_once_when_it_and_a_shard_are_killed(t
             worker.kill()
         assert sorted(each.name for each in tmp_path.glob("reactions-?.json")) == [f"reactions-{n}.json" for n in range(3)]
         assert node.terminate() == 0
+
+
+async def test_a_worker_that_was_paused_through_three_splits_goes_on(tmp_path: Path) -> None:
+    ids = [f"t-{number}" for number in range(24)]
+    with LedShards(tmp_path, 1) as led, WorkerThread(led.address, domain=TALLIES) as worker, trio.fail_after(DEADLINE_SECONDS):
+        async with es.connect(worker.address) as sender, es.connect(led.address) as store:
+            await sender.send_many([Add(each) for each in ids])
+
+            def pause(_: object) -> None:
+                for _ in range(3):
+                    led.split(0, restarts=True)
+
+            await trio.to_thread.run_sync(worker.ask, pause)
+            assert {type(each) for each in await sender.send_many([Add(each) for each in ids * 2])} == {es.Committed}
+            assert [await store.version(each) for each in ids] == [3] * len(ids)
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_a_worker_goes_on_through_splits_and_keeps_the_order_of_commands(
+    tmp_path: Path, shards: int, restarts: bool
+) -> None:
+    ids = [f"t-{number}" for number in range(24)]
+    with LedShards(tmp_path, shards) as led, WorkerThread(led.address, domain=TALLIES) as worker:
+        async with es.connect(worker.address) as sender, es.connect(led.address) as store:
+            for number in range(4):
+                sent = [(AddOften(each, 2), f"{number}-{place}") for place in range(3) for each in ids]
+                with trio.fail_after(DEADLINE_SECONDS):
+                    assert {type(each) for each in await sender.send_many(sent)} == {es.Committed}
+                for each in ids:
+                    commands = [event.command_id async for event in store.read(each, number * 6 + 1)]
+                    assert commands == [f"{number}-{place}" for place in range(3) for _ in range(2)]
+                if number < 3:
+                    await trio.to_thread.run_sync(lambda: led.split(0, restarts=restarts))
+            assert (await sender.stats())["attention"] is None
 
 
 @pytest.fixture

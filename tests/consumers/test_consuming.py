@@ -168,10 +168,10 @@ async def test_a_reset_reaches_the_members(world: World) -> None:
     async with world.store.consumer("billing", "orders", commit_interval=0.02) as consumer:
         await take_done(consumer, 10)
         await world.backlog_is("billing", 0)
-        assert await world.store.broker.reset("billing", "orders", 7) == [(0, 7, False)]
+        assert await world.store.broker.reset("billing", "orders", 7) == [(0, 7, False, None)]
         assert [message.queue_offset for message in await take_done(consumer, 3)] == [7, 8, 9]
         await world.backlog_is("billing", 0)
-        assert await world.store.broker.reset("billing", "orders", "start") == [(0, 0, False)]
+        assert await world.store.broker.reset("billing", "orders", "start") == [(0, 0, False, None)]
         with pytest.raises(es.InvalidArgument, match="to is -1, allowed are 0 to"):
             await world.store.broker.reset("billing", "orders", -1)
         assert [message.queue_offset for message in await take_done(consumer, 10)] == list(range(10))

@@ -27,7 +27,12 @@ from eventstore import blocking
 from tests.documents.pages import ADDRESS, without_times, write_launchers
 from tests.waiting import wait_until
 
-READY = {"eventstore serve": "serving", "uvicorn": "Application startup complete", "eventstore project": "caught up"}
+READY = {
+    "eventstore serve": "serving",
+    "eventstore node": "the node serves",
+    "uvicorn": "Application startup complete",
+    "eventstore project": "caught up",
+}
 READS = ("eventstore read", "eventstore tail", "curl -s localhost:8000/orders/")
 TIMEOUT_S = 120.0
 CURL = """import json, sys
@@ -51,15 +56,20 @@ print(answer.text, end=write_out.replace("%{http_code}", str(answer.status_code)
 
 
 class FollowedPage:
-    """A folder in which the blocks of the page are carried out, with real servers on free ports."""
+    """A folder in which the blocks of the page are carried out, with real servers on free ports. `shards`: a node of this many
+    takes the place of each server; what counts within a shard, the sequence of an event, is not compared then.
+    """
 
-    def __init__(self, folder: Path, replaced: dict[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, replaced: dict[str, str] | None = None, *, shards: int = 0) -> None:
         self._folder = folder
+        self._on_shards = shards > 0
         self._terminals: dict[str, tuple[subprocess.Popen[bytes], Path]] = {}
         self._store_port, api_port = _free_ports(2)
         self._store = f"tcp://127.0.0.1:{self._store_port}"
         self._replaced = {ADDRESS: self._store, "localhost:8000": f"127.0.0.1:{api_port}", "--port 8000": f"--port {api_port}"}
         self._replaced |= replaced or {}
+        if shards:
+            self._replaced["eventstore serve"] = f"eventstore node --shards {shards}"
         path = write_launchers(folder)
         (folder / "bin" / "curl.py").write_text(CURL)
         for name, arguments in (("uvicorn", "-m uvicorn"), ("curl", str(folder / "bin" / "curl.py"))):
@@ -110,9 +120,13 @@ class FollowedPage:
                 self._wait_for_sequence(int(found[1]) - 1 if found[1] else int(found[2]))
             reads = command.startswith(READS)
             deadline = time.monotonic() + (TIMEOUT_S if reads else 0.0)
-            while _form(printed := self._run(command)) != _form(expected) and time.monotonic() < deadline:
+            while (form := self._form(printed := self._run(command))) != self._form(expected) and time.monotonic() < deadline:
                 pass
-            assert _form(printed) == _form(expected), f"{command} printed:\n{printed}"
+            assert form == self._form(expected), f"{command} printed:\n{printed}"
+
+    def _form(self, text: str) -> list[str]:
+        lines = _form(text)
+        return [re.sub(r"\bsequence \d+", "sequence N", line) for line in lines] if self._on_shards else lines
 
     def _run(self, command: str) -> str:
         done = subprocess.run(
@@ -124,15 +138,15 @@ class FollowedPage:
     def _wait_for_sequence(self, sequence: int) -> None:
         """Waits for the events that reactions append."""
         with blocking.connect(self._store) as store:
-            wait_until(lambda: _last_sequence(store) >= sequence, f"sequence {sequence} is there")
+            wait_until(lambda: _events(store) >= sequence, f"sequence {sequence} is there")
 
     def _restart(self, terminal: str, body: str) -> None:
         self._stop(terminal)
-        command, _, expected = body.removeprefix(f"{terminal}$ ").partition("\n")
+        command, _, expected = self._here(body.removeprefix(f"{terminal}$ ")).partition("\n")
         log = self._folder / f"{terminal}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                ["sh", "-c", f"exec {self._here(command)}"], cwd=self._folder, env=self._environment,
+                ["sh", "-c", f"exec {command}"], cwd=self._folder, env=self._environment,
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output,
             )  # fmt: skip
         self._terminals[terminal] = process, log
@@ -162,8 +176,8 @@ class FollowedPage:
                 error.add_note(f"{log.name}:\n{log.read_text(errors='replace')[-2000:]}")
 
 
-def _last_sequence(store: blocking.BlockingStore) -> int:
-    return max((event.sequence for event in store.read_all()), default=0)
+def _events(store: blocking.BlockingStore) -> int:
+    return sum(1 for _ in store.read_all())
 
 
 def _form(text: str) -> list[str]:

@@ -38,6 +38,12 @@ def test_the_tutorial_can_be_followed_from_top_to_bottom(tmp_path: Path) -> None
     assert checked.returncode == 0, checked.stdout
 
 
+@pytest.mark.long
+def test_the_tutorial_can_be_followed_on_a_node_of_three_shards(tmp_path: Path) -> None:
+    with FollowedPage(tmp_path, shards=3) as followed:
+        followed.follow(PAGE[:POSTGRESQL])
+
+
 @pytest.mark.heavy
 def test_the_read_model_moves_to_postgresql(tmp_path: Path) -> None:
     """With the files as they are by then, and the sale that the section shows."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Generator, Sequence
 from itertools import count
 from typing import cast
 
@@ -79,6 +79,7 @@ class _Driver:
     def __init__(self, store: HistoryStore, shared: bool) -> None:
         self.store = store
         self.shared = shared
+        self.unloaded: set[str] = set()
         self.restores: list[tuple[Lane, History]] = []
         self.handlers: dict[Lane, tuple[AnyEntry, Coroutine[object, object, object], bool]] = {}
         self.timers: list[Callable[[], None]] = []
@@ -93,6 +94,13 @@ class _Driver:
             assert not known.dirty
             assert tuple(known.ids) == ids[: len(known.ids)]
         self.restores.append((lane, History(lane.aggregate_id, ids)))
+
+    def load(self, aggregate_ids: Collection[str], action: Callable[[], None]) -> None:
+        def loaded() -> None:
+            self.unloaded.difference_update(aggregate_ids)
+            action()
+
+        self.timers.append(loaded)
 
     def run_handler(self, lane: Lane, entry: AnyEntry, coroutine: Coroutine[object, object, object]) -> None:
         assert lane not in self.handlers
@@ -116,7 +124,7 @@ class _Driver:
 class Stepped:
     """One set of mailboxes on a store that others may use too; if `shared`, they know that. `_check` checks each answer.
 
-    `unloaded`: aggregates that the store must load before a plain append.
+    `unloaded`: aggregates that the store must load before it checks a change.
     """
 
     def __init__(self, store: HistoryStore, options: Options, shared: bool = False) -> None:
@@ -131,7 +139,7 @@ class Stepped:
         self.rounds = self.handled = 0
         self.wrong: list[AssertionError] = []
         self.ticks = count()
-        self.unloaded: set[str] = set()
+        self.unloaded = driver.unloaded
         ports: Ports[Request, History, Change, Outcome] = Ports(
             handle=self._handle, restore=self._never, refresh=self._never if shared else None,
             persist=self._persist, answer=self._answer,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from eventstore_mailbox import COMMITTED, CONFLICT, DUPLICATE, FAILED, REFUSED, STOPPED, Options
+from eventstore_mailbox.stats import stats_of
+from tests.instructions import instructions
 from tests.mailbox.history_store import HistoryStore
 from tests.mailbox.stepped import Request, Stepped, warm
 
@@ -285,3 +287,11 @@ def test_a_bug_during_a_turn_answers_all_waiting_senders() -> None:
     with pytest.raises(RuntimeError, match="ours"):
         worker.submit(request)
     assert (request.status, delivered[0][0][0]) == (STOPPED, REFUSED)
+
+
+def test_the_figures_of_many_mailboxes_cost_little() -> None:
+    def cost(mailboxes: int) -> int:
+        worker = Stepped(HistoryStore(), Options(mailboxes=mailboxes))
+        return instructions(lambda: stats_of(worker.machine))
+
+    assert cost(64) - cost(16) < 48 * 100

@@ -135,7 +135,7 @@ def test_the_fast_path_of_plain_appends_has_the_outcomes_of_the_mailboxes(
 def test_appends_to_an_aggregate_that_the_store_must_load_wait_in_order_and_delay_no_others() -> None:
     store = HistoryStore()
     worker = Stepped(store, ONE)
-    worker.unloaded = {"wide"}
+    worker.unloaded |= {"wide"}
     some: list[tuple[tuple[int, ...], list[Outcome]]] = []
 
     def append(*changes: Change) -> list[int]:
@@ -168,7 +168,7 @@ def test_appends_to_an_aggregate_that_the_store_must_load_wait_in_order_and_dela
 
 def test_an_append_without_room_leaves_no_lane() -> None:
     worker = Stepped(HistoryStore(), Options(mailboxes=1, capacity=2))
-    worker.unloaded = {"wide", "wider"}
+    worker.unloaded |= {"wide", "wider"}
     worker.append([("wide", None, "1", None), ("wide", None, "2", None)])
     refused = worker.append([("wider", None, "1", None)])
     assert [outcome[0] for outcome in refused[0]] == [REFUSED]

@@ -47,6 +47,7 @@ requests: st.SearchStrategy[BrokerRequest] = st.one_of(
     st.just(group_requests.ListGroups()),
     st.builds(group_requests.ShowGroup, texts, offsets),
     st.builds(group_requests.ListMembers, texts),
+    st.builds(group_requests.ListInHand, st.none() | texts),
     st.builds(group_requests.DeleteGroup, texts),
     st.builds(group_requests.ForgetTopic, texts, texts),
     st.builds(asked.CreateTopic, texts, st.none() | st.integers(1, limits.QUEUES_MAX), st.booleans()),

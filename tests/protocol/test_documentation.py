@@ -45,12 +45,15 @@ from eventstore.protocol.group_requests import (
 from eventstore.protocol.handshake import Welcome
 from eventstore.protocol.message_answers import QueuePage, encode_messages, sent_values
 from eventstore.protocol.reaction_requests import (
+    ListAlarms,
     ListParked,
     ListReactions,
     RecordParking,
     ReplayReaction,
     RetryParked,
+    SilenceAlarm,
     SkipParked,
+    TestAlarms,
 )
 from eventstore.protocol.request_codec import encode_request
 from eventstore.protocol.request_declaration import DECLARATIONS
@@ -121,6 +124,12 @@ EXAMPLES = {
     "handled-answer": encode_ok(36, 1, 0),
     "replay-reaction": encode_request(37, ReplayReaction("notify", 5, "ada", "copy")),
     "replay-reaction-answer": encode_ok(37, 4),
+    "list-alarms": encode_request(40, ListAlarms()),
+    "list-alarms-answer": encode_ok(40, "slow_syncs", "", "quiet", 0, "write_seconds / batches > 0.1", None, None, None, None),
+    "silence-alarm": encode_request(41, SilenceAlarm("slow_syncs", 3_600, "ada", "known")),
+    "silence-alarm-answer": encode_ok(41),
+    "test-alarms": encode_request(42, TestAlarms("ada")),
+    "test-alarms-answer": encode_ok(42, "mail"),
     "record-parking": encode_request(38, RecordParking("$parked{a}", "$Unparked", b"{}")),
     "record-parking-answer": encode_ok(38, 2, 9),
     "list-aggregates": encode_request(12, ListAggregates("order-")),
@@ -159,6 +168,7 @@ EXAMPLES = {
     "show-group": encode_request(25, ShowGroup("billing")),
     "show-group-answer": encode_ok(25, 1_048_578, 1, "orders", 2, 0, 0, 1, "m-1"),
     "list-members-answer": encode_ok(26, "m-1", 250, 1),
+    "list-in-hand-answer": encode_ok(26, "billing", "m-1", "orders", 2, 0, 250),
     "create-topic": encode_request(27, CreateTopic("orders", 4, True)),
     "show-topic-answer": encode_ok(28, 2, "open", 0, 1, 0, 0, 0, 0),
     "find-key": encode_request(29, FindKey("orders", "order-42", 10, 524_288)),

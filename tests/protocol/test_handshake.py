@@ -32,7 +32,7 @@ def test_a_welcome_survives_the_wire() -> None:
 
 
 def test_a_welcome_may_have_more_values_than_this_version_knows() -> None:
-    welcome = Welcome(1, "demo", UUID, 1000, 5, None, UUID, 3, 2)
+    welcome = Welcome(1, "demo", UUID, 1000, 5, None, UUID, 3, 2, 4)
     assert read_welcome((*welcome.values(), "extra")) == welcome
 
 
@@ -41,6 +41,9 @@ def test_a_welcome_of_a_cluster_names_its_shard(shard: int | None) -> None:
     welcome = Welcome(1, "demo", UUID, 1000, 5, 1, bytes(16), 7, shard)
     assert len(welcome.values()) == 9
     assert read_welcome(welcome.values()) == welcome
+    split = Welcome(1, "demo", UUID, 1000, 5, 1, bytes(16), 7, shard, 2)
+    assert split.values() == (*welcome.values(), 2)
+    assert read_welcome(split.values()) == split
 
 
 def test_a_store_that_is_no_cluster_says_what_it_always_said() -> None:

@@ -11,6 +11,7 @@ from eventstore.errors import InvalidArgument
 from eventstore.protocol.codes import AnswerCode
 from eventstore.protocol.request_declaration import DECLARATIONS, Name, Request, Rows, code_of, integer, optional, request
 from eventstore.protocol.requests import Ping
+from eventstore.security.permissions import ANYONE
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +27,7 @@ def _pair(name: object, number: object) -> None:
 
 
 def test_a_declaration_has_code_name_answer_fields_and_the_width_of_its_rows() -> None:
-    @request(99, answer=AnswerCode.MESSAGES)
+    @request(99, needs=ANYONE, answer=AnswerCode.MESSAGES)
     class SendSomeRows(Request):
         topic: Name
         rows: Annotated[tuple[tuple[str, int], ...], Rows(_pair, 2)] = ()
@@ -37,7 +38,7 @@ def test_a_declaration_has_code_name_answer_fields_and_the_width_of_its_rows() -
 
 
 def test_a_request_that_exists_is_within_its_limits() -> None:
-    @request(99)
+    @request(99, needs=ANYONE)
     class Limited(Request):
         count: Annotated[int | None, optional(integer(1, 3))]
         rows: Annotated[tuple[tuple[str, int], ...], Rows(_pair, 2)] = ()
@@ -55,6 +56,6 @@ def test_a_request_that_exists_is_within_its_limits() -> None:
 def test_a_code_is_declared_once() -> None:
     with pytest.raises(AssertionError):
 
-        @request(code_of(Ping))
+        @request(code_of(Ping), needs=ANYONE)
         class Again(Request):
             pass

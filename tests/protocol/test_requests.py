@@ -22,17 +22,21 @@ from eventstore.protocol.limits import (
     INT64_MIN,
     PAGE_BYTES_MAX,
     PAYLOAD_BYTES_MAX,
+    SILENCE_S_MAX,
     TYPES_MAX,
     UINT64_MAX,
 )
 from eventstore.protocol.reaction_requests import (
     PARKING_TYPES,
+    ListAlarms,
     ListParked,
     ListReactions,
     RecordParking,
     ReplayReaction,
     RetryParked,
+    SilenceAlarm,
     SkipParked,
+    TestAlarms,
 )
 from eventstore.protocol.request_codec import BadRequest, RequestDecoder, encode_append, encode_request
 from eventstore.protocol.request_declaration import Request, code_of
@@ -82,6 +86,9 @@ requests = st.one_of(
     st.builds(RetryParked, texts, names, texts, texts),
     st.builds(SkipParked, texts, texts, texts, texts),
     st.builds(ReplayReaction, texts, st.integers(1, 2**63 - 1), texts, texts),
+    st.builds(ListAlarms, st.integers(0, 2**63 - 1)),
+    st.builds(SilenceAlarm, texts, st.integers(0, SILENCE_S_MAX), texts, texts),
+    st.builds(TestAlarms, texts),
     st.builds(ListAggregates, prefixes, prefixes, st.integers(1, 1_000)),
     st.builds(FindCommand, texts, texts),
     st.builds(Subscribe, st.none() | positions, credits_, prefixes, names, times, times, types),

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventstore.domain.reactions.parked import reserved_id
-from eventstore.records.slots import LOCAL, SLOTS, slot_of
+from eventstore.model import ID_BYTES_MAX
+from eventstore.records.slots import LOCAL, SLOTS, number_of_slot, slot_of
 
 _PAGE = (Path(__file__).parents[2] / "docs" / "PROTOCOL.md").read_text(encoding="utf-8")
 _TABLE = _PAGE.split("| id | slot |")[1].split("\n\n")[0]
@@ -48,6 +49,19 @@ def test_a_reserved_id_about_no_other_is_local(aggregate_id: str) -> None:
 def test_what_is_reserved_about_an_aggregate_is_where_it_is(aggregate_id: str) -> None:
     if not aggregate_id.startswith("$"):
         assert slot_of(reserved_id(aggregate_id)) == slot_of(aggregate_id)
+
+
+@given(st.text(alphabet="ab{}$é", min_size=1, max_size=12), st.integers(240, ID_BYTES_MAX))
+def test_so_it_is_about_an_id_too_long_to_be_carried(some: str, size: int) -> None:
+    aggregate_id = f"a{some * size}".encode()[:size].decode(errors="ignore")
+    reserved = reserved_id(aggregate_id)
+    assert len(reserved.encode()) <= ID_BYTES_MAX
+    assert slot_of(reserved) == slot_of(aggregate_id)
+
+
+@pytest.mark.parametrize("slot", [0, 1, 2047, SLOTS - 1])
+def test_every_slot_has_a_number(slot: int) -> None:
+    assert slot_of(f"{{{number_of_slot(slot)}}}") == slot
 
 
 @given(st.text(max_size=20), st.text(alphabet=st.characters(exclude_characters="}", exclude_categories=["Cs"]), min_size=1))

@@ -86,7 +86,7 @@ def test_other_pages_are_not_found(serve: Serve) -> None:
         fetch(f"{server.http}/else")
     with caught.value as answer:
         assert answer.code == 404
-        assert b"/metrics and /health" in answer.read()
+        assert b"/metrics, /health" in answer.read()
 
 
 def test_a_scraper_that_sends_no_request_does_not_block_others(serve: Serve) -> None:

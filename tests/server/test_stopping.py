@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import threading
@@ -17,12 +18,23 @@ from eventstore.errors import ShuttingDown
 from eventstore.model import Event
 from eventstore.protocol.answers import Failure, Goodbye
 from eventstore.protocol.requests import Ping, ReadAll, Subscribe
-from tests.server.conftest import Launch
+from tests.server.conftest import Launch, Serve
 from tests.server.raw import Gone, Ok, Outcomes, RawClient, append_frame, commit, outcomes_of
 from tests.server_process import PROGRAM, ServerProcess
 from tests.waiting import wait_until
 
 MIB = 1024 * 1024
+
+
+def test_a_server_starts_again_in_its_place_while_a_child_has_copies_of_its_descriptors(serve: Serve) -> None:
+    """As one that is started has until it begins its program."""
+    server = serve()
+    copied = [number for each in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{(number := int(each))}")]
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=copied) as child:
+        try:
+            server.restart()
+        finally:
+            child.kill()
 
 
 def test_after_sigterm_acknowledged_commits_are_stored_and_the_rest_converges(launch: Launch) -> None:

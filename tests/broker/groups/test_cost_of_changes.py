@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from eventstore.broker.groups import group
 from eventstore.broker.groups.group import Group
 from eventstore.broker.groups.group_registry import Groups
+from eventstore.broker.groups.offsets import GroupOffsets
 from eventstore.broker.groups.views import queues_of
+from eventstore.broker.log.queue_bounds import QueueBounds
 from eventstore.broker.topics import Topics
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.records.topic_names import retry_topic
-from tests.broker.stepped import Stepped
+from tests.broker.stepped import NoMessages, Stepped
 from tests.instructions import instructions
 from tests.simulated_disk import SimulatedDisk
 
@@ -30,7 +32,7 @@ def groups(members: int) -> Groups:
     for number in range(TOPICS):
         opened.topics.create(f"topic-{number:02}", 3)
     opened.topics.create(retry_topic("group"), 1)
-    made = Groups(opened.offsets_document, opened.topics, lambda *_: (0, 0), member_timeout_s=15)
+    made = Groups(opened.offsets_document, opened.topics, NoMessages(), member_timeout_s=15)
     for number in range(members):
         made.join("group", f"member-{number:03}", wanted())
     return made
@@ -61,11 +63,25 @@ def test_a_join_takes_few_instructions_for_each_of_its_queues() -> None:
     def cost(queues: int) -> int:
         opened = Stepped(SimulatedDisk(0)).opened
         opened.topics.create("many", queues)
-        made = Groups(opened.offsets_document, opened.topics, lambda *_: (0, 0), member_timeout_s=15)
+        made = Groups(opened.offsets_document, opened.topics, NoMessages(), member_timeout_s=15)
         made.join("group", "member", {"many": None})
         return instructions(lambda: made.join("group", "member", {"many": None}))
 
     assert cost(250) < cost(50) + 200 * 25
+
+
+@pytest.mark.parametrize("from_end", [False, True])
+def test_the_first_join_takes_few_instructions_for_each_queue(from_end: bool) -> None:
+    """It reads one bound of each queue, the one that is its offset."""
+
+    def cost(queues: int) -> int:
+        broker = Stepped(SimulatedDisk(0))
+        broker.topic("many", queues)
+        opened = broker.opened
+        offsets = GroupOffsets(opened.offsets_document, opened.topics, QueueBounds(opened.engine, opened.topics))
+        return instructions(lambda: offsets.begin("group", "many", from_end=from_end))
+
+    assert cost(250) < cost(50) + 200 * (50 if from_end else 20)
 
 
 def test_a_join_that_would_get_too_many_queues_is_refused_before_any_moves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +89,7 @@ def test_a_join_that_would_get_too_many_queues_is_refused_before_any_moves(monke
     opened = Stepped(SimulatedDisk(0)).opened
     for number in range(4):
         opened.topics.create(f"topic-{number}", 20)
-    made = Groups(opened.offsets_document, opened.topics, lambda *_: (0, 0), member_timeout_s=15)
+    made = Groups(opened.offsets_document, opened.topics, NoMessages(), member_timeout_s=15)
     topics: dict[str, str | None] = {f"topic-{number}": None for number in range(4)}
 
     def refused() -> None:
@@ -97,11 +113,11 @@ def test_a_page_of_a_groups_queues_costs_what_it_shows() -> None:
         opened = Stepped(SimulatedDisk(0)).opened
         for number in range(topics):
             opened.topics.create(f"topic-{number:02}", 50)
-        made = Groups(opened.offsets_document, opened.topics, lambda *_: (0, 0), member_timeout_s=15)
+        made = Groups(opened.offsets_document, opened.topics, NoMessages(), member_timeout_s=15)
         made.join("group", "member", {f"topic-{number:02}": None for number in range(topics)})
 
         def page(skip: int) -> list[tuple[str, int, str | None]]:
-            count, rows = queues_of(made, "group", lambda *_: (0, 0), skip, 60)
+            count, rows = queues_of(made, "group", NoMessages(), skip, 60)
             assert count == 50 * topics
             return [(row.topic, row.queue, row.member) for row in rows]
 
@@ -141,7 +157,7 @@ def test_after_any_changes_each_queue_has_one_reader_of_its_topic_and_the_reader
     now = 0.0
     opened = Stepped(SimulatedDisk(0)).opened
     opened.topics.create("three", 2)
-    made = Groups(opened.offsets_document, opened.topics, lambda *_: (0, 0), member_timeout_s=15, clock=lambda: now)
+    made = Groups(opened.offsets_document, opened.topics, NoMessages(), member_timeout_s=15, clock=lambda: now)
     for change, *rest in changes:
         now += 10 * (change == "time passes")
         with contextlib.suppress(EventStoreError):

@@ -12,10 +12,11 @@ from eventstore.broker.groups import offsets
 from eventstore.broker.groups.assignment import assign_in_turns, assign_queues
 from eventstore.broker.groups.group_registry import Groups
 from eventstore.broker.groups.offsets_document import OffsetsDocument
+from eventstore.broker.log.queue_bounds import QueueBounds
 from eventstore.broker.opening import OFFSETS
 from eventstore.broker.retry_policy import RetryPolicy
 from eventstore.errors import Corrupt, FolderRefused, InvalidArgument, Rebalanced, UnknownGroup, UnknownTopic
-from tests.broker.stepped import DATA, Stepped, raw
+from tests.broker.stepped import DATA, NoMessages, Stepped, raw
 from tests.simulated_disk import SimulatedDisk
 
 
@@ -42,11 +43,7 @@ class House:
 
     def made(self) -> Groups:
         opened = self.broker.opened
-
-        def bounds(topic: str, queue: int) -> tuple[int, int]:
-            log = opened.engine.queues[opened.topics.get(topic).id, queue]
-            return log.first, log.visible_end(opened.engine.visible_position)
-
+        bounds = QueueBounds(opened.engine, opened.topics)
         return Groups(opened.offsets_document, opened.topics, bounds, member_timeout_s=15, clock=self.clock)
 
     def queues(self, member: str) -> list[int]:
@@ -108,7 +105,7 @@ def test_members_that_come_and_go_have_as_many_queues_of_all_shards_but_one(
     for shard in range(3):
         opened = Stepped(SimulatedDisk(0)).opened
         opened.topics.create("orders", queues)
-        groups = Groups(opened.offsets_document, opened.topics, lambda *_: (0, 0), member_timeout_s=15, shard=shard)
+        groups = Groups(opened.offsets_document, opened.topics, NoMessages(), member_timeout_s=15, shard=shard)
         shards.append(groups)
         for member, joins in changes:
             if joins:

@@ -16,6 +16,7 @@ import eventstore as es
 from eventstore.client.aio.member_tasks import MemberTasks
 from eventstore.client.consumer.commit_window import Window
 from eventstore.client.consumer.member_options import MemberOptions
+from eventstore.client.consumer.turns import Turns
 from eventstore.errors import EventStoreError, InvalidArgument, StorageFull
 from eventstore.protocol.answers import encode_error, encode_ok
 from eventstore.protocol.broker_requests import Pull
@@ -74,7 +75,7 @@ async def joined(server: Scripted, interval_s: float = 0.01) -> AsyncIterator[tu
         with anyio.fail_after(60):
             async with es.connect(f"tcp://127.0.0.1:{port}") as store:
                 options = MemberOptions("billing", "m-1", {"orders": None}, commit_interval_s=interval_s)
-                member = MemberTasks(store._connection, options)
+                member = MemberTasks(store._connection, options, Turns())
                 await member.join()
                 window = member.state.windows[0]
                 window.arrived(0, 10, 10, 1000)

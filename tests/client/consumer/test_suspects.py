@@ -10,6 +10,7 @@ from eventstore.client.consumer.commit_window import DeliveryTracker
 from eventstore.client.consumer.delivery import Delivery
 from eventstore.client.consumer.member_options import MemberOptions
 from eventstore.client.consumer.member_state import MemberState
+from eventstore.client.consumer.turns import Turns
 from eventstore.records.consumer_groups import AssignedQueue
 from tests.client.consumer.test_member_state import answer, next_pull, receive, taken
 
@@ -159,3 +160,74 @@ def test_a_window_that_moved_is_not_waited_for() -> None:
     assert state.next_pull() is None
     state.assigned(2, [suspects(1)])
     assert pulled(state).queue == 1
+
+
+def members(turns: Turns, *queues: AssignedQueue) -> list[MemberState]:
+    """Returns a member for each queue, on a shard of its own; none is woken."""
+    made = []
+    for queue in queues:
+        state = MemberState(MemberOptions("billing", "m-1", {"orders": None}), DeliveryTracker(), turns)
+        turns.join(state.suspects, lambda: None)
+        state.assigned(1, [queue])
+        made.append(state)
+    return made
+
+
+def test_of_the_members_on_several_shards_one_has_a_suspect_in_hand_and_the_others_nothing() -> None:
+    first, second, calm = members(Turns(), suspects(0, end=1), suspects(1, end=1), suspects(2, end=0))
+    suspect = pulled(first)
+    assert second.next_pull() is None
+    assert calm.next_pull() is None
+    suspect.done()
+    assert second.next_pull() is None, "a death would still be blamed on it"
+    commit(first)
+    assert pulled(second).queue_offset == 0
+    assert first.next_pull() is None
+
+
+def test_a_suspect_waits_until_what_is_in_hand_on_another_shard_is_done_and_committed() -> None:
+    calm, state = members(Turns(), suspects(0, end=0), suspects(1))
+    calm.suspects.turns.leave(state.suspects)
+    pull = next_pull(calm)
+    calm.suspects.pulls = True
+    state.suspects.turns.join(state.suspects, lambda: None)
+    assert state.next_pull() is None, "a pull is in flight"
+    calm.suspects.pulls = False
+    receive(calm, pull, answer(pull, range(2)))
+    for message in taken(calm):
+        assert state.next_pull() is None
+        assert not calm.suspects.commit_due()
+        message.done()
+    assert state.next_pull() is None
+    assert calm.suspects.commit_due()
+    commit(calm)
+    assert pulled(state).queue_offset == 0
+
+
+def test_a_member_whose_shard_is_away_is_not_waited_for() -> None:
+    calm, state = members(Turns(), suspects(0, end=0), suspects(1))
+    state.suspects.turns.leave(state.suspects)
+    pull = next_pull(calm)
+    receive(calm, pull, answer(pull, range(2)))
+    state.suspects.turns.join(state.suspects, lambda: None)
+    assert state.next_pull() is None
+    calm.suspects.turns.away(calm.suspects, True)
+    pulled(state)
+    assert calm.next_pull() is None
+    calm.suspects.turns.away(state.suspects, True)
+    assert calm.next_pull() is not None, "its suspects wait until its shard is back"
+
+
+def test_members_are_woken_as_long_as_one_has_suspects_and_once_when_it_has_none_left() -> None:
+    turns, woken = Turns(), []
+    (state,) = members(turns, suspects(0, end=1))
+    (calm,) = members(turns, suspects(1, end=0))
+    turns.join(calm.suspects, lambda: woken.append("calm"))
+    turns.changed(state.suspects)
+    assert woken == ["calm"]
+    pulled(state).done()
+    commit(state)
+    turns.changed(state.suspects)
+    assert woken == ["calm"] * 2
+    turns.changed(state.suspects)
+    assert woken == ["calm"] * 2

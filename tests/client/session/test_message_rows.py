@@ -49,7 +49,7 @@ def sent(peer: Peer) -> list[tuple[int, SendMessages]]:
         ((b"", "k" * 256, None, None, None), "key"),
         ((b"", "\ud800", None, None, None), "key"),
         ((b"", None, "t" * 256, None, None), "tag"),
-        ((b"", None, None, {":own": "1"}, None), "property"),
+        ((b"", None, None, {":own": "1"}, None), "properties"),
         ((b"", None, None, None, -1), "queue"),
         ((b"", None, None, None, "0"), "queue"),
     ],

@@ -64,6 +64,21 @@ class Etcd:
         self.start()
         self.ready()
 
+    def copy_data(self, to: Path) -> None:
+        """Copies what it has, as a backup does."""
+        self.kill()
+        shutil.copytree(self._folder / self._name, to)
+        self.start()
+        self.ready()
+
+    def restore_data(self, copy: Path) -> None:
+        """Ends it, and starts it again with what it had when it was copied."""
+        self.kill()
+        shutil.rmtree(self._folder / self._name)
+        shutil.copytree(copy, self._folder / self._name)
+        self.start()
+        self.ready()
+
     def kill(self) -> None:
         if self._process is not None:
             self._process.kill()

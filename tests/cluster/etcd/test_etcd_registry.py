@@ -18,6 +18,7 @@ from eventstore_cluster.registry.etcd.gateway import Gateway
 from eventstore_cluster.registry.etcd.lease import Lease, now
 from eventstore_cluster.registry.etcd.options import EtcdOptions
 from eventstore_cluster.registry.registry import Snapshot
+from eventstore_cluster.replication.shard_registry import ShardRegistry
 from tests.cluster.etcd.real_etcd import Etcd, running
 
 
@@ -113,6 +114,10 @@ async def test_more_than_a_transaction_holds_is_refused_before_it_is_sent(etcd: 
         with pytest.raises(InvalidArgument, match="fewer keys at once"):
             await registry.transact({}, {"key": {"text": "x" * 2_000_000}})
         assert (await registry.read()).entries == {}
+        keys = [f"key{number}" for number in range(OPERATIONS_MAX)]
+        assert await registry.transact(dict.fromkeys(keys, 0), {key: {} for key in keys}), (
+            "etcd counts comparisons by themselves"
+        )
 
 
 @pytest.mark.heavy
@@ -227,3 +232,18 @@ def test_endpoints_must_be_urls() -> None:
         EtcdOptions(("127.0.0.1:2379",))
     with pytest.raises(InvalidArgument, match="usual one"):
         EtcdOptions(())
+
+
+async def test_a_process_notices_that_the_registry_was_restored_from_an_older_copy_while_it_runs(tmp_path: Path) -> None:
+    with running(tmp_path) as (etcd,):
+        async with connected(etcd) as (gateway, registry):
+            shard = ShardRegistry(registry, 0, await Lease.grant(gateway, 60), "run")
+            assert await registry.transact({}, {"shard/1": {}})
+            await trio.to_thread.run_sync(etcd.copy_data, tmp_path / "copy")
+            assert await registry.transact({}, {"shard/1": {}})
+            assert await shard.read() is None
+            assert await shard.read() is None
+            assert not shard.went_back
+            await trio.to_thread.run_sync(etcd.restore_data, tmp_path / "copy")
+            assert await shard.read() is None
+            assert shard.went_back

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -22,12 +23,13 @@ from eventstore.errors import (
     Rebalanced,
     ShuttingDown,
     StorageFull,
+    UnknownGroup,
 )
 from tests.cluster.nemesis.appender import Appender
 from tests.cluster.nemesis.linearizability import VersionRead
 from tests.cluster.nemesis.polling import in_thread
-from tests.cluster.nemesis.records import Records
-from tests.cluster.nemesis.stage import NODES, Stage
+from tests.cluster.nemesis.records import Delivered, Progress, Records
+from tests.cluster.nemesis.stage import Stage
 from tests.cluster.nemesis.timeline import Timeline
 
 TOPIC: Final = "jobs"
@@ -42,6 +44,7 @@ _NOTE_EVERY_S: Final = 1.0
 _READ_EVERY_S: Final = 0.2
 _ASK_EVERY_S: Final = 0.02
 _LATEST: Final = 30
+_GROUP_SHARE: Final = 0.1
 Work = Callable[[es.NetworkStore], Awaitable[None]]
 
 
@@ -54,6 +57,7 @@ class Clients:
         for name in READERS:
             records.readers[name] = []
         self._noted = 0.0
+        self._links = 0
         self._appenders: list[Appender] = []
         stage.outstanding = lambda: list(map(str, self._appenders))
         self.stopping = False
@@ -70,8 +74,7 @@ class Clients:
                 async with trio.open_nursery() as reading:
                     for name, work in zip(READERS, (self._subscriber, self._reader), strict=True):
                         reading.start_soon(self._read, name, work(name))
-                    for shard in sorted(set(self._records.owners)):
-                        reading.start_soon(self._stay, shard)
+                    reading.start_soon(self._stay_everywhere, reading)
                     for number in range(2):
                         reading.start_soon(self._read, f"consumer {number}", self._consumer(number))
 
@@ -93,7 +96,7 @@ class Clients:
 
     def address(self) -> str:
         """Returns the addresses of all nodes, in any order."""
-        known = [each for each in map(self._stage.address, NODES) if each is not None]
+        known = [each for each in map(self._stage.address, self._stage.nodes) if each is not None]
         self._chance.shuffle(known)
         return ",".join(known)
 
@@ -117,24 +120,45 @@ class Clients:
             await self.connected(work, name)
             await trio.sleep(_AGAIN_S)
 
+    async def _stay_everywhere(self, nursery: trio.Nursery) -> None:
+        """Notes who owns which slots, and stays with the leader of each shard, also of those that splits make."""
+        there: set[int] = set()
+        while True:
+            known = await in_thread(self._stage.known_map)
+            self._records.owners = known.owners
+            for shard in sorted(set(known.owners) - there):
+                there.add(shard)
+                nursery.start_soon(self._stay, shard)
+            await trio.sleep(_READ_EVERY_S)
+
     async def _stay(self, shard: int) -> None:
-        """Asks one leader of a shard for versions as long as it answers, whatever the map says: a deposed one must not."""
+        """Asks one leader of a shard as long as it answers, whatever the map says: a deposed one must not."""
         chance = random.Random(f"stays {shard} {self._seed}")
         while True:
             serving = (await in_thread(self._stage.view)).serving.get(shard)
             if serving is not None:
-                await self.connected(partial(self._ask_versions, shard, chance), f"stays {shard}", f"tcp://{serving.address}")
+                await self.connected(partial(self._ask, shard, chance), f"stays {shard}", f"tcp://{serving.address}")
             await trio.sleep(_READ_EVERY_S)
 
-    async def _ask_versions(self, shard: int, chance: random.Random, store: es.NetworkStore) -> None:
+    async def _ask(self, shard: int, chance: random.Random, store: es.NetworkStore) -> None:
         history = self._records.history
+        self._links += 1
+        link = self._links
         while True:
+            if chance.random() < _GROUP_SHARE:
+                await self._ask_progress(shard, link, store)
             known = [each for each in list(history)[-_LATEST:] if self._records.shard_of(each) == shard]
             if known:
                 aggregate_id, began = chance.choice(known), self._timeline.now()
                 version = await store.version(aggregate_id)
                 history[aggregate_id].append(VersionRead(began, self._timeline.now(), version))
             await trio.sleep(_ASK_EVERY_S)
+
+    async def _ask_progress(self, shard: int, link: int, store: es.NetworkStore) -> None:
+        with suppress(UnknownGroup):
+            found = await store.broker.group(GROUP)
+            queues = {each.queue: (each.offset, each.end) for each in found.queues if each.topic == TOPIC}
+            self._records.progress.append(Progress(shard, link, found.generation, queues))
 
     # ---- what they do
 
@@ -179,7 +203,9 @@ class Clients:
             left = chance.randrange(50, 5_000)
             async with store.consumer(GROUP, TOPIC) as consumer:
                 async for message in consumer:
-                    self._records.consumed[message.body.decode().rstrip(".")] += 1
+                    if message.topic == TOPIC:
+                        body = message.body.decode().rstrip(".")
+                        self._records.delivered.append(Delivered(message.node - 1, message.queue, message.queue_offset, body))
                     message.done()
                     left -= 1
                     if left == 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -13,11 +14,14 @@ from typing import Final
 import trio
 
 from eventstore.errors import EventStoreError
+from tests.cluster.nemesis.etcd_process import MEMBERS
+from tests.cluster.nemesis.growing import GROWTH
 from tests.cluster.nemesis.polling import in_thread, until
-from tests.cluster.nemesis.stage import LEASE_S, NODES, SHARDS, STOP_S, Stage, send
+from tests.cluster.nemesis.stage import LEASE_S, STOP_S, Stage, send
 from tests.cluster.nemesis.timeline import Fall, Timeline
 
-ALL: Final = ("kill", "stop", "etcd", "cut", "hand over", "wipe", "full", "restart")
+BREAKING: Final = ("kill", "stop", "etcd", "cut", "hand over", "wipe", "full", "restart")
+ALL: Final = (*BREAKING, *GROWTH)
 _ALONE: Final = ("wipe", "full", "restart")
 """They need a cluster that is whole: with another fault at once, all replicas of a shard could be lost."""
 _WEIGHTS: Final = {"kill": 5, "stop": 4, "etcd": 2, "cut": 4, "hand over": 3, "wipe": 2, "full": 1, "restart": 1}
@@ -26,7 +30,6 @@ _SERVING_FIRST: Final = 0.75
 SERVING_S: Final = 30.0
 """A start of a process that has died takes seconds on a busy machine, and the supervisor waits longer each time."""
 _WHOLE_S: Final = 40.0
-_ETCD: Final = "etcd"
 _FILLER: Final = "filler"
 
 
@@ -41,9 +44,9 @@ class Faults:
         self._chance = random.Random(f"faults {seed}")
         impossible = {"cut": stage.network is None, "full": stage.disk is None}
         self.skipped = [kind for kind in kinds if impossible.get(kind)]
-        self._kinds = [kind for kind in kinds if kind not in self.skipped]
+        self._kinds = [kind for kind in kinds if kind in BREAKING and kind not in self.skipped]
         self._busy: set[str] = set()
-        self.counts: dict[str, int] = {}
+        self.counts: Counter[str] = Counter()
 
     async def run(self, seconds: float) -> None:
         """Breaks things for some time, and mends them all."""
@@ -78,10 +81,10 @@ class Faults:
         began = self._timeline.now()
         what = await breaks[kind]()
         self._timeline.faults.append((began, self._timeline.now(), what))
-        self.counts[what] = self.counts.get(what, 0) + 1
+        self.counts[what] += 1
 
     async def until_whole(self, seconds: float = _WHOLE_S) -> bool:
-        """Waits until all shards are served and all replicas are in sync; False if that takes longer."""
+        """Waits until all shards are served and all replicas in sync, but those that are copied; False if that takes longer."""
         return await until(partial(in_thread, self._stage.whole), seconds)
 
     async def _until_serving(self) -> None:
@@ -103,13 +106,16 @@ class Faults:
     def _target(self) -> tuple[str, list[int], str, list[int]]:
         """Chooses processes of a node; returns what they are, their ids, the node, and the shards that they lead."""
         what = self._chance.choice(("leader", "leader", "follower", "supervisor", "node"))
-        shard = self._chance.randrange(SHARDS)
-        leaders = {number: self._stage.leader(number) for number in range(SHARDS)}
-        rest = [name for name in NODES if name not in self._busy]
-        name = self._chance.choice(rest or NODES)
-        others = [each for each in rest if each != leaders[shard]]
-        if what == "leader" and leaders[shard] in rest:
-            name = leaders[shard] or name
+        view = self._stage.view()
+        shard = self._chance.choice([*view.shards, *view.preparing])
+        leaders = {number: view.leaders.get(number) for number in view.shards}
+        leader = leaders.get(shard)
+        rest = [name for name in self._stage.nodes if name not in self._busy]
+        name = self._chance.choice(rest or self._stage.nodes)
+        key = view.shards.get(shard) or view.preparing[shard]
+        others = [each for each in rest if each != leader and each in key.state.replicas]
+        if what == "leader" and leader is not None and leader in rest:
+            name = leader
         elif what == "follower" and others:
             name = self._chance.choice(others)
         leads = [number for number in leaders if leaders[number] == name]
@@ -155,7 +161,8 @@ class Faults:
         self._timeline.falls += [Fall(self._timeline.now(), shard, how) for shard in shards]
 
     async def _hand_over(self) -> str:
-        shard, name = self._chance.randrange(SHARDS), self._chance.choice(NODES)
+        shard, replicas = self._chance.choice(list((await in_thread(self._stage.kept)).items()))
+        name = self._chance.choice(replicas)
         self._note("hand over", f"shard {shard} to {name}")
         with suppress(EventStoreError):  # it may not be in sync, or nothing may answer: then it is not done, or later
             led = await in_thread(partial(self._stage.hand_over, shard, name))
@@ -166,39 +173,44 @@ class Faults:
 
     async def _break_etcd(self) -> str:
         etcd, stops = self._stage.etcd, self._chance.random() < 0.4
-        if _ETCD in self._busy:
+        whose = self._chance.choice(("member", "leader", "quorum"))
+        names = self._chance.sample(MEMBERS, 2 if whose == "quorum" else 1)
+        if whose == "leader" and (leader := await in_thread(etcd.leader)) is not None:
+            names = [leader]
+        if self._busy.intersection(MEMBERS):
             return "nothing"
-        self._busy.add(_ETCD)
+        self._busy.update(names)
         seconds = self._chance.choice((0.5, 3.0, 8.0)) if stops else self._chance.choice((0.0, 2.0, 10.0))
-        fault = "stop etcd" if stops else "kill etcd"
-        self._note(fault, f"for {seconds:g} s")
+        fault = f"{'stop' if stops else 'kill'} {whose} of etcd"
+        self._note(fault, f"{names} for {seconds:g} s")
         if stops:
-            etcd.send(signal.SIGSTOP)
+            etcd.send(names, signal.SIGSTOP)
         else:
-            await in_thread(etcd.kill)
+            await in_thread(partial(etcd.kill, names))
         try:
             await trio.sleep(seconds)
         finally:
-            etcd.send(signal.SIGCONT)
-            etcd.start()
-            self._busy.discard(_ETCD)
-        self._note("go on", "etcd")
+            etcd.send(names, signal.SIGCONT)
+            etcd.start(names)
+            self._busy.difference_update(names)
+        self._note("go on", f"etcd {names}")
         return fault
 
     async def _cut(self) -> str:
         network, seconds = self._stage.network, self._chance.choice((0.5, 2.0, 4.0, 8.0, 12.0))
         assert network is not None
-        first, second = self._chance.sample(NODES, 2)
-        if self._chance.random() < 0.4:
-            second = _ETCD
-        ways = self._chance.choice(([(first, second)], [(second, first)], [(first, second), (second, first)]))
-        if second == _ETCD:
-            fault = "cut from etcd"
-        else:
-            fault = "cut one way" if len(ways) == 1 else "cut both ways"
-            if self._chance.random() < 0.3:  # from all others, clients and etcd excepted
-                ways += [(sender.replace(second, third), receiver.replace(second, third)) for third in NODES
-                         if third not in (first, second) for sender, receiver in list(ways)]  # fmt: skip
+        first, second = self._chance.sample(self._stage.nodes, 2)
+        others, fault = [second], "cut"
+        if (where := self._chance.random()) < 0.4:
+            others, fault = self._chance.sample(MEMBERS, self._chance.choice((1, len(MEMBERS)))), "cut from etcd"
+        elif where < 0.5:
+            first, *others = self._chance.sample(MEMBERS, len(MEMBERS))
+            fault = "cut within etcd"
+        elif where < 0.7:  # from all others, clients and etcd excepted
+            others = [name for name in self._stage.nodes if name != first]
+        to, back = [(first, other) for other in others], [(other, first) for other in others]
+        ways = self._chance.choice((to, back, to + back))
+        fault += " both ways" if len(ways) > len(others) else " one way"
         self._note(fault, ", ".join(f"{sender} to {receiver}" for sender, receiver in ways) + f", for {seconds:g} s")
         try:
             for sender, receiver in ways:
@@ -214,9 +226,10 @@ class Faults:
     # ---- disks, and orderly restarts
 
     async def _wipe(self) -> str:
-        stage, shard = self._stage, self._chance.randrange(SHARDS)
+        stage = self._stage
+        shard, in_sync = self._chance.choice(list((await in_thread(stage.in_sync)).items()))
         leader = await in_thread(partial(stage.leader, shard))
-        name = self._chance.choice([each for each in NODES if each != leader])
+        name = self._chance.choice([each for each in in_sync if each != leader])
         self._note("wipe", f"{name} shard {shard}")
         stage.hold_down(name)
         stage.kill(stage.family(name))
@@ -229,7 +242,7 @@ class Faults:
     async def _fill(self) -> str:
         stage, seconds = self._stage, self._chance.choice((1.0, 5.0, 12.0))
         assert stage.disk is not None
-        leads = [shard for shard in range(SHARDS) if await in_thread(partial(stage.leader, shard)) == stage.disk]
+        leads = await in_thread(partial(stage.led_by, stage.disk))
         filler = stage.folder / stage.disk / _FILLER
         self._note("full disk", f"{stage.disk} for {seconds:g} s" + (f", leader of {leads}" if leads else ""))
         try:
@@ -242,8 +255,8 @@ class Faults:
 
     async def _restart(self) -> str:
         stage = self._stage
-        for name in NODES:
-            leads = [shard for shard in range(SHARDS) if await in_thread(partial(stage.leader, shard)) == name]
+        for name in stage.nodes:
+            leads = await in_thread(partial(stage.led_by, name))
             self._note("restart", name + (f", leader of {leads}" if leads else ""))
             stage.hold_down(name)
             self._fell("orderly stop", leads)
@@ -258,7 +271,7 @@ class Faults:
             self._note("start", f"{name}, stopped in {took:.1f} s")
             await in_thread(partial(stage.start, name))
             if not await self.until_whole():
-                self._note("not whole", f"{stage.in_sync()}")
+                self._note("not whole", f"{await in_thread(stage.in_sync)}")
         return "rolling restart"
 
 

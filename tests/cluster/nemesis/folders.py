@@ -9,7 +9,7 @@ from eventstore.chunks.header import EVENTS, HEADER_BYTES, MESSAGES, RECORDS_FRO
 from eventstore.chunks.record import PREFIX, UNORDERED, walk
 from eventstore.records import commit, message
 
-_KINDS: Final = (("events", EVENTS, commit.HEADER_BYTES), ("messages", MESSAGES, message.HEADER_BYTES))
+_KINDS: Final = (("events", EVENTS, commit.HEADER_BYTES), ("broker/messages", MESSAGES, message.HEADER_BYTES))
 _IDENTITY: Final = PREFIX.part("crc", "sequence")
 
 

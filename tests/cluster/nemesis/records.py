@@ -15,7 +15,7 @@ _LATEST: Final = 10_000
 
 
 class Seen(NamedTuple):
-    """An event as a reader got it."""
+    """An event as a reader got it. `shard`: its owner at that time; one that is split off since has it at the same sequence."""
 
     shard: int
     sequence: int
@@ -24,12 +24,33 @@ class Seen(NamedTuple):
     command_id: str
 
 
+class Delivered(NamedTuple):
+    """A message as a consumer got it."""
+
+    shard: int
+    queue: int
+    offset: int
+    body: str
+
+
+class Progress(NamedTuple):
+    """How far the group was, as a leader of a shard said. `link`: which connection to a leader it was; `queues`: for each queue
+    the group's offset and the queue's end. The generation is 0 until a member has joined at that leader.
+    """
+
+    shard: int
+    link: int
+    generation: int
+    queues: dict[int, tuple[int, int]]
+
+
 @dataclass
 class Records:
-    """`owners`: the shard of each slot.
+    """`owners`: the shard of each slot, now.
 
     `history`: by aggregate. `acknowledged`: when an append was, and on which shard. `readers`: what each saw, over all its
-    connections. `sent`: bodies of messages by whether they were acknowledged. `consumed`: how often each was delivered.
+    connections. `sent`: bodies of messages by whether they were acknowledged. `delivered`: what the consumers got, in the order
+    in which they got it. `progress`: of their group, in the order in which it was asked for.
     """
 
     owners: Sequence[int]
@@ -37,9 +58,15 @@ class Records:
     acknowledged: list[tuple[float, int]] = field(default_factory=list)
     readers: dict[str, list[Seen]] = field(default_factory=lambda: defaultdict(list))
     sent: dict[str, bool] = field(default_factory=dict)
-    consumed: Counter[str] = field(default_factory=Counter)
+    delivered: list[Delivered] = field(default_factory=list)
+    progress: list[Progress] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def consumed(self) -> set[str]:
+        """The bodies that were delivered."""
+        return {each.body for each in self.delivered}
 
     def shard_of(self, aggregate_id: str) -> int:
         return self.owners[slot_of(aggregate_id)]

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import json
+import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import trio
 
 import eventstore as es
-from tests.cli.processes import run as run_command
+from eventstore.errors import EventStoreError
+from eventstore.store.verification import verify
 from tests.cluster.nemesis.clients import TOPIC, Clients
 from tests.cluster.nemesis.faults import Faults
 from tests.cluster.nemesis.folders import differences
+from tests.cluster.nemesis.growing import GROWTH, Growing
 from tests.cluster.nemesis.judge import failovers, judge_events, judge_messages, summary
 from tests.cluster.nemesis.polling import in_thread, until
 from tests.cluster.nemesis.records import Records, Seen
-from tests.cluster.nemesis.stage import NODES, SHARDS, STOP_S, Stage
+from tests.cluster.nemesis.stage import STOP_S, Stage
 from tests.cluster.nemesis.timeline import Timeline
 
 _RESTART_EVERY_S: Final = 0.5
@@ -83,12 +85,17 @@ class _Round:
             nursery.start_soon(clients.run)
             async with trio.open_nursery() as supervised:
                 supervised.start_soon(self._restart_ended)
-                await faults.run(seconds)
+                growing = Growing(stage, timeline, self._seed, [kind for kind in kinds if kind in GROWTH], faults.counts)
+                async with trio.open_nursery() as growth:
+                    growth.start_soon(growing.run, seconds)
+                    await faults.run(seconds)
+                    growth.cancel_scope.cancel()
                 timeline.note("mended", "everything")
                 if stage.network is not None:
                     await in_thread(stage.network.heal_all)
-                if not await faults.until_whole(_WHOLE_S):
-                    timeline.anomaly(f"not whole {_WHOLE_S:g} s after everything was mended")
+                await growing.end_draining()
+                if not await until(partial(in_thread, stage.settled), _WHOLE_S):
+                    timeline.anomaly(f"not whole, or not done, {_WHOLE_S:g} s after everything was mended")
                     await in_thread(stage.note_state)
                 clients.stopping = True
                 if not await until(clients.wrote, _CLIENTS_S):
@@ -108,6 +115,7 @@ class _Round:
 
     async def _judge(self, clients: Clients, records: Records) -> None:
         timeline = self._timeline
+        records.owners = (await in_thread(self._stage.known_map)).owners
         stored: list[Seen] = []
         bodies: list[str] = []
 
@@ -127,7 +135,7 @@ class _Round:
                 timeline.anomaly(f"the {what} cannot be read in the end")
 
         async def have_read() -> bool:
-            return all(len(seen) >= len(stored) for seen in records.readers.values()) and set(bodies) <= records.consumed.keys()
+            return all(len(seen) >= len(stored) for seen in records.readers.values()) and records.consumed.issuperset(bodies)
 
         await until(have_read, _READERS_S)
         timeline.note("judging", f"{len(stored)} events, {len(bodies)} messages")
@@ -139,8 +147,11 @@ class _Round:
     async def _stop(self) -> None:
         """Compares the replicas, stops the nodes, and verifies each folder."""
         stage, timeline = self._stage, self._timeline
-        for shard in range(SHARDS):
-            folders = [stage.folder / name / f"shard-{shard}" for name in NODES]
+        view = await in_thread(stage.view)
+        kept = {
+            shard: [stage.folder / name / f"shard-{shard}" for name in key.state.replicas] for shard, key in view.shards.items()
+        }
+        for shard, folders in kept.items():
             compare = partial(_differences, folders)
 
             async def equal(compare: Callable[[], list[str]] = compare) -> bool:
@@ -149,7 +160,7 @@ class _Round:
             if not await until(equal, _EQUAL_S):
                 for each in await in_thread(compare):
                     timeline.anomaly(f"shard {shard} has replicas that differ: {each}")
-        for name in NODES:
+        for name in stage.nodes:
             stage.hold_down(name)
         codes: dict[str, int | None] = {}
 
@@ -158,7 +169,7 @@ class _Round:
 
         began = timeline.now()
         async with trio.open_nursery() as nursery:
-            for name in NODES:
+            for name in stage.nodes:
                 nursery.start_soon(terminate, name)
         timeline.note("stopped", f"{codes} in {timeline.now() - began:.1f} s")
         for name, code in codes.items():
@@ -169,18 +180,19 @@ class _Round:
                 timeline.anomaly(f"{name} ended with {code} after SIGTERM")
             if left := stage.family(name):
                 timeline.anomaly(f"{name} has left processes: {left}")
-        for name in NODES:
-            for shard in range(SHARDS):
-                await in_thread(partial(self._verify, stage.folder / name / f"shard-{shard}"))
+        for folder in itertools.chain.from_iterable(kept.values()):
+            await in_thread(partial(self._verify, folder))
 
     def _verify(self, folder: Path) -> None:
-        verified = run_command("verify", folder, "--json")
-        if verified.returncode != 0:
-            self._timeline.anomaly(f"verify {folder}: {verified.stdout[-2000:]}{verified.stderr[-2000:]}")
-        else:
-            figures: dict[str, Any] = json.loads(verified.stdout)
-            said = {name: figures[name] for name in ("event_files", "sorted_files", "events")}
-            self._timeline.note("verified", f"{folder.parent.name}/{folder.name}: {said}")
+        try:
+            found = verify(folder)
+        except EventStoreError as error:
+            self._timeline.anomaly(f"verify {folder}: {error}")
+            return
+        if not found.sound:
+            self._timeline.anomaly(f"verify {folder}: {found.findings_total} faults, such as {found.findings[:3]}")
+        said = {name: getattr(found, name) for name in ("event_files", "sorted_files", "events")}
+        self._timeline.note("verified", f"{folder.parent.name}/{folder.name}: {said}")
 
 
 async def _create_topic(store: es.NetworkStore) -> None:

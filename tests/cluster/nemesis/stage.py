@@ -1,4 +1,4 @@
-"""The cluster that is broken: three nodes and an etcd, each a host of its own, and what is known about who does what."""
+"""The cluster that is broken: three nodes, later four, and an etcd of three, each a host of its own, and who does what now."""
 
 from __future__ import annotations
 
@@ -24,23 +24,25 @@ from eventstore_cluster.nodes.handing_over import Led, hand_over
 from eventstore_cluster.registry.etcd.options import EtcdOptions
 from tests.cli.processes import run
 from tests.cluster.etcd.real_etcd import free_ports
-from tests.cluster.nemesis.etcd_process import EtcdProcess
+from tests.cluster.nemesis.etcd_process import MEMBERS, EtcdMember, EtcdProcesses
 from tests.cluster.nemesis.network import Network, possible
 from tests.cluster.nemesis.timeline import Timeline
 from tests.cluster.node_process import has_ended
 from tests.cluster.nodes.named_node import NamedNode, keys
 from tests.waiting import wait_until
 
-NODES: Final = ("n1", "n2", "n3")
+FIRST: Final = ("n1", "n2", "n3")
+LATER: Final = "n4"
+"""It joins while the cluster is broken."""
 SHARDS: Final = 2
 LEASE_S: Final = 2
 STOP_S: Final = 20.0
 _HEALTH_S: Final = 5.0
 _HAND_OVER_S: Final = 5.0
+_LEFT_S: Final = 5
 _LOGGED_CHARACTERS: Final = 160
 _VARIES: Final = re.compile(r"\(.*?\)|\S*\d\S*")
-_ETCD: Final = "etcd"
-_CLUSTER: Final = "nemesis"
+CLUSTER: Final = "nemesis"
 _DISK: Final = "n3"
 _DISK_BYTES: Final = 512 * 1024 * 1024
 SETTINGS: Final = {
@@ -59,7 +61,7 @@ class Stage:
 
     def __init__(self, folder: Path, timeline: Timeline) -> None:
         self.folder, self.timeline = folder, timeline
-        self.network = Network([*NODES, _ETCD]) if possible() else None
+        self.network = Network([*FIRST, LATER, *MEMBERS]) if possible() else None
         self.disk: str | None = None
         self.outstanding: Callable[[], list[str]] = list
         self._nodes: dict[str, NamedNode] = {}
@@ -67,8 +69,11 @@ class Stage:
         self.wanted: set[str] = set()
         self._starting = threading.Lock()
         self._view: ClusterView | None = None
-        self._etcd_host = self._host(_ETCD)
-        self.etcd = EtcdProcess(folder, self._etcd_host, _ports(), self._before(_ETCD))
+        ports = free_ports(2 * len(MEMBERS))
+        members = zip(MEMBERS, ports[::2], ports[1::2], strict=True)
+        self.etcd = EtcdProcesses(
+            folder, [EtcdMember(name, self._host(name), (own, peers), self._before(name)) for name, own, peers in members]
+        )
 
     def _host(self, name: str) -> str:
         return "127.0.0.1" if self.network is None else self.network.addresses[name]
@@ -82,11 +87,11 @@ class Stage:
             self._mount()
         self.etcd.start()
         self.etcd.ready()
-        for name in NODES:
+        for name in FIRST:
             self.start(name)
-        for name in NODES:
+        for name in FIRST:
             self._nodes[name].wait_until_serving()
-        given = ["--shards", SHARDS, "--replicas", len(NODES), "--cluster", _CLUSTER, "--etcd", self.etcd.url, "--wait", 60]
+        given = ["--shards", SHARDS, "--replicas", len(FIRST), "--cluster", CLUSTER, "--etcd", self.etcd.url, "--wait", 60]
         created = run("cluster", "create", *given)
         assert created.returncode == 0, created.stderr
 
@@ -102,19 +107,24 @@ class Stage:
     def close(self) -> None:
         """Kills what still runs."""
         self.wanted.clear()
-        for name in NODES:
+        for name in self.nodes:
             self.kill(self.family(name))
         for node in [*self._nodes.values(), *self._ended]:
             node.kill()
         self.etcd.kill()
         if self.network is not None:
-            for name in NODES:
+            for name in (*FIRST, LATER, *MEMBERS):
                 self.kill(self.network.pids(name))
             self.network.close()
         if self.disk is not None:
             subprocess.run(["umount", "--lazy", self.folder / self.disk], check=False)
 
     # ---- nodes
+
+    @property
+    def nodes(self) -> list[str]:
+        """The names of those that were started."""
+        return sorted(self._nodes)
 
     def start(self, name: str) -> None:
         """Starts a node, and has it started again whenever it ends."""
@@ -127,8 +137,9 @@ class Stage:
             self._ended.append(self._nodes[name])
         host, port = self._host(name), 0 if self.network is None else 7701
         self._nodes[name] = NamedNode(
-            self.folder, name, self.etcd.url, _CLUSTER, before=("setsid", *self._before(name)), wait=False,
-            options=["--lease", str(LEASE_S)], listen=f"{host}:{port}", http=f"{host}:{port and port - 1}", **SETTINGS,
+            self.folder, name, self.etcd.url, CLUSTER, before=("setsid", *self._before(name)), wait=False,
+            options=["--lease", str(LEASE_S), "--insecure", "--keep-left", str(_LEFT_S)], listen=f"{host}:{port}",
+            http=f"{host}:{port and port - 1}", **SETTINGS,
         )  # fmt: skip
 
     def restart_ended(self) -> None:
@@ -197,7 +208,7 @@ class Stage:
             self.timeline.note(
                 "state", f"shard {number}: led by {view.leaders.get(number)}, {view.serving.get(number)}, {key.state}"
             )
-        for name in NODES:
+        for name in self.nodes:
             try:
                 with urlopen(self._http(name), timeout=_HEALTH_S) as answer:
                     said = answer.read()
@@ -229,10 +240,14 @@ class Stage:
 
     # ---- the registry
 
+    @property
+    def registry_options(self) -> EtcdOptions:
+        return EtcdOptions(tuple(self.etcd.url.split(",")))
+
     def view(self) -> ClusterView:
         """Returns what the registry says, or what it said last while it is away."""
         with suppress(EventStoreError):
-            seen = cluster_view(keys(self.etcd, _CLUSTER))
+            seen = cluster_view(keys(self.etcd, CLUSTER))
             if seen is not None:
                 self._view = seen
         assert self._view is not None
@@ -244,34 +259,48 @@ class Stage:
     def leader(self, shard: int) -> str | None:
         return self.view().leaders.get(shard)
 
+    def led_by(self, name: str) -> list[int]:
+        """Returns the shards that a node leads."""
+        return [shard for shard, leader in self.view().leaders.items() if leader == name]
+
     def hand_over(self, shard: int, name: str) -> Led:
         """Raises EventStoreError: the replica cannot lead now, or something does not answer."""
-        return hand_over(EtcdOptions((self.etcd.url,)), _CLUSTER, shard, name, _HAND_OVER_S)
+        return hand_over(self.registry_options, CLUSTER, shard, name, _HAND_OVER_S)
 
     def in_sync(self) -> dict[int, list[str]]:
         """Returns for each shard the nodes whose replicas have everything."""
         return {number: sorted({each.node for each in key.state.in_sync}) for number, key in self.view().shards.items()}
 
+    def kept(self) -> dict[int, tuple[str, ...]]:
+        """Returns for each shard the nodes that are to keep it now."""
+        return {number: key.state.replicas for number, key in self.view().shards.items()}
+
+    def under_way(self) -> list[int]:
+        """Returns the shards of which something is wanted that is not done."""
+        states = {number: key.state for number, key in self.view().shards.items()}
+        return [number for number, state in states.items() if state.wanted or state.successor or state.split]
+
     def whole(self) -> bool:
-        """Whether all shards are served and all replicas are in sync."""
+        """Whether all shards are served and all replicas are in sync, those that are being copied excepted."""
         view = self.view()
-        return not view.unserved() and all(each == sorted(NODES) for each in self.in_sync().values())
+        states = [key.state for key in view.shards.values()]
+        in_sync = [{each.node for each in state.in_sync}.issuperset(state.before or state.replicas) for state in states]
+        return not view.unserved() and all(in_sync)
+
+    def settled(self) -> bool:
+        """Whether it is whole, and nothing is wanted of any shard."""
+        return self.whole() and not self.under_way()
 
     def remove_replica(self, name: str, shard: int) -> None:
         """Deletes the folder of a replica whose node is down."""
         wait_until(lambda: not self.family(name), "the node is down")
-        shutil.rmtree(self.folder / name / f"shard-{shard}")
+        shutil.rmtree(self.folder / name / f"shard-{shard}", ignore_errors=True)
 
 
 def send(pids: Iterable[int], what: signal.Signals) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, what)
-
-
-def _ports() -> tuple[int, int]:
-    first, second = free_ports(2)
-    return first, second
 
 
 def _descendants(pid: int) -> list[int]:

@@ -10,23 +10,28 @@ from pathlib import Path
 import pytest
 
 import eventstore as es
+from eventstore.records.slots import SLOTS, slot_of
 from tests.cluster.nemesis.folders import differences
 from tests.cluster.nemesis.judge import failovers, judge_events, judge_messages
 from tests.cluster.nemesis.linearizability import Append, Stored
-from tests.cluster.nemesis.records import Records, Seen
+from tests.cluster.nemesis.records import Delivered, Progress, Records, Seen
 from tests.cluster.nemesis.timeline import Fall, Timeline
 
 STORED = [Seen(0, 1, "a", 1, "c1"), Seen(0, 2, "a", 2, "c2"), Seen(1, 1, "b", 1, "c3")]
 
 
 def records() -> Records:
-    found = Records([0] * 2048 + [1] * 2048)
+    found = Records([int(slot == slot_of("b")) for slot in range(SLOTS)])
     found.history["a"] = [Append(0, 1, "c1", 0, 1, Stored(1)), Append(2, 3, "c2", 1, 1, Stored(2))]
     found.history["b"] = [Append(0, 1, "c3", 0, 1, Stored(1))]
     found.readers["reader"] = [STORED[2], STORED[0], STORED[1]]
     found.sent = {"m1": True, "m2": False, "m3": True}
-    found.consumed.update(["m1", "m3", "m3"])
+    found.delivered = delivered(1, 3)
     return found
+
+
+def delivered(*numbers: int) -> list[Delivered]:
+    return [Delivered(0, 0, at, f"m{number}") for at, number in enumerate(numbers)]
 
 
 def lose_acknowledged(found: Records) -> None:
@@ -69,6 +74,18 @@ def test_what_clients_saw_and_is_not_stored_is_found(plant: Callable[[Records], 
     assert said in wrong.anomalies[0]
 
 
+def test_a_reader_goes_on_over_a_split_without_seeing_anything_again() -> None:
+    found, right, wrong = records(), Timeline(), Timeline()
+    at_the_parent, record = STORED[2]._replace(shard=0, sequence=3), Seen(0, 4, "$split{5}", 1, "c9")
+    stored = [*STORED[:2], at_the_parent._replace(shard=1), record]
+    found.readers["reader"] = [*STORED[:2], at_the_parent, record]
+    judge_events(found, stored, right)
+    assert right.anomalies == []
+    found.readers["reader"].append(at_the_parent._replace(shard=1))
+    judge_events(found, stored, wrong)
+    assert "as event 1 of shard 1, of which there are 1" in wrong.anomalies[0]
+
+
 def test_a_version_that_is_missing_is_found() -> None:
     timeline = Timeline()
     judge_events(records(), [STORED[0], STORED[1]._replace(version=3), STORED[2]], timeline)
@@ -78,18 +95,52 @@ def test_a_version_that_is_missing_is_found() -> None:
 @pytest.mark.parametrize(
     ("stored", "consumed", "said"),
     [
-        (["m1", "m2"], ["m2"], "1 acknowledged messages are not in the topic: ['m3']"),
-        (["m1", "m2", "m3"], [], "1 messages of the topic were not consumed: ['m2']"),
-        (["m1", "m3"], ["m4"], "1 messages were delivered that nobody sent: ['m4']"),
+        (["m2", "m3"], [2, 3], "1 acknowledged messages are not in the topic: ['m1']"),
+        (["m1", "m2", "m3"], [1, 3], "1 messages of the topic were not consumed: ['m2']"),
+        (["m1", "m3", "m4"], [1, 3, 4], "1 messages of the topic were sent by nobody: ['m4']"),
+        (["m1", "m3"], [1, 2, 3], "1 messages were delivered that the topic does not have: ['m2']"),
     ],
 )
-def test_a_message_that_is_missing_is_found(stored: list[str], consumed: list[str], said: str) -> None:
+def test_a_message_that_is_missing_or_strange_is_found(stored: list[str], consumed: list[int], said: str) -> None:
     right, wrong, found = Timeline(), Timeline(), records()
     judge_messages(found, ["m1", "m3"], right)
     assert right.anomalies == []
-    found.consumed.update(consumed)
+    found.delivered = delivered(*consumed)
     judge_messages(found, stored, wrong)
     assert wrong.anomalies == [said]
+
+
+def test_a_message_that_is_skipped_or_changes_is_found() -> None:
+    right, wrong, found = Timeline(), Timeline(), records()
+    found.delivered = [Delivered(0, 0, 0, "m1"), Delivered(0, 1, 0, "m3"), Delivered(0, 0, 0, "m1")]
+    judge_messages(found, ["m1", "m3"], right)
+    assert right.anomalies == []
+    found.delivered += [Delivered(0, 0, 2, "m3"), Delivered(0, 1, 0, "m1")]
+    judge_messages(found, ["m1", "m3"], wrong)
+    skipped, changed = wrong.anomalies
+    assert "was delivered before offset 1 of its queue" in skipped
+    assert "was delivered where 'm3' had been" in changed
+
+
+@pytest.mark.parametrize(
+    ("progress", "said"),
+    [
+        (Progress(0, 1, 7, {0: (5, 4)}), "beyond the end"),
+        (Progress(0, 2, 6, {0: (2, 4)}), "a generation came back"),
+        (Progress(0, 1, 7, {0: (1, 4)}), "went back"),
+        (Progress(0, 2, 8, {0: (1, 2)}), "went back"),
+        (Progress(0, 2, 8, {}), "went back"),
+    ],
+)
+def test_a_group_that_goes_back_is_found(progress: Progress, said: str) -> None:
+    right, wrong, found = Timeline(), Timeline(), records()
+    other = Progress(1, 3, 1, {0: (0, 0)})
+    found.progress = [Progress(0, 1, 7, {0: (2, 3)}), other, Progress(0, 2, 0, {0: (1, 3)}), Progress(0, 2, 8, {0: (1, 3)})]
+    judge_messages(found, ["m1", "m3"], right)
+    assert right.anomalies == []
+    found.progress[2:] = [progress]
+    judge_messages(found, ["m1", "m3"], wrong)
+    assert said in wrong.anomalies[0]
 
 
 def test_the_time_without_a_leader_is_that_to_the_next_acknowledgement_of_its_shard() -> None:

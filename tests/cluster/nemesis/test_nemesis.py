@@ -27,4 +27,5 @@ async def test_what_clients_of_a_broken_cluster_were_told_is_stored_on_every_rep
     assert report.counts
     assert report.records.acknowledged
     assert all(report.records.readers.values())
-    assert report.records.consumed
+    assert report.records.delivered
+    assert report.records.progress

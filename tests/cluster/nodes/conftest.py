@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster.etcd.real_etcd import Etcd, running
+from tests.security.conftest import certificates as certificates
 
 
 @pytest.fixture(scope="module")

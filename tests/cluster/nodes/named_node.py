@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class HasUrl(Protocol):
-    """An etcd."""
+    """An etcd; the URLs of several members are separated by commas."""
 
     @property
     def url(self) -> str: ...
@@ -63,7 +63,7 @@ class NamedNode(NodeProcess):
 
 @asynccontextmanager
 async def registry_of(etcd: HasUrl, cluster: str) -> AsyncIterator[tuple[Gateway, EtcdRegistry]]:
-    async with Gateway(EtcdOptions((etcd.url,), request_timeout_s=5.0)) as gateway:
+    async with Gateway(EtcdOptions(tuple(etcd.url.split(",")), request_timeout_s=5.0)) as gateway:
         yield gateway, EtcdRegistry(gateway, cluster)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +14,11 @@ from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.records.cluster_map import even_slots
 from eventstore_cluster.nodes.cluster_view import ClusterView, cluster_view
 from eventstore_cluster.nodes.creation import CREATING, create_cluster, wait_until_served
-from eventstore_cluster.nodes.placement import place
+from eventstore_cluster.nodes.placing.placement import place
+from eventstore_cluster.nodes.splitting.asking import ask_to_split
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
-from eventstore_cluster.registry.replicated_keys import CLUSTER, NEW, LeftKey, NodeKey, ServingKey, leader_value
+from eventstore_cluster.registry.node_keys import NodeKey
+from eventstore_cluster.registry.replicated_keys import CLUSTER, NEW, LeftKey, ServingKey, leader_value
 from eventstore_cluster.replica.registry_state import Leader, Member
 from tests.cli.processes import output, refused, run
 from tests.cluster.etcd.real_etcd import Etcd
@@ -143,9 +146,21 @@ async def test_shards_are_waited_for_until_they_serve(etcd: Etcd, cluster: str) 
                 await registry.transact({}, {f"serving/{shard}": ServingKey(f"127.0.0.1:{shard + 1}", 1).value()})
 
 
+def test_nodes_whose_replicas_would_need_the_same_ports_make_no_cluster(tmp_path: Path, etcd: Etcd, cluster: str) -> None:
+    nodes = {f"node/n{each}": NodeKey(f"127.0.0.1:77{each}1", "run", "0", ports=True).value() for each in range(3)}
+    change(etcd, cluster, lambda _: nodes)
+    given = ["--shards", 1, "--replicas", 3, "--cluster", cluster, "--etcd", etcd.url]
+    said = refused("cluster", "create", *given, code=2)
+    assert "port 7721 of 127.0.0.1 is that of shard 0 on n1 and of node n2" in said
+    assert "cluster" not in keys(etcd, cluster).entries
+    named = ["--data", tmp_path / "n9", "--name", "n9", "--cluster", cluster, "--etcd", etcd.url, "--listen"]
+    change(etcd, cluster, lambda _: {**dict.fromkeys(nodes), "node/n1": nodes["node/n1"], "shard/0": {}})
+    assert "is that of node n1 and of shard 0 on n9" in refused("node", *named, "127.0.0.1:7701", code=2)
+
+
 def test_the_status_of_a_cluster_is_read_from_etcd_while_nothing_runs(etcd: Etcd, cluster: str) -> None:
     of_cluster = ["--etcd", etcd.url, "--cluster", cluster]
-    assert "has not been created: eventstore cluster create" in refused("cluster", "status", *of_cluster)
+    assert "eventstore cluster create" in refused("cluster", "status", *of_cluster)
     assert "--etcd" in refused("cluster", "create", "--shards", 1, "--replicas", 1, code=2)
     change(etcd, cluster, lambda _: with_nodes(2))
     made = run("cluster", "create", "--shards", 2, "--replicas", 2, "--wait", 0, *of_cluster)
@@ -159,7 +174,7 @@ def test_the_status_of_a_cluster_is_read_from_etcd_while_nothing_runs(etcd: Etcd
     change(etcd, cluster, lambda _: {"leader/1": leads, "left/1": left, "shard/1": state, "node/n1": None})
     shown = run("cluster", "status", "--json", "--interval", 0, *of_cluster)
     assert shown.returncode == 1
-    assert "shard 0: no process serves it" in shown.stderr
+    assert "shard 0: no process serves it: it has no leader, and of those in sync none runs: n1, n2" in shown.stderr
     found = json.loads(shown.stdout)
     assert found["nodes"] == ["n2"]
     rows = [(row["shard"], row["node"], row["epoch"], row["replicas"], row["in_sync"]) for row in found["shards"]]
@@ -184,3 +199,14 @@ def test_replicas_and_leaders_are_spread_evenly(nodes: int) -> None:
 def test_what_a_node_leads_goes_to_all_others_when_it_fails() -> None:
     placed = place(["n1", "n2", "n3", "n4"], 12, 2)
     assert {follower for leader, follower in placed if leader == "n1"} == {"n2", "n3", "n4"}
+
+
+async def test_a_split_for_which_nodes_of_one_machine_have_no_ports_is_refused(etcd: Etcd, cluster: str) -> None:
+    async with registry_of(etcd, cluster) as (_, registry):
+        nodes = {f"node/n{place}": NodeKey(f"127.0.0.1:{7701 + 8 * place}", "run", "0", ports=True).value() for place in (0, 1)}
+        assert await registry.transact({}, nodes)
+        await created(registry, 4, 2)
+        before = await registry.read()
+        with pytest.raises(InvalidArgument, match=r"port 7719 .* shard 4 on n0 and of shard 0 on n1.* Start n1 with --listen"):
+            await ask_to_split(registry, before, 0, 2)
+        assert (await registry.read()).revision == before.revision

@@ -14,7 +14,8 @@ from eventstore_cluster.nodes.rebuilding.choice import EPOCHS_SKIPPED, Choice, c
 from eventstore_cluster.nodes.rebuilding.rebuild import Plan, plan_of
 from eventstore_cluster.registry.kept_keys import Kept, KeptShard, offer_keys, read_kept
 from eventstore_cluster.registry.registry import Entry, Snapshot
-from eventstore_cluster.registry.replicated_keys import ClusterKey, ReplicaKey, ShardKey
+from eventstore_cluster.registry.replica_keys import ReplicaKey
+from eventstore_cluster.registry.replicated_keys import ClusterKey, ShardKey
 from eventstore_cluster.replica.registry_state import Member, ShardState
 
 NODES = ("n1", "n2", "n3")
@@ -35,7 +36,7 @@ def replica(node: str, *ends: tuple[int, int], led: bool = False, earlier: tuple
 
 
 def chosen(*replicas: ReplicaKey, state: ShardState = STATE) -> Choice:
-    return choose(0, kept_shard(state), {key.incarnation[:2]: key for key in replicas}, 7)
+    return choose(0, {"n1": kept_shard(state)}, {key.incarnation[:2]: key for key in replicas}, 7)
 
 
 def test_the_leader_of_the_last_epoch_goes_on_alone_in_a_new_generation() -> None:
@@ -108,6 +109,21 @@ def test_a_last_leader_with_another_folder_than_the_one_in_sync_is_a_risk() -> N
     assert "nodes last heard of it (n2)" in chosen(original, *logs, state=dropped).risks[0]
 
 
+def test_copies_that_are_not_of_one_history_are_a_risk() -> None:
+    logs = {node: replica(node, (4, 5), (4, 5), (4, 1), led=node == "n1") for node in NODES}
+    older = replace(STATE, nonce="a").written_by("b")
+    copies = {"n1": kept_shard(older, 10), "n2": kept_shard(older.written_by("c"), 11), "n3": kept_shard(older, 10)}
+    assert choose(0, copies, logs, 7).risks == ()
+    copies["n3"] = kept_shard(older.written_by("d"), 14)  # etcd was restored, and n2 has heard of what it does not know
+    found = choose(0, copies, logs, 7)
+    assert [risk.partition(" came")[0] for risk in found.risks] == [
+        "shard 0: what n2 knows of it is not what the newest copy, of revision 14,"
+    ]
+    assert found.key.state.epoch == 4 + EPOCHS_SKIPPED
+    copies["n1"] = kept_shard(replace(older, generation=2), 3)  # rebuilt since, at the word of a person
+    assert choose(0, copies, logs, 7).risks == ()
+
+
 def test_a_shard_no_replica_of_which_is_seen_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="no replica of shard 0 is seen: one of the nodes n1, n2, n3 is needed"):
         chosen()
@@ -142,6 +158,16 @@ def states(plan: Plan) -> dict[int, ShardState]:
 
 def test_what_a_node_keeps_is_read_again_as_it_was() -> None:
     assert read_kept("kept.json", TWO.value()) == TWO
+
+
+def test_a_shard_that_the_registry_does_not_know_any_more_is_kept_and_named() -> None:
+    whole = of_shards(kept_shard(), cluster=replace(CLUSTER, layout=1))
+    split = Kept(replace(CLUSTER, layout=2, next_shard=2), TWO.shards)
+    assert split.newest(whole) == split
+    assert split.unknown_to(split.shards) is None
+    kept = whole.newest(split)
+    assert (kept.cluster, kept.shards[1]) == (split.cluster, split.shards[1])
+    assert "etcd does not know shard 1" in (kept.unknown_to(whole.shards) or "")
 
 
 def test_the_newest_account_of_a_shard_counts_and_all_shards_get_one_generation() -> None:

@@ -126,16 +126,24 @@ async def test_a_node_knows_why_a_process_leads_no_more(says: list[Any], code: i
         assert told.led == [None if reason is None else Led(7, reason)]
 
 
-async def test_health_has_the_role_of_a_replica_and_is_healthy_while_it_follows() -> None:
-    async with run(Told([], 0)) as told:
-        reports = NodeReports([told.runner], lambda: False, also=lambda: "shard 0 has no leader")
+async def test_health_has_the_role_of_a_replica_and_what_is_known_of_all_shards() -> None:
+    follows = {"following": {"role": "follower", "follows": True}}
+    async with run(Told([follows], 0)) as told:
+        elsewhere = {3: "not in sync: n2"}
+        reports = NodeReports([told.runner], lambda: False, troubles=lambda: elsewhere)
         health = await reports.health()
-        assert (health["healthy"], health["attention"]) == (False, "shard 0 does not serve: it starts")
-        await told.is_up(1)
+        assert (health["healthy"], health["attention"]) == (False, "shard 3: not in sync: n2")
+        assert health["troubles"] == {"3": "not in sync: n2", "0": "no process of it runs here: it starts"}
+
+        async def following() -> bool:
+            return told.runner.works
+
+        await eventually(following, "it follows")
         health = await reports.health()
-        assert (health["healthy"], health["attention"]) == (True, "shard 0 has no leader")
+        assert (health["healthy"], health["attention"]) == (True, "shard 3: not in sync: n2")
+        assert reports.stats()["attention"] == health["attention"]
         shards: Any = health["shards"]
-        assert (shards[0]["role"], shards[0]["serving"]) == ("joining", False)
+        assert (shards[0]["role"], shards[0]["serving"]) == ("follower", False)
         lines = (await reports.metrics()).decode().splitlines()
         assert {'eventstore_shard_serving{shard="0"} 0', 'eventstore_shard_up{shard="0"} 1'} <= set(lines)
 

@@ -17,8 +17,9 @@ from eventstore import blocking
 from eventstore.errors import ConnectionLost
 from eventstore.model import NewEvent
 from eventstore.records.cluster_map import ClusterMap
+from eventstore_cluster.registry.node_keys import NodeKey
 from eventstore_cluster.registry.registry import Snapshot
-from eventstore_cluster.registry.replicated_keys import NodeKey, ServingKey
+from eventstore_cluster.registry.replicated_keys import ServingKey
 from tests.cli.processes import refused, run
 from tests.cluster.etcd.real_etcd import Etcd, running
 from tests.cluster.node_process import wait_until_ended
@@ -39,6 +40,10 @@ def create_elsewhere(etcd: Etcd, cluster: str, shards: int) -> None:
     """Creates a cluster whose replicas are all on a node that is none of the test's: nobody leads."""
     change(etcd, cluster, lambda _: {"node/far": NodeKey("192.0.2.7:7701", "run", "0").value()})
     assert "nodes far" in create(etcd, cluster, shards, 1)
+
+
+def nobody_leads(shard: int) -> str:
+    return f"shard {shard}: no process serves it: it has no leader, and of those in sync none runs: far"
 
 
 def known_map(node: NamedNode) -> ClusterMap:
@@ -83,7 +88,7 @@ def test_clients_are_told_that_there_is_no_cluster_until_there_is_one(tmp_path: 
         assert "has not been created" in health["attention"]
         change(etcd, cluster, lambda _: {"node/far": NodeKey("192.0.2.7:7701", "run", "0").value()})
         create(etcd, cluster, 1, 1)  # the shard is on the first node by name
-        wait_until(lambda: node.attention() == "shard 0 has no leader", "it knows the cluster")
+        wait_until(lambda: node.attention() == nobody_leads(0), "it knows the cluster")
         assert [shard.leader for shard in known_map(node).shards] == [None]
 
 
@@ -100,7 +105,7 @@ def test_the_map_follows_who_serves_and_its_version_only_grows(tmp_path: Path, e
         change(etcd, cluster, lambda _: {"serving/1": None})
         wait_until(lambda: [shard.leader for shard in known_map(node).shards] == ["127.0.0.1:8", None], "it has again")
         assert known_map(node).version > second.version
-        assert node.attention() == "shard 1 has no leader"
+        assert node.attention() == nobody_leads(1)
 
 
 def test_a_port_that_a_dead_process_had_is_that_of_the_one_who_wrote_it_last(tmp_path: Path, etcd: Etcd, cluster: str) -> None:
@@ -108,7 +113,7 @@ def test_a_port_that_a_dead_process_had_is_that_of_the_one_who_wrote_it_last(tmp
     with NamedNode(tmp_path, "n1", etcd.url, cluster) as node:
         for shard in (1, 0):
             change(etcd, cluster, lambda _, shard=shard: {f"serving/{shard}": ServingKey("127.0.0.1:9", 1).value()})  # type: ignore[misc] # its type is that of the loop
-        wait_until(lambda: node.attention() == "shard 1 has no leader", "the map has changed")
+        wait_until(lambda: node.attention() == nobody_leads(1), "the map has changed")
         assert [shard.leader for shard in known_map(node).shards] == ["127.0.0.1:9", None]
 
 
@@ -200,7 +205,7 @@ def test_while_etcd_is_away_a_node_goes_on_with_what_it_knows(tmp_path: Path, cl
         etcd.start()
         wait_until(lambda: node.said("the registry can be used again"), "it notices")
         wait_until(lambda: "the registry cannot be used" not in node.attention(), "it says nothing of it any more")
-        assert len(node.said("the registry cannot be used, and the node goes on with what it knows")) == 1
+        assert len(node.said("the registry cannot be used, and the node continues with what it knows")) == 1
         etcd.kill()
         assert node.terminate() == 0
 
@@ -230,7 +235,7 @@ def test_a_node_is_registered_by_an_address_that_others_reach(tmp_path: Path, et
     assert "--advertise HOST" in refused("node", *named, "--listen", "0.0.0.0:0", code=2)
     assert "--advertise HOST" in refused("node", *named, "--listen", ":::0", code=2)
     change(etcd, cluster, lambda _: {"node/far": NodeKey("192.0.2.7:7701", "run", "0").value()})
-    options = ["--advertise", "localhost"]
+    options = ["--advertise", "localhost", "--insecure"]
     with NamedNode(tmp_path, "n1", etcd.url, cluster, listen="0.0.0.0:0", options=options) as node:
         key = keys(etcd, cluster).value("node/n1")
         assert key is not None
@@ -292,11 +297,17 @@ def test_a_node_whose_clock_is_not_that_of_etcd_says_so_and_serves(tmp_path: Pat
     def later(date: str) -> str:
         return formatdate(parsedate_to_datetime(date).timestamp() + 86_400, usegmt=True)
 
-    with Forwarder(etcd.url, of_tomorrow) as shifted, NamedNode(tmp_path, "n1", f"http://{shifted.leader}", cluster) as node:
+    with (
+        Forwarder(etcd.url, of_tomorrow) as shifted, NamedNode(tmp_path, "n1", f"http://{shifted.leader}", cluster) as node,
+        NamedNode(tmp_path, "n2", etcd.url, cluster) as other,
+    ):  # fmt: skip
         create(etcd, cluster, 1, 1)
-        said = r"the clock of this machine is at least 8\d{4}\.\d s behind that of etcd"
+        said = r"clocks differ from etcd's: of n1 at least 8\d{4}\.\d s behind; set them by NTP"
         wait_until(lambda: re.search(said, str(node.health()["attention"])) is not None, "it says so")
-        assert node.health()["healthy"]
+        wait_until(lambda: re.search(said, str(other.health()["attention"])) is not None, "the other one says so too")
+        wait_until(lambda: node.health()["healthy"], "it serves")
+        shown = run("cluster", "status", "--etcd", etcd.url, "--cluster", cluster, "--interval", 0)
+        assert re.search(said, shown.stderr)
         with blocking.connect(node.address) as store:
             assert store.append("a", [NewEvent("T")], 0).version == 1
         assert node.terminate() == 0

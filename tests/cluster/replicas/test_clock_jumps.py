@@ -37,6 +37,7 @@ def append(store: BlockingStore, number: int) -> None:
     store.append("a-1", [es.NewEvent("Counted", {"number": number})], number)
 
 
+@pytest.mark.long
 def test_a_jump_of_the_wall_clock_neither_ends_a_lease_nor_extends_one(
     tmp_path: Path, etcd: Etcd, cluster: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

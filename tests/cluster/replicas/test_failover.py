@@ -88,13 +88,20 @@ def test_too_few_replicas_refuse_appends_by_name_and_answer_reads(three: ThreeNo
     leader, followers = three.leader(), three.followers()
     with three.client([leader]) as store:
         store.broker.create_topic("orders", 2, if_missing=True)
-        before = store.version("a-1")
+        before, first = store.version("a-1"), store.append("a-0", event(0), 0, "c-0")
         for name in followers:
             three.kill(name)
         wait_until(lambda: "appends are refused" in three.nodes[leader].attention(), "it says that replicas are missing")
         with pytest.raises(NotEnoughReplicas, match=f"only {leader} answer") as refused:
             store.append("a-2", event(0), es.ANY)
         assert refused.value.needed == 2
+        again = store.append("a-0", event(0), 0, "c-0")
+        assert again._replace(durability=0) == first._replace(duplicate=True, durability=0), "it was stored before"
+        with pytest.raises(NotEnoughReplicas):
+            store.append("a-0", event(1), 0, "c-1")
+        outcomes = store.append_many([es.Commit("a-2", event(0), 0), es.Commit("a-0", event(0), 0, "c-0")])
+        assert isinstance(outcomes[0], NotEnoughReplicas)
+        assert isinstance(outcomes[1], es.Committed)
         with pytest.raises(NotEnoughReplicas):
             store.topic("orders").send(b"1")
         assert store.version("a-1") == before
@@ -154,8 +161,8 @@ def test_a_copy_of_a_folder_that_comes_back_is_a_stranger(three: ThreeNodes) -> 
 def test_loss_is_accepted_by_name_only(three: ThreeNodes, etcd: Etcd) -> None:
     options = EtcdOptions((etcd.url,))
     last = three.followers()[1]
-    with pytest.raises(InvalidArgument, match="is in sync"):
-        candidate(options, "failover", 0, last)
+    with pytest.raises(InvalidArgument, match="leads already"):
+        candidate(options, "failover", 0, three.leader())
     three.kill(last)
     wait_until(lambda: last not in three.running(), "its lease has run out")
     with pytest.raises(InvalidArgument, match="no process of a replica"):

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 
 import pytest
 
 import eventstore as es
+from eventstore.client.blocking.store import BlockingStore
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore_cluster.nodes.handing_over import hand_over
 from eventstore_cluster.nodes.registry_status import registry_status
 from eventstore_cluster.registry.etcd.options import EtcdOptions
+from tests.cluster.background_client import BackgroundClient
 from tests.cluster.etcd.real_etcd import Etcd
 from tests.cluster.replicas.three_nodes import ThreeNodes
 from tests.waiting import wait_until
@@ -32,39 +33,19 @@ def options(etcd: Etcd) -> EtcdOptions:
     return EtcdOptions((etcd.url,))
 
 
-class Appending:
-    """A client that appends to one aggregate, each version once, until the block ends."""
+class Appending(BackgroundClient):
+    """A client that appends to one aggregate, each version once."""
 
     def __init__(self, three: ThreeNodes) -> None:
-        self._three, self._stopped = three, threading.Event()
+        super().__init__(three.client)
         self.versions: list[int] = []
-        self.error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def _run(self) -> None:
-        try:
-            with self._three.client() as store:
-                version = store.version("a-1")
-                while not self._stopped.is_set():
-                    version = store.append("a-1", EVENT, version, command_id=f"c-{version}").version
-                    self.versions.append(version)
-        except BaseException as error:
-            self.error = error
-
-    def wait_for(self, more: int) -> None:
-        goal = len(self.versions) + more
-        wait_until(lambda: self.error is not None or len(self.versions) >= goal, "appends are acknowledged")
-
-    def __enter__(self) -> Appending:
-        self._thread.start()
-        self.wait_for(20)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stopped.set()
-        self._thread.join()
-        if self.error is not None:
-            raise self.error
+    def append(self, store: BlockingStore) -> None:
+        version = store.version("a-1")
+        while not self.stopped.is_set():
+            version = store.append("a-1", EVENT, version, command_id=f"c-{version}").version
+            self.versions.append(version)
+            self.appended += 1
 
 
 def test_a_client_that_appends_goes_on_while_leadership_goes_around(three: ThreeNodes, options: EtcdOptions) -> None:
@@ -76,6 +57,8 @@ def test_a_client_that_appends_goes_on_while_leadership_goes_around(three: Three
             client.wait_for(20)
             reason = registry_status(options, "handed", 0.0).shards[0].leader_reason
             assert reason == f"{before}: leadership was handed over"
+            ended = three.nodes[before].said("this run of the replica ends")[-1]
+            assert (ended["reason"], ended["level"]) == ("leadership was handed over", "info")
             three.wait_until_in_sync()  # the one that led before follows
             assert before in three.followers()
         assert three.state().successor is None
@@ -109,4 +92,17 @@ def test_what_is_asked_for_is_done_after_whoever_asked_is_gone(three: ThreeNodes
     with pytest.raises(EventStoreError, match=f"not handed over within 0 s.*cluster lead 0 {leader}` takes that"):
         hand_over(options, "handed", 0, successor, 0.0)
     wait_until(lambda: three.leader() == successor, "it leads")
+    three.wait_until_in_sync()
+
+
+def test_a_replica_that_hangs_is_not_handed_leadership_and_named(three: ThreeNodes, options: EtcdOptions) -> None:
+    leader, (hangs, third) = three.leader(), three.followers()
+    epoch = three.state().epoch
+    with three.paused(hangs):
+        with pytest.raises(EventStoreError, match=f"replica on {hangs} has not answered the leader on {leader} for"):
+            hand_over(options, "handed", 0, hangs, 3.0)
+        assert (three.leader(), three.state().epoch) == (leader, epoch), f"{third} does not lead either"
+        wait_until(lambda: hangs not in {each.node for each in three.state().in_sync}, "it is taken out of the set")
+        assert three.leader() == leader
+    wait_until(lambda: three.leader() == hangs, "it leads as soon as it keeps up")
     three.wait_until_in_sync()

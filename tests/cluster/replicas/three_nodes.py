@@ -15,7 +15,8 @@ import trio
 
 from eventstore.client.blocking.store import BlockingStore, connect
 from eventstore_cluster.nodes.creation import create_cluster
-from eventstore_cluster.registry.replicated_keys import read_leader, read_serving, read_shard, running_replicas
+from eventstore_cluster.registry.replica_keys import running_replicas
+from eventstore_cluster.registry.replicated_keys import read_leader, read_serving, read_shard
 from eventstore_cluster.replica.registry_state import ShardState
 from tests.cluster.etcd.real_etcd import Etcd
 from tests.cluster.node_process import kill_process

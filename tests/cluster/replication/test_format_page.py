@@ -19,6 +19,8 @@ from eventstore.records.commit import HEADER_BYTES
 from eventstore.settings.store import StoreSettings
 from eventstore.store.data_folder import event_folder
 from eventstore.store.opening import open_folder
+from eventstore_cluster.nodes.left_folders import LEFT
+from eventstore_cluster.nodes.node_file import INTENT as ADOPTING
 from eventstore_cluster.nodes.node_file import node_file
 from eventstore_cluster.registry.kept_keys import KEPT, Kept, KeptShard
 from eventstore_cluster.registry.replicated_keys import ClusterKey, ShardKey
@@ -183,4 +185,13 @@ def test_the_version_of_the_documents_and_their_names_are_those_of_the_page(tmp_
 def test_the_names_of_the_page_are_those_of_the_code() -> None:
     own = (incarnations.DOCUMENT, incarnations.MARK, documents.VERSION, cutting.INTENT)
     named = " ".join(row[0] for row in table("replica-files")).replace("`", "").replace(",", "").split()
-    assert named == [LOCK, NODE_FILE, KEPT, "shard-N", *(f"shard-N/{name}" for name in own), f"shard-N/broker/{cutting.INTENT}"]
+    assert named == [
+        LOCK,
+        NODE_FILE,
+        KEPT,
+        ADOPTING,
+        f"{LEFT}/shard-N-TIME",
+        "shard-N",
+        *(f"shard-N/{name}" for name in own),
+        f"shard-N/broker/{cutting.INTENT}",
+    ]

@@ -24,7 +24,14 @@ from eventstore_cluster.replica.registry_state import Member
 from eventstore_cluster.replication import links, peer, peer_frames
 from eventstore_cluster.replication.logs.leader_log import PAYLOAD_BYTES
 from eventstore_cluster.replication.logs.pieces import Cargo, Documents, Payload, Piece
-from eventstore_cluster.replication.peer_frames import PeerDecoder, PeerFrame, PeerHello, encode_peer_frame
+from eventstore_cluster.replication.peer_frames import (
+    FileBytes,
+    FileWanted,
+    PeerDecoder,
+    PeerFrame,
+    PeerHello,
+    encode_peer_frame,
+)
 from tests.protocol.records import make_record
 
 PAGE = (Path(__file__).parents[3] / "docs" / "PROTOCOL.md").read_text(encoding="utf-8")
@@ -64,8 +71,10 @@ FRAMES: dict[str, PeerFrame] = {
     "peer-data": Data(10, 2, ENDS, (NOWHERE, NOWHERE, NOWHERE), CARGO),
     "peer-data-empty": Data(10, 2, NEXT_ENDS, NEXT_ENDS, None),
     "peer-not-leading": NotLeading(2),
+    "peer-file-wanted": FileWanted(1, EVENTS, 3, 4096, 1_048_576),
+    "peer-file-bytes": FileBytes(1, b"\xc4\x36"),
 }  # fmt: skip
-TAKEN = [*FRAMES.values(), Data(10, 2, ENDS, ENDS, EVENTS_CARGO)]
+TAKEN = [*FRAMES.values(), Data(10, 2, ENDS, ENDS, EVENTS_CARGO), FileBytes(2, None)]
 
 
 def payload_of(frame: PeerFrame) -> bytes:

@@ -2,33 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Any
 from unittest import mock
 
+from eventstore.broker.groups.offsets_document import OffsetsDocument
+from eventstore.chunks.folder import ChunkFolder
+from eventstore.chunks.record import Walk
+from eventstore.event_identity import Place as ReaderPlace
+from eventstore.records.cluster_map import ALL_SLOTS, SlotRange
+from eventstore.server.requests.owned_slots import OwnedSlots
+from eventstore_cluster.nodes.rebuilding import choice
+from eventstore_cluster.nodes.splitting import asking
+from eventstore_cluster.registry.kept_keys import KeptShard
+from eventstore_cluster.registry.replica_keys import ReplicaKey
+from eventstore_cluster.registry.replicated_keys import ShardKey
+from eventstore_cluster.replica import moving
 from eventstore_cluster.replica.actions import Action, Transact
 from eventstore_cluster.replica.epochs import LastEpoch, Tail
+from eventstore_cluster.replica.frames import Fetch
 from eventstore_cluster.replica.leading import Leading
-from eventstore_cluster.replica.places import Ends
+from eventstore_cluster.replica.moving import next_state
+from eventstore_cluster.replica.places import Ends, Place
 from eventstore_cluster.replica.registrar import Registrar
-from eventstore_cluster.replica.registry_state import Member, Seen, Swap
+from eventstore_cluster.replica.registry_state import Known, Member, Seen, ShardState, Swap
 from eventstore_cluster.replica.replica import Replica
 from eventstore_cluster.replica.sessions import Session, Sessions
-from tests.cluster.simulation.disk import KINDS, Disk
+from eventstore_cluster.replica.splitting import Splitting
+from eventstore_cluster.replication import follower_sorting
+from eventstore_cluster.replication.logs import cutting
+from eventstore_cluster.replication.logs.follower_log import FollowerLog
+from eventstore_cluster.replication.logs.pieces import Piece
+from tests.cluster.simulation import readers
+from tests.cluster.simulation.clone import Clone
+from tests.cluster.simulation.disk import IN_A_CHUNK, KINDS, Disk, Document
+from tests.cluster.simulation.generations import OFFSETS
+from tests.cluster.simulation.moves import Moves
 from tests.cluster.simulation.process import Process
+from tests.cluster.simulation.world import Machine, World
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """`seeds`: the simulator must find it within so many."""
+    """`seeds`: the simulator must find it within this many, from `first` on, which saves long searches: it was chosen near a
+    seed that finds it, and one from 0 finds it too, later. `registry`: in histories in which it is lost; `loss`: in those in
+    which a person accepts loss; `logs`: in those that write real logs; `splits`: in those with splits.
+    """
 
     rule: str
     what: str
-    owner: type
+    owner: type | ModuleType
     method: str
-    wrong: Callable[..., Any]
+    wrong: Any
     seeds: int = 400
+    first: int = 0
+    registry: bool = False
+    loss: bool = False
+    logs: bool = False
+    splits: bool = False
+
+    def world(self, seed: int) -> World:
+        return World(seed, loses_registry=self.registry, accepts_loss=self.loss, real_logs=self.logs, splits=self.splits)
 
     def planted(self) -> Any:
         return mock.patch.object(self.owner, self.method, self.wrong)
@@ -108,6 +144,21 @@ def _reads_while_yielding(replica: Replica, now: float) -> bool:
     return _reads_without_lease(replica, now) and now < replica._lease_until
 
 
+def _hands_over_unheard(leading: Leading, now: float) -> list[Action]:
+    """Is content with a Fetch of a moment before the successor was named."""
+    for session in leading.sessions:
+        session.follows = now
+    return _hand_over(leading, now)
+
+
+_hand_over = Leading._hand_over
+
+
+def _any_fetch_follows(session: Session, fetch: Fetch, now: float) -> None:
+    """Is content with a Fetch that was on its way when the successor was named."""
+    session.held, session.held_since, session.heard_at, session.follows = fetch, now, now, now
+
+
 def _anyone_competes(replica: Replica, now: float) -> list[Action]:
     """Elects a replica that is not in the set."""
     seen = replica.registrar.seen
@@ -128,23 +179,176 @@ def _documents_are_not_waited_for(leading: Leading, member: Member) -> Ends:
     return (*_durable_at(leading, member)[:KINDS], leading.synced[KINDS])
 
 
+def _leaves_at_once(state: ShardState, leader: Member, level: Collection[Member]) -> ShardState | None:
+    """Takes the others out before all that are wanted are in the set."""
+    if state.wanted is None or not set(state.wanted).intersection(state.replicas):
+        return next_state(state, leader, level)
+    in_sync = frozenset(member for member in state.in_sync if member.node in state.wanted)
+    return replace(state, replicas=state.wanted, in_sync=in_sync or state.in_sync, wanted=None, before=None)
+
+
+def _what_was_seen(moves: Moves, machine: Machine) -> bool:
+    return True
+
+
+def _does_not_count(document: OffsetsDocument) -> None:
+    document.write(document.tree())
+
+
+_documents_after = Disk.documents_after
+
+
+def _keeps_starts_to_itself(disk: Disk, version: Place) -> dict[str, Document]:
+    return {name: document for name, document in _documents_after(disk, version).items() if name != OFFSETS}
+
+
+def _any_place(scan: Any, place: ReaderPlace) -> None:
+    return None
+
+
+_all_there_should_be = property(lambda replica: len(replica.registrar.state.replicas))
+
+
+def _takes_any(replica: Replica, now: float) -> bool:
+    return True
+
+
+def _nothing(replica: Replica, seen: Seen) -> None:
+    return None
+
+
+def _never(known: Known, state: ShardState, revision: int) -> bool:
+    return False
+
+
+_choose = choice.choose
+Copies = Mapping[str, KeptShard]
+
+
+def _without_risks(
+    shard: int, copies: Mapping[str, KeptShard], running: Mapping[str, ReplicaKey], generation: int
+) -> choice.Choice:
+    return replace(_choose(shard, copies, running, generation), risks=())
+
+
+def _longest(shard: int, copies: Copies, running: Mapping[str, ReplicaKey], generation: int) -> choice.Choice:
+    found = _choose(shard, copies, running, generation)
+    strangers = {node: replace(key, led=False) for node, key in running.items()}
+    return replace(_choose(shard, copies, strangers, generation), risks=found.risks)
+
+
+def _may_always_sort(committed: Ends, number: int) -> bool:
+    return True
+
+
+def _all_at_once(log: FollowerLog, piece: Piece, found: Walk) -> Iterator[tuple[int, int]]:
+    yield 0, len(found.offsets)
+
+
+def _cuts_without_a_note(folder: ChunkFolder, end: Place) -> None:
+    cutting._finish(folder, end, folder.read_header(end[0]).reopened().encode() if end[0] else b"")
+
+
+def _held_anyway(slots: OwnedSlots, given: Iterable[SlotRange]) -> None:
+    """Takes appends of what was given away."""
+
+
+def _gives_before_committed(splitting: Splitting, committed: Ends | None, held_at: float, now: float) -> list[Action]:
+    return _give(splitting, ((1 << 20, 0), *(committed or ())[1:]), held_at, now)
+
+
+_give = Splitting._give
+
+
+def _all_clones(splitting: Splitting, shard: int) -> frozenset[Member]:
+    """Counts clones whose parents are not in sync."""
+    seen = splitting._registrar.seen
+    assert seen is not None
+    return frozenset(each.member for each in seen.clones if each.shard == shard)
+
+
+def _what_it_saw_first(process: Process) -> tuple[SlotRange, ...]:
+    return ALL_SLOTS if process.world.parent is None else process.world.registry.key.lineage.birth.slots  # type: ignore[union-attr]
+
+
+_written = asking._written
+
+
+async def _whatever_changed(registry: Any, compared: dict[str, int], changes: Any, shard: int) -> None:
+    """Calls a split off though its slots were given away meanwhile."""
+    await _written(registry, {}, changes, shard)
+
+
+def _without_the_last_file(clone: Clone, key: ShardKey) -> bool:
+    """Takes the sorted files only."""
+    if not _takes_over(clone, key):
+        return False
+    clone.machine.disk.link(clone.machine.parent_disk, max(clone.machine.disk.linked, 1) * IN_A_CHUNK)
+    return True
+
+
+_takes_over = Clone.takes_over
+
+
 MISTAKES = (
     Mistake("R1", "a member that is being added does not count before the answer", Registrar, "counting", _counts_what_is_seen),
     Mistake("R1", "a member is added before it has what is committed", Leading, "_maybe_add", _adds_at_once),
     Mistake("R2", "a read that shows the old state settles a transaction", Registrar, "_settled", _read_settles),
     Mistake("R2", "a lost answer is taken for a refusal", Registrar, "answered", _lost_is_refused),
     Mistake("R3", "a new run resumes the leadership of its node", Replica, "_decide", _resumes),
-    Mistake("R3", "a leader with a full disk takes back what was not synced", Process, "disk_full", _takes_back),
+    Mistake("R3", "a leader with a full disk takes back what was not synced", Process, "disk_full", _takes_back, first=80),
     Mistake("R4", "the leader answers its own end for an epoch it does not have", Tail, "at_most", _own_end),
-    Mistake("R4", "a Fetch of an earlier connection counts", Sessions, "find", _any_session),
+    Mistake("R4", "a Fetch of an earlier connection counts", Sessions, "find", _any_session, first=105),
     Mistake("R5", "the set shrinks below its least size", Leading, "_may_drop", _drops_all),
+    Mistake(
+        "R6", "a file is sorted before the next one is committed", follower_sorting, "may_sort", _may_always_sort, 60, logs=True
+    ),
+    Mistake("R7", "a cut is not noted before it begins", cutting, "cut", _cuts_without_a_note, 150, logs=True),
+    Mistake("R8", "a follower syncs several batches at once", FollowerLog, "_batches", _all_at_once, 400, logs=True),
     Mistake("R9", "a wiped folder keeps its place in the set", Disk, "wipe", _wiped_under_its_name),
     Mistake("R10", "a leader reads before its epoch's record is committed", Replica, "may_read", _reads_before_open),
     Mistake("R11", "a leader reads without looking at its lease", Replica, "may_read", _reads_without_lease),
     Mistake("R11", "a leader reads while it hands over", Replica, "may_read", _reads_while_yielding),
     Mistake(
+        "R12",
+        "a replica goes on with a registry that was restored",
+        Replica,
+        "_later_than",
+        _nothing,
+        100,
+        registry=True,
+    ),
+    Mistake("R12", "a node forgets what it has heard of the registry", Known, "is_later_than", _never, 200, 35, registry=True),
+    Mistake("R13", "a reader continues by its sequence alone", readers, "check_place", _any_place, 50, loss=True),
+    Mistake(
         "R14", "a leader answers for documents that others do not have", Leading, "_durable_at", _documents_are_not_waited_for
     ),
+    Mistake("moving", "replicas leave before those that are wanted are in sync", moving, "next_state", _leaves_at_once),
+    Mistake(
+        "moving", "a folder is put away though the registry names it again", Moves, "may_put_away", _what_was_seen, first=290
+    ),
+    Mistake("R15", "a leader does not count its start", OffsetsDocument, "begin", _does_not_count),
+    Mistake("R15", "the number of starts is not replicated", Disk, "documents_after", _keeps_starts_to_itself),
+    Mistake(
+        "rebuild", "the longest log is chosen, not the last leader's", choice, "choose", _longest, first=450, registry=True
+    ),
+    Mistake("rebuild", "replicas that are not seen are not waited for", choice, "choose", _without_risks, 50, registry=True),
+    Mistake("receipts", "a receipt counts the replicas that there should be", Replica, "durability", _all_there_should_be),
+    Mistake(
+        "receipts", "an append for all is taken without looking who keeps up", Replica, "takes_appends_for_all", _takes_any
+    ),
+    Mistake("handing over", "a replica that hangs is handed leadership", Leading, "_hand_over", _hands_over_unheard),
+    Mistake("handing over", "a Fetch that was on its way counts", Session, "heard", _any_fetch_follows, first=65),
     Mistake("election", "a replica outside the set is elected", Replica, "_compete", _anyone_competes),
+    Mistake("split", "slots that are to be given away are not held back", OwnedSlots, "give_up", _held_anyway, 60, splits=True),
+    Mistake(
+        "split", "a new shard begins with what is not committed", Splitting, "_give", _gives_before_committed, 60, splits=True
+    ),
+    Mistake("split", "clones count whose parent is not in sync", Splitting, "_members", _all_clones, 60, splits=True),
+    Mistake("split", "a leader owns what its shard owned before", Process, "own_slots", _what_it_saw_first, 60, splits=True),
+    Mistake(
+        "split", "it is called off after the slots were given away", asking, "_written", _whatever_changed, 200, splits=True
+    ),
+    Mistake("split", "a clone ends with the last sorted file", Clone, "takes_over", _without_the_last_file, 60, splits=True),
     Mistake("acknowledged", "the leader counts its own sync for everyone", Leading, "_durable_at", _commits_own_sync),
 )

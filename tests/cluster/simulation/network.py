@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from eventstore_cluster.replica.frames import Frame
+from eventstore_cluster.replica.frames import Fetch, Frame
 from eventstore_cluster.replica.registry_state import Leader
 
 if TYPE_CHECKING:
@@ -15,12 +16,19 @@ if TYPE_CHECKING:
 
 
 @dataclass
+class Sent:
+    """A frame. `at`: when it was sent; infinite if it comes twice, for the first one may be answered before the second."""
+
+    at: float
+
+
+@dataclass
 class Connection:
     number: int
     follower: Process
     leader: Process
     free_at: dict[str, float] = field(default_factory=dict)
-    last: Callable[[], None] | None = None
+    last: tuple[Sent, Callable[[], None]] | None = None
 
     def other(self, process: Process) -> Process:
         return self.leader if process is self.follower else self.follower
@@ -29,10 +37,10 @@ class Connection:
 class Network:
     """`cut`: pairs of names (from, to) between which nothing passes now; frames wait until it is healed."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, cut: dict[tuple[str, str], float]) -> None:
         self._world = world
         self._connections: dict[int, Connection] = {}
-        self.cut: dict[tuple[str, str], float] = {}
+        self.cut = cut
 
     def connect(self, process: Process, leader: Leader) -> None:
         self.close(process)
@@ -63,7 +71,9 @@ class Network:
                 del self._connections[connection.number]
                 self._tell(connection, connection.other(process))
                 if process is connection.follower and connection.last is not None and not self._world.quiet:
-                    connection.leader.later(self._world.random.uniform(0.1, 3.0), connection.last)  # it was still on its way
+                    sent, received = connection.last
+                    sent.at = math.inf
+                    connection.leader.later(self._world.random.uniform(0.1, 3.0), received)  # it was still on its way
 
     def _tell(self, connection: Connection, process: Process) -> None:
         def disconnected() -> None:
@@ -76,15 +86,18 @@ class Network:
         connection = self._connections.get(number)
         if connection is None:
             return
-        other = connection.other(process)
+        other, sent = connection.other(process), Sent(self._world.now)
 
         def received() -> None:
             self._world.note(other.machine.name, frame)
+            if isinstance(frame, Fetch):
+                other.fetched[process.machine.name] = sent.at
             other.do(other.replica.received(number, frame, other.clock()))
 
-        connection.last = received if other is connection.leader else connection.last
+        connection.last = (sent, received) if other is connection.leader else connection.last
         self._deliver(connection, other, received)
         if not self._world.quiet and self._world.random.random() < 0.03:
+            sent.at = math.inf
             other.later(self._world.random.uniform(0.1, 4.0), received)  # once more, and out of order
 
     def _deliver(self, connection: Connection, to: Process, step: Callable[[], None]) -> None:

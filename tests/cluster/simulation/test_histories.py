@@ -6,12 +6,15 @@ import datetime
 
 import pytest
 
+from eventstore.errors import EventStoreError
 from tests.cluster.simulation.checks import Broken
 from tests.cluster.simulation.history import run
 from tests.cluster.simulation.mistakes import MISTAKES, Mistake
-from tests.cluster.simulation.world import World
 
 _GROUPS, _SEEDS_EACH = 12, 25
+_REAL_LOGS = 10
+_WITH_LOSS = 20
+_WITH_SPLITS = 20
 
 
 def _first_today() -> int:
@@ -27,6 +30,32 @@ def test_what_was_acknowledged_is_in_every_later_leader_and_all_replicas_agree_a
     assert acknowledged > 50 * _SEEDS_EACH  # a history in which nothing happens proves nothing
 
 
+@pytest.mark.heavy
+def test_events_in_real_logs_survive_crashes_at_any_operation_of_their_disks() -> None:
+    for seed in range(_first_today(), _first_today() + _REAL_LOGS):
+        run(seed, real_logs=True)
+
+
+@pytest.mark.heavy
+def test_a_registry_that_is_lost_or_set_back_is_rebuilt_with_all_that_was_acknowledged() -> None:
+    for seed in range(_first_today(), _first_today() + _SEEDS_EACH):
+        run(seed, loses_registry=True)
+
+
+@pytest.mark.heavy
+def test_a_reader_is_refused_where_accepted_loss_took_its_events_and_nowhere_else() -> None:
+    worlds = [run(seed, accepts_loss=True) for seed in range(_first_today(), _first_today() + _WITH_LOSS)]
+    assert any(world.readers.refused for world in worlds)
+
+
+@pytest.mark.heavy
+def test_each_aggregate_goes_on_while_its_shard_is_split_whatever_fails_at_each_step() -> None:
+    first = _first_today()
+    worlds = [run(seed, splits=True) for seed in range(first, first + _WITH_SPLITS)]
+    assert sum(world.family.given for world in worlds) > _WITH_SPLITS / 4
+    assert sum(world.family.aggregates.total for world in worlds) > 50 * _WITH_SPLITS
+
+
 def test_a_seed_is_one_history() -> None:
     assert run(7).checks.records == run(7).checks.records
 
@@ -37,9 +66,9 @@ def test_a_rule_that_is_left_out_breaks_a_history(mistake: Mistake) -> None:
     def breaks(seed: int) -> bool:
         with mistake.planted():
             try:
-                World(seed).run()
-            except (Broken, AssertionError, ValueError):
+                mistake.world(seed).run()
+            except (Broken, EventStoreError, AssertionError, ValueError):
                 return True
         return False
 
-    assert any(breaks(seed) for seed in range(mistake.seeds))
+    assert any(breaks(seed) for seed in range(mistake.first, mistake.first + mistake.seeds))

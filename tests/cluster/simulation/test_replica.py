@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import count
+from typing import Any
 
 import pytest
 
-from eventstore_cluster.replica.actions import Begin, End, ReadRegistry, Send, Transact
+from eventstore_cluster.replica.actions import Begin, End, ReadRegistry, Send, Serve, Transact
 from eventstore_cluster.replica.epochs import LastEpoch, Tail
 from eventstore_cluster.replica.frames import Fetch, Join, Joined
 from eventstore_cluster.replica.limits import Limits
-from eventstore_cluster.replica.registry_state import Leader, Member, Seen, ShardState
+from eventstore_cluster.replica.moving import Moving
+from eventstore_cluster.replica.registrar import Registrar
+from eventstore_cluster.replica.registry_state import HISTORY_MAX, Known, Leader, Member, Seen, ShardState
 from eventstore_cluster.replica.replica import HANDED_OVER, Replica
 
 ME = Leader(Member("n1", "i1"), "run1", "127.0.0.1:1")
@@ -38,6 +41,56 @@ def test_a_log_with_a_later_epoch_than_the_registry_knows_ends_the_process_with_
     assert own.tick(1.0, 10.0) == []  # it does nothing more
 
 
+@pytest.mark.parametrize(
+    ("known", "ends"),
+    [
+        (None, False),
+        (Known(1, 4, "n4"), False),
+        (Known(1, 9, "n4"), False),  # the keys were carried over to another etcd, whose revisions are its own
+        (Known(1, 3, "n3"), False),
+        (Known(1, 5, "n5"), True),
+        (Known(1, 3, "n5"), True),  # it was changed since it was restored
+        (Known(0, 9, "n9"), False),  # a person has begun a new generation since
+        (Known(2, 1, "n9"), True),
+    ],
+)
+def test_a_registry_older_than_what_the_node_has_heard_of_ends_the_process(known: Known | None, ends: bool) -> None:
+    own = Replica(
+        ME, (), (Tail(),), (0,), limits=Limits(), new_nonce=lambda: "n", now=0.0, known=known
+    )  # fmt: skip
+    found = own.saw(Seen(7, replace(state(6, OTHER), nonce="n4", history=("n2", "n3")), 4), 0.0)
+    assert own.ended == ends == any(isinstance(each, End) and "restored from an older copy" in each.reason for each in found)
+
+
+def test_a_run_ends_when_the_registry_has_lost_what_it_has_seen_there_itself() -> None:
+    own = Replica(
+        ME, (), (Tail(),), (0,), limits=Limits(), new_nonce=lambda: "n", now=0.0, known=Known(1, 2, "n2")
+    )  # fmt: skip
+    older = replace(state(6, OTHER), nonce="n3", history=("n2",))
+    assert own.saw(Seen(9, older.written_by("n4"), 4, ME, 1), 0.0) != []
+    assert not own.ended
+    assert any(isinstance(each, End) for each in own.saw(Seen(12, older.written_by("m4"), 5, ME, 1), 1.0))
+
+
+def test_whether_a_registry_is_older_is_told_by_its_latest_changes_alone() -> None:
+    changed = ShardState(6, frozenset(), (), 2, nonce="n0")
+    for number in range(1, HISTORY_MAX + 3):
+        changed = changed.written_by(f"n{number}")
+    assert len(changed.history) == HISTORY_MAX
+    seen = Seen(90, changed, 90)
+    assert not Known(1, 2, "n2").is_later_than(seen.state, seen.revision)  # among them
+    assert not Known(1, 1, "n1").is_later_than(seen.state, seen.revision)  # before them
+    assert Known(1, 91, "m1").is_later_than(seen.state, seen.revision)
+
+
+def test_a_run_that_leads_as_another_incarnation_of_its_folder_ends() -> None:
+    own = replica()
+    led = Leader(Member("n1", "i0"), ME.run, ME.address)  # a split made the clone the leader, and the folder had to be left
+    (end,) = own.saw(Seen(5, state(3, led.member, OTHER), 4, led, 4), 0.0)
+    assert isinstance(end, End)
+    assert own.tick(1.0, 10.0) == []
+
+
 def test_a_member_of_the_set_is_elected_when_nobody_leads_and_begins_an_epoch() -> None:
     own = replica()
     own.tick(0.0, 10.0)
@@ -46,6 +99,28 @@ def test_a_member_of_the_set_is_elected_when_nobody_leads_and_begins_an_epoch() 
     assert (elect.swap.revision, elect.swap.leader_revision, elect.swap.state.epoch) == (4, 0, 4)
     assert elect.swap.leads == ME
     assert own.answered(elect.swap.number, 6, 0.1) == [Begin(4)]
+
+
+def test_while_moves_are_paused_no_step_is_begun_and_nothing_is_copied() -> None:
+    me, third = ME.member, Member("n3", "i3")
+    wanted = replace(state(4), leader=me, wanted=("n1", "n3"), before=("n1", "n2"))
+
+    def moving(state: ShardState, **seen: Any) -> Moving:
+        registrar = Registrar(lambda: "n")
+        registrar.seen = Seen(9, state, 8, ME, 7, **seen)
+        return Moving(registrar, me)
+
+    (begins,) = moving(wanted).next_step([me])
+    assert isinstance(begins, Transact)
+    assert (begins.swap.state.replicas, begins.swap.takes) == (("n1", "n2", "n3"), 0)
+    assert moving(wanted, paused=True).next_step([me]) == []
+    named = replace(wanted, replicas=("n1", "n2", "n3"))
+    assert moving(named, holds=0).may_copy(third)
+    assert not moving(named, holds=0, paused=True).may_copy(third)
+    assert moving(named, holds=0, paused=True).may_copy(OTHER)  # a follower that was there before
+    (frees,) = moving(state(4), holds=0, paused=True).next_step([me])  # taken back meanwhile
+    assert isinstance(frees, Transact)
+    assert frees.swap.frees == 0
 
 
 def test_a_replica_outside_the_set_or_without_a_lease_is_not_elected() -> None:
@@ -96,20 +171,59 @@ def leader_of_two(successor: str | None) -> tuple[Replica, Seen]:
     return own, Seen(7, replace(elect.swap.state, successor=successor), 7, ME, 6)
 
 
-def test_a_leader_hands_over_to_a_member_that_keeps_up_and_reads_nothing_meanwhile() -> None:
+def yielding() -> tuple[Replica, Seen, Transact]:
+    """Returns a leader that hands over to n2, which has fetched since it was named."""
     own, seen = leader_of_two("n2")
-    assert own.may_read(0.2)
-    (yields,) = own.saw(seen, 0.2)
+    (asks,) = own.saw(seen, 0.15)
+    assert isinstance(asks, Serve), "the Fetch that is held is answered, so that another one comes"
+    assert own.may_read(0.15)
+    (yields,) = own.received(1, Fetch(1, 4, ((1, 100),), (0,)), 0.2)
     assert isinstance(yields, Transact)
+    return own, seen, yields
+
+
+def test_a_leader_hands_over_to_a_member_that_keeps_up_and_reads_nothing_meanwhile() -> None:
+    own, _, yields = yielding()
     assert (yields.swap.yields, yields.swap.revision, yields.swap.leader_revision) == (True, 7, 6)
     assert not own.may_read(0.2)
     assert own.answered(yields.swap.number, 8, 0.3) == [End(HANDED_OVER)]
 
 
-def test_a_leader_whose_hand_over_is_refused_reads_again() -> None:
+def test_a_leader_waits_for_a_successor_that_does_not_fetch_and_hands_over_when_it_does() -> None:
     own, seen = leader_of_two("n2")
-    (yields,) = own.saw(seen, 0.2)
+    (asks,) = own.saw(seen, 0.2)
+    assert isinstance(asks, Serve)
+    assert own.saw(seen, 0.4) == [], "its last Fetch, a moment before it was named, says nothing"
+    assert [action for action in own.tick(0.5, 10.0) if not isinstance(action, ReadRegistry)] == []
+    (yields,) = own.received(1, Fetch(1, 4, ((1, 100),), (0,)), 0.6)
     assert isinstance(yields, Transact)
+    assert yields.swap.yields
+
+
+def test_a_fetch_that_was_on_its_way_when_the_successor_was_named_does_not_count() -> None:
+    own, seen = leader_of_two(None)
+    own.grown(((1, 200),), 0.1)  # its Fetch is answered: the next one is on its way
+    assert own.saw(replace(seen, state=replace(seen.state, successor="n2")), 0.15) == []
+    *_, asks = own.received(1, Fetch(1, 4, ((1, 200),), (0,)), 0.16)
+    assert isinstance(asks, Serve)
+    *_, yields = own.received(1, Fetch(1, 4, ((1, 200),), (0,)), 0.2)
+    assert isinstance(yields, Transact)
+
+
+def test_a_leader_waits_for_a_successor_without_a_lease_which_could_not_be_elected() -> None:
+    own, seen = leader_of_two("n2")
+    without = replace(seen, running=frozenset({ME.member}))
+    assert own.saw(without, 0.15) == []
+    own.received(1, Fetch(1, 4, ((1, 100),), (0,)), 0.2)
+    (asks,) = own.saw(replace(seen, running=frozenset({ME.member, OTHER})), 0.25)
+    assert isinstance(asks, Serve)
+    (yields,) = own.received(1, Fetch(1, 4, ((1, 100),), (0,)), 0.3)
+    assert isinstance(yields, Transact)
+    assert yields.swap.yields
+
+
+def test_a_leader_whose_hand_over_is_refused_reads_again() -> None:
+    own, seen, yields = yielding()
     assert own.answered(yields.swap.number, None, 0.3) == [ReadRegistry()]
     assert not own.may_read(0.4)  # it may have been applied
     own.saw(replace(seen, at=9, revision=9, state=replace(seen.state, successor=None)), 0.5)

@@ -22,7 +22,7 @@ from eventstore.protocol.broker_requests import (
 )
 from eventstore.protocol.group_requests import CommitOffsets, FailMessages, Heartbeat, Join, ResetGroup
 from eventstore.protocol.requests import Ping
-from eventstore.server import serve
+from eventstore.server.broker import beside
 from tests.server.broker.broker_raw import bodies, create, join, message, pull, refusal, rows_of, send, values_of
 from tests.server.raw import Ok, RawClient
 from tests.server_thread import ServerThread
@@ -59,7 +59,7 @@ class World:
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     disk = SimulatedDisk(0)
-    monkeypatch.setattr(serve, "open_broker", partial(open_broker, files=disk))
+    monkeypatch.setattr(beside, "open_broker", partial(open_broker, files=disk))
     with ServerThread(tmp_path / "data", **SMALL) as server:
         found = World(server, disk)
         yield found

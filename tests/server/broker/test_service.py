@@ -18,7 +18,7 @@ from eventstore.chunks.files import OsFiles
 from eventstore.errors import InvalidArgument, Poisoned, ShuttingDown
 from eventstore.protocol.answers import Failure, Goodbye
 from eventstore.protocol.broker_requests import CreateTopic, Pull, SendMessages
-from eventstore.protocol.group_requests import CommitOffsets, FailMessages, Heartbeat, ShowGroup
+from eventstore.protocol.group_requests import CommitOffsets, FailMessages, Heartbeat, ListInHand, ShowGroup
 from eventstore.protocol.request_codec import encode_request
 from eventstore.protocol.requests import Ping, Stats
 from eventstore.server.broker import service
@@ -232,6 +232,10 @@ def test_a_message_that_a_member_has_in_hand_for_too_long_degrades_the_server(
         assert len(pulled_of(client.ask(Pull(group="g", member="m", wants=(("t", 1, 0, None),))))[0]) == 3
         held = "member m of group g has message 0 of queue 1 of t in hand"
         wait_until(lambda: health_of(server)["broker_oldest_in_hand"] == held, "the next look")
+        for asked in ListInHand(), ListInHand("g"):
+            *of, milliseconds = values_of(client, asked)
+            assert of == ["g", "m", "t", 1, 0]
+            assert isinstance(milliseconds, int)
         health = health_of(server)
         assert (health["healthy"], health["degraded"]) == (True, True)
         assert str(health["attention"]).startswith(f"{held} for ")

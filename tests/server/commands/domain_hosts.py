@@ -1,4 +1,4 @@
-"""One interface for the two places where a domain can run: in the server of the store, or in a worker."""
+"""One interface for the places where a domain can run: in the server of the store, or in a worker of a store or of shards."""
 
 from __future__ import annotations
 
@@ -8,18 +8,25 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+import pytest
+
 import eventstore as es
 from eventstore.client.blocking.store import BlockingStore
+from tests.cluster.led_shards import LedShards
 from tests.server.work.worker_thread import WorkerThread
 from tests.server_thread import ServerThread
 
-KINDS = ("serve", "work")
+ON_ONE_STORE = ("serve", "work")
+KINDS = (*ON_ONE_STORE, pytest.param("work-shards", marks=pytest.mark.long))
+SHARDS = 3
 STORE_SETTINGS = {"file_size_bytes", "preallocate_bytes", "waiting_bytes_max"}
 Result = TypeVar("Result")
 
 
 class DomainHost:
-    """`address` takes commands, `store_address` all other requests; the same if the server runs the domain."""
+    """`address` takes commands, `store_address` all other requests; the same if the server runs the domain. `shards`: of the
+    store; limits hold for each.
+    """
 
     def __init__(
         self,
@@ -29,20 +36,30 @@ class DomainHost:
         checkpoint: Path | None = None,
         **settings: Any,
     ) -> None:
-        self.kind = kind
+        self.shards = SHARDS if kind == "work-shards" else 1
         self._stack = ExitStack()
+        self.store: ServerThread | LedShards
         if kind == "serve":
             self.store = self._stack.enter_context(ServerThread(folder / "data", domain=domain, **settings))
             self.worker = None
         else:
             stores = {name: value for name, value in settings.items() if name in STORE_SETTINGS}
             others = {name: value for name, value in settings.items() if name not in STORE_SETTINGS}
-            self.store = self._stack.enter_context(ServerThread(folder / "data", **stores))
+            store = ServerThread(folder / "data", **stores) if self.shards == 1 else LedShards(folder, self.shards, **stores)
+            self.store = self._stack.enter_context(store)
             self.worker = self._stack.enter_context(WorkerThread(self.store.address, checkpoint, domain=domain, **others))
 
     @property
+    def is_worker(self) -> bool:
+        """Whether a worker runs the domain."""
+        return self.worker is not None
+
+    @property
     def _running(self) -> ServerThread | WorkerThread:
-        return self.store if self.worker is None else self.worker
+        if self.worker is not None:
+            return self.worker
+        assert isinstance(self.store, ServerThread)
+        return self.store
 
     @property
     def address(self) -> str:

@@ -20,7 +20,7 @@ from tests.waiting import wait_until
 
 @pytest.fixture(params=KINDS)
 def echoing(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DomainHost]:
-    checkpoint = tmp_path / "reactions.json" if request.param == "work" else None
+    checkpoint = tmp_path / "reactions.json" if request.param != "serve" else None
     with ExitStack() as stack:
         yield stack.enter_context(
             DomainHost(request.param, tmp_path, "tests.server.commands.echoes:app", checkpoint=checkpoint)

@@ -66,7 +66,7 @@ def test_aggregates_that_others_write_to_are_named_with_their_conflicts(host: Be
                 other.append(name, [added(1, 2 * number + 1)], 2 * number + 1)
             store.send_many([Add(name, 1), Add(name, 1)])
         stats = store.stats()
-    conflicts = sum(met.values()) if running.kind == "work" else 0
+    conflicts = sum(met.values()) if running.is_worker else 0
     assert stats["hottest_aggregates"] == ("hot: 5, warm: 3, rare: 1" if conflicts else "")
     measured = metrics(running.http)
     assert measured["eventstore_command_conflicts_total"] == stats["command_conflicts"] == conflicts
@@ -141,7 +141,7 @@ def test_concurrent_commands_and_appends_see_the_current_state(host: Begin) -> N
 
 def test_an_append_after_commands_is_checked_against_its_expected_version(host: Begin) -> None:
     running = host()
-    if running.kind == "work":
+    if running.is_worker:
         pytest.skip("a worker takes no appends")
     with RawClient(running.port) as client:
         for number in range(100):
@@ -166,7 +166,7 @@ def test_an_append_after_commands_is_checked_against_its_expected_version(host: 
 
 def test_appends_and_commands_of_one_connection_take_effect_in_their_order(host: Begin) -> None:
     running = host()
-    if running.kind == "work":
+    if running.is_worker:
         pytest.skip("a worker takes no appends")
     chance = random.Random("mixed")
     with RawClient(running.port) as client:
@@ -242,7 +242,7 @@ def test_an_async_handler_whose_aggregate_was_changed_meanwhile_runs_again(host:
     running = host()
     with running.connect() as store, es.blocking.connect(running.store_address) as other:
         store.send(Add("a"))
-        if running.kind == "work":
+        if running.is_worker:
             with RawClient(running.port) as client:
                 client.send(send(2, Wait("a")))
                 wait_until(lambda: waiting(running, "a"), "the handler waits")
@@ -260,10 +260,10 @@ def test_a_command_that_finds_its_aggregate_created_by_another_writer_is_logged_
 ) -> None:
     """Only in a worker: in a server the append waits for the command before it."""
     running = host()
-    if running.kind != "work":
+    if not running.is_worker:
         return
     with running.connect() as store, es.blocking.connect(running.store_address) as other, RawClient(running.port) as client:
-        for number, name in enumerate(("new", "newer")):
+        for number, name in enumerate(("new", "newer-{new}")):  # of one shard: each logs for itself
             client.send(send(2 + number, Wait(name)))
             wait_until(lambda name=name: waiting(running, name), "the handler waits")
             other.append(name, [added(10, 0)], 0)

@@ -25,7 +25,7 @@ from eventstore.server.reactions.reaction_runner import ReactionRunner
 from eventstore_mailbox import Options
 from tests.domain.runner import new_events
 from tests.server.commands import echoes
-from tests.server.commands.domain_hosts import KINDS, DomainHost
+from tests.server.commands.domain_hosts import ON_ONE_STORE, DomainHost
 from tests.server.conftest import Launch
 from tests.server.work.worker_process import WorkerProcess
 from tests.waiting import eventually, wait_until
@@ -33,7 +33,7 @@ from tests.waiting import eventually, wait_until
 ACCOUNTS = 6
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=ON_ONE_STORE)
 def echoing(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DomainHost]:
     """Runs the domain of `tests.server.commands.echoes` with its reactions, in a server and in a worker."""
     echoes.failing.clear()
@@ -113,7 +113,7 @@ def test_metrics_show_each_reaction(echoing: DomainHost) -> None:
 
 async def test_an_unwritable_checkpoint_is_reported_and_does_not_end_the_server(tmp_path: Path) -> None:
     async with es.open_store(tmp_path / "data") as store, trio.open_nursery() as nursery:
-        access = embedded_access(store)
+        access = embedded_access(store, nursery)
         mailboxes = make_mailboxes(DomainRuntime(bank.app, access.read_events), access, Options(), lambda entries: None)
         await nursery.start(mailboxes.run)
         await store.append("a", new_events(bank.Opened("Ada"), bank.Deposited(5), bank.Sent("nobody", 5)), 0)
@@ -158,7 +158,7 @@ def unanswered(store: es.blocking.BlockingStore) -> set[str]:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ON_ONE_STORE)
 def test_transfers_are_made_once_although_the_process_running_reactions_is_killed(
     launch: Launch, examples: None, tmp_path: Path, kind: str
 ) -> None:

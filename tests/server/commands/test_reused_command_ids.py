@@ -105,8 +105,8 @@ def test_a_sorted_file_knows_its_commands_from_memory_and_after_a_restart(host: 
     running = host(file_size_bytes=65_536, preallocate_bytes=4_096)
     with running.connect() as store, es.blocking.connect(running.store_address) as stored:
         store.send(Add("a", 5), "k")
-        store.send_many([Add(f"b-{number}") for number in range(2_000)])
-        wait_until(lambda: stored.stats()["sorted_files"], "a file is sorted")
+        store.send_many([Add(f"b-{number}-{{a}}") for number in range(2_000)])  # where there are shards, at that of a
+        wait_until(lambda: any(each.stats()["sorted_files"] for each in stored.shards.values() or [stored]), "a file is sorted")
         for _ in range(2):
             with pytest.raises(es.CommandIdReused):
                 store.send(Add("a", 6), "k")

@@ -114,13 +114,13 @@ def test_every_answer_says_how_durable_its_commits_are_if_the_client_asks(host: 
     with RawClient(running.port, greet=False) as client:
         client.ask(Hello(1, "raw", durability=True))
         requests: list[Request] = [Send([row(Add("a"), "c-1")])] * 2
-        if running.kind != "work":
+        if not running.is_worker:
             requests.append(Append([("p", 0, "c-1", None, flat.encode(es.NewEvent("T")))]))
         for request in requests:
             answer = client.ask(request)
             assert isinstance(answer, Outcomes)
             told.append(answer.durability)
-        if running.kind != "work":
+        if not running.is_worker:
             assert client.ask(FindCommand("p", "c-1")) == Ok((1, 2, 1))
     with RawClient(running.port, greet=False) as client:
         client.ask(Hello(1, "raw", in_parts=True, durability=True))
@@ -173,7 +173,7 @@ def test_an_aggregate_that_waits_does_not_fill_the_mailbox_of_others(host: Begin
 @pytest.mark.parametrize("together", [True, False])
 def test_plain_appends_to_other_aggregates_are_answered_while_one_waits_for_a_handler(host: Begin, together: bool) -> None:
     running = host()
-    if running.kind == "work":
+    if running.is_worker:
         pytest.skip("a worker takes no appends")
 
     async def main(store: es.NetworkStore) -> None:
@@ -205,7 +205,7 @@ def test_plain_appends_to_other_aggregates_are_answered_while_one_waits_for_a_ha
 def test_an_append_that_waits_does_not_hold_up_those_of_other_connections(host: Begin) -> None:
     """Not in the same turn of the server either, nor a client that takes no answers in parts."""
     running = host()
-    if running.kind == "work":
+    if running.is_worker:
         pytest.skip("a worker takes no appends")
     event = flat.encode(es.NewEvent("Noted"))
     with RawClient(running.port) as client:
@@ -220,7 +220,7 @@ def test_an_append_that_waits_does_not_hold_up_those_of_other_connections(host: 
 
 def test_of_a_frame_of_appends_those_to_a_full_aggregate_are_refused_alone(host: Begin) -> None:
     running = host(mailboxes=1, mailbox_capacity=64)
-    if running.kind == "work":
+    if running.is_worker:
         pytest.skip("a worker takes no appends")
     with RawClient(running.port) as client, running.connect() as store:
         client.send_request(Send([row(Wait("busy"), "c")]))

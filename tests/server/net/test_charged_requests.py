@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pytest
 import trio
 import trio.testing
 
 import eventstore as es
 from eventstore.protocol.broker_requests import FindKey
-from eventstore.protocol.group_requests import Join
+from eventstore.protocol.group_requests import Join, ShowGroup
 from eventstore.protocol.request_codec import encode_request
 from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import Ping
+from eventstore.server.net.connection import Connection
 from eventstore.work_time import WorkTime, counted, on_thread
 from tests.collisions import colliding
 from tests.server.conftest import Serve
@@ -98,3 +101,36 @@ def test_who_has_much_done_after_its_turn_rests_and_is_named(serve: Serve, kind:
         named = server.ask(lambda running: running.gate.turns.last_slowed)
         assert named is not None
         assert named.endswith("FindKey" if kind == "look-ups by key" else "Join")
+
+
+class Steps(trio.abc.Instrument):
+    """How many requests were answered by each step of the tasks that answer later."""
+
+    def __init__(self, connections: Collection[Connection]) -> None:
+        self._connections, self._owed = connections, 0
+        self.answered: list[int] = []
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._owed = sum(each.owed for each in self._connections)
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        if task.name.endswith("DeferredReplies._work"):
+            self.answered.append(self._owed - sum(each.owed for each in self._connections))
+
+
+def test_answers_that_take_time_and_wait_for_nothing_let_others_in_between(serve: Serve) -> None:
+    server = serve()
+    with es.blocking.connect(server.address) as store:
+        for name in TOPICS:
+            store.broker.create_topic(name, 256)
+    with RawClient(server.port) as greedy:
+        assert isinstance(greedy.ask(Join("group", "member", topics=tuple((name, None) for name in TOPICS))), Ok)
+        steps = server.ask(lambda running: Steps(running.gate.turns._connections))
+        server.ask(lambda _: trio.lowlevel.add_instrument(steps))
+        for number in range(50):
+            greedy.send(encode_request(number + 100, ShowGroup("group")))
+        while greedy.answer()[0] != 149:
+            pass
+        server.ask(lambda _: trio.lowlevel.remove_instrument(steps))
+    assert sum(steps.answered) == 50
+    assert max(steps.answered) <= 5, "a thousand rows take longer than a slice"

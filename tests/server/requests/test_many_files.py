@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+import eventstore as es
 from eventstore.chunks.files import File, OsFiles
 from eventstore.model import NewEvent
 from eventstore.protocol.answers import Page
 from eventstore.protocol.requests import FindCommand, Read, Version
 from eventstore.records.event_page import decode_page
+from tests.server.commands.tallies import Add, AddBelow
 from tests.server.conftest import Serve
 from tests.server.raw import Ok, RawClient, append_frame, commit, outcomes_of
 from tests.server_thread import ServerThread
@@ -19,6 +21,7 @@ from tests.store import stepped
 from tests.store.stepped import SMALL, Stepped, raw
 
 FILES = 100
+TEN = NewEvent("Added", b'{"amount":10,"before":0}')
 
 
 class Opened:
@@ -49,10 +52,10 @@ def server(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ser
     monkeypatch.setattr(stepped, "DATA", data)
     store = Stepped(OsFiles(), data / "directory", SMALL)
     for number in range(FILES):
-        store.append(raw("wide", f"{number}", NewEvent("T", b"1")), raw("filler", f"{number}", NewEvent("T", bytes(3_700))))
+        store.append(raw("wide", f"{number}", TEN), raw("filler", f"{number}", NewEvent("T", bytes(3_700))))
     assert store.sort() >= FILES - 1
     store.close()
-    return serve(data, open_files_max=4, preload_aggregates=0)
+    return serve(data, open_files_max=4, preload_aggregates=0, verify_rate=0, domain="tests.server.commands.tallies:app")
 
 
 def test_reads_and_appends_open_files_on_threads_only(server: ServerThread, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,3 +90,24 @@ def test_reads_and_appends_open_files_on_threads_only(server: ServerThread, monk
         assert (own, others >= FILES - 10) == (0, True)
         assert client.ask(FindCommand("wide", "no such command")) == Ok()
         assert opened.since(server) == (0, 0)
+
+
+def test_commands_open_files_on_threads_only_also_if_the_store_has_dropped_what_their_mailbox_knows(
+    server: ServerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = Opened(monkeypatch)
+    with es.blocking.connect(server.address) as store:
+        assert store.send(Add("wide"), "restores").version == FILES + 1
+        assert opened.since(server)[0] == 0
+
+        server.ask(lambda running: running.store.engine.version_cache.clear())
+        assert store.send(Add("wide"), "in memory").version == FILES + 2
+        own, others = opened.since(server)
+        assert (own, others >= FILES - 10) == (0, True)
+
+        server.ask(lambda running: running.store.engine.version_cache.clear())
+        with pytest.raises(es.EventStoreError, match="wide is at 1002"):
+            store.send(AddBelow("wide", 1, 1), "refused")
+        assert store.send(AddBelow("wide", 1, 1), "0").version == 1
+        own, others = opened.since(server)
+        assert (own, others > 0) == (0, True)

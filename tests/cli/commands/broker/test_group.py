@@ -56,6 +56,21 @@ def test_groups_are_listed_and_shown(server: Server) -> None:
     assert near == "there is no consumer group 'wokers'; did you mean 'workers'?"
 
 
+def test_a_message_in_hand_is_shown_with_its_member(server: Server) -> None:
+    output("topic", "create", "slow", "--queues", 1, store=server.store)
+    output("message", "send", "slow", "x", store=server.store)
+    with blocking.connect(server.store) as store, store.consumer("sleepy", "slow", member="m-1") as consumer:
+        next(iter(consumer))
+        wait_for(lambda: parsed(server, "group", "show", "sleepy")["oldest_in_hand"], "the server's next look")
+        held = parsed(server, "group", "show", "sleepy")["oldest_in_hand"]
+        assert (held["member"], held["topic"], held["queue"], held["offset"]) == ("m-1", "slow", 0, 0)
+        assert " s" in output("group", "show", "sleepy", store=server.store).splitlines()[4]
+        (listed,) = [each for each in parsed(server, "group", "list") if each["group"] == "sleepy"]
+        assert listed["in_hand_ms"] >= held["held_ms"]
+        assert "in hand" in output("group", "list", store=server.store)
+    output("group", "delete", "sleepy", store=server.store)
+
+
 def test_a_group_is_reset_to_the_start_the_end_an_offset_and_a_time(server: Server) -> None:
     def offsets(*to: object) -> list[int]:
         return [each["offset"] for each in parsed(server, "group", "reset", "workers", "jobs", *to)["queues"]]
@@ -185,3 +200,9 @@ def test_retries_are_shown_set_and_given_back_to_the_server(server: Server) -> N
     assert parsed(server, "group", "retries", "patient")["delays"] != [0.5, 30.0]
     assert "--delays" in run("group", "retries", "patient", "--attempts", 4, store=server.store).stderr
     output("group", "delete", "patient", store=server.store)
+
+
+@pytest.mark.parametrize("delays", ["-1", "1,x", "nan", "1e9"])
+def test_delays_that_are_no_seconds_are_refused_in_seconds(server: Server, delays: str) -> None:
+    told = refused("group", "retries", "patient", "--delays", delays, store=server.store, code=2)
+    assert told == f"--delays is '{delays}'; it takes seconds, 0 to 86,400 each, as 1,30,600"

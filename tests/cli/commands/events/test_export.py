@@ -7,7 +7,7 @@ from pathlib import Path
 
 import eventstore as es
 from eventstore import blocking
-from tests.cli.processes import Server, output, refused
+from tests.cli.processes import Server, output, refused, run
 
 Serve = Callable[..., Server]
 
@@ -40,6 +40,16 @@ def test_an_imported_export_gives_equal_events(serve: Serve, tmp_path: Path) -> 
     assert _events(target) == _events(source)
     output("export", "-o", tmp_path / "again.jsonl.gz", store=target.store)
     assert gzip.decompress((tmp_path / "again.jsonl.gz").read_bytes()) == gzip.decompress(path.read_bytes())
+
+
+def test_an_export_continues_at_the_position_of_the_last_one(serve: Serve, tmp_path: Path) -> None:
+    server = serve()
+    _fill(server)
+    told = run("export", "--aggregate", "a", "--position", "-o", tmp_path / "1.jsonl", store=server.store).stderr.splitlines()
+    output("append", "a", "--type", "T", "--data", "1", store=server.store)
+    more = run("export", "--after", told[-1], "--aggregate", "a", "--position", store=server.store)
+    assert [json.loads(each)["sequence"] for each in more.stdout.splitlines()] == [5]
+    assert more.stderr.splitlines()[-1] != told[-1]
 
 
 def test_filters_select_the_exported_events(serve: Serve) -> None:

@@ -5,6 +5,8 @@ import signal
 import subprocess
 from collections.abc import Callable
 
+import pytest
+
 from tests.cli.processes import Server, line, output, refused, run, start, wait_for
 
 Serve = Callable[..., Server]
@@ -63,6 +65,36 @@ def test_only_new_events_are_shown_from_the_end_on(serve: Serve) -> None:
         assert tail.wait(30) == 130
 
 
+def test_tail_goes_on_at_the_position_that_it_printed_last(serve: Serve) -> None:
+    server = serve()
+    _fill(server, 3)
+    told = run("tail", "--no-follow", "--after", 0, "--position", store=server.store).stderr.splitlines()
+    output("append", "late", "--type", "T", "--data", "1", store=server.store)
+    shown = run("tail", "--no-follow", "--after", told[-1], "--position", "--json", store=server.store)
+    assert [json.loads(each)["sequence"] for each in shown.stdout.splitlines()] == [4]
+    position = json.loads(shown.stderr.splitlines()[-1])["position"]
+    again = run("tail", "--no-follow", "--after", position, "--position", store=server.store)
+    assert (again.stdout, again.stderr.splitlines()) == ("", [position])
+
+
+def test_a_tail_that_is_interrupted_says_after_which_event(serve: Serve) -> None:
+    server = serve()
+    _fill(server, 3)
+    out, err = server.data.with_suffix(".out"), server.data.with_suffix(".err")
+    with open(out, "wb") as stdout, open(err, "wb") as stderr:
+        tail = start("tail", "--end", "--position", "--store", server.store, stdout=stdout, stderr=stderr)
+    try:
+        wait_for(lambda: "caught up at sequence 3" in err.read_text(), "the subscription begins")
+        output("append", "late", "--type", "T", "--data", "1", store=server.store)
+        wait_for(lambda: out.read_text().endswith("\n"), "the new event arrives")
+    finally:
+        tail.send_signal(signal.SIGINT)
+        assert tail.wait(30) == 130
+    output("append", "later", "--type", "T", "--data", "2", store=server.store)
+    (shown,) = output("tail", "--no-follow", "--after", err.read_text().splitlines()[-1], store=server.store).splitlines()
+    assert shown.startswith("#5  later")
+
+
 def test_events_are_shown_with_their_time_to_the_microsecond(shared: Server) -> None:
     output("import", "-", store=shared.store, text=line("timed", "c", timestamp="2026-01-31T13:00:00.000007+01:00"))
     assert "2026-01-31T12:00:00.000007+00:00" in output("read", "timed", store=shared.store)
@@ -74,6 +106,18 @@ def test_events_are_shown_with_their_time_to_the_microsecond(shared: Server) -> 
 def test_the_end_does_not_go_with_another_beginning_or_without_following(shared: Server) -> None:
     assert refused("tail", "--end", "--after", 3, store=shared.store, code=2).endswith("does not go with --after")
     assert refused("tail", "--end", "--no-follow", store=shared.store, code=2).endswith("does not go with --no-follow")
+
+
+def test_what_is_neither_a_sequence_nor_a_position_is_refused(shared: Server) -> None:
+    for command in "tail", "export":
+        told = refused(command, "--after", "1.5", store=shared.store, code=2)
+        assert told == "--after is '1.5', expected a sequence, such as 0, or a position, as --position prints it"
+
+
+@pytest.mark.parametrize("command", ["tail", "tail --no-follow", "export"])
+def test_a_sequence_after_the_end_is_refused_since_the_store_lost_what_came_before_it(shared: Server, command: str) -> None:
+    told = refused(*command.split(), "--after", 10**9, store=shared.store)
+    assert told.startswith("after is 1000000000, but the store ends at ")
 
 
 def test_a_closed_pipe_ends_quietly(serve: Serve) -> None:

@@ -129,6 +129,7 @@ class _DyingFiles(OsFiles):
     """The real disk, for a process that dies before its Nth change."""
 
     def __init__(self, changes: int) -> None:
+        super().__init__()
         self._left = changes
 
     def _change(self) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.alarms.receivers import http_receiver
 from tests.cli.processes import DEADLINE_SECONDS, Server, environment, line, output, refused, start, wait_for
 from tests.domain import postgresql
 
@@ -99,21 +100,31 @@ def test_a_table_is_brought_up_to_date_and_continued(serve: Serve, tmp_path: Pat
     assert output(*project, store=server.store).startswith("balances: 0 events (")
 
 
-def test_it_serves_its_figures_and_its_health(serve: Serve, tmp_path: Path) -> None:
+def test_it_serves_its_figures_and_its_health_and_sends_its_alarms(serve: Serve, tmp_path: Path) -> None:
     server = serve()
     deposit(server)
-    with projectors(server, tmp_path, "--to", f"sqlite:{tmp_path / 'rows.db'}", "--http", "127.0.0.1:0") as [projector]:
-        projector.wait_until_caught_up()
-        found = re.search(r"balances: /metrics and /health at (http://\S+)\n", projector.said)
-        assert found is not None, projector.said
-        with urllib.request.urlopen(f"{found[1]}/health", timeout=DEADLINE_SECONDS) as answer:
-            health = json.load(answer)
-        with urllib.request.urlopen(f"{found[1]}/metrics", timeout=DEADLINE_SECONDS) as answer:
-            metrics = answer.read().decode()
-    assert {"healthy": True, "degraded": False, "projection": "balances", "projection_sequence": 6}.items() <= health.items()
+    with http_receiver() as posts:
+        (tmp_path / "alarms.toml").write_text(f'alarm_webhook = "{posts.url}"\nalarm_rules = "six: projection_sequence > 5"\n')
+        arguments = "--config", tmp_path / "alarms.toml", "--set", "alarm_interval_s=0.05", "--http", "127.0.0.1:0"
+        with projectors(server, tmp_path, "--to", f"sqlite:{tmp_path / 'rows.db'}", *arguments) as [projector]:
+            projector.wait_until_caught_up()
+            found = re.search(r"balances: /metrics and /health at (http://\S+)\n", projector.said)
+            assert found is not None, projector.said
+            wait_for(lambda: posts.taken or projector.ended, "the alarm is posted")
+            assert not projector.ended, projector.said
+            with urllib.request.urlopen(f"{found[1]}/health", timeout=DEADLINE_SECONDS) as answer:
+                health = json.load(answer)
+            with urllib.request.urlopen(f"{found[1]}/metrics", timeout=DEADLINE_SECONDS) as answer:
+                metrics = answer.read().decode()
+    assert {"healthy": True, "degraded": True, "projection": "balances", "projection_sequence": 6}.items() <= health.items()
     assert (health["projection_lag_events"], health["projection_events"], health["projection_rows"]) == (0, 6, 3)
+    assert (health["alarms"], health["attention"]) == ("six", "alarm six: projection_sequence is 6, > 5")
     assert "eventstore_projection_sequence 6.0" in metrics
     assert "eventstore_projection_lag_seconds 0.0" in metrics
+    assert 'eventstore_alarm{name="six"} 1.0' in metrics
+    posted = json.loads(posts.taken[0][1])
+    assert posted["source"].startswith("projector balances on ")
+    assert [(each["alarm"], each["state"]) for each in posted["changes"]] == [("six", "raised")]
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])

@@ -69,7 +69,7 @@ def test_commands_are_handled_here_and_stored_there(serve: Serve, work: Work) ->
     send(worker, "Open", account="acc-1", owner="Ada")
     assert send(worker, "Deposit", account="acc-1", cents=100) == "acc-1 is at version 2 (sequence 2)\n"
     assert types(server, "acc-1") == ["Opened", "Deposited"]
-    assert "accepts only commands; ask its store" in refused("read", "acc-1", store=worker.address)
+    assert "a worker accepts only commands" in refused("read", "acc-1", store=worker.address)
     assert worker.said("the domain's reactions do not run here; start one worker with --checkpoint FILE to run them")
     worker.process.terminate()
     assert worker.process.wait(DEADLINE_SECONDS) == 0

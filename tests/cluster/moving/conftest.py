@@ -1,0 +1,15 @@
+"""An etcd for all tests of a module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster.etcd.real_etcd import Etcd, running
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+    with running(tmp_path_factory.mktemp("etcd")) as (one,):
+        yield one

@@ -1,0 +1,137 @@
+"""Plans: even, with few bytes moved, zones apart, and refused where they cannot be."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from eventstore.errors import InvalidArgument
+from eventstore_cluster.nodes.placing import balancing
+from eventstore_cluster.nodes.placing.balancing import drain, rebalance, resize
+from eventstore_cluster.nodes.placing.fleet import Fleet, PlacedNode, PlacedShard
+from eventstore_cluster.nodes.placing.placement import place
+from eventstore_cluster.nodes.placing.plan import Plan
+
+GB = 1_000_000_000
+
+
+def fleet(
+    nodes: int, shards: int, *, added: int = 0, zones: int = 0, replicas: int = 3, even: bool = True, seed: int = 1
+) -> Fleet:
+    """Returns a cluster that was spread over `nodes`, and has `added` empty ones."""
+    choice = random.Random(seed)
+    names = [f"n{number + 1}" for number in range(nodes + added)]
+    placed = place(names[:nodes], shards, replicas)
+    return Fleet(
+        {name: PlacedNode(name, f"z{at % zones}" if zones else "", 1000 * GB) for at, name in enumerate(names)},
+        {
+            number: PlacedShard(
+                number, kept, kept[0], GB if even else choice.randint(1, 4) * GB, 0.0 if even else choice.random(), 2
+            )
+            for number, kept in enumerate(placed)
+        },
+    )
+
+
+def after(before: Fleet, plan: Plan) -> dict[int, tuple[str, ...]]:
+    return {**{number: shard.replicas for number, shard in before.shards.items()}, **{c.shard: c.wanted for c in plan.changes}}
+
+
+def kept(replicas: dict[int, tuple[str, ...]]) -> Counter[str]:
+    return Counter(name for names in replicas.values() for name in names)
+
+
+def test_a_cluster_that_is_even_stays_as_it_is() -> None:
+    assert rebalance(fleet(6, 60, even=True)).size == 0
+
+
+def test_new_nodes_get_their_share_and_no_more_bytes_move_than_that_takes() -> None:
+    before = fleet(3, 60, added=3)
+    plan = rebalance(before)
+    found = kept(after(before, plan))
+    assert all(27 <= found[f"n{number}"] <= 33 for number in range(1, 7))
+    assert plan.size <= 95 * GB, "90 replicas of 180 have to move"
+    assert all(name in ("n4", "n5", "n6") for change in plan.changes for name in change.gained)
+    leaders = Counter(plan_leader for *_, plan_leader in plan.nodes)
+    assert max(after for *_, after in plan.nodes) - min(after for *_, after in plan.nodes) <= 2, leaders
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_plan_puts_two_replicas_of_a_shard_on_one_node_or_loses_one_and_a_second_one_has_nothing_to_do(seed: int) -> None:
+    before = fleet(5, 40, added=3, zones=4, even=False, seed=seed)
+    plan = rebalance(before)
+    found = after(before, plan)
+    assert all(len(set(names)) == len(names) == 3 for names in found.values())
+    leaders = {change.shard: change.leader for change in plan.changes if change.leader is not None}
+    again = Fleet(
+        before.nodes,
+        {
+            number: PlacedShard(number, found[number], leaders.get(number, shard.leader), shard.size, shard.rate, 2)
+            for number, shard in before.shards.items()
+        },
+    )
+    assert rebalance(again).changes == ()
+    zones = {name: node.zone for name, node in before.nodes.items()}
+    assert all(len({zones[name] for name in names}) == 3 for names in found.values()), "each replica has a zone of its own"
+
+
+def test_a_draining_node_gives_everything_away_and_gets_nothing() -> None:
+    before = fleet(4, 40)
+    plan = drain(before, "n2")
+    found = after(before, plan)
+    assert kept(found)["n2"] == 0
+    assert plan.size == 30 * GB, "nothing else moves"
+    assert all(change.leader is not None for change in plan.changes if before.shards[change.shard].leader == "n2")
+    draining = Fleet({**before.nodes, "n2": PlacedNode("n2", takes=False, leaves=True)}, before.shards)
+    assert kept(after(draining, rebalance(draining)))["n2"] == 0
+
+
+def test_a_node_that_is_away_for_a_while_keeps_its_replicas() -> None:
+    before = fleet(4, 40)
+    away = Fleet({**before.nodes, "n2": PlacedNode("n2", takes=False)}, before.shards)
+    assert rebalance(away).size == 0
+
+
+def test_replicas_are_added_and_given_up_but_never_the_leader_nor_below_those_that_must_be_in_sync() -> None:
+    before = fleet(4, 12, replicas=2)
+    more = after(before, resize(before, 3))
+    assert {len(names) for names in more.values()} == {3}
+    less = fleet(4, 12)
+    plan = resize(less, 2, [5])
+    (change,) = plan.changes
+    assert (change.shard, len(change.wanted), less.shards[5].leader in change.wanted) == (5, 2, True)
+    with pytest.raises(InvalidArgument, match="shard 0 acknowledges what 2 replicas have, and would keep 1"):
+        resize(less, 1)
+
+
+def test_what_cannot_be_is_refused_with_what_stands_in_the_way() -> None:
+    three = fleet(3, 6)
+    with pytest.raises(InvalidArgument, match="no node can take another replica of shard"):
+        drain(three, "n1")
+    with pytest.raises(InvalidArgument, match="there is no node n9; these are: n1, n2, n3"):
+        drain(three, "n9")
+    full = fleet(3, 6, added=1)
+    full = Fleet({**full.nodes, "n4": PlacedNode("n4", free_bytes=GB)}, full.shards)
+    with pytest.raises(InvalidArgument, match="less than 1,100,000,000 bytes free"):
+        drain(full, "n1")
+    busy = Fleet(full.nodes, {**full.shards, 0: PlacedShard(0, ("n1", "n2", "n3"), "n1", busy="moves to n4, n2, n3")})
+    with pytest.raises(InvalidArgument, match="shard 0 of n1 moves to n4, n2, n3: wait, or `eventstore cluster cancel 0`"):
+        drain(busy, "n1")
+
+
+def test_a_plan_for_a_hundred_nodes_looks_at_few_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = 0
+    may_move = balancing._may_move
+
+    def counted(*given: object) -> bool:
+        nonlocal looked
+        looked += 1
+        return may_move(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(balancing, "_may_move", counted)
+    plan = rebalance(fleet(50, 1000, added=50, zones=5, even=False))
+    moves = sum(len(change.gained) for change in plan.changes)
+    assert 1000 <= moves <= 1700, "half of 3,000 replicas"
+    assert looked <= 100 * moves

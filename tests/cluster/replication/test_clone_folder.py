@@ -1,0 +1,124 @@
+"""The folder of a shard that is split off: made of links, finished by `store.json`, or given up."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from eventstore.broker.opening import open_broker_folder
+from eventstore.chunks.files import OsFiles
+from eventstore.chunks.folder import Ancestor
+from eventstore.errors import Corrupt, FolderRefused
+from eventstore.model import ANY, NewEvent
+from eventstore.records.cluster_map import ALL_SLOTS
+from eventstore.records.raw_commit import encode_commit
+from eventstore.records.splits import Split
+from eventstore.settings.broker import BrokerSettings
+from eventstore.settings.store import StoreSettings
+from eventstore.store.data_folder import STORE, ShardIdentity, read_event_folder, read_store, shard_of
+from eventstore.store.opening import open_folder
+from eventstore.store.sorted.sorting import sort_file, switch
+from eventstore.store.verification import verify
+from eventstore_cluster.registry.lineage import Birth
+from eventstore_cluster.replication.cloning.clone_folder import CloneFolder
+from eventstore_cluster.replication.logs.follower_logs import broker_identity
+from eventstore_cluster.replication.logs.incarnations import next_incarnation
+
+SMALL = StoreSettings(file_size_bytes=8192, preallocate_bytes=4096, sort=False)
+PARENT = ShardIdentity(uuid.uuid4(), 0, ALL_SLOTS, uuid.uuid4())
+FILES = OsFiles()
+
+
+@pytest.fixture
+def parent(tmp_path: Path) -> Path:
+    """A store of several files, of which two are sorted; the last one is not completed."""
+    path = tmp_path / "shard-0"
+    opened = open_folder(path, SMALL, shard=PARENT)
+    engine = opened.engine
+    for number in range(60):
+        outcomes = engine.append_batch([encode_commit(f"a-{number % 7}", [NewEvent("Counted", bytes(500))], ANY, None, None)])
+        assert outcomes[0][0] == 0
+        while (segment := engine.take()) is not None:
+            engine.write(segment)
+            engine.mark_written(segment, durable=True)
+    opened.close()
+    folder = read_event_folder(FILES, path)
+    for number in (1, 2):
+        sort_file(folder, number)
+        switch(folder, number)
+    open_broker_folder(path / "broker", BrokerSettings(), identity=broker_identity(PARENT)).close()
+    return path
+
+
+def child_of(parent: Path, last: int) -> tuple[ShardIdentity, Birth]:
+    """Returns the shard that begins with so many files."""
+    header = read_event_folder(FILES, parent).read_header(last)
+    slots = ((2048, 4095),)
+    identity = ShardIdentity(
+        PARENT.cluster, 1, slots, uuid.uuid4(), (Split(2, 0, 1, header.last_sequence),), (Ancestor(PARENT.store, last),)
+    )
+    return identity, Birth(0, slots, header.end, header.checksum, {"published": {"events": 7}})
+
+
+def test_a_clone_has_the_bytes_of_its_parent_and_goes_on_as_a_store_of_its_own(parent: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "shard-1"
+    clone = CloneFolder(FILES, parent, folder)
+    assert [clone.link_sorted(number) for number in (1, 2, 3)] == [True, True, False]
+    last = read_event_folder(FILES, parent).headers()[-2].number
+    identity, birth = child_of(parent, last)
+    clone.finish(identity, birth, BrokerSettings())
+    for number in range(1, last + 1):
+        name = f"events/{number:010d}.events"
+        assert (folder / name).stat().st_ino == (parent / name).stat().st_ino
+    assert shard_of(folder, read_store(FILES, folder)[1]) == identity
+    opened = open_folder(folder, SMALL, shard=identity, epoch=2)
+    engine = opened.engine
+    assert engine.visible_sequence == identity.splits[0].through
+    engine.append_batch([encode_commit("a-1", [NewEvent("Counted", b"2")], ANY, None, None)])
+    while (segment := engine.take()) is not None:
+        engine.write(segment)
+        engine.mark_written(segment, durable=True)
+    opened.close()
+    headers = read_event_folder(FILES, folder).headers()
+    assert [each.store for each in headers] == [*[PARENT.store] * last, identity.store]
+    assert verify(folder).findings == verify(parent).findings == []
+
+
+def test_a_clone_is_made_again_from_any_step_and_keeps_no_file_of_after_the_split(parent: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "shard-1"
+    for number in (1, 2):
+        assert CloneFolder(FILES, parent, folder).link_sorted(number)
+    identity, birth = child_of(parent, 1)
+    for _ in range(2):
+        CloneFolder(FILES, parent, folder).finish(identity, birth, BrokerSettings())
+    assert [each.number for each in read_event_folder(FILES, folder).headers()] == [1]
+
+
+def test_a_parent_that_ends_otherwise_makes_no_clone_and_the_folder_a_strangers(parent: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "shard-1"
+    clone = CloneFolder(FILES, parent, folder)
+    first = next_incarnation(FILES, folder, "n1")
+    identity, birth = child_of(parent, 2)
+    with pytest.raises(FolderRefused, match="the shard begins with one that ends at"):
+        clone.finish(identity, replace(birth, checksum=birth.checksum + 1), BrokerSettings())
+    assert not (folder / STORE).exists()
+    clone.abandon()
+    assert first.token not in next_incarnation(FILES, folder, "n1").earlier
+
+
+def test_a_folder_is_opened_with_fewer_slots_than_it_says_and_never_with_more(parent: Path) -> None:
+    half = replace(PARENT, slots=((0, 2047),), splits=(Split(2, 0, 1, 9),))
+    open_folder(parent, SMALL, shard=half).close()
+    assert shard_of(parent, read_store(FILES, parent)[1]) == half
+    with pytest.raises(FolderRefused, match="expected was"):
+        open_folder(parent, SMALL, shard=PARENT)
+
+
+def test_damaged_ancestors_are_named(parent: Path) -> None:
+    path = parent / STORE
+    path.write_text(path.read_text().replace("{\n", '{\n  "ancestors": "nonsense",\n', 1))
+    with pytest.raises(Corrupt, match="its ancestors are 'nonsense'"):
+        read_event_folder(FILES, parent)

@@ -1,0 +1,76 @@
+"""A shard is copied out of a cluster as a store of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import eventstore as es
+from eventstore.blocking import connect
+from eventstore.chunks.files import OsFiles
+from eventstore.store.verification import verify
+from tests.cluster.node_process import NodeProcess
+from tests.logged_process import EVENTSTORE
+from tests.server_process import ServerProcess
+
+
+def extract(address: str, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    command = [*EVENTSTORE, "cluster", "extract", *words, "--store", address]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == code, done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> NodeProcess:
+    with NodeProcess(tmp_path_factory.mktemp("node") / "data", 2) as node:
+        with connect(node.address) as store:
+            for number in range(60):
+                events = [es.NewEvent("Made", {"total": number}, {"by": "web"}), es.NewEvent("Paid", bytes([number, 255]))]
+                store.append(f"a-{number}", events, 0, command_id=f"c-{number}")
+                store.append(f"a-{number}", [es.NewEvent("Shipped", b"")], 2)
+        yield node
+
+
+def test_an_extract_is_served_and_has_the_events_of_the_shard_byte_for_byte(node: NodeProcess, tmp_path: Path) -> None:
+    done = json.loads(extract(node.address, "1", str(tmp_path / "one"), "--json").stdout)
+    with connect(node.address) as cluster:
+        own = list(cluster.shards[1].read_all())
+        position = es.Position.parse(done["position"])
+        assert list(cluster.shards[1].read_all(after=position)) == []
+    assert (done["shard"], done["events"], done["sequence"]) == (1, len(own), own[-1].sequence)
+    assert verify(tmp_path / "one").sound
+    with ServerProcess(tmp_path / "one") as server, connect(server.address) as store:
+        copied = list(store.read_all())
+        assert [tuple(event)[:7] for event in copied] == [tuple(event)[:7] for event in own]
+        assert [event.sequence for event in copied] == list(range(1, len(own) + 1))
+        first = own[0]
+        again = store.find_command(first.aggregate_id, first.command_id)
+        assert again is not None
+        assert again.version == 2, "both events of its commit"
+        assert store.append(first.aggregate_id, [es.NewEvent("More", b"")], 3).version == 4
+
+
+def test_what_cannot_be_extracted_is_refused_and_leaves_nothing(node: NodeProcess, tmp_path: Path) -> None:
+    assert "there is no shard 7; these are: 0, 1" in extract(node.address, "7", str(tmp_path / "seven"), code=2).stderr
+    (tmp_path / "there").mkdir()
+    assert "exists; name a folder that does not" in extract(node.address, "1", str(tmp_path / "there"), code=1).stderr
+    assert "create it first" in extract(node.address, "1", str(tmp_path / "not/there"), code=1).stderr
+    with ServerProcess(tmp_path / "single") as server:
+        assert "this is a single store" in extract(server.address, "0", str(tmp_path / "zero"), code=2).stderr
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {"there", "single"}
+
+
+def test_a_folder_that_another_process_fills_is_refused_and_left_alone(node: NodeProcess, tmp_path: Path) -> None:
+    filled = tmp_path / "one.extracting"
+    filled.mkdir()
+    lock = OsFiles().lock(filled / "lock")
+    (filled / "store").mkdir()
+    assert "in use by process" in extract(node.address, "1", str(tmp_path / "one"), code=1).stderr
+    assert (filled / "store").is_dir()
+    lock.release()  # as if it was killed
+    extract(node.address, "1", str(tmp_path / "one"))
+    assert [path.name for path in tmp_path.iterdir()] == ["one"]

@@ -1,0 +1,144 @@
+"""A projection counts each event once while shards are split, with its checkpoints in SQLite or PostgreSQL."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import trio
+
+import eventstore as es
+import eventstore.domain as d
+from eventstore import ANY, Commit, NewEvent, blocking
+from tests.cluster.led_shards import LedShards
+from tests.cluster.test_projecting import Totals, run
+from tests.waiting import wait_until
+
+IDS = [f"a-{number}" for number in range(60)]
+
+
+class PerAggregate(d.Projection[int]):
+    """Counts the events of each aggregate; fails on one that is not the next."""
+
+    name = "totals"
+    columns: ClassVar = {"events": int}
+
+    def key(self, event: es.Event) -> str:
+        return event.aggregate_id
+
+    def apply(self, state: int | None, event: es.Event) -> int:
+        if event.version != (state or 0) + 1:
+            raise ValueError(f"version {event.version} after {state}")
+        return event.version
+
+    def row(self, key: str, state: int) -> dict[str, object]:
+        return {"events": state}
+
+
+def append(address: str, count: int, seed: int, data: bytes = b"1") -> None:
+    chance = random.Random(seed)
+    with blocking.connect(address) as store:
+        outcomes = store.append_many(Commit(chance.choice(IDS), [NewEvent("Happened", data)], ANY) for _ in range(count))
+    assert {each.__class__ for each in outcomes} == {es.Committed}
+
+
+def stored(address: str) -> dict[str, int]:
+    with blocking.connect(address) as store:
+        return Counter(event.aggregate_id for event in store.read_all())
+
+
+def rows(path: Path) -> dict[str, int]:
+    return dict(run(path, "SELECT key, events FROM totals"))
+
+
+async def bring_up(address: str, path: Path, projection: d.Projection[Any], **options: Any) -> int:
+    async with es.connect(address) as store:
+        return await d.project(store, projection, d.SQLiteTarget(path), until_caught_up=True, **options)
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_table_that_was_left_before_splits_is_brought_up_after_them(tmp_path: Path, shards: int, restarts: bool) -> None:
+    path = tmp_path / "rows.db"
+    with LedShards(tmp_path, shards) as cluster:
+        append(cluster.address, 300, 1)
+        trio.run(bring_up, cluster.address, path, PerAggregate())
+        append(cluster.address, 300, 2)
+        for parent in (0, shards, 0):
+            cluster.split(parent, restarts=restarts)
+            append(cluster.address, 50, parent)
+        trio.run(bring_up, cluster.address, path, PerAggregate())
+        assert rows(path) == stored(cluster.address)
+        cluster.split(0)
+        append(cluster.address, 50, 9)
+        trio.run(bring_up, cluster.address, path, PerAggregate())
+        assert rows(path) == stored(cluster.address)
+        names = [name for (name,) in run(path, "SELECT projection FROM eventstore_checkpoints")]
+        assert sorted(names) == [f"totals@{number}" for number in range(shards + 4)]
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_projector_goes_on_through_splits(tmp_path: Path, shards: int) -> None:
+    path = tmp_path / "rows.db"
+
+    async def main(cluster: LedShards) -> None:
+        async with es.connect(cluster.address) as store, trio.open_nursery() as nursery:
+
+            async def follow() -> None:
+                await d.project(store, PerAggregate(), d.SQLiteTarget(path), events_max=50)
+
+            await trio.to_thread.run_sync(append, cluster.address, 500, 1)
+            nursery.start_soon(follow)
+            for number in range(4):
+                await trio.to_thread.run_sync(cluster.split, number % 2)
+                await trio.to_thread.run_sync(append, cluster.address, 200, number)
+            expected = await trio.to_thread.run_sync(stored, cluster.address)
+            await trio.to_thread.run_sync(wait_until, lambda: rows_if_any(path) == expected, "each event counts once")
+            nursery.cancel_scope.cancel()
+
+    with LedShards(tmp_path, shards) as cluster:
+        trio.run(main, cluster)
+
+
+def rows_if_any(path: Path) -> dict[str, int]:
+    with closing(sqlite3.connect(path)) as connection:
+        try:
+            return dict(connection.execute("SELECT key, events FROM totals").fetchall())
+        except sqlite3.OperationalError:  # not created yet
+            return {}
+
+
+def test_keys_that_were_parked_before_a_split_are_folded_once_when_they_are_retried(tmp_path: Path) -> None:
+    path = tmp_path / "rows.db"
+
+    class Poisoned(Totals):
+        poison: ClassVar = True
+
+        def apply(self, state: int | None, event: es.Event) -> int:
+            if event.data == b"poison" and self.poison:
+                raise ValueError("poison")
+            return (state or 0) + 1
+
+    with LedShards(tmp_path, 1) as cluster:
+        append(cluster.address, 100, 1)
+        append(cluster.address, 3, 2, b"poison")
+        append(cluster.address, 100, 3)
+        trio.run(bring_up, cluster.address, path, Poisoned())
+        for parent in (0, 0):
+            cluster.split(parent)
+            append(cluster.address, 60, 5)
+            trio.run(bring_up, cluster.address, path, Poisoned())
+        assert {key for (key,) in run(path, "SELECT key FROM eventstore_parked")} == {"Happened"}
+        assert rows(path) == {"Happened": 100}
+        Poisoned.poison = False
+
+        async def retry() -> None:
+            await bring_up(cluster.address, path, Poisoned(), retry_parked=True)
+
+        trio.run(retry)
+        assert rows(path) == {"Happened": sum(stored(cluster.address).values())}

@@ -1,0 +1,50 @@
+"""A server reads its completed files again and again, and says which of them are damaged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import eventstore as es
+from eventstore.blocking import connect
+from tests.server_process import ServerProcess
+from tests.waiting import wait_until
+
+
+def test_rot_in_a_sorted_file_of_a_single_store_is_found_reported_and_over_when_the_file_is_restored(tmp_path: Path) -> None:
+    with (
+        ServerProcess(tmp_path / "data", file_size_bytes=16 * 1024, verify_rate=4 << 30, alarm_quiet_s=1) as server,
+        connect(server.address) as store,
+    ):
+        for number in range(100):
+            store.append(f"a-{number}", [es.NewEvent("Counted", bytes(500))], 0)
+        wait_until(lambda: (tmp_path / "data/events/0000000001.index").exists(), "the first file is sorted")
+        wait_until(lambda: int(store.stats()["verified_bytes"] or 0) > 0, "files are read")
+        assert store.stats()["attention"] is None
+        path = tmp_path / "data/events/0000000001.events"
+        good = path.read_bytes()
+        damaged = bytearray(good)
+        damaged[9000] ^= 1
+        path.write_bytes(damaged)
+        wait_until(lambda: store.stats()["rot_files"], "rot is found")
+        found = store.stats()
+        assert "corrupt at byte offset" in str(found["attention"])
+        assert "0000000001.events" in str(found["attention"])
+        assert (found["rot_found"], found["rot_mended"]) == (1, 0)
+        path.write_bytes(good)
+        wait_until(lambda: not store.stats()["rot_files"], "the file is good again")
+        path.rename(tmp_path / "moved")
+        wait_until(lambda: "0000000001.events is missing" in str(store.stats()["attention"]), "a file that is gone is named")
+        (tmp_path / "moved").rename(path)
+        wait_until(lambda: not store.stats()["rot_files"], "the file is there again")
+        wait_until(lambda: store.stats()["attention"] is None, "the alarm is over")
+
+
+def test_nothing_is_read_at_a_rate_of_0(tmp_path: Path) -> None:
+    with (
+        ServerProcess(tmp_path / "data", file_size_bytes=16 * 1024, verify_rate=0) as server,
+        connect(server.address) as store,
+    ):
+        for number in range(60):
+            store.append(f"a-{number}", [es.NewEvent("Counted", bytes(500))], 0)
+        wait_until(lambda: (tmp_path / "data/events/0000000001.index").exists(), "the first file is sorted")
+        assert store.stats()["verified_bytes"] == 0
