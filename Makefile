@@ -13,7 +13,7 @@ FAILED_AGAIN := { echo "The failed tests run once more, one at a time:"; \
 	$(BIN)/python -m pytest --verbose --last-failed --last-failed-no-failures none \
 	| sed 's/PASSED/FLAKY: failed in the run, passed alone/'; exit 1; }
 
-.PHONY: help demo demo-cluster test test-quick check generate bench clean
+.PHONY: help demo demo-cluster test test-quick test-long check generate bench clean
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -27,6 +27,12 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@echo "Installing what tests and checks need (pytest, mypy, ruff, PySpark, ...) into $(VENV)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) --editable '.[dev]'
+	@touch $@ $(VENV)/.runtime $(VENV)/.cluster
+
+$(VENV)/.cluster: pyproject.toml constraints.txt
+	@echo "Installing the store, the client of etcd (httpx) and an etcd into $(VENV)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) --editable '.[cluster,etcd]'
 	@touch $@ $(VENV)/.runtime
 
 $(VENV)/.bench: $(VENV)/.installed
@@ -37,14 +43,17 @@ $(VENV)/.bench: $(VENV)/.installed
 demo: $(VENV)/.runtime ## a library, a bank and a shop on scratch folders: events, commands, a read model, messages, restarts
 	$(BIN)/python docs/examples/demo
 
-demo-cluster: $(VENV)/.installed ## three nodes over an etcd, of which one is killed while a client appends
+demo-cluster: $(VENV)/.cluster ## three nodes over an etcd, of which one is killed while a client appends
 	$(BIN)/python docs/examples/demo_cluster
 
-test: $(VENV)/.installed ## run the whole test suite, on all processors
-	$(PYTEST) || { [ $$? = 1 ] && $(FAILED_AGAIN); }
+test: $(VENV)/.installed ## run the test suite, on all processors
+	$(PYTEST) -m 'not long' || { [ $$? = 1 ] && $(FAILED_AGAIN); }
 
 test-quick: $(VENV)/.installed ## run every test that is not marked heavy
-	$(PYTEST) -m 'not heavy'
+	$(PYTEST) -m 'not heavy and not long'
+
+test-long: $(VENV)/.installed ## run the tests that make test leaves out, which take most of a minute each
+	$(PYTEST) -m long
 
 check: $(VENV)/.installed ## lint, types, layers, generated files, names in the pages
 	$(BIN)/ruff check .
@@ -65,8 +74,11 @@ bench: $(VENV)/.bench ## side by side with the peers that are installed
 	$(BIN)/python -m benchmarks.broker
 	$(BIN)/python -m benchmarks.consumers
 	$(BIN)/python -m benchmarks.neighbours
+	$(BIN)/python -m benchmarks.security
 	$(BIN)/python -m benchmarks.cluster
 	$(BIN)/python -m benchmarks.replicas
+	$(BIN)/python -m benchmarks.growing
+	$(BIN)/python -m benchmarks.console
 
 clean: ## remove the environment and everything generated
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache benchmarks/results

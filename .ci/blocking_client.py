@@ -1,7 +1,7 @@
 """Makes the blocking client's facades from the async ones, by unasync: the same text without `async` and `await`.
 
-`client/aio/{store,broker,topic,consumer,reactions,routing/{router,shards_broker}}.py` → `client/blocking/…`. Both sides have
-modules of the same names and interfaces that these rest on (connection, streams, member), written by hand: docs/adr/0005.
+`client/aio/{store,broker,topic,consumer,reactions,routing/{router,shards_broker}}.py` → `client/blocking/…`. Both sides
+have modules of the same names and interfaces that these rest on (connection, streams, member), written by hand: docs/adr/0005.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ NAMES: Final = {
     "NetworkBroker": "BlockingBroker",
     "NetworkTopic": "BlockingTopic",
     "NetworkReactions": "BlockingReactions",
+    "NetworkAlarms": "BlockingAlarms",
     "Consumer": "BlockingConsumer",
 }
 # Of the names, only those that are not words of a sentence.
-IN_TEXT: Final = re.compile(r"\basync (?=with|for)|\bawait |\baclose\b|\bNetwork(?:Store|Broker|Topic|Reactions)\b")
+IN_TEXT: Final = re.compile(r"\basync (?=with|for)|\bawait |\baclose\b|\bNetwork(?:Store|Broker|Topic|Reactions|Alarms)\b")
 
 
 def blocking_modules() -> dict[Path, str]:

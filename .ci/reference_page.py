@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,15 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "mailbox"))
 
 from eventstore import errors
+from eventstore.alarms.alarm_metrics import ALARM, NODE_ALARM
 from eventstore.metrics import LabelledMetric, Metric
-from eventstore.server.broker.broker_metrics import GROUP_BACKLOG, GROUP_IN_HAND, QUEUE_METRICS
-from eventstore.server.metric_subjects import METRICS_BY_SUBJECT
+from eventstore.server.metric_subjects import LABELLED, METRICS_BY_SUBJECT
 from eventstore.server.projection_watch import PROJECTION_METRICS
 from eventstore.server.prometheus import exported_name
-from eventstore.server.reactions.reaction_metrics import REACTION_LABELLED
 from eventstore.settings.server import ServerSettings
 from eventstore.settings.setting_declaration import DeclaredSetting, settings_by_group
+from eventstore_cluster.node_alarms import NODE_FIGURES
+from eventstore_cluster.node_reports import SHARD_METRICS
 from eventstore_cluster.nodes.leader_changes import LEADER_CHANGES
 from eventstore_cluster.replication.replica_metrics import REPLICA_LABELLED, REPLICA_METRICS
 
@@ -37,12 +39,13 @@ _METRICS = """\
 ## Metrics
 
 `/metrics` exports them. `eventstore stats` and `/health` show the same values under the name without `eventstore_` and
-`_total`, times in microseconds instead of seconds, and some texts besides.
+`_total`, times in microseconds instead of seconds, and some texts besides. *Access* is there with
+identities only, *TLS* with a certificate.
 """
 _LABELLED_METRICS = """\
-### Reactions, queues and groups
+### Reactions, queues, groups and alarms
 
-Of each reaction; of each queue and group, once there are topics. Above 1,000 queues they are added up per topic
+Of each alarm and reaction; of each queue and group, once there are topics. Above 1,000 queues they are added up per topic
 (`queue="all"`), above 1,000 topics the rest of them as `topic=":others"`.
 """
 _REPLICA_METRICS = """\
@@ -50,12 +53,23 @@ _REPLICA_METRICS = """\
 
 Of the leader of a shard that has [replicas](CLUSTER.md#several-machines); the last one of each node.
 """
+_NODE_METRICS = """\
+### Shards
+
+Of the shards that a [node](CLUSTER.md) runs, beside what each of them says, which has the label `shard` there.
+"""
 _PROJECTION_METRICS = """\
 ### Projections
 
 Of a projector, on the address that `eventstore project --http` names.
 """
-_LABELLED = (*REACTION_LABELLED, *QUEUE_METRICS, GROUP_BACKLOG, GROUP_IN_HAND)
+_LABELLED = (*LABELLED, ALARM)
+_OF_NODES = (*SHARD_METRICS, *NODE_FIGURES, NODE_ALARM)
+DECLARED = (
+    *chain.from_iterable(METRICS_BY_SUBJECT.values()), *_LABELLED, *REPLICA_METRICS, *REPLICA_LABELLED, LEADER_CHANGES,
+    *_OF_NODES, *PROJECTION_METRICS,
+)  # fmt: skip
+"""All metrics that there are."""
 _ERRORS = """\
 ## Errors
 
@@ -92,6 +106,14 @@ def _metrics() -> Iterator[str]:
     yield from _table(
         ("metric", "kind", "labels", "what"),
         ((_exported(each), each.kind, ", ".join(each.labels), each.help) for each in (*REPLICA_LABELLED, LEADER_CHANGES)),
+    )
+    yield _NODE_METRICS
+    yield from _table(
+        ("metric", "kind", "labels", "what"),
+        (
+            (_exported(each), each.kind, ", ".join(each.labels), each.help)
+            for each in (*SHARD_METRICS, *NODE_FIGURES, NODE_ALARM)
+        ),
     )
 
 

@@ -20,14 +20,18 @@ import eventstore as es
 sys.path[0] = str(Path(__file__).parents[1])  # the folder of this package, and of the stage of the other demo
 
 from demo.stage import DemoFailed, Stage
+from demo_cluster.processes import etcd_program
 from demo_cluster.story import ClusterStory
 
 
 def main() -> int:
     """Returns exit code 0 if everything was right."""
     console, started = Console(), time.perf_counter()
-    if shutil.which("etcd") is None:
-        console.print("✗ etcd is not installed: apt-get install etcd-server", style="bold red", markup=False)
+    if etcd_program() is None:
+        console.print(
+            "✗ etcd is not installed, and PyPI has none for this machine: apt-get install etcd-server", style="bold red",
+            markup=False,
+        )  # fmt: skip
         return 1
     scratch = Path(tempfile.mkdtemp(prefix="eventstore-demo-cluster-"))
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -33,6 +34,11 @@ def free_port() -> int:
                 continue
             return first
     raise OSError("no free ports between 21000 and 32000")
+
+
+def etcd_program() -> str | None:
+    """Returns the etcd of this machine, or the one that was installed beside this Python."""
+    return shutil.which("etcd") or shutil.which("etcd", path=str(Path(sys.executable).parent))
 
 
 class Machine:
@@ -75,7 +81,15 @@ def _children(pid: int) -> list[int]:
 class Etcd(Machine):
     def __init__(self, scratch: Path) -> None:
         self.url, peers = f"http://127.0.0.1:{free_port()}", f"http://127.0.0.1:{free_port()}"
-        command = ["etcd", "--name", "e1", "--data-dir", str(scratch / "etcd"), "--initial-cluster", f"e1={peers}"]
+        command = [
+            etcd_program() or "etcd",
+            "--name",
+            "e1",
+            "--data-dir",
+            str(scratch / "etcd"),
+            "--initial-cluster",
+            f"e1={peers}",
+        ]
         command += ["--listen-client-urls", self.url, "--advertise-client-urls", self.url]
         super().__init__(
             scratch, "etcd", [*command, "--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers]
