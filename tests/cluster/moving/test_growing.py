@@ -157,7 +157,7 @@ def test_what_stands_in_the_way_is_said_and_a_move_is_taken_back(tmp_path_factor
         assert nodes.state().replicas == before
         with pytest.raises(InvalidArgument, match="nothing is wanted of shard 0"):
             take_back(options, name, 0)
-        assert run_cluster(etcd, name, "plans").stdout == "Nothing is moved; `eventstore cluster status` shows splits.\n"
+        assert run_cluster(etcd, name, "plans").stdout == "Nothing is under way.\n"
         said = run_cluster(etcd, name, "limits", "--moves", "3", "--max-rate", "50MB").stdout
         assert said == "At most 3 shards copy replicas at once, 50.0 MB/s each.\n"
 

@@ -129,7 +129,8 @@ def test_the_transaction_that_gives_slots_away_says_who_leads_each_new_shard(
 
 
 def test_ctrl_c_ends_the_watching_of_a_split_and_not_the_split(three: ThreeNodes, etcd: Etcd, cluster: str) -> None:
-    node = three.nodes[three.followers()[0]].process.pid
+    follower = three.followers()[0]
+    node = three.nodes[follower].process.pid
     os.kill(node, signal.SIGSTOP)  # so its clone is waited for
     try:
         command = ["cluster", "split", "0", "--etcd", etcd.url, "--cluster", cluster]
@@ -140,11 +141,16 @@ def test_ctrl_c_ends_the_watching_of_a_split_and_not_the_split(three: ThreeNodes
         assert watching.returncode == 130
         assert "continues" in said
         assert three.state().split == (1,)
+        (plan,) = json.loads(run_cluster(etcd, cluster, "plans", "--json").stdout)
+        assert (plan["shard"], plan["split"], plan["copies"]) == (0, [1], [])
+        assert f"shard 1 on {follower} has not begun" in plan["does"]
+        assert json.loads(run_cluster(etcd, cluster, "pause", "--json").stdout)["shards"] == [], "splits are not paused"
         assert json.loads(run_cluster(etcd, cluster, "split", "0", "--call-off", "--json").stdout) == {
             "shard": 0,
             "called_off": [1],
         }
         assert three.state().split == ()
+        assert run_cluster(etcd, cluster, "plans").stdout == "Nothing is under way.\n"
     finally:
         os.kill(node, signal.SIGCONT)
 

@@ -187,12 +187,14 @@ def limit_moves(etcd: EtcdOptions, cluster: str, at_once: int | None, rate: int 
 
 
 def pause(etcd: EtcdOptions, cluster: str, paused: bool) -> list[UnderWay]:
-    """Has all leaders stop what they do about what is wanted, copying too, or continue; returns what that is."""
+    """Has all leaders stop what they do about what is wanted, copying too, or continue; returns what that is. Splits
+    continue.
+    """
 
     async def write(registry: EtcdRegistry, seen: Snapshot) -> list[UnderWay]:
         limits = replace(read_moving(seen.value(MOVING)), paused=paused)
         await _write_limits(registry, seen, limits)
-        return under_way(seen, {})
+        return [each for each in under_way(seen, {}) if not each.split]
 
     return with_registry(etcd, cluster, write)
 

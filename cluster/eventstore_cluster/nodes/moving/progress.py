@@ -8,8 +8,10 @@ from typing import Final
 
 from eventstore_cluster.nodes.cluster_view import ClusterView, cluster_view
 from eventstore_cluster.registry.node_keys import MOVING, read_moving
+from eventstore_cluster.registry.preparing import preparing_of
 from eventstore_cluster.registry.registry import Snapshot
 from eventstore_cluster.registry.replicated_keys import ShardKey
+from eventstore_cluster.replica.registry_state import ShardState
 from eventstore_cluster.status import ShardRow
 
 PAUSED: Final = "paused: `eventstore cluster resume` continues"
@@ -26,13 +28,16 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class UnderWay:
-    """`before`, `wanted`: the nodes that kept, and are to keep the shard. `does`: what is done, or waited for, now."""
+    """`before`, `wanted`: the nodes that kept, and are to keep the shard. `split`: the new shards that are to get some of its
+    slots. `does`: what is done, or waited for, now.
+    """
 
     shard: int
     before: tuple[str, ...]
     wanted: tuple[str, ...]
     leader: str | None
     copies: tuple[Copy, ...]
+    split: tuple[int, ...]
     does: str
 
     def tree(self) -> dict[str, object]:
@@ -44,11 +49,19 @@ def under_way(seen: Snapshot, rows: Mapping[int, ShardRow]) -> list[UnderWay]:
     view = cluster_view(seen)
     if view is None:
         return []
-    shards, paused = view.shards.items(), read_moving(seen.value(MOVING)).paused
-    found = [
-        _under_way(number, key, view, rows.get(number)) for number, key in shards if key.state.wanted or key.state.successor
-    ]
-    return [replace(each, does=PAUSED) if paused and view.shards[each.shard].state.wanted else each for each in found]
+    paused = read_moving(seen.value(MOVING)).paused
+    wanted = {number: key for number, key in view.shards.items() if key.state.wanted or key.state.successor or key.state.split}
+    return [_now(_under_way(number, key, view, rows.get(number)), key.state, seen, paused) for number, key in wanted.items()]
+
+
+def _now(found: UnderWay, state: ShardState, seen: Snapshot, paused: bool) -> UnderWay:
+    """Says what is not about replicas: that moves are paused, and what a split waits for."""
+    if paused and state.wanted:
+        return replace(found, does=PAUSED)
+    if not state.split or state.successor is not None or found.leader is None:
+        return found
+    clones = [f"shard {each.shard} on {each.node} {each.text}" for each in preparing_of(seen) if each.shard in state.split]
+    return replace(found, does=f"waits for clones: {'; '.join(clones)}")
 
 
 def _under_way(number: int, key: ShardKey, view: ClusterView, row: ShardRow | None) -> UnderWay:
@@ -56,7 +69,7 @@ def _under_way(number: int, key: ShardKey, view: ClusterView, row: ShardRow | No
     wanted, before = state.wanted or state.replicas, state.before or state.replicas
     in_sync = {member.node for member in state.in_sync}
     copies = tuple(_copy(name, row) for name in wanted if name not in before and name not in in_sync)
-    return UnderWay(number, before, wanted, leader, copies, _does(key, view, leader, in_sync, wanted, copies))
+    return UnderWay(number, before, wanted, leader, copies, state.split, _does(key, view, leader, in_sync, wanted, copies))
 
 
 def _copy(name: str, row: ShardRow | None) -> Copy:

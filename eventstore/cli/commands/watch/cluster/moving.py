@@ -67,7 +67,7 @@ def plans(
     *,
     etcd: EtcdAccess,
 ) -> None:
-    """Show what is under way: which replicas move where, and how much of them is copied.
+    """Show what is under way: which replicas move where, how much of them is copied, and which shards are split.
 
     Ctrl-C only stops watching. With --json it prints a line for each look.
 
@@ -88,7 +88,7 @@ def plans(
         elif found:
             _print_under_way(found)
         else:
-            print("Nothing is moved; `eventstore cluster status` shows splits.")
+            print("Nothing is under way.")
         if not watch or not found:
             return
         time.sleep(interval)
@@ -105,7 +105,8 @@ def cancel(
 ) -> None:
     """Take back what is wanted of a shard: it is kept by the nodes again that kept it before.
 
-    What was copied meanwhile is put away. A leader that was handed over stays if it may.
+    What was copied meanwhile is put away. A leader that was handed over stays if it may. A split is taken back
+    by `split SHARD --call-off`.
 
     \b
     Example:
@@ -194,8 +195,14 @@ def limits(
 
 
 def _print_under_way(found: Sequence[UnderWay]) -> None:
-    rows = [(each.shard, " ".join(each.before), " ".join(each.wanted), each.leader, each.does, _copied(each)) for each in found]
-    print_table(None, ("shard", "kept by", "to be kept by", "led by", "now", "copied"), rows)
+    rows = [(each.shard, " ".join(each.before), _wanted(each), each.leader, each.does, _copied(each)) for each in found]
+    print_table(None, ("shard", "kept by", "wanted", "led by", "now", "copied"), rows)
+
+
+def _wanted(each: UnderWay) -> str:
+    if each.split:
+        return f"split, into {', '.join(map(str, (each.shard, *each.split)))}"
+    return " ".join(each.wanted)
 
 
 def _copied(each: UnderWay) -> str | None:
