@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from eventstore.cli.terminal.output import print_event, print_note
-from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, StoreAddress
+from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, FromTime, StoreAddress, ToTime, event_filters
 from eventstore.errors import EventStoreError, InvalidArgument
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ def read(
     to_version: Annotated[int | None, typer.Option(metavar="N", min=0, help="The last version.")] = None,
     backwards: Annotated[bool, typer.Option("--backwards", help="Newest first.")] = False,
     limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Print at most this many events.")] = None,
+    from_time: FromTime = None,
+    to_time: ToTime = None,
     command: Annotated[
         str | None,
         typer.Option(metavar="ID", help="Print the events of this command of the aggregate; exit code 1 without any."),
@@ -38,20 +40,27 @@ def read(
       eventstore read order-42 --from-version 3 --json
     """
     import sys
+    from itertools import islice
 
     from eventstore import blocking
     from eventstore.cli.transfer.event_lines import format_event
+    from eventstore.records.event_filter import event_filter
 
     if raw and as_json:
         raise InvalidArgument("--raw and --json are different forms of the output; give one of them", field="raw")
-    if command is not None and (from_version, to_version, backwards, limit) != (1, None, False, None):
+    chosen = (from_version, to_version, backwards, limit, from_time, to_time)
+    if command is not None and chosen != (1, None, False, None, None, None):
         raise InvalidArgument(
-            "--command prints a whole commit; give no versions, --backwards or --limit with it", field="command"
+            "--command prints a whole commit; give no versions, times, --backwards or --limit with it", field="command"
         )
+    passing = event_filter(**event_filters(None, None, None, from_time, to_time))
     found = False
     with blocking.connect(store, name="eventstore read") as connected:
         if command is None:
-            events: Iterable[Event] = connected.read(aggregate_id, from_version, to_version, backwards, limit)
+            # The limit counts what is printed, so the server does not know it where it does not choose.
+            most = limit if passing.everything else None
+            events: Iterable[Event] = connected.read(aggregate_id, from_version, to_version, backwards, most)
+            events = islice(filter(passing.matches, events), limit)
         else:
             events = _events_of(connected, aggregate_id, command)
         for event in events:
@@ -63,7 +72,8 @@ def read(
             else:
                 print_event(event, with_aggregate=False)
         if not found:
-            print_note(f"no events: aggregate {aggregate_id!r} is at version {connected.version(aggregate_id)}")
+            which = "events" if passing.everything else "such events"
+            print_note(f"no {which}: aggregate {aggregate_id!r} is at version {connected.version(aggregate_id)}")
 
 
 def _events_of(store: BlockingStore, aggregate_id: str, command_id: str) -> list[Event]:
