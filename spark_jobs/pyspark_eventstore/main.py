@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+import typer.core
 
 from eventstore import __version__
 from eventstore.errors import DomainRefused, EventStoreError, InvalidArgument
@@ -20,10 +21,32 @@ from pyspark_eventstore.jobs import rebuild as rebuilding
 from pyspark_eventstore.jobs import ship as shipping
 from pyspark_eventstore.jobs import verify as verifying
 
+_BRACES = re.compile(r"^\{(.*)\}(\.\.\.)?$")
 _WRONG_USAGE = 2
 _INTERRUPTED = 130
 _OUR_ERROR = re.compile(r"eventstore\.errors\.(\w+): (.+)")
 _WRONG_BY_ITSELF = frozenset({InvalidArgument.__name__, DomainRefused.__name__})
+
+
+class Command(typer.core.TyperCommand):
+    """A command whose help shows an argument as it was named: `DATA` instead of `{DATA} <list[str]>`.
+
+    As in `eventstore`, whose command line is not imported here: the package goes to workers, which need nothing of it.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        for parameter in self.params:
+            if parameter.param_type_name == "argument":
+                parameter.display_type_rich = _no_type  # type: ignore[attr-defined] # typer has no setting for this
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [_BRACES.sub(r"\1\2", piece) for piece in super().collect_usage_pieces(ctx)]
+
+
+def _no_type(ctx: object) -> None:
+    return None
+
 
 app = typer.Typer(
     name="eventstore-spark",
@@ -50,10 +73,10 @@ def _options(
     """Spark jobs over the event files of one or more stores."""
 
 
-app.command("export")(exporting.export)
-app.command("verify")(verifying.verify)
-app.command("rebuild")(rebuilding.rebuild)
-app.command("ship")(shipping.ship)
+app.command("export", cls=Command)(exporting.export)
+app.command("verify", cls=Command)(verifying.verify)
+app.command("rebuild", cls=Command)(rebuilding.rebuild)
+app.command("ship", cls=Command)(shipping.ship)
 
 
 def run(arguments: list[str]) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from eventstore import __version__
@@ -20,6 +22,14 @@ def test_no_command_shows_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert "\n  rebuild  Rebuild a read model" in shown
     assert run([]) == 2
     assert capsys.readouterr() == (shown, "")
+
+
+@pytest.mark.parametrize("command", ["export", "verify", "rebuild", "ship"])
+def test_help_shows_no_types_of_python(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([command, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert f"Example:\n    eventstore-spark {command}" in shown
+    assert not re.search(r"<\w|\{\w|\.{4}", shown)
 
 
 def test_one_event_is_not_called_events() -> None:

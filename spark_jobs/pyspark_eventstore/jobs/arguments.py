@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark_eventstore.source.snapshot import Snapshot
     from pyspark_eventstore.source.source_options import Offsets
 
-Paths: TypeAlias = Annotated[list[str], typer.Argument(metavar="DATA...", help="Data folders, or globs.", show_default=False)]
+Paths: TypeAlias = Annotated[list[str], typer.Argument(metavar="DATA", help="Data folders, or globs.", show_default=False)]
 Master: TypeAlias = Annotated[
     str, typer.Option(help="Spark's master; leave it out under spark-submit.", metavar="URL", show_default=False)
 ]

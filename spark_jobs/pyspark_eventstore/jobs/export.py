@@ -71,8 +71,10 @@ class Run:
 def export(
     data: Paths,
     to: Annotated[str, typer.Option(help="parquet:FOLDER, on any file system that Spark can write to.", metavar="TARGET")],
-    by: Annotated[str, typer.Option(help="How to partition the folder: date, bucket (of aggregates) or nothing.")] = "date",
-    buckets: Annotated[int, typer.Option(min=1, max=10_000, help="How many buckets of aggregates.")] = 16,
+    by: Annotated[
+        str, typer.Option(metavar="HOW", help="Partition the folder by date, bucket (of aggregates) or nothing.")
+    ] = "date",
+    buckets: Annotated[int, typer.Option(metavar="N", min=1, max=10_000, help="How many buckets of aggregates.")] = 16,
     master: Master = "",
 ) -> None:
     """Write events as Parquet; a repeated run adds new events.

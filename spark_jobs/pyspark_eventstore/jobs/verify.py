@@ -41,7 +41,9 @@ class Finding:
 def verify(
     data: Paths,
     master: Master = "",
-    findings: Annotated[int, typer.Option(min=1, max=FINDINGS_MAX, help="The number of faults of each kind to show.")] = 50,
+    findings: Annotated[
+        int, typer.Option(metavar="N", min=1, max=FINDINGS_MAX, help="The number of faults of each kind to show.")
+    ] = 50,
     against: Annotated[
         list[str] | None,
         typer.Option(metavar="DATA", help="Compare with the events there, slot by slot, if there are no faults. Repeatable."),
