@@ -22,7 +22,10 @@ _KIB: Final = 1024
 
 def dashboard(snapshot: Snapshot, address: str, *, with_queues: bool) -> RenderableType:
     """Returns the snapshot as something rich can draw."""
-    parts: list[RenderableType] = [*_headlines(snapshot, address), _topics(snapshot)]
+    parts: list[RenderableType] = _headlines(snapshot, address)
+    if snapshot.reactions:
+        parts.append(_reactions(snapshot))
+    parts.append(_topics(snapshot))
     if with_queues:
         parts.append(_queues(snapshot))
     parts += [_groups(snapshot), _chunks(snapshot)]
@@ -38,7 +41,7 @@ def print_dashboard(snapshot: Snapshot, address: str, *, with_queues: bool) -> N
         print(line.rstrip())
 
 
-def _headlines(snapshot: Snapshot, address: str) -> list[Text]:
+def _headlines(snapshot: Snapshot, address: str) -> list[RenderableType]:
     stats = snapshot.stats
     lines = [
         f"{address}  events: {for_people(stats.get('events'))}  events/s: {_rate(snapshot.events_a_second)}  "
@@ -52,6 +55,17 @@ def _headlines(snapshot: Snapshot, address: str) -> list[Text]:
                      + (f", the oldest for {lag / 1e6:.1f} s" if isinstance(lag, int) and lag else ""))  # fmt: skip
     lines += [f"attention: {stats[name]!s}" for name in ("attention", "broker_attention") if stats.get(name)]
     return [Text(escaped(line)) for line in lines]
+
+
+def _reactions(snapshot: Snapshot) -> Table:
+    rows = [
+        (
+            each.name, each.state, each.error, each.position, each.lag_events, f"{each.lag_microseconds / 1e6:.1f} s",
+            each.parked,
+        )
+        for each in snapshot.reactions
+    ]  # fmt: skip
+    return _table("Reactions", ("reaction", "state", "last error", "position", "lag", "age", "parked"), rows, 3)
 
 
 def _topics(snapshot: Snapshot) -> Table:

@@ -6,11 +6,12 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
-from eventstore.errors import UnknownGroup, UnknownOperation, UnknownTopic
+from eventstore.errors import Elsewhere, UnknownGroup, UnknownOperation, UnknownTopic
 
 if TYPE_CHECKING:
     from eventstore.client.blocking.store import BlockingStore
     from eventstore.client.session.broker_info import ChunkInfo, QueueInfo
+    from eventstore.client.session.reaction_info import ReactionInfo
     from eventstore.flat import Scalar
 
 TOPICS_MAX: Final = 50
@@ -61,6 +62,7 @@ class Snapshot:
     at: float
     events_a_second: float | None
     requests_a_second: float | None
+    reactions: list[ReactionInfo]
     topics: list[TopicRow]
     queues: list[QueueRow]
     groups: list[GroupRow]
@@ -72,6 +74,7 @@ class Snapshot:
         """Returns the snapshot for JSON."""
         return {
             "events_a_second": self.events_a_second, "requests_a_second": self.requests_a_second,
+            "reactions": [each._asdict() for each in self.reactions],
             "topics": [asdict(row) for row in self.topics], "queues": [asdict(row) for row in self.queues],
             "groups": [asdict(row) for row in self.groups], "chunks": [each._asdict() for each in self.chunks],
             "topics_total": self.topics_total, "groups_total": self.groups_total, "figures": self.stats,
@@ -109,9 +112,17 @@ def take_snapshot(store: BlockingStore, before: Snapshot | None) -> Snapshot:
         group_rows.append(GroupRow(group.name, group.members, group.generation, backlog, dead.get(group.name, 0)))
     chunks = broker.chunks()[-_CHUNKS_SHOWN:] if topics else []
     return Snapshot(
-        stats, at, _rate("events", stats, at, before), _rate("requests", stats, at, before), rows, queue_rows, group_rows,
-        chunks, len(topics), len(groups),
+        stats, at, _rate("events", stats, at, before), _rate("requests", stats, at, before), _reactions(store),
+        rows, queue_rows, group_rows, chunks, len(topics), len(groups),
     )  # fmt: skip
+
+
+def _reactions(store: BlockingStore) -> list[ReactionInfo]:
+    """Returns the reactions and publications that run here; at the address of a node none: its shards have them."""
+    try:
+        return store.reactions.progress()
+    except (Elsewhere, UnknownOperation):
+        return []
 
 
 def _topic_row(name: str, queues: list[QueueInfo]) -> TopicRow:

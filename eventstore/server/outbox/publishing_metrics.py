@@ -53,6 +53,7 @@ PUBLISHING_METRICS: Final[tuple[Metric[Publishing], ...]] = (
 
 PUBLICATION_LABELLED: Final = (
     LabelledMetric("publication_waiting", "gauge", "1: publishing to the topic is stopped or refused", ("topic",)),
+    LabelledMetric("publication_position", "gauge", "sequence up to which its events are published or parked", ("topic",)),
     LabelledMetric("publication_parked", "gauge", "events that publishing to the topic has parked", ("topic",)),
     LabelledMetric("publication_lag_events", "gauge", "events that are not published to the topic yet", ("topic",)),
     LabelledMetric("publication_lag_microseconds", "gauge", "age of the oldest of these", ("topic",)),
@@ -70,7 +71,9 @@ class PublicationCollector(LabelledCollector):
     def collect(self) -> Iterator[Family]:
         families = [labelled_family(metric) for metric in PUBLICATION_LABELLED]
         for each in self._publishing.progress():
-            values = each.state != "running", each.parked, each.lag_events, each.lag_microseconds / 1_000_000
+            values = (
+                each.state != "running", each.position, each.parked, each.lag_events, each.lag_microseconds / 1_000_000,
+            )  # fmt: skip
             for family, value in zip(families, values, strict=True):
                 family.add_metric([each.name.removeprefix(TOPIC)], float(value))
         yield from families

@@ -37,6 +37,7 @@ REACTION_METRICS: Final[tuple[Metric[Reactions], ...]] = (
 
 REACTION_LABELLED: Final = (
     LabelledMetric("reaction_waiting", "gauge", "1: the reaction is stopped or refused", ("reaction",)),
+    LabelledMetric("reaction_position", "gauge", "sequence up to which its events are handled or parked", ("reaction",)),
     LabelledMetric("reaction_parked", "gauge", "events that the reaction has parked", ("reaction",)),
     LabelledMetric("reaction_lag_events", "gauge", "events that the reaction has still to handle", ("reaction",)),
     LabelledMetric("reaction_lag_microseconds", "gauge", "age of the oldest event in its hands", ("reaction",)),
@@ -54,7 +55,9 @@ class ReactionCollector(LabelledCollector):
     def collect(self) -> Iterator[Family]:
         families = [labelled_family(metric) for metric in REACTION_LABELLED]
         for each in self._runner.progress():
-            values = each.state != "running", each.parked, each.lag_events, each.lag_microseconds / 1_000_000
+            values = (
+                each.state != "running", each.position, each.parked, each.lag_events, each.lag_microseconds / 1_000_000,
+            )  # fmt: skip
             for family, value in zip(families, values, strict=True):
                 family.add_metric([each.name], float(value))
         yield from families

@@ -23,6 +23,7 @@ from eventstore.domain.runtime import DomainRuntime
 from eventstore.server.mailbox_wiring import embedded_access, make_mailboxes
 from eventstore.server.reactions.reaction_runner import ReactionRunner
 from eventstore_mailbox import Options
+from tests.cli.processes import output
 from tests.domain.runner import new_events
 from tests.server.commands import echoes
 from tests.server.commands.domain_hosts import ON_ONE_STORE, DomainHost
@@ -98,15 +99,22 @@ def test_an_operator_skips_what_cannot_be_mended_and_replays_a_reaction(echoing:
     assert [event.json()["number"] for event in running.events("echo-a")] == [2, 1]
 
 
-def test_metrics_show_each_reaction(echoing: DomainHost) -> None:
+def test_metrics_and_top_show_each_reaction(echoing: DomainHost) -> None:
     with echoing.connect() as store:
         echoes.failing["a"] = "a bug in a reaction"
         store.send(echoes.Call("a", 1))
         wait_until(lambda: health(echoing)["reactions_parked"] == 1, "it is parked")
+        wait_until(lambda: store.reactions.progress()[0].lag_events == 0, "it is past the record of that")
         (shown,) = store.reactions.progress()
     with urllib.request.urlopen(f"{echoing.http}/metrics", timeout=10) as answer:
         metrics = answer.read().decode()
-    assert 'eventstore_reaction_parked{reaction="echo"} 1.0' in metrics
+    for figure, value in {"waiting": 0, "position": shown.position, "parked": 1, "lag_events": 0, "lag_seconds": 0}.items():
+        assert f'eventstore_reaction_{figure}{{reaction="echo"}} {float(value)}' in metrics
+    top = json.loads(output("top", "--once", "--interval", 0.1, "--json", store=echoing.address))
+    assert top["reactions"] == [shown._asdict()]
+    drawn = output("top", "--once", "--interval", 0.1, store=echoing.address)
+    assert "Reactions" in drawn
+    assert "reaction 'echo' failed at sequence 1" in drawn
     assert (shown.name, shown.event, shown.state, shown.parked) == ("echo", "Called", "running", 1)
     assert "a bug in a reaction" in str(shown.error)
 

@@ -23,7 +23,7 @@ def top(
     as_json: AsJson = False,
     store: StoreAddress = DEFAULT_STORE,
 ) -> None:
-    """Watch a running server: events, topics, consumer groups.
+    """Watch a running server: events, reactions, messages.
 
     Prints one snapshot if the output is not a terminal. With --json it prints a line for each snapshot.
 
