@@ -6,6 +6,7 @@ import random
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 import eventstore as es
 from eventstore import ANY, Commit, NewEvent, blocking
+from eventstore.cli.transfer.topic_walk import walk_topic
 from tests.cluster.led_shards import LedShards
 from tests.waiting import DEADLINE_SECONDS, wait_until
 
@@ -341,6 +343,19 @@ def test_blocking_consumers_of_messages_and_of_batches_get_those_of_new_shards_a
             assert [each.queues for each in broker.topics()] == [4], "also the broker that was there before"
             with pytest.raises(es.InvalidArgument, match="either messages or batches"):
                 next(iter(batches))
+
+
+def test_message_tail_prints_the_messages_of_new_shards_as_well(cluster: LedShards) -> None:
+    with blocking.connect(cluster.address) as store:
+        store.broker.create_topic("work", 1)
+        walk = walk_topic(store, "work", None, from_start=False, follow=True)
+        assert next(walk) is None, "it waits"
+        for number in range(3):
+            bodies = [f"{number}-{each}".encode() for each in range(50)]
+            store.topic("work").send_many([es.NewMessage(body, body.decode()) for body in bodies])
+            found = list(islice(walk, 50))
+            assert sorted(each[1].body for each in found if each) == sorted(bodies), "and it says once that it waits"
+            cluster.split(0)
 
 
 def test_messages_of_a_topic_that_was_there_before_a_split_go_to_the_shards_of_their_keys(tmp_path: Path) -> None:

@@ -71,6 +71,16 @@ class OffsetsDocument:
                 raise FolderRefused(str(self._path), "is missing; restore it. Nothing was changed") from None
             _log.warning("%s: %s; loaded the previous copy: groups may get messages again", self._path, error)
 
+    def inherit(self, parent: OffsetsDocument) -> None:
+        """Takes over the groups of the broker that this one is split off from, at the start of its queues, and their retry
+        policies. It has no messages yet, and is to delete none that those groups have not consumed.
+        """
+        self.groups = {
+            group: {topic: dict.fromkeys(queues, 0) for topic, queues in topics.items()}
+            for group, topics in parent.groups.items()
+        }
+        self.policies = dict(parent.policies)
+
     def begin(self) -> None:
         """Counts a start, so that all generations from now on are higher than before."""
         self.starts += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from queue import Queue
+from queue import Empty, Queue
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from eventstore.errors import UnknownQueue, UnknownTopic
@@ -22,7 +22,7 @@ _LOOK_SECONDS: Final = 1.0
 
 Page: TypeAlias = "list[Message] | None"
 """Messages, or None once, when it begins to wait."""
-Arrived: TypeAlias = "tuple[int, list[Message] | BaseException | None]"
+Arrived: TypeAlias = "tuple[int | None, list[Message] | BaseException | None]"
 
 
 def walk_topic(
@@ -30,47 +30,36 @@ def walk_topic(
 ) -> Iterator[tuple[int | None, Message] | None]:
     """Yields the messages, each with its shard if there are several, in order within each queue, the last 10 of each first.
 
-    With `follow`, yields None once when it begins to wait for more; else ends there.
+    With `follow`, yields None once when it begins to wait for more, and walks over shards that are split off, too; else ends
+    there.
 
     Raises:
         UnknownTopic, InvalidArgument
     """
-    shards = store.shards
-    if not shards:
-        for page in _Walk(store.broker, topic, tags, from_start, follow).pages():
-            yield from [(None, each) for each in page] if page is not None else (None,)
-        return
-    here = {each.shard for each in store.broker.queues(topic)}
-    walks = {
-        number: _Walk(each.broker, topic, tags, from_start, follow, is_missing=number not in here)
-        for number, each in shards.items()
-    }
-    yield from _together(walks)
-
-
-def _together(walks: dict[int, _Walk]) -> Iterator[tuple[int | None, Message] | None]:
-    """Yields what all walks yield, each of them on a thread, and None when all wait. Raises the first error."""
-    arrived: Queue[Arrived] = Queue(len(walks))  # so a page of each is held, and one more waits
-
-    def run(number: int, walk: _Walk) -> None:
-        try:
-            for page in walk.pages():
-                arrived.put((number, page))
-            arrived.put((number, []))
-        except BaseException as error:
-            arrived.put((number, error))
-
-    for each in walks.items():
-        threading.Thread(target=run, args=each, daemon=True).start()
-    waiting: set[int] = set()
-    running = set(walks)
+    numbers = _shards(store)
+    here = set(numbers) if len(numbers) == 1 else {each.shard for each in store.broker.queues(topic)}
+    arrived: Queue[Arrived] = Queue(len(numbers))  # so a page of each is held, and one more waits
+    for number in numbers:
+        _start(number, _Walk(store, number, topic, tags, from_start, follow, is_missing=number not in here), arrived)
+    walked, running, waiting = set(numbers), set(numbers), set[int | None]()
+    looked_at, told = time.monotonic(), False
     while running:
-        number, page = arrived.get()
+        if follow and time.monotonic() >= looked_at + _LOOK_SECONDS:
+            looked_at = time.monotonic()
+            for number in _split_off(walked, store.shards):
+                _start(number, _Walk(store, number, topic, tags, True, follow, is_missing=True), arrived)
+                walked.add(number)
+                running.add(number)
+        try:
+            number, page = arrived.get(timeout=_LOOK_SECONDS if follow else None)
+        except Empty:
+            continue
         if isinstance(page, BaseException):
             raise page
         if page is None:
             waiting.add(number)
-            if waiting == running:
+            if waiting == running and not told:
+                told = True
                 yield None
         elif page:
             yield from ((number, each) for each in page)
@@ -78,16 +67,48 @@ def _together(walks: dict[int, _Walk]) -> Iterator[tuple[int | None, Message] | 
             running.discard(number)
 
 
+def _shards(store: BlockingStore) -> list[int | None]:
+    """Returns the numbers of all shards; None stands for the only one, which has the lowest number once it is split."""
+    return [*store.shards] or [None]
+
+
+def _split_off(walked: set[int | None], shards: Iterable[int]) -> list[int]:
+    first = 1 if None in walked else 0
+    return [number for number in sorted(shards)[first:] if number not in walked]
+
+
+def _start(number: int | None, walk: _Walk, arrived: Queue[Arrived]) -> None:
+    """Walks on a thread, which hands over each page, an empty one at the end, or the error that ended it."""
+
+    def run() -> None:
+        try:
+            for page in walk.pages():
+                arrived.put((number, page))
+            arrived.put((number, []))
+        except BaseException as error:
+            arrived.put((number, error))
+
+    threading.Thread(target=run, daemon=True).start()
+
+
 class _Walk:
-    """The walk over the queues of one broker. `is_missing`: it lacks the topic, as that of dead letters before the first."""
+    """The walk over the queues of one shard. `is_missing`: it lacks the topic, as that of dead letters before the first."""
 
     def __init__(
-        self, broker: BlockingBroker, topic: str, tags: str | None, from_start: bool, follow: bool, *, is_missing: bool = False
-    ) -> None:
-        self._broker, self._topic, self._tags = broker, topic, tags
+        self, store: BlockingStore, shard: int | None, topic: str, tags: str | None, from_start: bool, follow: bool, *,
+        is_missing: bool = False,
+    ) -> None:  # fmt: skip
+        self._store, self._shard, self._topic, self._tags = store, shard, topic, tags
         self._from_start, self._follow, self._is_missing = from_start, follow, is_missing
         self._offsets: dict[int, int] = {}
         self._looked_at = -1
+
+    @property
+    def _broker(self) -> BlockingBroker:
+        shards = self._store.shards
+        if not shards:
+            return self._store.broker
+        return shards[min(shards) if self._shard is None else self._shard].broker
 
     def pages(self) -> Iterator[Page]:
         """Yields messages, never an empty list. Notices queues that are added or removed meanwhile."""

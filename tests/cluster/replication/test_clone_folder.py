@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from eventstore.broker.groups.group_registry import Groups
+from eventstore.broker.log.queue_bounds import QueueBounds
 from eventstore.broker.opening import open_broker_folder
+from eventstore.broker.retry_policy import RetryPolicy
 from eventstore.chunks.files import OsFiles
 from eventstore.chunks.folder import Ancestor
 from eventstore.errors import Corrupt, FolderRefused
@@ -85,6 +88,32 @@ def test_a_clone_has_the_bytes_of_its_parent_and_goes_on_as_a_store_of_its_own(p
     headers = read_event_folder(FILES, folder).headers()
     assert [each.store for each in headers] == [*[PARENT.store] * last, identity.store]
     assert verify(folder).findings == verify(parent).findings == []
+
+
+def test_a_clone_has_the_groups_of_its_parent_at_the_start_of_its_queues(parent: Path, tmp_path: Path) -> None:
+    policy = RetryPolicy((1.0, 30.0), 10, "failed-orders")
+    opened = open_broker_folder(parent / "broker", BrokerSettings())
+    opened.topics.create("orders", 2)
+    opened.offsets_document.groups["billing"] = {"orders": {0: 70, 1: 50}}
+    opened.offsets_document.policies["billing"] = policy
+    opened.offsets_document.write(opened.offsets_document.tree())
+    opened.close()
+    folder = tmp_path / "shard-1"
+    identity, birth = child_of(parent, 1)
+    for _ in range(2):
+        CloneFolder(FILES, parent, folder).finish(identity, birth, BrokerSettings())
+    own = open_broker_folder(folder / "broker", BrokerSettings())
+    try:
+        groups = Groups(own.offsets_document, own.topics, QueueBounds(own.engine, own.topics), member_timeout_s=10.0)
+        assert groups.policy("billing") == policy
+        assert groups.offsets.of("billing") == {"orders": {0: 0, 1: 0}}
+        assert groups.offsets.unconsumed("orders", 0, 1) == "billing", "it is waited for before anything is deleted"
+        assigned = groups.join("billing", "m-1", {"orders": None}, from_end=True)
+        assert [(each.queue, each.offset) for each in assigned.queues] == [(0, 0), (1, 0)], (
+            "what is sent meanwhile is not missed"
+        )
+    finally:
+        own.close()
 
 
 def test_a_clone_is_made_again_from_any_step_and_keeps_no_file_of_after_the_split(parent: Path, tmp_path: Path) -> None:

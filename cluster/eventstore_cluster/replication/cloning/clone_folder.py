@@ -15,7 +15,8 @@ from pathlib import Path
 
 import structlog
 
-from eventstore.broker.opening import BROKER, TOPICS, open_broker_folder
+from eventstore.broker.groups.offsets_document import OffsetsDocument
+from eventstore.broker.opening import BROKER, OFFSETS, TOPICS, open_broker_folder
 from eventstore.chunks.documents import Document, Tree, read_file, replace_document, write_document
 from eventstore.chunks.files import Files
 from eventstore.chunks.folder import ChunkFolder
@@ -103,6 +104,7 @@ class CloneFolder:
             if last:
                 self._check_last(own if self._files.exists(own.chunk_path(last)) else source, last, birth)
             read_file(self._files, self._parent / BROKER_FOLDER / TOPICS)
+            self._groups_of(self._parent)
         except (FolderRefused, Corrupt, FileNotFoundError) as error:
             return error
         return None
@@ -136,6 +138,9 @@ class CloneFolder:
         self.prepare_broker(shard, settings)
         topics = read_file(self._files, self._parent / BROKER_FOLDER / TOPICS)
         replace_document(self._files, self._folder / BROKER_FOLDER / TOPICS, topics)
+        groups = self._groups_of(self._folder)
+        groups.inherit(self._groups_of(self._parent))
+        groups.write(groups.tree())
         self._write_places(shard, birth.places)
         document: Document = {"format": FORMAT, "store": str(shard.store), "created": int(time.time() * 1e6), **shard.members()}
         write_document(self._files, self._folder / STORE, document)
@@ -155,6 +160,11 @@ class CloneFolder:
         if isinstance(reactions, dict):
             write_document(self._files, self._folder / REACTIONS, {**reactions, "store": str(shard.store)})
         write_document(self._files, self._folder / INHERITED, {"published": places.get("published", {})})
+
+    def _groups_of(self, folder: Path) -> OffsetsDocument:
+        document = OffsetsDocument(self._files, folder / BROKER_FOLDER / OFFSETS)
+        document.load()
+        return document
 
     def _source(self) -> ChunkFolder:
         identity, document = read_store(self._files, self._parent)
