@@ -15,8 +15,9 @@ from eventstore.chunks.documents import Tree
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore_cluster.log_lines import log
 from eventstore_cluster.nodes.addresses import check_apart
+from eventstore_cluster.nodes.first_read import START_S, first_read
 from eventstore_cluster.nodes.options import ReplicatedOptions
-from eventstore_cluster.registry.etcd.errors import OutcomeUnknown
+from eventstore_cluster.registry.etcd.errors import OutcomeUnknown, RegistryUnavailable
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry, batches
 from eventstore_cluster.registry.etcd.gateway import Gateway
 from eventstore_cluster.registry.etcd.lease import Lease
@@ -30,8 +31,9 @@ _RENEWALS: Final = 3
 """In the time of a lease."""
 _LEASE_S_LEAST: Final = 2
 """etcd's shortest lease, as it is set up by default."""
-_GRACE_S: Final = 1.0
-"""By which etcd may notice late that a lease has run out."""
+_GRACE_S: Final = 2.5
+"""By which etcd may end a lease late: one that starts again gives each a second more, and looks every half second."""
+_RETRY_S: Final = 0.5
 _REVOKE_S: Final = 2.0
 _CLOCK_MOVED_S: Final = 1.0
 """What others are told of the own clock is renewed when it is wrong by more."""
@@ -53,7 +55,8 @@ class Registration:
         self.lost: str | None = None
 
     async def take(self, seen: Snapshot) -> None:
-        """Writes the key. A node that was killed has its name until its lease has run out, so it is waited for that long.
+        """Writes the key. A node that was killed has its name until its lease has run out, so it is waited for that long; and
+        so is an etcd that answers reads, and hangs in what it is to write.
 
         Raises:
             InvalidArgument: another node that runs has the name, or ports that this one needs.
@@ -62,23 +65,38 @@ class Registration:
         numbers = [key.removeprefix(SHARDS) for key in seen.entries if key.startswith(SHARDS)]
         if self._value.ports and (shards := [int(each) for each in numbers if each.isdecimal()]):
             check_apart(self._name, {**fixed_addresses(seen), self._name: self._value.address}, max(shards) + 1)
-        waited = trio.CancelScope(deadline=trio.current_time() + max(self._lease_s, _LEASE_S_LEAST) + _GRACE_S)
-        holder = self._holder(seen)
-        with waited:
-            waits = False
-            while holder is not None or not await self._write(seen):
-                if not waits and holder is not None:
-                    log(_log, logging.WARNING, "waiting for the name of the node", name=self._name, holder=holder.address)
-                    waits = True
-                seen = await (self._registry.read() if holder is None else self._registry.changed(seen))
-                holder = self._holder(seen)
-        if waited.cancelled_caught:
-            where = "" if holder is None else f" by the node at {holder.address}"
-            raise InvalidArgument(
-                f"the name {self._name} is taken{where}; choose another --name, or stop that node",
-                field="name",
-                value=self._name,
-            )
+        seen, said = await self._freed(seen), False
+        deadline = trio.current_time() + START_S
+        while True:
+            why = "its lease has run out before it was written"  # or another node was faster, which is seen
+            try:
+                if await self._write(seen):
+                    return
+            except (OutcomeUnknown, RegistryUnavailable) as error:
+                why = error.message
+            if trio.current_time() >= deadline:
+                raise RegistryUnavailable(f"etcd does not write the key of the node: {why}. Check its quorum, and its disk")
+            if not said:
+                log(_log, logging.WARNING, "waiting for etcd", error=why)
+                said = True
+            await trio.sleep(_RETRY_S)
+            seen = await self._freed(await first_read(self._registry))
+
+    async def _freed(self, seen: Snapshot) -> Snapshot:
+        """Returns the keys when no other process has the name. Raises as `take`."""
+        if (holder := self._holder(seen)) is None:
+            return seen
+        log(_log, logging.WARNING, "waiting for the name of the node", name=self._name, holder=holder.address)
+        with trio.move_on_after(max(self._lease_s, _LEASE_S_LEAST) + _GRACE_S):
+            while self._holder(seen) is not None:
+                await self._registry.hint(seen.revision)
+                seen = await first_read(self._registry)
+            return seen
+        raise InvalidArgument(
+            f"the name {self._name} is taken by the node at {holder.address}; choose another --name, or stop that node",
+            field="name",
+            value=self._name,
+        )
 
     async def keep(self) -> None:
         """Renews the lease, and registers again if it has run out; until cancelled."""
@@ -155,13 +173,15 @@ class Registration:
         return None if found is None or found.run == self._value.run else found
 
     async def _write(self, seen: Snapshot) -> bool:
-        """Writes the key if it is as it was seen; False: it may not have been, look again."""
+        """Writes the key if it is as it was seen; False: it was not, look again.
+
+        Raises:
+            OutcomeUnknown: it may be written, and is gone with its lease if it is not written again.
+            RegistryUnavailable, RegistryRefused
+        """
         lease = await Lease.grant(self._gateway, self._lease_s)
         changes = {self._key: self._value.value()}
-        try:
-            written = await self._registry.transact({self._key: seen.revision_of(self._key)}, changes, lease=lease)
-        except OutcomeUnknown:
-            return False
+        written = await self._registry.transact({self._key: seen.revision_of(self._key)}, changes, lease=lease)
         if written is None:
             await revoke(self._gateway, lease)
             return False
