@@ -1,8 +1,9 @@
 """Has a replica lead that others would not: the word of a person who accepts that acknowledged events are lost (R12).
 
-The leader is deposed first, with an empty set, so that no other is elected; and its lease waited for: it answers no
-read after that. Then one transaction makes the replica the only member of the set, in a new generation; it is elected as any
-other member is. It may be in sync in a registry that was restored from an older copy, by which another one leads.
+The leader is deposed first, with an empty set, so that no other is elected; and waited for until its process or its lease has
+ended: it answers no read after that. Then one transaction makes the replica the only member of the set, in a new generation;
+it is elected as any other member is. It may be in sync in a registry that was restored from an older copy, by which another
+one leads.
 """
 
 from __future__ import annotations
@@ -10,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
-
-import trio
 
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore_cluster.nodes.first_read import first_read, on_registry, read_while
@@ -122,7 +121,7 @@ def shard_key(seen: Snapshot, shard: int) -> ShardKey:
 
 
 def accept_loss(etcd: EtcdOptions, cluster: str, chosen: Candidate, lease_s: float) -> None:
-    """Has the replica lead. `lease_s`: the longest lease of a process of the cluster.
+    """Has the replica lead. `lease_s`: the longest lease of a process of the cluster: none is waited for longer.
 
     Raises:
         EventStoreError: the shard changed meanwhile, and nothing was done; look again.
@@ -138,8 +137,8 @@ async def _accept(registry: EtcdRegistry, chosen: Candidate, lease_s: float) -> 
         deposed = shard_key(seen, chosen.shard)
         deposed = replace(deposed, state=replace(deposed.state, in_sync=frozenset(), successor=None).written_by(_NONCE))
         await _written(registry, {key: seen.revision_of(key)}, {key: deposed.value(), **dict.fromkeys(keys)})
-        await trio.sleep(lease_s * MARGIN)
-        seen = await _seen_running(registry, chosen.shard, chosen.node)
+    await read_while(registry, lambda seen: _last_leader_runs(seen, chosen.shard), lease_s * MARGIN)  # deposed now or before
+    seen = await _seen_running(registry, chosen.shard, chosen.node)
     shard, now = shard_key(seen, chosen.shard), _candidate(seen, chosen.shard, chosen.node)
     state = replace(
         shard.state, epoch=now.epoch, generation=shard.state.generation + 1, leader=None, successor=None,
@@ -149,6 +148,12 @@ async def _accept(registry: EtcdRegistry, chosen: Candidate, lease_s: float) -> 
     left = LeftKey(state.epoch, chosen.leader or "", _NONCE)
     changes = {key: replace(shard, state=state).value(), f"{LEFT}{chosen.shard}": left.value()}
     await _written(registry, compared, {**changes, **dict.fromkeys(keys)})
+
+
+def _last_leader_runs(seen: Snapshot, shard: int) -> bool:
+    """Whether the process of the last leader has its lease: each start is another incarnation."""
+    leader, running = shard_key(seen, shard).state.leader, running_replicas(shard, seen)
+    return leader is not None and leader.node in running and running[leader.node].incarnation == leader.incarnation
 
 
 async def _written(registry: EtcdRegistry, compared: dict[str, int], changes: Changes) -> None:

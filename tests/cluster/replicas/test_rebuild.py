@@ -15,7 +15,7 @@ from eventstore_cluster.registry.kept_keys import KEPT, OFFERS
 from tests.cli.processes import output, refused
 from tests.cluster.etcd.real_etcd import Etcd, running
 from tests.cluster.nodes.named_node import keys
-from tests.cluster.replicas.three_nodes import LEASE_S, NAMES, ThreeNodes
+from tests.cluster.replicas.three_nodes import NAMES, ThreeNodes
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.heavy
@@ -122,7 +122,7 @@ def test_an_etcd_that_was_restored_from_an_older_copy_stops_the_replicas(tmp_pat
             wait_until(lambda name=name: "restored from an older copy" in three.nodes[name].attention(), "it stops")  # type: ignore[misc]
         chosen = sorted(left)[0]
         wait_until(lambda: chosen in three.running(), "its process says so again")
-        given = ["--accept-loss", "--confirm", chosen, "--lease", LEASE_S]
+        given = ["--accept-loss", "--confirm", chosen]
         output("cluster", "lead", 0, chosen, *of_cluster(lost), *given)
         three.wait_until_in_sync()
         with three.client() as store:

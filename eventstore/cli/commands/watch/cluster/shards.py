@@ -151,7 +151,9 @@ def lead(
     ] = None,
     lease: Annotated[
         float,
-        typer.Option("--lease", metavar="SECONDS", min=1, help="The longest lease of a node: what it leads is waited for."),
+        typer.Option(
+            "--lease", metavar="SECONDS", min=1, help="The longest lease of a node: a leader is waited for no longer."
+        ),
     ] = 60.0,
     wait: Annotated[
         float, typer.Option("--wait", metavar="SECONDS", min=0, help="How long to wait until leadership is handed over.")
