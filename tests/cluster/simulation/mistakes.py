@@ -20,9 +20,10 @@ from eventstore_cluster.registry.kept_keys import KeptShard
 from eventstore_cluster.registry.replica_keys import ReplicaKey
 from eventstore_cluster.registry.replicated_keys import ShardKey
 from eventstore_cluster.replica import moving
-from eventstore_cluster.replica.actions import Action, Transact
+from eventstore_cluster.replica.actions import Action, CutTo, Transact
 from eventstore_cluster.replica.epochs import LastEpoch, Tail
-from eventstore_cluster.replica.frames import Fetch
+from eventstore_cluster.replica.following import Following
+from eventstore_cluster.replica.frames import Fetch, Frame, Joined
 from eventstore_cluster.replica.leading import Leading
 from eventstore_cluster.replica.moving import next_state
 from eventstore_cluster.replica.places import Ends, Place
@@ -138,6 +139,19 @@ def _reads_before_open(replica: Replica, now: float) -> bool:
 
 def _reads_without_lease(replica: Replica, now: float) -> bool:
     return replica.leading is not None and replica.leading.committed is not None and not replica.ended
+
+
+def _goes_back(following: Following, connection: int, frame: Frame, now: float) -> list[Action]:
+    """Listens to a leader of an older epoch again, whose answer to a join comes late."""
+    if not isinstance(frame, Joined) or frame.epoch >= following._epoch or following.busy:
+        return _received(following, connection, frame, now)
+    following._connection, following._session = connection, None
+    ends = tuple(log.common_end(other) for log, other in zip(following.logs, frame.logs, strict=True))
+    following.busy = ends != following.ends
+    return [CutTo(ends)] if following.busy else []
+
+
+_received = Following.received
 
 
 def _reads_while_yielding(replica: Replica, now: float) -> bool:
@@ -309,6 +323,7 @@ MISTAKES = (
     Mistake("R10", "a leader reads before its epoch's record is committed", Replica, "may_read", _reads_before_open),
     Mistake("R11", "a leader reads without looking at its lease", Replica, "may_read", _reads_without_lease),
     Mistake("R11", "a leader reads while it hands over", Replica, "may_read", _reads_while_yielding),
+    Mistake("R11", "a follower goes back to a leader of an older epoch", Following, "received", _goes_back, first=70),
     Mistake(
         "R12",
         "a replica goes on with a registry that was restored",
