@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.etcd.etcd_program import MISSING, etcd_program
+from tests.waiting import wait_until
 
 
 def free_ports(count: int) -> list[int]:
@@ -37,21 +38,24 @@ class Etcd:
             "--listen-client-urls", self.url, "--advertise-client-urls", self.url,
             "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", cluster, *extra,
         ]  # fmt: skip
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log, self._said_before = folder / f"{name}.log", 0
 
     def start(self) -> None:
-        log = (self._folder / f"{self._name}.log").open("a")
-        self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, stderr=log, text=True)
-        log.close()
+        with self._log.open("ab") as log:  # no pipe: one that is full stops it
+            self._said_before = log.tell()
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
 
     def ready(self) -> None:
         """Waits until it serves clients."""
+        wait_until(self._serves, "etcd serves clients")
+
+    def _serves(self) -> bool:
         assert self._process is not None
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if "serving client traffic" in line:
-                return
-        raise AssertionError(f"etcd ended with {self._process.wait()}")
+        ended = self._process.poll()
+        said = self._log.read_bytes()[self._said_before :]
+        assert ended is None, f"etcd ended with {ended}: {said[-500:].decode(errors='replace')}"
+        return b"serving client traffic" in said
 
     def send(self, what: signal.Signals) -> None:
         assert self._process is not None
@@ -82,7 +86,7 @@ class Etcd:
     def kill(self) -> None:
         if self._process is not None:
             self._process.kill()
-            self._process.communicate()
+            self._process.wait()
             self._process = None
 
 

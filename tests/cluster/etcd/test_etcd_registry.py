@@ -123,16 +123,16 @@ async def test_more_than_a_transaction_holds_is_refused_before_it_is_sent(etcd: 
 @pytest.mark.heavy
 async def test_what_a_stopped_etcd_was_asked_is_unknown_and_settled_by_a_later_revision(tmp_path: Path) -> None:
     with running(tmp_path) as (etcd,):
-        async with connected(etcd, timeout_s=1.0) as (_, registry):
+        async with connected(etcd, timeout_s=60.0) as (_, registry), connected(etcd, timeout_s=1.0) as (_, impatient):
             first = await registry.transact({}, {"shard": {"epoch": 1}})
             assert first is not None
             etcd.send(signal.SIGSTOP)
             with pytest.raises(OutcomeUnknown):
-                await registry.transact({"shard": first}, {"shard": {"epoch": 2}})
+                await impatient.transact({"shard": first}, {"shard": {"epoch": 2}})
             with pytest.raises(RegistryUnavailable, match="quorum"):
-                await registry.read()
+                await impatient.read()
             etcd.send(signal.SIGCONT)
-            seen = await read_again(registry)
+            seen = await registry.read()
             last = seen.revision_of("shard")  # which does not say what is still on its way; a write on top of it does
             settled = await registry.transact({"shard": last}, {"shard": {"epoch": 3}})
             latest = await registry.read()
