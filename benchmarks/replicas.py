@@ -52,6 +52,9 @@ CLUSTER: Final = "bench"
 _PAYLOAD: Final = b"x" * 100
 _PROCESS_CLOCK: Final = 2  # with a process id it makes what clock_getcpuclockid(3) gives
 _WAIT_S: Final = 120.0
+_LOG_CHARACTERS: Final = 600
+_PORTS: Final = range(20_000, 32_000)
+"""Below those that a connection, or a server that asks for any, is given: a node whose port is taken does not start."""
 
 
 class Cluster:
@@ -62,7 +65,8 @@ class Cluster:
         self._settings, self._shards = settings, shards
         self.replicas = replicas
         self._nodes: dict[str, subprocess.Popen[bytes]] = {}
-        self._ports = {name: 20_000 + os.getpid() % 100 * 100 + 30 * at + 3_000 * replicas for at, name in enumerate(NAMES)}
+        first = _PORTS.start + (os.getpid() % (len(_PORTS) // 400) * 4 + replicas) * 100
+        self._ports = {name: first + 30 * at for at, name in enumerate(NAMES)}
 
     def __enter__(self) -> Self:
         try:
@@ -85,7 +89,9 @@ class Cluster:
                 check=True, stdout=subprocess.DEVNULL,
             )  # fmt: skip
             self.wait_until_in_sync()
-        except BaseException:
+        except BaseException as error:
+            for name in self._nodes:
+                error.add_note(f"{name} said last: {self._log(name).read_text(errors='replace')[-_LOG_CHARACTERS:]}")
             self.__exit__()
             raise
         return self
@@ -99,12 +105,15 @@ class Cluster:
     def start(self, name: str) -> None:
         command = [sys.executable, "-m", "eventstore", "node", "--name", name, "--data", str(self.folder(name))]
         command += ["--listen", f"127.0.0.1:{self._ports[name]}", "--etcd", self.etcd.url, "--cluster", CLUSTER]
-        self._nodes[name] = subprocess.Popen(
-            [*command, "--lease", str(LEASE_S), *self._settings], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        with self._log(name).open("ab") as log:
+            command += ["--lease", str(LEASE_S), *self._settings]
+            self._nodes[name] = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log)
 
     def folder(self, name: str) -> Path:
         return self._scratch.path / name
+
+    def _log(self, name: str) -> Path:
+        return self._scratch.path / f"{name}.log"
 
     def kill(self, name: str) -> None:
         node = self._nodes.pop(name)
