@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -20,6 +21,7 @@ from tests.broker.stepped import DATA, raw
 from tests.simulated_disk import SimulatedDisk
 
 SMALL = BrokerSettings(chunk_size_bytes=65_536, preallocate_bytes=4096, recent_messages_max=10)
+IDLE_S = 0.2  # until a clock that jumps takes it that no thread is at work
 
 
 @asynccontextmanager
@@ -223,6 +225,7 @@ async def test_a_clock_that_was_ahead_delays_no_retry_for_longer_than_its_delay(
     autojump_clock: trio.testing.MockClock, restarted: bool
 ) -> None:
     ahead_s, disk = 3_600.0, SimulatedDisk(0)
+    autojump_clock.autojump_threshold = math.inf  # it would pass over the delay while a thread stores the failure
 
     def clock() -> float:
         return 1_000_000.0 + autojump_clock.current_time() + ahead_s
@@ -235,10 +238,12 @@ async def test_a_clock_that_was_ahead_delays_no_retry_for_longer_than_its_delay(
         await broker.failed_messages.fail("g", "m", generation, [("orders", 0, 0)])
         began = autojump_clock.current_time()
         if not restarted:
+            autojump_clock.autojump_threshold = IDLE_S
             (page,) = await broker.pulls.pull([Want("retry:g", 0, 0)], wait_s=60)
     if restarted:
         async with open_broker(DATA, SMALL, files=disk, clock=clock) as broker:
             began = autojump_clock.current_time()
+            autojump_clock.autojump_threshold = IDLE_S
             (page,) = await broker.pulls.pull([Want("retry:g", 0, 0)], wait_s=60)
     assert page.count == 1
     assert 1.0 <= autojump_clock.current_time() - began <= 2.0, "on the test's own clock"
