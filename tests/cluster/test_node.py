@@ -209,7 +209,7 @@ def test_a_node_is_small_and_does_not_load_what_its_shards_need(tmp_path: Path) 
 
 
 def test_a_shard_does_not_load_what_an_idle_one_does_not_need() -> None:
-    large = {"rich", "pygments", "eventstore.client.aio", "pydantic", "typer", "httpx"}
+    large = {"rich", "pygments", "asyncio", "eventstore.client.aio", "pydantic", "typer", "httpx"}
     program = f"import eventstore_cluster.shard_process, sys; print({large} & sys.modules.keys())"
     assert subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout == "set()\n"
 
