@@ -113,6 +113,16 @@ def test_a_message_is_found_by_its_id_and_by_its_key_wherever_it_is(node: NodePr
     assert "there is no message" in refused("message", "get", "0" * 20, store=node.address)
 
 
+def test_a_sent_message_names_the_shard_of_its_queue(node: NodeProcess, store: blocking.BlockingStore) -> None:
+    store.broker.create_topic("sent", 1)
+    shards = {key: parsed(node, "message", "send", "sent", "m", "--key", key)["shard"] for key in KEYS}
+    for number, shard in store.shards.items():
+        found = {key for key in KEYS if shard.broker.messages_of_key("sent", key)}
+        assert found == {key for key, named in shards.items() if named == number}
+    printed = output("message", "send", "sent", "m", "--key", KEYS[0], store=node.address)
+    assert printed.endswith(f" of queue 0 of sent on shard {shards[KEYS[0]]}\n")
+
+
 def test_tail_prints_the_messages_of_all_shards_each_with_its_shard_and_follows(
     node: NodeProcess, store: blocking.BlockingStore, tmp_path: Path
 ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from errno import ECONNREFUSED
 from typing import Final
 from uuid import UUID
@@ -71,6 +71,13 @@ class Table:
             self._next = (self._next + 1) % len(shards)
             return shards[self._next].shard
         return self.known.owner_of(key)
+
+    def split_keys(self, keys: Iterable[str | None]) -> dict[int, list[int]]:
+        """Returns for each shard the places of the messages it gets. `keys`: of all messages."""
+        by_shard: dict[int, list[int]] = {}
+        for place, key in enumerate(keys):
+            by_shard.setdefault(self.shard_of_key(key), []).append(place)
+        return by_shard
 
     def split(self, slots: Sequence[int], places: Sequence[int], known: ClusterMap | None = None) -> dict[int, list[int]]:
         """Returns for each shard which of these places of a batch it gets, in order. `slots`: of all places of the batch;

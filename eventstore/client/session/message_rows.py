@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
-from typing import Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.fields import check_optional_int, check_text, shown
@@ -42,11 +42,15 @@ class NewMessage:
 
 
 class SendResult(NamedTuple):
-    """Where a message is stored. `message_id`: 20 hexadecimal digits, or "" if the server does not report its node."""
+    """Where a message is stored. `message_id`: 20 hexadecimal digits, or "" if the server does not report its node.
+
+    `shard`: that of the queue, if there are several.
+    """
 
     message_id: str
     queue: int
     queue_offset: int
+    shard: int | None = None
 
 
 class MessageRows:
@@ -75,7 +79,7 @@ class MessageRows:
             places = cast("Sequence[int]", positions)
             ids = message_ids(node, places) if node is not None else repeat("")
             make = cast("Callable[[type[SendResult], tuple[Scalar, ...]], SendResult]", tuple.__new__)
-            return list(map(make, repeat(SendResult), zip(ids, queues, offsets, strict=False)))
+            return list(map(make, repeat(SendResult), zip(ids, queues, offsets, repeat(None), strict=False)))
         return [self._outcome(decode_sent(*triple)) for triple in zip(queues, offsets, positions, strict=True)]
 
     def _outcome(self, sent: tuple[int, int, int] | EventStoreError) -> SendResult | EventStoreError:
@@ -115,6 +119,16 @@ def without_queues(rows: Sequence[WireMessage | EventStoreError]) -> list[WireMe
         "queue names one of each shard; leave it out, or send to the topic of a shard (`store.shards`)", field="queue"
     )
     return [each if isinstance(each, EventStoreError) or each[4] is None else refused for each in rows]
+
+
+def with_shards(outcomes: Sequence[Any], by_shard: Mapping[int, Sequence[int]]) -> list[Any]:
+    """Returns the outcomes, each with its shard. `by_shard`: their places."""
+    named = list(outcomes)
+    for shard, places in by_shard.items():
+        for place in places:
+            if isinstance(outcome := named[place], SendResult):
+                named[place] = SendResult(*outcome[:3], shard)
+    return named
 
 
 def settled(outcomes: Sequence[SendResult | EventStoreError]) -> SendResult:

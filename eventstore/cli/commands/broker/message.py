@@ -10,6 +10,7 @@ import typer
 from eventstore.cli.terminal.broker_connection import connect_to_broker
 from eventstore.cli.terminal.output import print_error, print_json, print_line, print_note
 from eventstore.cli.terminal.program import Command, command_group
+from eventstore.cli.terminal.shard_rows import members_of, of_shard
 from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, StoreAddress
 from eventstore.errors import InvalidArgument
 from eventstore.fields import counted
@@ -115,12 +116,12 @@ def send(
                     raise outcome
                 sent.append(outcome)
     if as_json:
-        print_json([each._asdict() for each in sent] if lines else sent[0]._asdict())
+        print_json([members_of(each) for each in sent] if lines else members_of(sent[0]))
     elif lines:
         print_line(f"{counted(len(sent), 'message')} sent to {topic}")
     else:
         (one,) = sent
-        print_line(f"{one.message_id} is at offset {one.queue_offset} of queue {one.queue} of {topic}")
+        print_line(f"{one.message_id} is at offset {one.queue_offset} of queue {one.queue} of {topic}{of_shard(one.shard)}")
 
 
 def _bodies(body: str, lines: bool) -> Iterator[list[bytes]]:

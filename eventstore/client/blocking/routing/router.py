@@ -22,6 +22,7 @@ from eventstore.client.routing.slot_order import SlotOrder, Ticket
 from eventstore.client.routing.table import Table
 from eventstore.client.session.batches import BATCH_ROWS, BatchQueue, Rows, valid_rows, with_refused
 from eventstore.client.session.calls import Call
+from eventstore.client.session.message_rows import with_shards
 from eventstore.client.session.results import read_cluster
 from eventstore.errors import Elsewhere, EventStoreError, copy_error
 from eventstore.protocol.request_declaration import Request
@@ -258,12 +259,10 @@ class Router:
         self._check_open()
         encoded = encode(list(given))
         rows = valid_rows(encoded)
-        by_shard: dict[int, list[int]] = {}
-        for place, row in enumerate(rows):
-            by_shard.setdefault(self.table.shard_of_key(key_of(row)), []).append(place)
+        by_shard = self.table.split_keys(map(key_of, rows))
         outcomes: list[Any] = [None] * len(rows)
         self._put_rows({each: queue(self.shard(each)) for each in by_shard}, rows, by_shard, outcomes)
-        return with_refused(encoded, iter(outcomes))
+        return with_refused(encoded, iter(with_shards(outcomes, by_shard)))
 
     def _put_rows(self, ways: Ways, rows: Sequence[Any], by_shard: Mapping[int, Sequence[int]], outcomes: list[Any]) -> None:
         if len(by_shard) == 1 and len(rows) == len(*by_shard.values()):  # as most calls
