@@ -22,7 +22,7 @@ def connect_to_broker(store: str, command: str, shard: int | None = None) -> Ite
 
     with blocking.connect(store, name=f"eventstore {command}") as connected:
         try:
-            yield connected if shard is None else _shard(connected, shard)
+            yield connected if shard is None else one_shard(connected, shard)
         except (UnknownTopic, UnknownGroup) as error:
             with suppress(EventStoreError):  # the first error is the one to report
                 error.message = _with_next_step(error, connected.broker)
@@ -42,7 +42,8 @@ def check_is_one(connected: BlockingStore, what: str) -> None:
         )
 
 
-def _shard(connected: BlockingStore, number: int) -> BlockingStore:
+def one_shard(connected: BlockingStore, number: int) -> BlockingStore:
+    """Returns the store of a shard. Raises InvalidArgument if there is none of this number."""
     shards = connected.shards or {0: connected}
     if number not in shards:
         raise InvalidArgument(f"there is no shard {number}; there are 0 to {max(shards)}", field="shard", value=number)

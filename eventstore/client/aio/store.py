@@ -23,6 +23,7 @@ from eventstore.client.aio.routing.merged_subscription import MergedSubscription
 from eventstore.client.aio.routing.router import Router, is_entry, open_router
 from eventstore.client.aio.routing.shards_broker import ShardsBroker
 from eventstore.client.aio.routing.shards_member import ShardsMember
+from eventstore.client.aio.routing.shards_reactions import ShardsReactions
 from eventstore.client.aio.streams import EventStream, LogStream, SubscriptionStream, follow_log, open_read, read_log
 from eventstore.client.aio.topic import NetworkTopic
 from eventstore.client.consumer.member_options import MemberOptions
@@ -72,8 +73,7 @@ def connect(
 
 
 class NetworkStore(Consumers):
-    """A store in another process. Tasks may share one, and their appends travel together; threads may share a blocking one,
-    and their calls take turns.
+    """A store in another process. Tasks may share one, and their appends travel together; threads a blocking one, in turns.
 
     A call that is cancelled, or ended by the exception of a signal handler (Ctrl-C, an alarm), may or may not have been carried
     out; an append's command id settles it. The exception of a handler also closes the connection: what other threads wait for
@@ -273,7 +273,7 @@ class NetworkStore(Consumers):
     @property
     def reactions(self) -> NetworkReactions:
         """The reactions of the server's or worker's domain, to look at and administer."""
-        return NetworkReactions(self._only("`reactions`"))
+        return NetworkReactions(self._connection) if self._router is None else ShardsReactions(self._router)
 
     @property
     def alarms(self) -> NetworkAlarms:

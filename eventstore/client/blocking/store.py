@@ -24,6 +24,7 @@ from eventstore.client.blocking.routing.merged_subscription import MergedSubscri
 from eventstore.client.blocking.routing.router import Router, is_entry, open_router
 from eventstore.client.blocking.routing.shards_broker import ShardsBroker
 from eventstore.client.blocking.routing.shards_member import ShardsMember
+from eventstore.client.blocking.routing.shards_reactions import ShardsReactions
 from eventstore.client.blocking.streams import EventStream, LogStream, SubscriptionStream, follow_log, open_read, read_log
 from eventstore.client.blocking.topic import BlockingTopic
 from eventstore.client.consumer.member_options import MemberOptions
@@ -73,8 +74,7 @@ def connect(
 
 
 class BlockingStore(Consumers):
-    """A store in another process. Tasks may share one, and their appends travel together; threads may share a blocking one,
-    and their calls take turns.
+    """A store in another process. Tasks may share one, and their appends travel together; threads a blocking one, in turns.
 
     A call that is cancelled, or ended by the exception of a signal handler (Ctrl-C, an alarm), may or may not have been carried
     out; an append's command id settles it. The exception of a handler also closes the connection: what other threads wait for
@@ -274,7 +274,7 @@ class BlockingStore(Consumers):
     @property
     def reactions(self) -> BlockingReactions:
         """The reactions of the server's or worker's domain, to look at and administer."""
-        return BlockingReactions(self._only("`reactions`"))
+        return BlockingReactions(self._connection) if self._router is None else ShardsReactions(self._router)
 
     @property
     def alarms(self) -> BlockingAlarms:

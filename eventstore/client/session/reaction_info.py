@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 class ReactionInfo(NamedTuple):
     """A reaction. `state`: running, stopped (waits at an event) or refused (its checkpoint does not fit the store);
-    `position`: its events up to this sequence are handled or parked; `lag_microseconds`: age of the first that is not.
+    `position`: its events up to this sequence are handled or parked; `lag_microseconds`: age of the first that is not;
+    `shard`: that of these events, in an answer about several.
     """
 
     name: str
@@ -18,10 +19,14 @@ class ReactionInfo(NamedTuple):
     lag_microseconds: int
     parked: int
     error: str | None
+    shard: int | None = None
 
 
 class ParkedEvent(NamedTuple):
-    """An event that a reaction could not handle, or that waits for an earlier one (`attempts` is 0). `when`: µs since 1970."""
+    """An event that a reaction could not handle, or that waits for an earlier one (`attempts` is 0). `when`: µs since 1970.
+
+    `shard`: that of the event, in an answer about several.
+    """
 
     aggregate_id: str
     version: int
@@ -31,6 +36,7 @@ class ParkedEvent(NamedTuple):
     attempts: int
     when: int
     record: int
+    shard: int | None = None
 
 
 class Handled(NamedTuple):

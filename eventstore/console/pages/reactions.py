@@ -23,11 +23,8 @@ async def _reactions(visit: Visit) -> Response:
     name, skip = visit.asked("name"), visit.number("skip") or 0
 
     async def find(store: NetworkStore) -> dict[str, Any]:
-        found: list[tuple[int | None, Any]] = []
-        several: list[tuple[int | None, NetworkStore]] = [*store.shards.items()] or [(None, store)]
-        for shard, each in several:
-            found += [(shard, reaction) for reaction in await each.reactions.progress()]
-        parked = await store.reactions.parked(name, skip) if name and not store.shards else []
+        found = await store.reactions.progress()
+        parked = await store.reactions.parked(name, skip) if name else []
         return {"found": found, "parked": parked[:_SHOWN], "more": len(parked) > _SHOWN, "several": bool(store.shards)}
 
     found = await visit.ask(find)

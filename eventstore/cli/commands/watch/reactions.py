@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from eventstore.cli.terminal.output import print_json, print_line, print_note, print_table
+from eventstore.cli.terminal.broker_connection import check_is_one, one_shard
+from eventstore.cli.terminal.output import print_json, print_line, print_note
 from eventstore.cli.terminal.program import Command, command_group
-from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, StoreAddress
+from eventstore.cli.terminal.shard_rows import members_of, print_rows
+from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, OfShard, StoreAddress
 from eventstore.fields import counted
 
 if TYPE_CHECKING:
@@ -35,10 +37,11 @@ def list_(as_json: AsJson = False, store: StoreAddress = DEFAULT_STORE) -> None:
     with _connect(store, "list") as connected:
         found = connected.reactions.progress()
     if as_json:
-        print_json([each._asdict() for each in found])
+        print_json([members_of(each) for each in found])
     elif found:
         rows = [(*each[:5], f"{each.lag_microseconds / 1e6:.1f} s", each.parked, each.error) for each in found]
-        print_table(None, ("reaction", "event", "state", "position", "lag", "age", "parked", "last error"), rows)
+        columns = ("reaction", "event", "state", "position", "lag", "age", "parked", "last error")
+        print_rows(columns, rows, [each.shard for each in found])
     else:
         print_line("no reactions run here; name the server or worker that has the domain with --store")
 
@@ -59,11 +62,12 @@ def show(name: Name, as_json: AsJson = False, store: StoreAddress = DEFAULT_STOR
             if len(page) < _PAGE:
                 break
     if as_json:
-        print_json([each._asdict() for each in parked])
+        print_json([members_of(each) for each in parked])
         return
     rows = [(*each[:4], each.attempts, f"{datetime.fromtimestamp(each.when / 1e6, UTC):%FT%TZ}", each.why) for each in parked]
     if rows:
-        print_table(None, ("aggregate", "version", "sequence", "type", "attempts", "parked", "why"), rows)
+        columns = ("aggregate", "version", "sequence", "type", "attempts", "parked", "why")
+        print_rows(columns, rows, [each.shard for each in parked])
     else:
         print_line(f"{name} has nothing parked")
 
@@ -107,15 +111,22 @@ def replay(
     name: Name,
     because: Because,
     from_: Annotated[int, typer.Option("--from", metavar="SEQUENCE", min=1, help="The first event that it gets.")],
+    shard: OfShard = None,
     store: StoreAddress = DEFAULT_STORE,
 ) -> None:
     """Set a reaction back, or forward, to an event. Commands that are in the store take effect only once.
+
+    Each of several shards has its own sequences: --from 1 is the first event of each, another one needs --shard.
 
     \b
     Example:
       eventstore reactions replay notify --from 1 --because "restored from a copy"
     """
     with _connect(store, "replay") as connected:
+        if shard is not None:
+            connected = one_shard(connected, shard)
+        elif from_ != 1:
+            check_is_one(connected, "sequences")
         after = connected.reactions.replay(name, from_, who=getpass.getuser(), why=because)
     print_line(f"{name} continues after sequence {after}")
 

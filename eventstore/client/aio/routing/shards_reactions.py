@@ -1,0 +1,87 @@
+"""The reactions of several shards, as one: each shard has all of them, for its own events.
+
+The shards are asked one after the other; where a change fails on one, repeat the call. A sequence means something on its shard
+only: what takes one is for the reactions of that shard, `store.shards[number].reactions`, unless there is only one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from eventstore.client.aio.reactions import NetworkReactions
+from eventstore.client.aio.routing.router import Router
+from eventstore.client.routing.looking import Looking
+from eventstore.client.session.reaction_info import Handled, ParkedEvent, ReactionInfo
+from eventstore.errors import Elsewhere, InvalidArgument
+from eventstore.protocol.reaction_requests import PARKED_ROWS_MAX
+
+
+class ShardsReactions(NetworkReactions):
+    """As `NetworkReactions`, on all shards."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+
+    @property
+    def _by_shard(self) -> dict[int, NetworkReactions]:
+        return {number: NetworkReactions(shard) for number, shard in self._router.connections().items()}
+
+    async def progress(self) -> list[ReactionInfo]:
+        """As `NetworkReactions.progress`, of each shard."""
+        shards = self._by_shard
+        found = [(number, await each.progress()) for number, each in shards.items()]
+        if len(shards) == 1:
+            return found[0][1]
+        return [reaction._replace(shard=number) for number, reactions in found for reaction in reactions]
+
+    async def parked(self, reaction: str, skip: int = 0) -> list[ParkedEvent]:
+        """As `NetworkReactions.parked`, shard by shard."""
+        shards, found = self._by_shard, list[ParkedEvent]()
+        for number, each in shards.items():
+            page = await each.parked(reaction, skip)
+            skip = 0 if page or not skip else max(0, skip - await _count(each, reaction))
+            found += page if len(shards) == 1 else [event._replace(shard=number) for event in page]
+            if len(found) >= PARKED_ROWS_MAX:
+                break
+        return found[:PARKED_ROWS_MAX]
+
+    async def retry(self, reaction: str, aggregate_id: str | None = None, *, who: str, why: str) -> Handled:
+        """As `NetworkReactions.retry`; of one aggregate at the shard that owns it."""
+        if aggregate_id is not None:
+            return await self._of_owner(aggregate_id, reaction, lambda own: own.retry(reaction, aggregate_id, who=who, why=why))
+        handled = [await each.retry(reaction, who=who, why=why) for each in self._by_shard.values()]
+        return Handled(sum(each.done for each in handled), sum(each.left for each in handled))
+
+    async def skip(self, reaction: str, aggregate_id: str, *, who: str, why: str) -> Handled:
+        """As `NetworkReactions.skip`, at the shard that owns the aggregate."""
+        return await self._of_owner(aggregate_id, reaction, lambda own: own.skip(reaction, aggregate_id, who=who, why=why))
+
+    async def replay(self, reaction: str, sequence: int, *, who: str, why: str) -> int:
+        """As `NetworkReactions.replay`; of several shards to the first event of each."""
+        shards = self._by_shard
+        if sequence != 1 and len(shards) > 1:
+            raise InvalidArgument(
+                f"sequence {sequence} is about one shard, and this cluster has {len(shards)}, each with its own: call "
+                f"`store.shards[N].reactions.replay` with N from 0 to {len(shards) - 1}, or give 1, the first event of each",
+                field="sequence", value=sequence,
+            )  # fmt: skip
+        return max([await each.replay(reaction, sequence, who=who, why=why) for each in shards.values()])
+
+    async def _of_owner(self, aggregate_id: str, reaction: str, change: Callable[[NetworkReactions], Any]) -> Handled:
+        """Returns what a change did, and how many events the reaction has parked on all shards after it."""
+        backoff = Looking(self._router)
+        while True:
+            owner = self._router.table.shard_of(aggregate_id)
+            try:
+                done, left = await change(self._by_shard[owner])
+                break
+            except Elsewhere as error:  # it was split, and has changed nothing
+                await self._router.look_again(backoff, error)
+        others = [await _count(each, reaction) for number, each in self._by_shard.items() if number != owner]
+        return Handled(done, left + sum(others))
+
+
+async def _count(shard: NetworkReactions, reaction: str) -> int:
+    """Returns how many events a shard's reaction has parked."""
+    return sum([each.parked for each in await shard.progress() if each.name == reaction])
