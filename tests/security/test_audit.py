@@ -14,9 +14,12 @@ from eventstore.client.blocking.store import BlockingStore
 from eventstore.errors import Corrupt, InvalidArgument, PermissionDenied, Unauthenticated, UnknownTopic
 from eventstore.protocol.broker_requests import CreateTopic, ListTopics
 from eventstore.protocol.requests import Hello
+from eventstore.security.access_list import AccessList, Identity, read_access
 from eventstore.security.audit import AUDIT, FIRST, AuditRecord, Head, digest, verified
+from eventstore.server.access import auditor
+from eventstore.store.data_folder import ACCESS
 from tests.cli.processes import run
-from tests.security.access_file import give, take_away
+from tests.security.access_file import give, replaced, take_away
 from tests.server.raw import RawClient
 from tests.server_thread import ServerThread
 from tests.waiting import wait_until
@@ -141,6 +144,18 @@ def test_many_refused_logins_are_counted_and_do_not_fill_the_disk(tmp_path: Path
         server.ask(try_many)
         wait_until(lambda: len(records(store)) == 60, "those of a minute are written")
         assert auditor.uncounted >= 4_900
+
+
+def test_more_changes_of_access_than_requests_may_wait_for_the_trail_are_all_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auditor, "_WAITING_MAX", 5)
+    data = tmp_path / "data"
+    with trail(data) as (server, store):
+        replaced(data, AccessList(read_access(data / ACCESS).identities | {name: Identity(name) for name in "abcdefghij"}))
+        server.ask(lambda running: running.security.look())
+        wait_until(lambda: len(records(store)) == 10, "all are written")
+        assert {each["details"]["name"] for each in records(store)} == set("abcdefghij")  # type: ignore[index] # it is one
 
 
 def test_the_command_shows_and_checks_the_trail(tmp_path: Path) -> None:

@@ -37,8 +37,8 @@ class Auditor:
         self.records = self.uncounted = 0
 
     def note(self, record: AuditRecord, recorded: Recorded | None = None) -> None:
-        """Has a record written. Raises Overloaded: too many wait for the disk."""
-        if len(self._waiting) >= _WAITING_MAX:
+        """Has a record written. Raises Overloaded if a request waits for it: too many wait for the disk."""
+        if recorded is not None and len(self._waiting) >= _WAITING_MAX:
             raise Overloaded(f"{_WAITING_MAX} records of the audit trail wait for the disk, the limit", limit=_WAITING_MAX)
         self._waiting.append((record, recorded))
         self._news.set()
