@@ -32,6 +32,8 @@ from eventstore.store.committer import Committer
 from eventstore.store.read.reader_place import check_place
 from eventstore.store.read.scan import ScanPage
 
+HELD_BY_BEGINNING: Final = 32
+"""One begins before the next request is taken: thousands that are ended at once would all have tasks, which nobody counts."""
 _log = logging.getLogger(__name__)
 
 
@@ -94,6 +96,7 @@ class Subscriptions:
         subscription = Subscription(connection, request_id, request, end, start, self._layout.filter_of(start.layout))
         check_start(subscription.after, end)
         connection.bind(request_id, subscription)
+        self._gate.hold(connection, HELD_BY_BEGINNING)
         self._nursery.start_soon(self._serve, subscription)
 
     def credit(self, connection: Connection, _: int, request: Request) -> None:
@@ -122,6 +125,8 @@ class Subscriptions:
 
     async def _serve(self, subscription: Subscription) -> None:
         self._served.add(subscription)
+        self._gate.hold(subscription.connection, HELD_BY_BEGINNING, False)
+        self._gate.flush()
         try:
             with subscription.scope:
                 if subscription.place.identity:

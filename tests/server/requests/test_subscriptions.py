@@ -22,7 +22,7 @@ from eventstore.server.serve import Server
 from tests.server.conftest import Serve
 from tests.server.raw import Failure, Ok, Page, RawClient, append_frame, commit, outcomes_of
 from tests.server_thread import ServerThread
-from tests.waiting import DEADLINE_SECONDS
+from tests.waiting import DEADLINE_SECONDS, wait_until
 
 
 def append(port: int, aggregate_id: str, numbers: range, size: int = 10) -> None:
@@ -216,6 +216,33 @@ def test_a_subscriber_that_does_not_read_does_not_delay_others(serve: Serve) -> 
         while len(late) < 60:
             late += sequences(stuck.answer()[1])
         assert late == seen
+
+
+class Tasks(trio.abc.Instrument):
+    """The most tasks of subscriptions that there were at once."""
+
+    def __init__(self) -> None:
+        self.now = self.most = 0
+        trio.lowlevel.add_instrument(self)
+
+    def task_spawned(self, task: trio.lowlevel.Task) -> None:
+        self.now += task.name.endswith("Subscriptions._serve")
+        self.most = max(self.most, self.now)
+
+    def task_exited(self, task: trio.lowlevel.Task) -> None:
+        self.now -= task.name.endswith("Subscriptions._serve")
+
+
+def test_subscriptions_that_are_ended_at_once_have_no_tasks_that_pile_up(serve: Serve) -> None:
+    server = serve()
+    tasks = server.ask(lambda _: Tasks())
+    with RawClient(server.port) as client:
+        pairs = (encode_request(n, Subscribe()) + encode_request(n + 1, Unsubscribe(n)) for n in range(2, 602, 2))
+        client.send(b"".join(pairs))
+        while client.answer()[0] != 601:
+            pass
+    wait_until(lambda: server.ask(lambda _: tasks.now) == 0, "all have ended")
+    assert tasks.most <= 8, "not one for each of the 300"
 
 
 def test_subscriptions_end_with_their_connection(serve: Serve) -> None:
