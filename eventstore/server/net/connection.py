@@ -27,6 +27,7 @@ _RECEIVE_BYTES: Final = 256 * 1024
 _FIRST_RECEIVE_BYTES: Final = LENGTH_BYTES + HELLO_BYTES_MAX
 _JOINED_BYTES_MAX: Final = 256 * 1024  # copying more than that costs more than another call of the kernel
 _LAST_RECEIVES: Final = 16
+_OBJECT_BYTES: Final = 48  # besides its payload; a request of 3 bytes would else seem to be small
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +181,9 @@ class Connection:
 
     @property
     def held_bytes(self) -> int:
-        """The bytes held of its requests: an incomplete frame and the payloads in `pending`."""
-        return self.reader.buffered_bytes + (sum(map(len, self.pending)) if self.pending else 0)
+        """The bytes held of its requests: an incomplete frame and the payloads in `pending`, as memory holds them."""
+        pending = self.pending
+        return self.reader.buffered_bytes + (sum(map(len, pending)) + _OBJECT_BYTES * len(pending) if pending else 0)
 
     def restart_timeouts(self, now: float) -> None:
         """Restarts the timeouts of a client that had to wait because the server did not read."""

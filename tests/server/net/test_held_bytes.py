@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import socket
+import sys
 import tracemalloc
 import weakref
 from collections.abc import Iterator
@@ -156,6 +157,12 @@ def test_readers_that_trickle_hold_no_more_than_the_bound_and_a_page(serve: Serv
             for client in clients:
                 client.socket.recv(MIB)
         assert watch.most <= 18 * MIB + PAGE + MIB
+
+
+def test_small_requests_that_wait_count_as_what_memory_keeps_of_them() -> None:
+    with pair() as (connection, _):
+        connection.pending.extend(b"%05d" % number for number in range(1_000))
+        assert connection.held_bytes >= sum(map(sys.getsizeof, connection.pending))
 
 
 class Waits(trio.abc.Instrument):
