@@ -16,6 +16,8 @@ from typing import Final
 
 _CHUNK_BYTES: Final = 64 * 1024
 _RECORD_BYTES: Final = 16 * 1024  # of plain text; a larger buffer is filled no further
+_PIECE_BYTES: Final = 20 * 1024  # holds a whole record
+_OWED_BYTES_MAX: Final = 256 * 1024
 _NO_BYTES: Final = memoryview(b"")
 
 
@@ -39,7 +41,22 @@ class TlsSocket:
         self.failed: str | None = None
 
     def recv(self, size: int) -> bytes:
-        """Returns what has arrived, about `size` bytes at most; b"" at the end. Raises BlockingIOError, OSError."""
+        """Returns what has arrived, about `size` bytes at most; b"" at the end. Raises BlockingIOError, OSError.
+
+        More than a piece is received only while most of it is data: tiny records, and those that only change keys, take so long
+        that 256 KiB of them would be 0.3 s.
+        """
+        pieces = [self._received(min(size, _PIECE_BYTES))]
+        for _ in range(size // _PIECE_BYTES - 1):
+            if len(pieces[-1]) < _PIECE_BYTES // 4:
+                break
+            try:
+                pieces.append(self._received(_PIECE_BYTES))
+            except BlockingIOError:
+                break
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _received(self, size: int) -> bytes:
         data = self._socket.recv(size)
         if data:
             self._incoming.write(data)
@@ -106,6 +123,8 @@ class TlsSocket:
         if self._outgoing.pending:
             more = self._outgoing.read()
             self._unsent = memoryview(bytes(self._unsent) + more if self._unsent else more)
+            if len(self._unsent) > _OWED_BYTES_MAX:  # answers of TLS itself, to one that asks for them and takes none
+                raise ConnectionError(errno.ENOBUFS, "it takes none of the answers of TLS")
         try:
             while self._unsent:
                 self._unsent = self._unsent[self._socket.send(self._unsent) :]

@@ -19,6 +19,9 @@ import trio
 import eventstore as es
 from eventstore.errors import ConnectionLost, InvalidArgument, ProtocolError
 from eventstore.protocol.answers import Failure
+from eventstore.protocol.frames import LENGTH
+from eventstore.protocol.limits import FRAME_BYTES_MAX
+from eventstore.protocol.request_codec import encode_request
 from eventstore.protocol.requests import Hello
 from eventstore.security.certificates import make_certificate
 from eventstore.security.expiry import expires, expires_of
@@ -224,6 +227,37 @@ def test_a_thousand_handshakes_that_stop_half_way_are_closed_and_hold_up_nobody(
         for each in silent:
             each.close()
         wait_until(lambda: server.ask(lambda running: len(running.gate.connections)) == 0, "all are closed")
+
+
+def test_one_whose_records_are_tiny_rests_although_it_asks_for_nothing(
+    tls_server: ServerThread, certificates: Certificates
+) -> None:
+    with (
+        es.blocking.connect(tls_server.address, ssl_context=certificates.context()) as other,
+        socket.create_connection(("127.0.0.1", tls_server.port)) as raw,
+    ):
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        tiny = certificates.context().wrap_bio(incoming, outgoing, server_hostname="localhost")
+        while True:
+            try:
+                tiny.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                raw.sendall(outgoing.read())
+                incoming.write(raw.recv(65536))
+        tiny.write(encode_request(1, Hello(1, "tiny")))
+        raw.sendall(outgoing.read())
+        assert raw.recv(65536), "until it is let in, frames are small"
+        tiny.write(LENGTH.pack(FRAME_BYTES_MAX))
+
+        def is_slowed() -> bool:
+            for _ in range(2_000):
+                tiny.write(b"x")
+            raw.sendall(outgoing.read())
+            assert other.version("a") == 0
+            return tls_server.ask(lambda running: running.gate.turns.slowed) > 0
+
+        wait_until(is_slowed, "it rests")
 
 
 def client_hello(certificates: Certificates) -> bytes:

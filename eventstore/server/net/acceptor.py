@@ -13,11 +13,13 @@ import selectors
 import socket
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
+from time import perf_counter
 from typing import Final
 
 from eventstore.errors import Overloaded
 from eventstore.protocol import encode_error
 from eventstore.server.net.connection import Connection
+from eventstore.server.net.fair_turns import SLICE_S
 from eventstore.server.net.tls_connection import MakeConnection
 
 _OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -42,6 +44,7 @@ class Acceptor:
         connections_max: int,
         drop: Callable[[Connection], None],
         make: MakeConnection = Connection,
+        clock: Callable[[], float] = perf_counter,
     ) -> None:
         listener.setblocking(False)
         self._listener = listener
@@ -49,7 +52,7 @@ class Acceptor:
         self._connections = connections
         self._connections_max = connections_max
         self._drop = drop
-        self._make = make
+        self._make, self._clock = make, clock
         self._watched = self._closed = False
         self.accepted = self.turned_away = self.gave_way = 0
 
@@ -61,7 +64,10 @@ class Acceptor:
 
     def accept(self, now: float) -> Iterator[Connection]:
         """Yields new connections. Add each to `connections` before the next is requested."""
-        for _ in range(_ACCEPT_AT_ONCE):
+        end = self._clock() + SLICE_S
+        for number in range(_ACCEPT_AT_ONCE):
+            if number and self._clock() >= end:  # making room looks at all connections, and TLS makes a state for each
+                return
             try:
                 accepted, address = self._listener.accept()
             except (BlockingIOError, InterruptedError):

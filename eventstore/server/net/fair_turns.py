@@ -23,6 +23,7 @@ from eventstore.server.net.connection import Connection
 
 SLICE_S: Final = 0.0005
 _ALONE_S: Final = 0.25
+_NEWCOMERS_S: Final = 0.005
 _TAKEN_S_MAX: Final = 0.010
 _LEFT_S: Final = 0.005  # a rest ends when this much is left: rests are not shorter than a few turns
 _TAKEN_S_CAP: Final = 0.2
@@ -43,9 +44,23 @@ class FairTurns:
         self._resting: list[tuple[float, int, Connection]] = []
         self._waits = trio.CancelScope()
         self._order = count()
-        self._log_due = 0.0
+        self._log_due = self._newcomers_end = 0.0
         self.slowed = 0
         self.last_slowed: str | None = None
+
+    def begin(self) -> float:
+        """Begins a turn; returns when."""
+        self._newcomers_end = 0.0
+        return trio.current_time()
+
+    def newcomers_wait(self) -> bool:
+        """Whether those who have not said hello had their time in this turn: a handshake of TLS computes, and all that are
+        there may begin one at once.
+        """
+        now = self._clock()
+        if not self._newcomers_end:
+            self._newcomers_end = now + _NEWCOMERS_S
+        return now >= self._newcomers_end
 
     def slice_ends(self, started: float) -> float:
         """Returns when the slice of a connection ends that is served from `started` on."""

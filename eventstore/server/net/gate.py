@@ -109,7 +109,7 @@ class Gate:
 
         What a lone client is still sending joins the batch, instead of waiting until its first part is on the disk.
         """
-        now = trio.current_time()
+        now = self.turns.begin()
         self._take(events, now)
         more = events
         for _ in range(_GATHERED_TURNS_MAX):
@@ -130,6 +130,8 @@ class Gate:
                     self.connections.add(newcomer)
                     self._watch(newcomer, now)
                 continue
+            if not connection.greeted and self.turns.newcomers_wait():
+                continue  # it is as ready in the next turn
             if ready & _READ and not (connection.closed or connection.pending):
                 self._receive(connection, now)
             if ready & _WRITE and not connection.closed:
@@ -141,7 +143,7 @@ class Gate:
     def _receive(self, connection: Connection, now: float) -> None:
         """Handles received or pending payloads, until the connection reaches a limit."""
         try:
-            pending = connection.pending
+            began, pending = perf_counter(), connection.pending
             if not pending:
                 received = connection.receive(now)
                 if received is None:
@@ -149,8 +151,8 @@ class Gate:
                     return
                 pending.extend(received)
             requests_max, bytes_max = self._limits.requests_max, self._served_bytes_max
-            started = at = perf_counter()
-            end = self.turns.slice_ends(started)
+            at = perf_counter()
+            end = self.turns.slice_ends(at)
             while pending and at < end:
                 if connection.owed >= requests_max or connection.unsent_bytes >= bytes_max or connection.held:
                     break
@@ -158,7 +160,7 @@ class Gate:
                 if connection.closed:
                     return
                 at = perf_counter()
-            took, connection.due_s = at - started + connection.due_s, 0.0
+            took, connection.due_s = at - began + connection.due_s, 0.0
             if took > NOTED_S:
                 self.turns.charge(connection, took)
             if connection.reader.failed is not None and not pending:

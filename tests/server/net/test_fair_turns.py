@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import selectors
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import trio
@@ -12,18 +14,23 @@ import trio.testing
 from eventstore.protocol import encode_ok
 from eventstore.protocol.broker_requests import Pull
 from eventstore.protocol.frames import LENGTH
+from eventstore.server.net.acceptor import Acceptor
 from eventstore.server.net.connection import Connection
-from eventstore.server.net.fair_turns import FairTurns
-from tests.server.net.test_gate import echoing
+from eventstore.server.net.fair_turns import SLICE_S, FairTurns
+from eventstore.server.net.gate import Gate
+from tests.server.net.test_gate import LIMITS, NeverFull, echoing
 
 FLOOD = 40_000
 
 
 class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
+    """`step`: passes with each look at it."""
+
+    def __init__(self, step: float = 0.0) -> None:
+        self.now, self._step = 100.0, step
 
     def __call__(self) -> float:
+        self.now += self._step
         return self.now
 
 
@@ -115,3 +122,44 @@ async def test_a_flood_is_served_in_slices_between_which_others_have_their_turn(
         assert received == wanted
         for stream in (flood, other):
             await stream.aclose()
+
+
+MANY = 20
+
+
+async def test_those_who_have_not_said_hello_share_a_slice_of_each_turn() -> None:
+    listener, turns = socket.create_server(("127.0.0.1", 0)), list[list[Connection]]([[]])
+    gate = Gate(listener, replace(LIMITS, connections_max=MANY))
+    clients = [socket.create_connection(listener.getsockname()) for _ in range(MANY)]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(
+            gate.run, lambda connection, _: turns[-1].append(connection), lambda: turns.append([]), NeverFull()
+        )  # fmt: skip
+        while len(gate.connections) < MANY:
+            await trio.lowlevel.checkpoint()
+        by_port = {connection.port: connection for connection in gate.connections}
+        known = by_port[clients[-1].getsockname()[1]]
+        known.greeted = True
+        gate.turns._clock, begun = Clock(0.002), len(turns) - 1
+        for client in clients:
+            client.sendall(LENGTH.pack(1) + b"x")
+        while sum(map(len, turns)) < MANY:
+            await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+    served = [each for each in turns[begun:] if each]
+    assert known in served[0], "one who is in is served in each turn"
+    assert max(map(len, served)) <= 4, "all others wait for the next turn"
+    for client in clients:
+        client.close()
+
+
+def test_connections_are_accepted_for_a_slice_of_a_turn() -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=MANY) as listener, selectors.DefaultSelector() as selector:
+        clients = [socket.create_connection(listener.getsockname()) for _ in range(MANY)]
+        refused: list[Connection] = []
+        acceptor = Acceptor(listener, selector, refused, 0, refused.append, clock=Clock(SLICE_S / 3))
+        for turn in range(1, 4):
+            assert list(acceptor.accept(0.0)) == []
+            assert acceptor.turned_away == 3 * turn, "the others wait for the next turn"
+        for client in clients:
+            client.close()
