@@ -16,6 +16,7 @@ from eventstore.alarms.alarm_metrics import NODE_ALARM
 from eventstore.protocol.limits import FRAME_BYTES_MAX, HELLO_BYTES_MAX, KIB, MIB, PAGE_BYTES_MAX
 from eventstore.server.access.access_metrics import ACCESS_METRICS
 from eventstore.server.access.tls_metrics import TLS_METRICS
+from eventstore.server.logs import LINES_A_MINUTE
 from eventstore.server.net import fair_turns
 from eventstore.server.net.connection import BOUND_MAX
 from eventstore.server.projection_watch import PROJECTION_METRICS
@@ -84,6 +85,7 @@ def test_the_bounds_that_are_no_settings_are_those_of_the_code() -> None:
         f"page, {PAGE_BYTES_MAX // MIB} MiB",
         f"waiting, {BOUND_MAX}",
         f"turn, {fair_turns.SLICE_S * 1000:g} ms",
+        f"log, {LINES_A_MINUTE} lines a minute",
     ]
 
 
