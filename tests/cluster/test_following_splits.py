@@ -346,13 +346,13 @@ def test_blocking_consumers_of_messages_and_of_batches_get_those_of_new_shards_a
 
 
 def test_message_tail_prints_the_messages_of_new_shards_as_well(cluster: LedShards) -> None:
-    with blocking.connect(cluster.address) as store:
+    with blocking.connect(cluster.address) as store, blocking.connect(cluster.address) as sender:
         store.broker.create_topic("work", 1)
         walk = walk_topic(store, "work", None, from_start=False, follow=True)
         assert next(walk) is None, "it waits"
         for number in range(3):
             bodies = [f"{number}-{each}".encode() for each in range(50)]
-            store.topic("work").send_many([es.NewMessage(body, body.decode()) for body in bodies])
+            sender.topic("work").send_many([es.NewMessage(body, body.decode()) for body in bodies])
             found = list(islice(walk, 50))
             assert sorted(each[1].body for each in found if each) == sorted(bodies), "and it says once that it waits"
             cluster.split(0)
