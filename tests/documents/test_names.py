@@ -42,7 +42,3 @@ def test_a_name_that_does_not_exist_is_found(text: str, why: str, known: check_n
 
 def test_a_name_that_a_page_defines_is_known_on_it(known: check_names.Known) -> None:
     assert check_names.missing("Cat", known, {"Cat"}) is None
-
-
-def test_pages_docstrings_and_comments_name_nothing_that_does_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
-    assert (check_names.main(), capsys.readouterr().out) == (0, "")

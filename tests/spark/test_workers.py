@@ -120,6 +120,7 @@ def job() -> str:
     return CLUSTER.replace("# what docs/SPARK.md says of job.py", lines)
 
 
+@pytest.mark.long
 @pytest.mark.heavy
 def test_a_cluster_of_two_workers_gets_the_package_by_py_files(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory

@@ -175,6 +175,7 @@ def test_the_folder_of_a_node_of_another_cluster_is_refused(tmp_path: Path, etcd
     assert "holds shard-0" in said
 
 
+@pytest.mark.long
 def test_etcd_that_comes_late_is_waited_for_and_one_that_does_not_come_is_named(tmp_path: Path, cluster: str) -> None:
     with running(tmp_path) as (etcd,):
         etcd.kill()

@@ -49,6 +49,7 @@ def test_what_was_acknowledged_is_there_after_the_leader_was_killed_and_clients_
         store.append("f-1", event(51), 51)
 
 
+@pytest.mark.long
 def test_a_follower_whose_folder_is_gone_is_copied_again_over_many_files(three: ThreeNodes) -> None:
     follower = three.followers()[0]
     with three.client() as store:

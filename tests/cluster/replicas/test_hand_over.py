@@ -73,6 +73,7 @@ def test_the_one_that_leads_already_is_left_alone(three: ThreeNodes, options: Et
     assert three.state().epoch == epoch
 
 
+@pytest.mark.long
 def test_what_cannot_lead_is_refused_by_name(three: ThreeNodes, options: EtcdOptions) -> None:
     with pytest.raises(InvalidArgument, match="there is no shard 7"):
         hand_over(options, "handed", 7, "n1", WAIT_S)

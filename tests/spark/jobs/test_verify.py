@@ -146,6 +146,7 @@ print("codes", code, failed)
 """
 
 
+@pytest.mark.long
 @pytest.mark.heavy
 def test_the_command_prints_what_it_found_and_ends_with_1(
     data_folder: Path, sound: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
