@@ -11,6 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from eventstore.cli.terminal.shard_rows import of_shard
 from eventstore.fields import escaped, for_people
 
 if TYPE_CHECKING:
@@ -60,8 +61,8 @@ def _headlines(snapshot: Snapshot, address: str) -> list[RenderableType]:
 def _reactions(snapshot: Snapshot) -> Table:
     rows = [
         (
-            each.name, each.state, each.error, each.position, each.lag_events, f"{each.lag_microseconds / 1e6:.1f} s",
-            each.parked,
+            each.name + of_shard(each.shard), each.state, each.error, each.position, each.lag_events,
+            f"{each.lag_microseconds / 1e6:.1f} s", each.parked,
         )
         for each in snapshot.reactions
     ]  # fmt: skip

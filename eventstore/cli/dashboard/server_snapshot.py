@@ -6,7 +6,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
-from eventstore.errors import Elsewhere, UnknownGroup, UnknownOperation, UnknownTopic
+from eventstore.errors import UnknownGroup, UnknownOperation, UnknownTopic
 
 if TYPE_CHECKING:
     from eventstore.client.blocking.store import BlockingStore
@@ -118,10 +118,10 @@ def take_snapshot(store: BlockingStore, before: Snapshot | None) -> Snapshot:
 
 
 def _reactions(store: BlockingStore) -> list[ReactionInfo]:
-    """Returns the reactions and publications that run here; at the address of a node none: its shards have them."""
+    """Returns the reactions and publications that run here, at the address of a node those of all its shards."""
     try:
         return store.reactions.progress()
-    except (Elsewhere, UnknownOperation):
+    except UnknownOperation:
         return []
 
 

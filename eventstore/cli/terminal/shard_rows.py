@@ -21,5 +21,5 @@ def members_of(row: Any) -> dict[str, Any]:
 
 
 def of_shard(shard: int | None) -> str:
-    """Returns the words that follow the number of a queue."""
+    """Returns the words that follow the number of a queue, or the name of a reaction."""
     return "" if shard is None else f" on shard {shard}"
