@@ -27,6 +27,7 @@ from eventstore.alarms.watch import AlarmWatch, Silence
 from eventstore.alarms.webhook import Webhook
 from eventstore.errors import InvalidArgument
 from eventstore.settings.alarms import AlarmSettings
+from eventstore.timing.shared_ticks import sleep_to_tick
 
 _SHARE_MAX: Final = 0.02
 """Of a core, for evaluating."""
@@ -87,7 +88,7 @@ class Alarms:
                 else:
                     self.take(figures)
                 took = time.monotonic() - began
-                await trio.sleep(max(self._interval_s, took / _SHARE_MAX))
+                await sleep_to_tick(max(self._interval_s, took / _SHARE_MAX))
 
     def _figures(self, read: ReadFigures) -> list[Figure]:
         if self._kept is not None:

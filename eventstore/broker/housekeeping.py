@@ -19,6 +19,7 @@ from eventstore.broker.retention import HeldBack, held_back, oldest_created, out
 from eventstore.broker.statistics import Statistics
 from eventstore.errors import EventStoreError
 from eventstore.records.state_record import QueueKey
+from eventstore.timing.shared_ticks import sleep_to_tick
 
 _TICK_S: Final = 1.0
 _AGE_SAVED_US: Final = 3_600 * 1_000_000  # a restart loses at most this much of the age clock, and catches up with it
@@ -150,11 +151,11 @@ class Housekeeping:
             for group, member in self._groups.expire():
                 _log.warning("member %s of group %s expired: its heartbeat timed out; others get its queues", member, group)
             self._engine.files.release_idle()
-            await trio.sleep(_TICK_S)
+            await sleep_to_tick(_TICK_S)
 
     async def _save_regularly(self) -> None:
         while True:
-            await trio.sleep(self._settings.offsets_interval_s)
+            await sleep_to_tick(self._settings.offsets_interval_s)
             if self._document.changed:
                 await self._attempt("writing the offsets", self.save_offsets)
 
@@ -171,7 +172,7 @@ class Housekeeping:
 
     async def _delete_regularly(self) -> None:
         while True:
-            await trio.sleep(self._settings.retention_interval_s)
+            await sleep_to_tick(self._settings.retention_interval_s)
             await self._attempt("deleting old chunks", self.delete_outdated)
 
     async def _attempt(self, what: str, step: Callable[[], Awaitable[object]]) -> None:

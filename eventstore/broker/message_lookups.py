@@ -14,7 +14,7 @@ from eventstore.broker.pulls import PULL_BYTES_MAX, queue_log
 from eventstore.broker.topics import Topics
 from eventstore.fields import check_int, check_text
 from eventstore.records.message import decode_messages, parse_message_id, text_hash
-from eventstore.work_time import on_thread
+from eventstore.timing.work_time import on_thread
 
 KEY_RESULTS_MAX: Final = 1_000
 EXAMINED_MAX: Final = 256

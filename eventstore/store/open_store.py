@@ -18,6 +18,7 @@ from eventstore.store.data_folder import DIRECTORY, ShardIdentity
 from eventstore.store.embedded import EmbeddedStore
 from eventstore.store.maintenance import ChildSorter, Maintenance, ThreadSorter
 from eventstore.store.opening import OpenStore, open_folder
+from eventstore.timing.shared_ticks import sleep_to_tick
 
 
 @asynccontextmanager
@@ -88,5 +89,5 @@ async def _maintain(committer: Committer, maintenance: Maintenance) -> None:
 
 async def _write_preload(opened: OpenStore, settings: StoreSettings) -> None:
     while settings.preload_aggregates:
-        await trio.sleep(settings.preload_interval_s)
+        await sleep_to_tick(settings.preload_interval_s)
         await trio.to_thread.run_sync(lambda: opened.preload.write(opened.engine.recent_aggregates()))

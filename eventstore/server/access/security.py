@@ -28,6 +28,7 @@ from eventstore.server.bootstrap import parse_address
 from eventstore.server.net.gate import Gate
 from eventstore.server.net.tls_connection import MakeConnection, connections_over
 from eventstore.settings.server import ServerSettings
+from eventstore.timing.shared_ticks import sleep_to_tick
 
 if TYPE_CHECKING:  # a node, which has none, is to be small
     from eventstore.store.embedded import EmbeddedStore
@@ -197,7 +198,7 @@ class Security:
     async def run(self) -> None:
         """Looks once a second, until cancelled."""
         while True:
-            await trio.sleep(_LOOK_S)
+            await sleep_to_tick(_LOOK_S)
             self.look()
 
 

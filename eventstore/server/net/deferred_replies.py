@@ -16,7 +16,7 @@ from eventstore.server.net.budgets import Reservation
 from eventstore.server.net.connection import Connection
 from eventstore.server.net.fair_turns import NOTED_S, SLICE_S
 from eventstore.server.net.gate import Gate
-from eventstore.work_time import WorkTime, counted
+from eventstore.timing.work_time import WorkTime, counted
 
 LIST_BYTES: Final = 64 * 1024
 _log = logging.getLogger(__name__)

@@ -30,11 +30,11 @@ from eventstore.server.net.connection import Connection, GateLimits
 from eventstore.server.net.fair_turns import NOTED_S, FairTurns
 from eventstore.server.net.timeouts import Timeouts
 from eventstore.server.net.tls_connection import MakeConnection
+from eventstore.timing.shared_ticks import sleep_to_tick
 
 _ANSWER_BYTES_PER_TURN: Final = 1024 * 1024  # to one connection, before the others are served
 _GATHERED_TURNS_MAX: Final = 3
 _COMPLAINT_SECONDS: Final = 60.0  # malformed input is logged at most this often
-_TIMEOUT_CHECK_SECONDS: Final = 0.25
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 _log = logging.getLogger(__name__)
 
@@ -277,7 +277,7 @@ class Gate:
     async def run_timeouts(self) -> None:
         """Closes overdue connections, and resumes accepting after file descriptors ran out; until cancelled."""
         while True:
-            await trio.sleep(_TIMEOUT_CHECK_SECONDS)
+            await sleep_to_tick(self._timeouts.pause_s)
             if not self._stalled:
                 self._timeouts.check(trio.current_time())
             self.acceptor.open()

@@ -5,10 +5,13 @@ from __future__ import annotations
 import logging
 import selectors
 from collections.abc import Callable, Collection
+from typing import Final
 
 from eventstore.server.net.budgets import OutboundBudget
 from eventstore.server.net.connection import Connection, GateLimits
 
+_PAUSE_S: Final = 0.25
+_IDLE_PAUSE_S: Final = 1.0
 _log = logging.getLogger(__name__)
 
 
@@ -27,8 +30,13 @@ class Timeouts:
         self._outbound = outbound
         self._drop = drop
 
+    @property
+    def pause_s(self) -> float:
+        """After how many seconds to check again."""
+        return _PAUSE_S if self._connections else _IDLE_PAUSE_S
+
     def check(self, now: float) -> None:
-        """Closes overdue connections. Call it a few times a second, but not while the server itself does not serve."""
+        """Closes overdue connections. Not to be called while the server itself does not serve."""
         for connection in self._suspects(now):
             why = self._overdue(connection, now)
             if why is not None:

@@ -22,6 +22,7 @@ from eventstore.metrics import Metric, counter, gauge
 from eventstore.server.logs import get_logger
 from eventstore.server.verification.verified_files import Verified
 from eventstore.settings.server import ServerSettings
+from eventstore.timing.shared_ticks import sleep_to_tick
 
 DOCUMENT: Final = "verified.json"
 _PAUSE_S: Final = 2.0
@@ -85,7 +86,7 @@ class Verifying:
                     await self._mend()
             self._next, self.passes = (0, 0), self.passes + 1
             await self._save()
-            await trio.sleep(_PAUSE_S)
+            await sleep_to_tick(_PAUSE_S)
             await self._mend()
 
     def _numbers(self) -> Iterator[tuple[int, int]]:

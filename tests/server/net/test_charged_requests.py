@@ -15,7 +15,7 @@ from eventstore.protocol.request_codec import encode_request
 from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import Ping
 from eventstore.server.net.connection import Connection
-from eventstore.work_time import WorkTime, counted, on_thread
+from eventstore.timing.work_time import WorkTime, counted, on_thread
 from tests.collisions import colliding
 from tests.server.conftest import Serve
 from tests.server.raw import Ok, RawClient
