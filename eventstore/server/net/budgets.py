@@ -101,7 +101,7 @@ class InboundBudget:
 
 
 def _held_since(connection: Connection) -> float:
-    return connection.heard if connection.frame_since is None else connection.frame_since
+    return connection.heard if connection.frame_since is None else connection.frame_began
 
 
 class _ConnectionClosed(Exception):

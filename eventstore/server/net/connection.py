@@ -76,9 +76,9 @@ class Connection:
 
     __slots__ = (
         "_receive_bytes", "accepted", "blocked_since", "bound", "closed", "counted_bytes", "doing", "due_s", "durability",
-        "frame_since", "greeted", "heard", "held", "host", "in_parts", "name", "owed", "pending", "port", "reader",
-        "request_bytes", "reserved_bytes", "resting", "room", "sent_of_first", "since_us", "socket", "taken_at", "taken_s",
-        "unsent", "unsent_bytes", "uses", "waiting_bytes", "watched", "writable",
+        "frame_began", "frame_since", "greeted", "heard", "held", "host", "in_parts", "name", "owed", "pending", "port",
+        "reader", "request_bytes", "reserved_bytes", "resting", "room", "sent_of_first", "since_us", "socket", "taken_at",
+        "taken_s", "unsent", "unsent_bytes", "uses", "waiting_bytes", "watched", "writable",
     )  # fmt: skip
 
     def __init__(self, own_socket: socket.socket, address: tuple[Any, ...], now: float) -> None:
@@ -98,7 +98,8 @@ class Connection:
         self.held, self.resting = 0, False
         self.watched = self.owed = self.request_bytes = self.waiting_bytes = 0
         self.accepted = self.heard = now
-        self.frame_since: float | None = None
+        self.frame_began = now  # of the incomplete frame, if there is one
+        self.frame_since: float | None = None  # the same, without the time that the server made it wait
         self.blocked_since: float | None = None
         self.unsent: deque[bytes | memoryview] = deque()
         self.unsent_bytes = self.sent_of_first = self.reserved_bytes = self.counted_bytes = 0
@@ -130,7 +131,7 @@ class Connection:
         if not self.reader.buffered_bytes:
             self.frame_since = None
         elif payloads or self.frame_since is None:
-            self.frame_since = now
+            self.frame_began = self.frame_since = now
         return payloads
 
     def note_use(self, use: str) -> None:

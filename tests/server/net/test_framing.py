@@ -55,7 +55,7 @@ def test_unfinished_requests_of_all_connections_are_bounded_and_the_oldest_is_cl
     with RawClient(server.port) as oldest, RawClient(server.port) as second, RawClient(server.port) as third:
         for client in (oldest, second):
             client.send(LENGTH.pack(LIMIT) + bytes(LIMIT // 2 - 4))
-        assert third.ask(Ping()) == Ok(), "as much as that is within the bound"
+            assert third.ask(Ping()) == Ok(), "as much as that is within the bound; the server knows who began first"
         events = flat.encode(flat.chain([(0, "T", bytes(4 * 1024 * 1024 - 100), None)]))
         frame = append_frame(3, ("large", 0, "c-1", None, events))
         third.send(frame[:-1])
