@@ -21,12 +21,13 @@ if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
 
 SHARD_METRICS: Final = (
-    LabelledMetric("shard_serving", "gauge", "1: a process of this node serves the shard", ("shard",)),
+    LabelledMetric("shard_serving", "gauge", "1: a process of this node serves the shard, and answers", ("shard",)),
     LabelledMetric("shard_up", "gauge", "1: it serves the shard, or follows its leader", ("shard",)),
     LabelledMetric("shard_starts", "counter", "processes that the shard has had on this node", ("shard",)),
 )
+_HANGS: Final = "its process here does not answer"
 _VALUES: Final[tuple[Callable[[ShardRunner], int], ...]] = (
-    lambda shard: int(shard.address is not None),
+    lambda shard: int(shard.serves),
     lambda shard: int(shard.works),
     lambda shard: shard.starts,
 )
@@ -50,7 +51,7 @@ class NodeReports:
         troubles = self._troubles()
         return {
             "shards": len(self._shards),
-            "shards_serving": sum(shard.address is not None for shard in self._shards),
+            "shards_serving": sum(shard.serves for shard in self._shards),
             **read_stats([Source(PROCESS_METRICS, lambda: None)]),
             **({} if self._alarms is None else self._alarms.stats()),
             "attention": self._attention(troubles),
@@ -80,12 +81,12 @@ class NodeReports:
             own = figures if isinstance(figures, dict) else {}
             said = own.get("attention") or own.get("reactions_failure")
             if shard.up and not own:
-                said = "its process here does not answer"
+                said = _HANGS
             if said is not None:
                 troubles[number] = str(said)
             shards.append(
                 {
-                    "shard": number, "serving": shard.address is not None, "address": shard.address, "pid": shard.pid,
+                    "shard": number, "serving": shard.serves, "address": shard.address, "pid": shard.pid,
                     "starts": shard.starts, "error": None if shard.error is None else shard.error.message,
                     **(shard.role or {}), **own,
                 }
@@ -128,6 +129,8 @@ class NodeReports:
 
 def _trouble_of(shard: ShardRunner) -> str | None:
     """Returns what a process of this node said last, or why there is none."""
+    if shard.hangs:
+        return _HANGS
     if shard.up:
         said = None if shard.role is None else shard.role.get("attention")
         return said if isinstance(said, str) else None

@@ -9,7 +9,6 @@ import logging
 import signal
 import socket
 import sys
-from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Final
@@ -21,6 +20,7 @@ from eventstore.errors import EventStoreError, from_wire
 from eventstore.store.data_folder import ShardIdentity
 from eventstore_cluster.channel import Channel
 from eventstore_cluster.log_lines import log
+from eventstore_cluster.shard_questions import ShardQuestions
 from eventstore_cluster.shard_start import ShardStart
 
 PROGRAM: Final = "eventstore_cluster.shard_process"
@@ -28,18 +28,10 @@ FIRST_DELAY_S: Final = 0.5
 DELAY_S_MAX: Final = 30.0
 STABLE_S: Final = 60.0
 """A shard that served this long begins with the first delay again."""
-ANSWER_S: Final = 5.0
-"""How long a shard is waited for that does not say what its figures are."""
-_ASKS_MAX: Final = 64
+STOPS_S: Final = 20.0
+"""A shard that takes longer to stop is named in the log, again and again."""
+_HANGING: Final = "if it hangs, kill -KILL ends it, and loses nothing that was acknowledged"
 _log = logging.getLogger("eventstore.cluster")
-
-
-class _Asked:
-    """A question to the shard."""
-
-    def __init__(self) -> None:
-        self.value: Member = None
-        self.over = trio.Event()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +79,9 @@ class ShardRunner:
         self._left: str | None = None
         self._sits_out = False
         self._last_address: str | None = None
-        self._to_say: deque[Tree] = deque()
         self._map_due = False
         self._news = trio.Event()
-        self._asked: dict[int, _Asked] = {}
-        self._last_number = 0
+        self._questions = ShardQuestions(self._wake)
 
     async def run(self) -> None:
         """Keeps a process running until `stop`, and waits for its end."""
@@ -136,9 +126,19 @@ class ShardRunner:
         return self._up_since is not None
 
     @property
+    def hangs(self) -> bool:
+        """Whether its process runs and does not answer."""
+        return self._questions.hangs
+
+    @property
+    def serves(self) -> bool:
+        """Whether it serves clients, as far as it answers."""
+        return self.address is not None and not self.hangs
+
+    @property
     def works(self) -> bool:
         """Whether it serves, or follows a leader."""
-        return self.address is not None or (self.role is not None and self.role.get("follows") is True)
+        return self.serves or (not self.hangs and self.role is not None and self.role.get("follows") is True)
 
     def stop(self) -> None:
         """Has the shard stop in order; `run` ends when it has."""
@@ -151,25 +151,14 @@ class ShardRunner:
         self._wake()
 
     async def ask(self, what: str) -> Member:
-        """Returns the shard's `health` or `metrics`; None if it is not up, or does not answer within `ANSWER_S`."""
-        if not self.up or len(self._to_say) >= _ASKS_MAX:  # it has not read for long
-            return None
-        self._last_number += 1
-        number, asked = self._last_number, _Asked()
-        self._asked[number] = asked
-        self._to_say.append({"ask": number, "what": what})
-        self._wake()
-        with trio.move_on_after(ANSWER_S):
-            await asked.over.wait()
-        self._asked.pop(number, None)
-        return asked.value
+        """Returns the shard's `health` or `metrics`; None if it is not up, or does not answer."""
+        return await self._questions.ask(what) if self.up else None
 
     # ---- a process
 
     async def _live(self) -> int:
         """Runs one process to its end; returns its exit code."""
         self._told = None
-        self._to_say.clear()
         ours, theirs = socket.socketpair()
         with theirs:
             try:
@@ -183,13 +172,28 @@ class ShardRunner:
                 raise
         self.pid = process.pid
         self.starts += 1
-        async with Channel(trio.SocketStream(trio.socket.from_stdlib_socket(ours))) as channel:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._say, channel)
-                while (message := await channel.receive()) is not None:
-                    self._hear(message)
-                nursery.cancel_scope.cancel()
-        return await process.wait()  # the channel is closed: it ends, if it has not yet
+        async with trio.open_nursery() as beside:
+            beside.start_soon(self._name_if_it_stays)
+            async with Channel(trio.SocketStream(trio.socket.from_stdlib_socket(ours))) as channel:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._say, channel)
+                    nursery.start_soon(self._questions.watch, lambda: self.up, self._note_hanging)
+                    while (message := await channel.receive()) is not None:
+                        self._hear(message)
+                    nursery.cancel_scope.cancel()
+            code = await process.wait()  # the channel is closed: it ends, if it has not yet
+            beside.cancel_scope.cancel()
+        return code
+
+    def _note_hanging(self, hangs: bool) -> None:
+        level, event = (logging.ERROR, "a shard does not answer") if hangs else (logging.INFO, "a shard answers again")
+        log(_log, level, event, shard=self.identity.shard, pid=self.pid)
+
+    async def _name_if_it_stays(self) -> None:
+        await self._stopping.wait()
+        while True:
+            await trio.sleep(STOPS_S)
+            log(_log, logging.WARNING, "waiting for a shard to stop", shard=self.identity.shard, pid=self.pid, hint=_HANGING)
 
     async def _say(self, channel: Channel) -> None:
         first = self._start(self._last_address)
@@ -201,8 +205,8 @@ class ShardRunner:
             if self._map_due:
                 self._map_due = False
                 await channel.send({"map": self._start(None).known.encode().decode()})
-            elif self._to_say:
-                await channel.send(self._to_say.popleft())
+            elif (question := self._questions.take()) is not None:
+                await channel.send(question)
             else:
                 await self._news.wait()
                 self._news = trio.Event()
@@ -225,10 +229,7 @@ class ShardRunner:
             case {"failed": list(flat)} if flat:
                 self._told = from_wire([each if isinstance(each, str | int | bool) else None for each in flat])
             case {"answer": int(number), "value": value}:
-                asked = self._asked.get(number)
-                if asked is not None:
-                    asked.value = value
-                    asked.over.set()
+                self._questions.answered(number, value)
 
     def _is_up(self) -> None:
         if self._up_since is None:
@@ -254,8 +255,7 @@ class ShardRunner:
         self.address = self.pid = self._up_since = self.role = None
         unknown = EventStoreError(f"shard {self.identity.shard} {how}; its last lines in the log say why")
         self.error = self._told or unknown
-        for asked in self._asked.values():
-            asked.over.set()
+        self._questions.end()
         self.settled.set()
         self._changed()
 

@@ -148,7 +148,7 @@ class _Node:
         check_folder(replace(shard, created=kept.get("created") is True))
 
     def _unserved(self) -> list[int]:
-        return [shard.identity.shard for shard in self._shards if shard.address is None]
+        return [shard.identity.shard for shard in self._shards if not shard.serves]
 
     def _note_change(self) -> None:
         self._changed.set()

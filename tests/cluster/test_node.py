@@ -332,6 +332,25 @@ def test_a_shard_that_hangs_is_named_by_health_and_holds_up_no_other(tmp_path: P
         assert node.terminate() == 0
 
 
+def test_a_node_notices_by_itself_that_a_shard_hangs_and_that_it_answers_again(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data", 2) as node, blocking.connect(node.address) as store:
+        pid = node.rows()[1].pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            wait_until(lambda: node.said("a shard does not answer"), "the node notices, though nobody asks")
+            assert [(line["shard"], line["pid"]) for line in node.said("a shard does not answer")] == [(1, pid)]
+            stats = store.stats()
+            assert (stats["shards_serving"], stats["attention"]) == (1, "shard 1: its process here does not answer")
+            lines = node.metrics().splitlines()
+            assert {'eventstore_shard_serving{shard="1"} 0', 'eventstore_shard_unserved{shard="1"} 1'} <= set(lines)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        wait_until(lambda: node.said("a shard answers again"), "the node notices that, too")
+        assert (store.stats()["shards_serving"], store.stats()["attention"]) == (2, None)
+        assert node.terminate() == 0
+
+
 @needs_strace
 def test_a_shard_whose_disk_fails_is_poisoned_alone_and_started_again(tmp_path: Path) -> None:
     data = tmp_path / "data"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import signal
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -124,6 +126,23 @@ async def test_a_node_knows_why_a_process_leads_no_more(says: list[Any], code: i
 
         await eventually(has_ended, "it has ended")
         assert told.led == [None if reason is None else Led(7, reason)]
+
+
+async def test_a_process_that_does_not_stop_is_named_in_the_log(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_runner, "STOPS_S", 0.01)
+    async with run(Told([], 0)) as told:
+        await told.is_up(1)
+        assert told.runner.pid is not None
+        os.kill(told.runner.pid, signal.SIGSTOP)
+        told.runner.stop()
+
+        async def named() -> bool:
+            return any(each.getMessage() == "waiting for a shard to stop" for each in caplog.records)
+
+        await eventually(named, "it is named")
+        os.kill(told.runner.pid, signal.SIGCONT)
 
 
 async def test_health_has_the_role_of_a_replica_and_what_is_known_of_all_shards() -> None:
