@@ -28,7 +28,13 @@ class CountedStore(Protocol):
 
 
 def _attention(store: CountedStore) -> str | None:
-    return store.maintenance.attention or store.maintenance.index_attention or store.engine.directory.attention
+    refused = store.committer.refused.why(store.committer.batches)
+    return (
+        (f"appends are refused: {refused}" if refused is not None else None)
+        or store.maintenance.attention
+        or store.maintenance.index_attention
+        or store.engine.directory.attention
+    )
 
 
 STORE_METRICS: Final[tuple[Metric[CountedStore], ...]] = (
@@ -76,7 +82,13 @@ STORE_METRICS: Final[tuple[Metric[CountedStore], ...]] = (
         "`events / batches`: how well appends share syncs",
     ),
     counter(
-        "batches_in_place", "of these, for a lone client, without a thread", lambda store: store.committer.batches_in_place
+        "refused_batches", "write and sync operations that failed: what they were to write was refused",
+        lambda store: store.committer.refused.count,
+        "it grows: the disk is full; `attention` has its folder",
+    ),
+    counter(
+        "batches_in_place", "of the batches, for a lone client, without a thread",
+        lambda store: store.committer.batches_in_place,
     ),
     counter(
         "slow_writes", "write and sync operations that took 5 ms or more", lambda store: store.committer.pace.slow,

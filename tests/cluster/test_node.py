@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from eventstore import ANY, NewEvent, RawCommand, blocking
+from eventstore import ANY, Commit, Committed, NewEvent, RawCommand, StorageFull, blocking
 from eventstore.chunks.files import OsFiles
 from eventstore.client.address import parse_addresses
 from eventstore.client.blocking.broker import BlockingBroker
@@ -372,6 +372,31 @@ def test_a_shard_whose_disk_fails_is_poisoned_alone_and_started_again(tmp_path: 
         assert "sync" in said[0]["error"]
         with blocking.connect(node.shard_address(0)) as store:
             assert {event.aggregate_id for event in store.read_all()}.issuperset(stored)
+
+
+@needs_strace
+def test_a_shard_whose_disk_is_full_refuses_its_appends_alone_and_health_says_so(tmp_path: Path) -> None:
+    data, (own, other) = tmp_path / "data", (ids_of(1, 60), ids_of(0, 60))
+    full = injecting("pwritev2:error=ENOSPC:when=4..9", path=str(data / "shard-1" / "events" / "0000000001.events"))
+    with NodeProcess(data, 2, before=full) as node, blocking.connect(node.address) as store:
+        stored: list[str] = []
+        refused: list[EventStoreError] = []
+        said: set[str] = set()
+        for each, beside in zip(own, other, strict=True):
+            (outcome, of_other) = store.append_many([Commit(each, [EVENT], 0), Commit(beside, [EVENT], 0)])
+            assert isinstance(of_other, Committed)
+            stored.append(beside)
+            if isinstance(outcome, EventStoreError):
+                refused.append(outcome)
+                said.add(node.health()["attention"])
+            else:
+                stored.append(each)
+        assert refused
+        assert {type(each) for each in refused} == {StorageFull}
+        assert said == {f"shard 1: appends are refused: {refused[0].message}"}
+        wait_until(lambda: node.health()["attention"] is None, "the disk takes what is written again")
+        assert f'eventstore_refused_batches_total{{shard="1"}} {len(refused)}.0' in node.metrics().splitlines()
+        assert sorted(event.aggregate_id for event in store.read_all()) == sorted(stored)
 
 
 def test_a_node_that_listens_everywhere_is_found_where_it_was_asked(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ import trio
 from eventstore.chunks.front import Segment
 from eventstore.chunks.header import ChunkHeader
 from eventstore.chunks.writing.commit_log import Log, Replication
-from eventstore.chunks.writing.writer import WritePace
+from eventstore.chunks.writing.disk_watch import RefusedBatches, WritePace
 from eventstore.chunks.writing.writer_thread import WriterThread
 from eventstore.errors import EventStoreError, Poisoned, copy_error
 
@@ -56,7 +56,7 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
         self.advanced = trio.lowlevel.ParkingLot()
         self.poisoned = trio.Event()
         self.batches, self.batches_in_place, self.write_seconds = 0, 0, 0.0
-        self.pace = WritePace()
+        self.pace, self.refused = WritePace(), RefusedBatches(_log, name)
         self._log = log
         self._name = name
         self._full_bytes = full_bytes
@@ -269,7 +269,7 @@ class GroupCommit(ABC, Generic[Outcome, WrittenT]):
 
     def _fail(self, error: EventStoreError) -> None:
         """Delivers the error to all waiting callers and takes what they submitted out of memory."""
-        _log.error("%s: a batch was not written: %s", self._name, error)
+        self.refused.note(error, self.batches)
         if self._replication is not None:  # followers may have it already, so it cannot be refused any more
             self._replication.failed(error)
             return

@@ -16,7 +16,6 @@ import errno
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Final
 
 from eventstore.chunks.files import NO_SPACE, File
 from eventstore.chunks.folder import ChunkFolder
@@ -27,35 +26,6 @@ from eventstore.chunks.writing.zeroing import AHEAD_BYTES, ZeroAhead
 from eventstore.errors import Overloaded, Poisoned, StorageFull
 
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
-_QUICK_S: Final = 0.001
-_LONG_S: Final = 0.005
-_QUICK_IN_A_ROW: Final = 64
-
-
-class WritePace:
-    """Whether writes are so quick that one may block the event loop: a millisecond on average, and none of the last ones long.
-
-    A disk that stalls once is likely to stall again. So after a long write the loop is spared until many in a row were quick.
-    `slow` counts the long ones.
-    """
-
-    def __init__(self) -> None:
-        self._average_s = 0.0
-        self._quick = _QUICK_IN_A_ROW
-        self.slow = 0
-
-    def note(self, seconds: float) -> None:
-        """Notes how long a write and its sync took."""
-        self._average_s = 0.75 * self._average_s + 0.25 * seconds
-        if seconds < _LONG_S:
-            self._quick += 1
-        else:
-            self._quick = 0
-            self.slow += 1
-
-    @property
-    def is_quick(self) -> bool:
-        return self._quick >= _QUICK_IN_A_ROW and self._average_s < _QUICK_S
 
 
 class ChunkWriter:

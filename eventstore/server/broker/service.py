@@ -71,6 +71,9 @@ class BrokerService:
         failed = self.broker.engine.failed
         if failed is not None:
             return f"the broker takes no more messages: {failed.message}; events are served. Look at the disk, then restart"
+        refused = self.broker.committer.refused.why(self.broker.committer.batches)
+        if refused is not None:
+            return f"messages are refused: {refused}"
         return self.broker.housekeeping.failure or _hangs(self.broker)
 
 
@@ -160,7 +163,12 @@ BROKER_METRICS: Final[tuple[Metric[_Counted], ...]] = (
         "`broker_messages / broker_batches`: how well messages share syncs",
     ),
     counter(
-        "broker_batches_in_place", "of these, for a lone sender, without a thread",
+        "broker_refused_batches", "write and sync operations that failed: what they were to write was refused",
+        lambda counted: counted.broker.committer.refused.count,
+        "it grows: the disk is full; `attention` has its folder",
+    ),
+    counter(
+        "broker_batches_in_place", "of the batches, for a lone sender, without a thread",
         lambda counted: counted.broker.committer.batches_in_place,
     ),
     counter(

@@ -21,7 +21,7 @@ from eventstore.protocol.broker_requests import (
     SendMessages,
 )
 from eventstore.protocol.group_requests import CommitOffsets, FailMessages, Heartbeat, Join, ResetGroup
-from eventstore.protocol.requests import Ping
+from eventstore.protocol.requests import Ping, Stats
 from eventstore.server.broker import beside
 from tests.server.broker.broker_raw import bodies, create, join, message, pull, refusal, rows_of, send, values_of
 from tests.server.raw import Ok, RawClient
@@ -54,6 +54,11 @@ class World:
 
     def fail_first(self) -> FailMessages:
         return FailMessages("g", "m", self.generation_now(), "", (("t", 0, 0),))
+
+
+def attention(client: RawClient) -> object:
+    values = values_of(client, Stats())
+    return dict(zip(values[::2], values[1::2], strict=True))["attention"]
 
 
 @pytest.fixture
@@ -105,6 +110,7 @@ def test_a_full_disk_refuses_messages_and_failures_until_there_is_space(world: W
     while not isinstance(outcome := send(client, "t", [message(bytes(500), queue=1)])[0], EventStoreError):
         sent += 1
     assert isinstance(outcome, StorageFull)
+    assert str(attention(client)).startswith("messages are refused: no space left in ")
     failing = FailMessages("g", "m", world.generation_now(), "x" * 1_000, (("t", 0, 1),))
     assert isinstance(refusal(client, failing), StorageFull)
     assert values_of(client, CommitOffsets("g", "m", world.generation, (("t", 0, 1),))) == (1, False)
@@ -112,6 +118,7 @@ def test_a_full_disk_refuses_messages_and_failures_until_there_is_space(world: W
     assert values_of(client, failing) == (False,)
     assert pull(client, ("retry:g", 0, 0, None))[1][0].end == 2, "each failure once"
     assert isinstance(send(client, "t", [message(b"again", queue=1)])[0], tuple)
+    assert attention(client) is None
     assert pull(client, ("t", 1, sent, None))[0][0].body == b"again", "refused messages got no offsets"
 
 
