@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -87,3 +89,13 @@ def test_a_limit_of_bytes_that_is_given_later_counts_answers_too(tmp_path: Path)
         assert len(list(store.read("a"))) == 1
         used = server.ask(lambda running: running.security._doorkeepers[0].budgets._bytes["billing"].taken)
         assert used > 300_000
+
+
+def test_connections_share_turns_with_those_of_their_identity_wherever_they_come_from(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    tokens = [give(data, name, "writer") for name in ("billing", "other")]
+    with ServerThread(data) as server, RawClient(server.port, greet=False), ExitStack() as stack:
+        for token in (tokens[0], tokens[0], tokens[1]):
+            stack.enter_context(es.blocking.connect(server.address, token=token)).stats()
+        peers = server.ask(lambda running: Counter(each.peer for each in running.gate.connections))
+        assert peers == {"identity billing": 2, "identity other": 1, "127.0.0.1": 1}

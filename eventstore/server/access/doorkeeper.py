@@ -6,7 +6,6 @@ credential ends or whose grants change loses the connection within a second: it 
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from eventstore.server.access.auditor import Auditor
 from eventstore.server.access.identity_budgets import IdentityBudgets
 from eventstore.server.net.connection import Connection
 from eventstore.server.net.gate import Gate
+from eventstore.server.net.peers import network_of, peer_of_identity
 
 HELD_BY_LOGIN: Final = 4
 HELD_BY_AUDIT: Final = 8
@@ -36,7 +36,6 @@ _FIRST_DELAY_S: Final = 0.1
 _DELAY_S_MAX: Final = 2.0  # clients wait longer than that for the answer to HELLO
 _FORGIVEN_S: Final = 60.0
 _ADDRESSES_MAX: Final = 10_000
-_NETWORK_BITS: Final = 64  # of IPv6 a client has at least as many addresses as follow these
 _log = logging.getLogger(__name__)
 
 Route = Callable[[Connection, int, Any], None]
@@ -92,6 +91,7 @@ class Doorkeeper:
         if limit is not None and sum(not each.closed for each in connections) >= limit:
             raise Overloaded(f"{identity.name} has {limit} connections, the limit of this identity; close some", limit=limit)
         connections.add(connection)
+        connection.peer = peer_of_identity(identity.name)
         self._admitted[connection] = Admitted(proof, identity, connections)
         self.budgets.count_answers(connection, identity)
         return True
@@ -106,7 +106,7 @@ class Doorkeeper:
     def _refuse(self, connection: Connection, request_id: int) -> None:
         self.refused += 1
         now = trio.current_time()
-        delay = self._delay_of(_network(connection.host), now)
+        delay = self._delay_of(network_of(connection.host), now)
         _log.warning("a login was refused (%s), answered in %.1f s", connection.title, delay)
         if self._audit is not None:
             self._audit.note_refused_login(connection.title)
@@ -250,14 +250,3 @@ class Doorkeeper:
     def audit_waiting(self) -> int:
         """How many wait for the disk."""
         return 0 if self._audit is None else self._audit.waiting
-
-
-def _network(host: str) -> str:
-    """Returns what a client cannot easily change of its address."""
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    if address.version == 4:
-        return host
-    return str(ipaddress.ip_network((int(address), _NETWORK_BITS), strict=False))

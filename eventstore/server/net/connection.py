@@ -17,17 +17,19 @@ from eventstore.errors import InvalidArgument
 from eventstore.protocol import FrameReader
 from eventstore.protocol.frames import LENGTH_BYTES
 from eventstore.protocol.limits import FRAME_BYTES_MAX, HELLO_BYTES_MAX
+from eventstore.server.net.peers import network_of
 
 HELD_BY_MESSAGES: Final = 1
 HELD_BY_COMMANDS: Final = 2
 """Why a connection is not read, in `Connection.held`: the sum of the reasons."""
 BOUND_MAX: Final = 64  # requests in `Connection.bound`: subscriptions, pulls and MAPs that wait
 USES_MAX: Final = 16
+BUSY: Final = 2  # `Connection.busy` of one that waits for its slice: one long slice may be the fault of the machine
 _RECEIVE_BYTES: Final = 256 * 1024
 _FIRST_RECEIVE_BYTES: Final = LENGTH_BYTES + HELLO_BYTES_MAX
 _JOINED_BYTES_MAX: Final = 256 * 1024  # copying more than that costs more than another call of the kernel
 _LAST_RECEIVES: Final = 16
-_OBJECT_BYTES: Final = 48  # besides its payload; a request of 3 bytes would else seem to be small
+OBJECT_BYTES: Final = 48  # besides its payload; a request of 3 bytes would else seem to be small
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,9 @@ class ConnectionBound(Protocol):
 class Connection:
     """A non-blocking socket.
 
-    - `pending`: payloads that wait until earlier requests are answered.
+    - `pending`: payloads that wait until earlier requests are answered. `pending_bytes`: of these, as memory holds them.
+    - `peer`: whose it is: the connections of a peer share what a turn has for it. An identity, or the address.
+    - `busy`: 0 to 2, `BUSY` if its requests took more than a slice, or twice took long. `queued`: it waits in the run queue.
     - `resting`: nothing is taken from it for a moment, because it was served for too long.
     - `taken_s`: what it took of the server's time up to `taken_at`, and `due_s` what its requests of this turn will take.
     - `owed`: requests that were taken and not answered yet; only the gate changes it.
@@ -75,10 +79,11 @@ class Connection:
     """
 
     __slots__ = (
-        "_receive_bytes", "accepted", "blocked_since", "bound", "closed", "counted_bytes", "doing", "due_s", "durability",
-        "frame_began", "frame_since", "greeted", "heard", "held", "host", "in_parts", "name", "owed", "pending", "port",
-        "reader", "request_bytes", "reserved_bytes", "resting", "room", "sent_of_first", "since_us", "socket", "taken_at",
-        "taken_s", "unsent", "unsent_bytes", "uses", "waiting_bytes", "watched", "writable",
+        "_receive_bytes", "accepted", "blocked_since", "bound", "busy", "closed", "counted_bytes", "doing", "due_s",
+        "durability", "frame_began", "frame_since", "greeted", "heard", "held", "host", "in_parts", "name", "owed", "peer",
+        "pending", "pending_bytes", "port", "queued", "reader", "request_bytes", "reserved_bytes", "resting", "room",
+        "sent_of_first", "since_us", "socket", "taken_at", "taken_s", "unsent", "unsent_bytes", "uses", "waiting_bytes",
+        "watched", "writable",
     )  # fmt: skip
 
     def __init__(self, own_socket: socket.socket, address: tuple[Any, ...], now: float) -> None:
@@ -87,6 +92,7 @@ class Connection:
         own_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = own_socket
         self.host, self.port = address[:2]
+        self.peer = network_of(self.host)
         self.reader = FrameReader(HELLO_BYTES_MAX)
         self._receive_bytes = _FIRST_RECEIVE_BYTES
         self.name = ""
@@ -95,7 +101,8 @@ class Connection:
         self.durability: Callable[[], int | None] | None = None
         self.pending: deque[bytes] = deque()
         self.taken_s = self.taken_at = self.due_s = 0.0
-        self.held, self.resting = 0, False
+        self.resting = self.queued = False
+        self.held = self.busy = self.pending_bytes = 0
         self.watched = self.owed = self.request_bytes = self.waiting_bytes = 0
         self.accepted = self.heard = now
         self.frame_began = now  # of the incomplete frame, if there is one
@@ -133,6 +140,11 @@ class Connection:
         elif payloads or self.frame_since is None:
             self.frame_began = self.frame_since = now
         return payloads
+
+    def keep(self, payloads: list[bytes]) -> None:
+        """Adds to `pending`."""
+        self.pending.extend(payloads)
+        self.pending_bytes += sum(map(len, payloads)) + OBJECT_BYTES * len(payloads)
 
     def note_use(self, use: str) -> None:
         """Notes what the client does."""
@@ -173,7 +185,7 @@ class Connection:
     @property
     def is_idle(self) -> bool:
         """Whether it has no request, subscription or answer under way."""
-        return not (self.owed or self.bound or self.holds_bytes or self.unsent)
+        return not (self.owed or self.bound or self.holds_bytes or self.unsent or self.queued)
 
     @property
     def holds_bytes(self) -> bool:
@@ -183,8 +195,7 @@ class Connection:
     @property
     def held_bytes(self) -> int:
         """The bytes held of its requests: an incomplete frame and the payloads in `pending`, as memory holds them."""
-        pending = self.pending
-        return self.reader.buffered_bytes + (sum(map(len, pending)) + _OBJECT_BYTES * len(pending) if pending else 0)
+        return self.reader.buffered_bytes + self.pending_bytes
 
     def restart_timeouts(self, now: float) -> None:
         """Restarts the timeouts of a client that had to wait because the server did not read."""
@@ -268,6 +279,7 @@ class Connection:
             self.closed = True
             self.socket.close()
             self.pending.clear()
+            self.pending_bytes = 0
             self.unsent.clear()
             self.unsent_bytes = self.sent_of_first = 0
             self.room.unpark_all()

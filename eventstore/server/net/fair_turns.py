@@ -19,7 +19,8 @@ from typing import Final
 
 import trio
 
-from eventstore.server.net.connection import Connection
+from eventstore.server.net.connection import BUSY, Connection
+from eventstore.server.net.run_queue import RunQueue
 
 SLICE_S: Final = 0.0005
 _ALONE_S: Final = 0.25
@@ -40,7 +41,8 @@ class FairTurns:
 
     def __init__(self, connections: Collection[Connection], clock: Callable[[], float] = perf_counter) -> None:
         self._connections = connections
-        self._clock = clock
+        self.clock = clock
+        self.queue = RunQueue()
         self._resting: list[tuple[float, int, Connection]] = []
         self._waits = trio.CancelScope()
         self._order = count()
@@ -50,14 +52,34 @@ class FairTurns:
 
     def begin(self) -> float:
         """Begins a turn; returns when."""
-        self._newcomers_end = 0.0
+        self._newcomers_end = self.queue.spent_s = 0.0
         return trio.current_time()
+
+    async def wait(self, descriptor: int) -> None:
+        """Returns when a socket is ready, or the run queue may be served."""
+        if not self.queue:
+            await trio.lowlevel.wait_readable(descriptor)
+        elif self.queue.rests_until > trio.current_time():
+            with trio.move_on_at(self.queue.rests_until):
+                await trio.lowlevel.wait_readable(descriptor)
+        else:
+            await trio.lowlevel.checkpoint()
+
+    def serve_queue(self, receive: Callable[[Connection, float], None], now: float) -> None:
+        """Serves those whose turn it is. While others are served as well, that is half of the time at most."""
+        queue = self.queue
+        if queue and queue.rests_until <= now:
+            before = queue.spent_s
+            for connection in queue.served():
+                receive(connection, now)
+            if now - queue.quick_at < _ACTIVE_S:
+                queue.rests_until = trio.current_time() + queue.spent_s - before
 
     def newcomers_wait(self) -> bool:
         """Whether those who have not said hello had their time in this turn: a handshake of TLS computes, and all that are
         there may begin one at once.
         """
-        now = self._clock()
+        now = self.clock()
         if not self._newcomers_end:
             self._newcomers_end = now + _NEWCOMERS_S
         return now >= self._newcomers_end
@@ -66,9 +88,15 @@ class FairTurns:
         """Returns when the slice of a connection ends that is served from `started` on."""
         return started + (SLICE_S if len(self._connections) > 1 else _ALONE_S)
 
+    def served(self, connection: Connection, took: float) -> None:
+        """Notes a slice that was long, or ended before the requests did."""
+        connection.busy = BUSY if connection.pending or took > SLICE_S else min(connection.busy + 1, BUSY)
+        if took > NOTED_S:
+            self.charge(connection, took)
+
     def charge(self, connection: Connection, seconds: float) -> None:
         """Adds to what a connection took; it may have to rest."""
-        now = self._clock()
+        now = self.clock()
         taken = max(0.0, connection.taken_s - (now - connection.taken_at) * _SHARE_MIN) + seconds
         connection.taken_s, connection.taken_at = taken, now
         if taken > _TAKEN_S_MAX and not connection.resting and not connection.closed:
@@ -121,6 +149,6 @@ class FairTurns:
             while self._resting and self._resting[0][0] <= now:
                 connection = heappop(self._resting)[2]
                 connection.resting = False
-                connection.taken_at = self._clock()
+                connection.taken_at = self.clock()
                 if not connection.closed:
                     resume(connection)

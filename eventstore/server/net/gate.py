@@ -16,7 +16,6 @@ import logging
 import selectors
 import socket
 from collections.abc import Callable
-from time import perf_counter
 from typing import Final
 
 import trio
@@ -26,11 +25,11 @@ from eventstore.protocol import encode_error, encode_goodbye
 from eventstore.server.net.acceptor import Acceptor
 from eventstore.server.net.budgets import Backlog, InboundBudget, OutboundBudget
 from eventstore.server.net.busy_polling import CAN_BUSY_POLL, Ready, is_eager, poll_busily
-from eventstore.server.net.connection import Connection, GateLimits
+from eventstore.server.net.connection import BUSY, OBJECT_BYTES, Connection, GateLimits
 from eventstore.server.net.fair_turns import NOTED_S, FairTurns
+from eventstore.server.net.run_queue import QUICK_S_MAX
 from eventstore.server.net.timeouts import Timeouts
 from eventstore.server.net.tls_connection import MakeConnection
-from eventstore.timing.shared_ticks import sleep_to_tick
 
 _ANSWER_BYTES_PER_TURN: Final = 1024 * 1024  # to one connection, before the others are served
 _GATHERED_TURNS_MAX: Final = 3
@@ -48,7 +47,7 @@ class Gate:
     def __init__(self, listener: socket.socket, limits: GateLimits, make: MakeConnection = Connection) -> None:
         self._limits = limits
         self._selector = selectors.DefaultSelector()
-        self._complaint_due, self._stalled = 0.0, False
+        self._complaint_due = 0.0
         self._served_bytes_max = min(limits.unsent_bytes_max, _ANSWER_BYTES_PER_TURN)
         self._touched: set[Connection] = set()
         self._settled: trio.Event | None = None
@@ -85,24 +84,14 @@ class Gate:
     async def _serve(self, backlog: Backlog) -> None:
         descriptor = self._selector.fileno()
         while True:
-            await trio.lowlevel.wait_readable(descriptor)
+            await self.turns.wait(descriptor)
             if backlog.full:
-                await self._stall(backlog)
+                await self._timeouts.stall(backlog)
             ready = self._selector.select(0)
             eager = CAN_BUSY_POLL and is_eager(ready)
             if self.turn(ready) == 1 and eager:
                 while poll_busily(self._selector, self.turn, self.turns.others_wait, backlog):
                     await trio.lowlevel.checkpoint()  # other tasks run
-
-    async def _stall(self, backlog: Backlog) -> None:
-        """Waits for the disk, and restarts the clients' timeouts: the server did not serve them meanwhile."""
-        self._stalled = True
-        try:
-            await backlog.wait_for_room()
-        finally:
-            self._stalled = False
-        for connection in self.connections:
-            connection.restart_all_timeouts(trio.current_time())
 
     def turn(self, events: Ready) -> int:
         """Serves all ready sockets; returns how many there were.
@@ -117,12 +106,14 @@ class Gate:
                 break
             more = self._selector.select(0)
             self._take(more, now)
+        self.turns.serve_queue(self._receive, now)
         self._end_turn()
         self._inbound.end_turn()
         self.flush()
-        return max(len(events), len(more))
+        return max(len(events), len(more)) + len(self.turns.queue)
 
     def _take(self, events: Ready, now: float) -> None:
+        queue, alone = self.turns.queue, len(events) == 1
         for key, ready in events:
             connection = key.data
             if connection is None:
@@ -132,37 +123,49 @@ class Gate:
                 continue
             if not connection.greeted and self.turns.newcomers_wait():
                 continue  # it is as ready in the next turn
-            if ready & _READ and not (connection.closed or connection.pending):
-                self._receive(connection, now)
             if ready & _WRITE and not connection.closed:
                 connection.writable = True
                 self._touched.add(connection)
-                if connection.pending and not connection.resting:
-                    self._receive(connection, now)
+            wants = ready & _WRITE and not connection.resting if connection.pending else ready & _READ
+            if not wants or connection.closed or connection.queued:
+                continue
+            if queue.spent_s < QUICK_S_MAX and (connection.busy < BUSY or (alone and not queue)):
+                if connection.busy < BUSY:
+                    queue.quick_at = now
+                self._receive(connection, now)
+            else:
+                queue.add(connection)
+                self._touched.add(connection)
 
     def _receive(self, connection: Connection, now: float) -> None:
         """Handles received or pending payloads, until the connection reaches a limit."""
         try:
-            began, pending = perf_counter(), connection.pending
+            clock, pending = self.turns.clock, connection.pending
+            began = clock()
             if not pending:
                 received = connection.receive(now)
                 if received is None:
                     self.drop(connection)
                     return
-                pending.extend(received)
+                connection.keep(received)
             requests_max, bytes_max = self._limits.requests_max, self._served_bytes_max
-            at = perf_counter()
+            at = clock()
             end = self.turns.slice_ends(at)
             while pending and at < end:
                 if connection.owed >= requests_max or connection.unsent_bytes >= bytes_max or connection.held:
                     break
-                self._handle(connection, pending.popleft())
+                payload = pending.popleft()
+                connection.pending_bytes -= len(payload) + OBJECT_BYTES
+                self._handle(connection, payload)
                 if connection.closed:
                     return
-                at = perf_counter()
+                at = clock()
             took, connection.due_s = at - began + connection.due_s, 0.0
-            if took > NOTED_S:
-                self.turns.charge(connection, took)
+            self.turns.queue.spent_s += took
+            if took > NOTED_S or pending:
+                self.turns.served(connection, took)
+            else:
+                connection.busy = 0
             if connection.reader.failed is not None and not pending:
                 raise connection.reader.failed
         except EventStoreError as error:  # the framing is broken: report it, then hang up
@@ -236,7 +239,8 @@ class Gate:
         ask for more.
         """
         has_room = connection.unsent_bytes < self._limits.unsent_bytes_max
-        may_ask = connection.owed < self._limits.requests_max and has_room and not (connection.held or connection.resting)
+        waits_for_server = connection.held or connection.resting or connection.queued
+        may_ask = connection.owed < self._limits.requests_max and has_room and not waits_for_server
         waits = bool(connection.pending)
         wanted = (_READ if may_ask and not waits else 0) | (_WRITE if connection.unsent or (may_ask and waits) else 0)
         if has_room and connection.room:
@@ -276,11 +280,7 @@ class Gate:
 
     async def run_timeouts(self) -> None:
         """Closes overdue connections, and resumes accepting after file descriptors ran out; until cancelled."""
-        while True:
-            await sleep_to_tick(self._timeouts.pause_s)
-            if not self._stalled:
-                self._timeouts.check(trio.current_time())
-            self.acceptor.open()
+        await self._timeouts.run(self.acceptor.open)
 
     def say_goodbye(self) -> None:
         """Stops accepting, and announces to all clients that the server is stopping."""

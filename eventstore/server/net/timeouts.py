@@ -7,8 +7,11 @@ import selectors
 from collections.abc import Callable, Collection
 from typing import Final
 
-from eventstore.server.net.budgets import OutboundBudget
+import trio
+
+from eventstore.server.net.budgets import Backlog, OutboundBudget
 from eventstore.server.net.connection import Connection, GateLimits
+from eventstore.timing.shared_ticks import sleep_to_tick
 
 _PAUSE_S: Final = 0.25
 _IDLE_PAUSE_S: Final = 1.0
@@ -29,14 +32,32 @@ class Timeouts:
         self._connections = connections
         self._outbound = outbound
         self._drop = drop
+        self._stalled = False
+
+    async def run(self, then: Callable[[], None]) -> None:
+        """Checks a few times a second until cancelled, and calls `then` each time."""
+        while True:
+            await sleep_to_tick(self._pause_s)
+            if not self._stalled:
+                self.check(trio.current_time())
+            then()
+
+    async def stall(self, backlog: Backlog) -> None:
+        """Waits for the disk, and restarts the clients' timeouts: the server did not serve them meanwhile."""
+        self._stalled = True
+        try:
+            await backlog.wait_for_room()
+        finally:
+            self._stalled = False
+        for connection in self._connections:
+            connection.restart_all_timeouts(trio.current_time())
 
     @property
-    def pause_s(self) -> float:
-        """After how many seconds to check again."""
+    def _pause_s(self) -> float:
         return _PAUSE_S if self._connections else _IDLE_PAUSE_S
 
     def check(self, now: float) -> None:
-        """Closes overdue connections. Not to be called while the server itself does not serve."""
+        """Closes overdue connections. Do not call it while the server itself does not serve."""
         for connection in self._suspects(now):
             why = self._overdue(connection, now)
             if why is not None:

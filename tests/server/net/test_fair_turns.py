@@ -140,7 +140,7 @@ async def test_those_who_have_not_said_hello_share_a_slice_of_each_turn() -> Non
         by_port = {connection.port: connection for connection in gate.connections}
         known = by_port[clients[-1].getsockname()[1]]
         known.greeted = True
-        gate.turns._clock, begun = Clock(0.002), len(turns) - 1
+        gate.turns.clock, begun = Clock(0.002), len(turns) - 1
         for client in clients:
             client.sendall(LENGTH.pack(1) + b"x")
         while sum(map(len, turns)) < MANY:

@@ -161,7 +161,7 @@ def test_readers_that_trickle_hold_no_more_than_the_bound_and_a_page(serve: Serv
 
 def test_small_requests_that_wait_count_as_what_memory_keeps_of_them() -> None:
     with pair() as (connection, _):
-        connection.pending.extend(b"%05d" % number for number in range(1_000))
+        connection.keep([b"%05d" % number for number in range(1_000)])
         assert connection.held_bytes >= sum(map(sys.getsizeof, connection.pending))
 
 

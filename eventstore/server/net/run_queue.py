@@ -1,0 +1,61 @@
+"""The run queue: connections that wait for their slice, because others have more to do than a turn allows.
+
+A connection is *busy* whose last slice ended before its requests did, or was long. Those that are not are served as soon as
+they are ready. Busy ones, and all that are ready after the others took `QUICK_S_MAX`, wait here, and get one slice each until
+the turn took `TURN_S`. So a turn is short however many connections flood, and a client that asks for little waits for one turn
+at most. Peers are served in rotation, and so are the connections of a peer: a client with a hundred connections gets no more
+than one with a single connection. A peer is an identity, or an address where there are no identities.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Final
+
+from eventstore.server.net.connection import Connection
+
+TURN_S: Final = 0.002
+QUICK_S_MAX: Final = 0.005
+
+
+class RunQueue:
+    """`spent_s`: what this turn took so far, and what its requests will still take. `quick_at`: when one was served that did
+    not wait here. `rests_until`: nobody who waits is served before.
+    """
+
+    def __init__(self) -> None:
+        self._peers: dict[str, deque[Connection]] = {}
+        self.spent_s = 0.0
+        self.rests_until = self.quick_at = 0.0
+
+    def __len__(self) -> int:
+        """How many peers wait."""
+        return len(self._peers)
+
+    def add(self, connection: Connection) -> None:
+        """Has a connection wait, until `served` yields it. It is not read meanwhile."""
+        connection.queued = True
+        self._peers.setdefault(connection.peer, deque()).append(connection)
+
+    def served(self) -> Iterator[Connection]:
+        """Yields the connections whose turn it is: one of each peer, or several if there is one peer. Add to `spent_s` what
+        each took before the next is requested.
+        """
+        seen: set[str] = set()
+        while self._peers:
+            peer = next(iter(self._peers))
+            if peer in seen and len(seen) > 1:
+                return
+            seen.add(peer)
+            yield self._next_of(peer)
+            if self.spent_s >= TURN_S:
+                return
+
+    def _next_of(self, peer: str) -> Connection:
+        waiting = self._peers.pop(peer)
+        connection = waiting.popleft()
+        connection.queued = False
+        if waiting:
+            self._peers[peer] = waiting
+        return connection
