@@ -238,11 +238,12 @@ def decode_messages(records: bytes, count: int) -> list[Message]:
         ProtocolError
     """
     make = cast("Callable[..., Message]", tuple.__new__)
-    return list(map(make, repeat(Message), zip(*decode_columns(records, count), strict=True)))
+    return list(map(make, repeat(Message), zip(*decode_columns(records, count)[:-1], strict=True)))
 
 
 def decode_columns(records: bytes, count: int) -> Sequence[Sequence[object]]:
-    """Returns the values of `decode_messages` by column: the first values of all messages, then the second ones, and so on.
+    """Returns the values of `decode_messages` by column: the first values of all messages, then the second ones, and so on; at
+    last the lengths of the records.
 
     Raises:
         ProtocolError
@@ -259,4 +260,4 @@ def decode_columns(records: bytes, count: int) -> Sequence[Sequence[object]]:
     except (flat.Malformed, TypeError, ValueError) as error:
         raise ProtocolError(f"a page of {len(records)} bytes is malformed: {error}", field="records") from None
     tags, keys, topics, bodies, properties = (values[place::VALUES] for place in range(1, 6))
-    return topics, queues, offsets, keys, tags, times, bodies, properties, positions, nodes, numbers
+    return topics, queues, offsets, keys, tags, times, bodies, properties, positions, nodes, numbers, lengths

@@ -16,7 +16,7 @@ import pytest
 import trio
 
 import eventstore as es
-from eventstore.client.aio.member_tasks import MemberTasks
+from eventstore.client.aio.members.member_tasks import MemberTasks
 from eventstore.errors import ConnectionLost
 from eventstore.protocol.group_requests import Leave
 from tests.consumers.clients import SMALL, World, take, take_done, with_each_client

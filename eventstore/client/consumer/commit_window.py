@@ -16,7 +16,10 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
+from operator import itemgetter
 from typing import NamedTuple
+
+from eventstore.client.consumer.reached import Reached
 
 
 def _ignore() -> None:
@@ -41,6 +44,14 @@ class DeliveryTracker:
         self.messages = 0
         self.size_bytes = 0
 
+    def failures_by_reason(self) -> list[tuple[str, Window, int]]:
+        """Returns the failures, in the order of their reasons, and forgets those of closed windows."""
+        with self.lock:
+            failures = ((reason, *place) for place, reason in self.failures.items() if not place[0].closed)
+            found = sorted(failures, key=itemgetter(0))
+            self.failures = {(window, offset): reason for reason, window, offset in found}
+        return found
+
     def close(self) -> None:
         """Stops calling `wake`."""
         with self.lock:
@@ -62,12 +73,12 @@ class Window:
     `next_offset`: where the next pull continues. `committed`: the offset the server has. `messages`, `size_bytes`: held, in
     whole pages; a page counts until the window has passed it. `has_more`: the last pull left messages at the server.
     `attempts`: how often unfinished messages failed in place; `suspended`: those that wait to be handed out again.
-    `suspects_end`, `killer`: as in `AssignedQueue`.
+    `suspects_end`, `killer`: as in `AssignedQueue`. `reached`: the last message that arrived.
     """
 
     __slots__ = (
         "_finished", "_pages", "_tracker", "_unfinished", "_unopened", "attempts", "closed", "committed", "has_more",
-        "killer", "messages", "next_offset", "queue", "size_bytes", "suspects_end", "suspended", "tags", "topic",
+        "killer", "messages", "next_offset", "queue", "reached", "size_bytes", "suspects_end", "suspended", "tags", "topic",
     )  # fmt: skip
 
     def __init__(self, tracker: DeliveryTracker, topic: str, queue: int, tags: str | None, offset: int) -> None:
@@ -82,6 +93,7 @@ class Window:
         self.suspects_end = 0
         self.killer: int | None = None
         self.has_more = False
+        self.reached: Reached | None = None
         self.messages = 0
         self.size_bytes = 0
         self._tracker = tracker
@@ -113,9 +125,10 @@ class Window:
                 self._hold(messages, size_bytes)
             self.next_offset = next_offset
 
-    def open(self, offsets: Iterable[int]) -> None:
-        """Opens the oldest unopened page: these offsets, ascending, are to be finished."""
+    def open(self, offsets: Iterable[int], reached: Reached | None = None) -> None:
+        """Opens the oldest unopened page: these offsets, ascending, are to be finished. `reached`: its last message."""
         with self._tracker.lock:
+            self.reached = reached
             self._unopened.popleft()
             self._unfinished.extend(offsets)
 
@@ -162,6 +175,20 @@ class Window:
             waited = offset in self.suspended
             self.suspended.discard(offset)
             return waited and not self.is_finished(offset)
+
+    @property
+    def holds_more(self) -> bool:
+        """Whether messages have arrived that are not committed."""
+        return not self.closed and self.reached is not None and self.reached.offset >= self.committed
+
+    def go_back(self) -> None:
+        """Has the next pull continue after the last message that arrived, or after what is committed."""
+        with self._tracker.lock:
+            after = self.committed if self.reached is None else max(self.committed, self.reached.offset + 1)
+            if after < self.next_offset:
+                self.next_offset = after
+                self._pages = deque(page._replace(end=min(page.end, after)) for page in self._pages)
+                self._release()
 
     @property
     def is_waiting(self) -> bool:

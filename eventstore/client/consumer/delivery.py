@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, cast
 from eventstore.chunks.record import PREFIX
 from eventstore.client.consumer.commit_window import Window
 from eventstore.client.consumer.published_event import not_json, published_event
+from eventstore.client.consumer.reached import Reached, reached_by
 from eventstore.fields import check_text
 from eventstore.json_values import Json, parsed
 from eventstore.model import Event
@@ -136,8 +137,8 @@ class PulledRange(NamedTuple):
     messages: int
 
 
-OpenedRanges: TypeAlias = "Iterator[tuple[Window, list[DeliveryItem], list[int]]]"
-"""For each range its items, and the offset at which each is to be finished."""
+OpenedRanges: TypeAlias = "Iterator[tuple[Window, list[DeliveryItem], list[int], Reached]]"
+"""For each range its items, the offset at which each is to be finished, and its last message."""
 
 
 def place_of(item: DeliveryItem) -> tuple[Window, int]:
@@ -153,17 +154,19 @@ def deliveries(ranges: Sequence[PulledRange], answer: Messages) -> OpenedRanges:
     Raises:
         ProtocolError: the answer contradicts itself.
     """
-    columns = decode_columns(cast(bytes, answer.records), answer.count)
+    *columns, lengths = decode_columns(cast(bytes, answer.records), answer.count)
     make = cast("Callable[..., Any]", tuple.__new__)
-    at = 0
+    records, at, end = memoryview(answer.records), 0, 0
     for window, _, _, count in ranges:
         own: list[Sequence[object]] = [column[at : at + count] for column in columns]
+        end += sum(cast("Sequence[int]", lengths[at : at + count]))
         at += count
         offsets = cast("list[int]", own[_OFFSET])
         if window.topic.startswith(RETRY):
             again = map(make, repeat(Message), zip(*own, strict=True))
             own = list(zip(*map(_original, again), strict=True))
-        yield window, list(map(make, repeat(Delivery), zip(*own, repeat(window), offsets, strict=False))), offsets
+        items = list(map(make, repeat(Delivery), zip(*own, repeat(window), offsets, strict=False)))
+        yield window, items, offsets, reached_by(records[:end])
 
 
 def raw_batches(ranges: Sequence[PulledRange], answer: Messages) -> OpenedRanges:
@@ -175,7 +178,7 @@ def raw_batches(ranges: Sequence[PulledRange], answer: Messages) -> OpenedRanges
         left -= count
         batch = RawBatch(window, start, records[at:end], count, next_offset)
         at = end
-        yield window, [batch], [start]
+        yield window, [batch], [start], reached_by(records[:end])
 
 
 def _end_of(records: memoryview, start: int, count: int) -> int:

@@ -25,6 +25,7 @@ from eventstore.client.consumer.commit_window import DeliveryTracker, Window
 from eventstore.client.consumer.delivery import PulledRange, deliveries, raw_batches
 from eventstore.client.consumer.delivery_order import DeliveryOrder, delivery_order
 from eventstore.client.consumer.member_options import MemberOptions
+from eventstore.client.consumer.reached import reached_by
 from eventstore.client.consumer.suspects import Suspects
 from eventstore.client.consumer.turns import Turns
 from eventstore.errors import ProtocolError
@@ -213,7 +214,7 @@ class MemberState:
             else:
                 window.arrived(start, page.next_offset, page.messages, page.messages * each_bytes)
             if killer is not None:
-                window.open([killer])
+                window.open([killer], reached_by(answer.records))
                 window.fail(killer, _KILLED)
             elif not page.messages and not window.has_more:  # the log lost them, or a filter leaves them out
                 window.suspects_end = 0
@@ -228,9 +229,9 @@ class MemberState:
         """
         while self._undecoded:
             ranges, answer = self._undecoded.popleft()
-            for window, items, places in (raw_batches if self.raw else deliveries)(ranges, answer):
+            for window, items, places, reached in (raw_batches if self.raw else deliveries)(ranges, answer):
                 if not window.closed:
-                    window.open(places)
+                    window.open(places, reached)
                     self.ready.put(window, items)
 
     def _restart(self, window: Window, offset: int, suspects_end: int = 0) -> None:
@@ -263,14 +264,8 @@ class MemberState:
 
     def failures(self) -> list[tuple[str, list[tuple[Window, int]]]]:
         """Returns the failures to report: reasons and places, as many as fit into a request each."""
-        with self._tracker.lock:
-            found = sorted(
-                ((reason, window, offset) for (window, offset), reason in self._tracker.failures.items() if not window.closed),
-                key=itemgetter(0),
-            )
-            self._tracker.failures = {(window, offset): reason for reason, window, offset in found}
         reports = []
-        for reason, each in groupby(found, key=itemgetter(0)):
+        for reason, each in groupby(self._tracker.failures_by_reason(), key=itemgetter(0)):
             places = [(window, offset) for _, window, offset in each]
             reports += [(reason, places[at : at + FAILED_PER_FRAME_MAX]) for at in range(0, len(places), FAILED_PER_FRAME_MAX)]
         return reports

@@ -13,7 +13,7 @@ import trio
 from anyio.abc import SocketAttribute, SocketStream
 
 import eventstore as es
-from eventstore.client.aio.member_tasks import MemberTasks
+from eventstore.client.aio.members.member_tasks import MemberTasks
 from eventstore.client.consumer.commit_window import Window
 from eventstore.client.consumer.member_options import MemberOptions
 from eventstore.client.consumer.turns import Turns

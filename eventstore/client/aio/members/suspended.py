@@ -1,15 +1,16 @@
-"""Messages of a member that failed in place and wait for their next attempt. For trio and asyncio."""
+"""Messages of a member that failed: reported, and if they stay in place, handed out again. For trio and asyncio."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import anyio
 
 from eventstore.client.consumer.commit_window import Window
 from eventstore.client.consumer.member_state import MemberState
-from eventstore.errors import ProtocolError
+from eventstore.errors import InvalidArgument, ProtocolError
 from eventstore.flat import Scalar
+from eventstore.protocol.broker_requests import BrokerRequest
 
 
 class SuspendedMessages:
@@ -20,7 +21,30 @@ class SuspendedMessages:
         self._wake = wake
         self._changed = anyio.Event()
 
-    def suspend(self, places: Sequence[tuple[Window, int]], delays_ms: Sequence[Scalar]) -> None:
+    async def report(
+        self, call: Callable[[BrokerRequest], Awaitable[Sequence[Scalar]]], reason: str, places: Sequence[tuple[Window, int]]
+    ) -> None:
+        """Reports that messages have failed. Raises the server's error, or ConnectionLost."""
+        places = [place for place in places if not place[0].closed]  # by a heartbeat between two reports
+        if not places:
+            return
+        try:
+            answer = await call(self._state.failure_report(reason, places))
+        except InvalidArgument as error:
+            if error.fields.get("field") != "offset":
+                raise
+            if len(places) > 1:  # one was deleted with its chunk: it cannot be redelivered, and must not stop the others
+                for place in places:
+                    await self.report(call, reason, [place])
+                return
+            answer = [None]
+        if self._state.ready.in_order:
+            self._suspend(places, answer)
+        else:
+            self._state.reported(places)
+        self._wake()  # a message that must be handled alone may have waited for these
+
+    def _suspend(self, places: Sequence[tuple[Window, int]], delays_ms: Sequence[Scalar]) -> None:
         """Takes the server's answer to failures in place: a message without a delay has become a dead letter."""
         if len(delays_ms) != len(places):
             raise ProtocolError(f"{len(places)} failures were answered by {len(delays_ms)} delays", field="delays")

@@ -4,8 +4,7 @@ The first keeps a pull in flight while there is room, so that pages travel while
 finished messages once per interval, or sends a heartbeat; it reports failed messages at once, and joins again if the group has
 expired the member.
 
-Transient errors (the server is away, or too busy) are retried forever: a running consumer continues when the server is back,
-under the same name. Any other error ends it.
+Transient errors (the server is away, or too busy) are retried forever, under the same name. Any other error ends the member.
 """
 
 from __future__ import annotations
@@ -19,10 +18,11 @@ from typing import Final
 import anyio
 
 from eventstore.client.aio.connection import Connection
-from eventstore.client.aio.suspended import SuspendedMessages
+from eventstore.client.aio.members.same_log import SameLog
+from eventstore.client.aio.members.suspended import SuspendedMessages
 from eventstore.client.backoff import Backoff
 from eventstore.client.consumer.assignment import decode_assignment
-from eventstore.client.consumer.commit_window import DeliveryTracker, Window
+from eventstore.client.consumer.commit_window import DeliveryTracker
 from eventstore.client.consumer.long_handling import LongHandling
 from eventstore.client.consumer.member_options import MemberOptions
 from eventstore.client.consumer.member_state import MemberState, PlannedPull
@@ -31,7 +31,7 @@ from eventstore.client.own_loop import on_this_loop
 from eventstore.client.session.broker_calls import set_retries_request
 from eventstore.client.session.calls import Call
 from eventstore.client.session.results import read_values
-from eventstore.errors import Closed, EventStoreError, InvalidArgument, Rebalanced, UnknownGroup, UnknownQueue, UnknownTopic
+from eventstore.errors import Closed, EventStoreError, Rebalanced, UnknownGroup, UnknownQueue, UnknownTopic
 from eventstore.flat import Scalar
 from eventstore.protocol.broker_requests import BrokerRequest
 
@@ -56,6 +56,7 @@ class MemberTasks:
         self._report_due = anyio.Event()  # there is a failure to report before the interval is over
         self._reported = anyio.Event()
         self.suspended = SuspendedMessages(self.state, self._wake)
+        self._same_log = SameLog(connection, self.state)
         self.trouble: Callable[[EventStoreError | None], None] = lambda error: None  # why it tries again; None: it worked
         self._long_handling = LongHandling(options, self.state.ready)
         self._leave_by = float("inf")
@@ -68,7 +69,18 @@ class MemberTasks:
         if options.retries is not None:
             await self._call(set_retries_request(options.group, options.retries))
         self._turns.join(self.state.suspects, self._look_again)
-        self._assigned(await self._call(options.join()))
+        assignment = await self._call(options.join())
+        await self._look_for_messages()
+        self._assigned(assignment)
+
+    async def _look_for_messages(self) -> bool:
+        """Looks, after a reconnect, whether the broker has what was handed out. Returns whether something is missing."""
+        if self._same_log.is_sure:
+            return False
+        missing = await self._same_log.look()
+        self._drop_pull()  # it may be of other offsets
+        self._wake()
+        return missing
 
     def close(self) -> None:
         """Stops pulling and handing out. A report in flight has a few seconds to be answered."""
@@ -178,6 +190,8 @@ class MemberTasks:
         if self._pull is None or self._pull[0] is not call:
             return  # dropped
         self._pull, self.state.suspects.pulls = None, False
+        if not self._same_log.is_sure:
+            return
         try:
             answer = call.messages()
         except _OUTDATED:
@@ -192,6 +206,9 @@ class MemberTasks:
 
     def _send_pull(self) -> bool:
         """Returns whether there was something to pull, and room."""
+        if not self._same_log.is_sure:  # looks once it is known whether the group still has this member
+            self._report_due.set()
+            return False
         self.suspended.hand_out_due()  # before the next suspect, which would hold them back
         self.tracker.room_awaited = True  # set before looking, so that messages finished meanwhile wake this task
         pull = self.state.next_pull()
@@ -206,7 +223,7 @@ class MemberTasks:
     # ---- reporting
 
     async def report(self) -> None:
-        """Commits, reports failures and sends heartbeats until it is cancelled, or an error ends the member."""
+        """Commits, reports failures and sends heartbeats until it is cancelled, or an error ends it."""
         await self._repeat(self._report_once)
 
     async def _report_once(self) -> None:
@@ -218,6 +235,9 @@ class MemberTasks:
             if self.state.generation is None:  # its last attempt to join again failed
                 await self.join()
             await self._report_to_the_end()
+            if await self._look_for_messages():
+                self.state.expelled()
+                await self.join()
         except _OUTDATED:
             await self._renew_assignment()
             with contextlib.suppress(*_OUTDATED):  # the next time is soon enough
@@ -248,7 +268,7 @@ class MemberTasks:
         for reason, places in self.state.failures():
             if anyio.current_time() > self._leave_by - _LAST_COMMIT_SECONDS:
                 break
-            await self._report_failure(reason, places)
+            await self.suspended.report(self._call, reason, places)
             if time.monotonic() >= sent + self._interval_s:  # each reason is a request: many would silence the member
                 await self._commit()
                 sent = time.monotonic()
@@ -263,26 +283,6 @@ class MemberTasks:
             self._notify()  # a message that must be handled alone may be pulled now
         else:
             await self._heartbeat()
-
-    async def _report_failure(self, reason: str, places: list[tuple[Window, int]]) -> None:
-        places = [place for place in places if not place[0].closed]  # by a heartbeat between two reports
-        if not places:
-            return
-        try:
-            answer: Sequence[Scalar] = await self._call(self.state.failure_report(reason, places))
-        except InvalidArgument as error:
-            if error.fields.get("field") != "offset":
-                raise
-            if len(places) > 1:  # one was deleted with its chunk: it cannot be redelivered, and must not stop the others
-                for place in places:
-                    await self._report_failure(reason, [place])
-                return
-            answer = [None]
-        if self.state.ready.in_order:
-            self.suspended.suspend(places, answer)
-        else:
-            self.state.reported(places)
-        self._wake()  # a message that must be handled alone may have waited for these
 
     async def _heartbeat(self) -> None:
         values = await self._call(self.state.heartbeat())
