@@ -45,6 +45,11 @@ class File(Protocol):
 
     def size(self) -> int: ...
 
+    def written_from(self, offset: int) -> int:
+        """Returns where the first byte at or after `offset` is that may have been written: all before it are zero. The size if
+        there is none.
+        """
+
     def map(self) -> memoryview:
         """Maps the whole file read-only; the mapping is valid as long as the view is referenced."""
 
@@ -181,6 +186,16 @@ class OsFile:
 
     def size(self) -> int:
         return os.fstat(self._fd).st_size
+
+    def written_from(self, offset: int) -> int:
+        try:
+            return os.lseek(self._fd, offset, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return self.size()
+            if error.errno != errno.EINVAL:
+                raise
+            return offset  # the file system does not know
 
     def map(self) -> memoryview:
         if self.size() == 0:

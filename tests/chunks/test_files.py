@@ -51,6 +51,17 @@ def workspace(request: pytest.FixtureRequest, tmp_path: Path) -> Workspace:
     return Workspace(OsFiles(), tmp_path) if request.param == "operating system" else simulated()
 
 
+def test_only_zeros_are_before_what_may_have_been_written(workspace: Workspace) -> None:
+    size, second = 8 * 1024 * 1024, 5 * 1024 * 1024
+    file = workspace.create("a", b"hello")
+    file.preallocate(size)
+    file.write_at(second, [b"world"])
+    for offset in (0, 4, 5, 4096, second - 1, second, second + 4, second + 5, size - 1, size):
+        found = file.written_from(offset)
+        assert offset <= found <= size
+        assert not any(file.read_at(offset, found - offset))
+
+
 def test_written_bytes_are_read_back(workspace: Workspace) -> None:
     file = workspace.create("a", b"hello")
     file.write_at(5, [b", ", b"", b"world"])

@@ -79,6 +79,15 @@ def test_an_empty_chunk_and_reserved_space_are_not_damage(zeros: int) -> None:
     assert recovered(ALL + bytes(zeros)).end == RECORDS_FROM + len(ALL)
 
 
+def test_reserved_space_is_not_read() -> None:
+    disk = SimulatedDisk(0)
+    disk.make_folder(PATH.parent)
+    disk.replace(PATH, HEAD + ALL + bytes(64 * 1024 * 1024))
+    file, before = disk.open(PATH), len(disk.trace)
+    assert recover(file, "chunk", 1, RECORDS_FROM, OLD, Seen()).torn == b""
+    assert sum("read_at" in line for line in disk.trace[before:]) <= 2
+
+
 @pytest.mark.parametrize("zeros", [0, 300])
 def test_a_tail_cut_at_any_byte_of_the_last_batch_drops_it_whole_and_reports_the_bytes(zeros: int) -> None:
     for kept in range(len(D)):

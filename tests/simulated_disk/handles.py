@@ -54,6 +54,11 @@ class SimulatedFile:
                 raise os_error(EINVAL, self._node.path)
             return bytes(self._node.live[offset : offset + length])
 
+    def written_from(self, offset: int) -> int:
+        with self._disk._lock:
+            self._begin("written_from", f"offset={offset}")
+            return len(self._node.live) - len(self._node.live[offset:].lstrip(b"\0"))
+
     def read_cached(self, offset: int, length: int) -> bytes | None:
         data = self.read_at(offset, length)
         return data if len(data) == length and not self._disk.cold else None
