@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final
 
+import anyio
 import trio
 
 from eventstore.chunks.documents import Tree
@@ -83,6 +84,7 @@ class Driver:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Runs until cancelled, or the process ends."""
+        _load_parts_of_anyio()
         async with trio.open_nursery() as self._nursery:
             self.do(self.replica.start())
             self._nursery.start_soon(self._tick)
@@ -266,3 +268,9 @@ class Driver:
         if leading is not None:
             report["lag_s"] = {lag.node: round(lag.seconds, 3) for lag in leading.lags(now())}
         return report
+
+
+def _load_parts_of_anyio() -> None:
+    """Loads what a leader uses. anyio would do it at the first use, while clients wait for the new leader."""
+    anyio.Event()
+    anyio.Lock()
