@@ -1,8 +1,9 @@
 """A read model as a table of PostgreSQL: written to a temporary table, then swapped in within one transaction.
 
 The table itself stays, with its grants, indexes, triggers and the views on it: only rows that differ are replaced, and rows of
-keys that are gone are deleted. Table and checkpoint are those of a live projector, so that one can take over. A projector that
-still runs on the table is fenced, because a rebuilt table has a new generation, even at the same sequence.
+keys that are gone are deleted. If others reference one of these, nothing is changed, and it is named. Table and checkpoint are
+those of a live projector, so that one can take over. A projector that still runs on the table is fenced, because a rebuilt
+table has a new generation, even at the same sequence.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from eventstore.domain.projections.projection import CHECKPOINTS, KEY_COLUMN
 from eventstore.domain.projections.targets.base import Checkpoint, new_generation
 from eventstore.errors import FolderRefused, ProjectionFailed
+from pyspark_eventstore.jobs.references import still_referenced
 
 try:
     import psycopg
@@ -74,11 +76,20 @@ class RebuiltTable:
                     count += 1
             connection.execute(sql.SQL("ALTER TABLE {} ADD PRIMARY KEY ({})").format(staging, sql.Identifier(KEY_COLUMN)))
             connection.execute(sql.SQL("ANALYZE {}").format(staging))
-            with connection.transaction():
-                self._begin(connection, upto)  # first, as a projector does: one that is running waits, and is fenced
-                for statement in self._swap():
-                    connection.execute(statement)
+            try:
+                self._replace(connection, upto)
+            except psycopg.errors.IntegrityError as error:
+                if error.diag.table_name in (None, self._projection.name):  # not a row of another table
+                    raise
+                raise still_referenced(connection, self._projection.name, _STAGING, error) from error
         return count
+
+    def _replace(self, connection: Connection[tuple[Any, ...]], upto: Mapping[str, tuple[str, Checkpoint]]) -> None:
+        with connection.transaction():
+            self._begin(connection, upto)  # first, as a projector does: one that is running waits, and is fenced
+            connection.execute("SET CONSTRAINTS ALL DEFERRED")  # foreign keys that allow it are held against the result alone
+            for statement in self._swap():
+                connection.execute(statement)
 
     def _stage(self, connection: Connection[tuple[Any, ...]]) -> None:
         columns = [sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(kind)) for name, kind in self._columns.items()]

@@ -136,3 +136,40 @@ def test_a_new_table_that_fails_leaves_nothing(server: str, database: psycopg.Co
     assert database.execute("SELECT to_regclass('sums'), to_regclass('eventstore_checkpoints')").fetchall() == [(None, None)]
     table.write([("a", 1, "1")], {"sums": (STORE, Checkpoint(1, "ab"))})
     assert rows(database) == [("a", 1, "1")]
+
+
+def test_rows_that_other_tables_reference_stay_or_are_named(server: str, database: psycopg.Connection[tuple[Any, ...]]) -> None:
+    database.execute("CREATE TABLE notes (id int PRIMARY KEY, account text REFERENCES sums, other text REFERENCES sums)")
+    database.execute("INSERT INTO notes VALUES (1, 'a', NULL), (2, 'a', 'b'), (3, NULL, NULL)")
+    rebuilt(server, Sums(), [("a", 10, "10"), ("b", 2, "2"), ("c", 3, "3")], Checkpoint(3, "cd"))
+    assert rows(database) == [("a", 10, "10"), ("b", 2, "2"), ("c", 3, "3")]
+
+    with pytest.raises(ProjectionFailed) as failed:
+        rebuilt(server, Sums(), [("c", 3, "3")], Checkpoint(4, "ef"))
+    assert failed.value.message == (
+        "projection 'sums' cannot replace its table: rows that the rebuild does not have are referenced, 'a' by notes.account "
+        "(notes_account_fkey), 'b' by notes.other (notes_other_fkey); nothing was changed. Change what references them, or "
+        "declare the foreign keys ON DELETE CASCADE or SET NULL, and rebuild again"
+    )
+    assert failed.value.fields["keys"] == 2
+    assert rows(database) == [("a", 10, "10"), ("b", 2, "2"), ("c", 3, "3")]
+    assert database.execute("SELECT sequence, identity FROM eventstore_checkpoints").fetchall() == [(3, "cd")]
+    database.execute("UPDATE notes SET account = NULL, other = NULL")
+    rebuilt(server, Sums(), [("c", 3, "3")], Checkpoint(4, "ef"))
+    assert rows(database) == [("c", 3, "3")]
+
+
+def test_a_reference_to_another_column_is_judged_by_the_result(
+    server: str, database: psycopg.Connection[tuple[Any, ...]]
+) -> None:  # fmt: skip
+    """The row with a referenced number is another one afterwards, which a deferrable foreign key allows."""
+    database.execute("ALTER TABLE sums ADD UNIQUE (cents)")
+    database.execute("CREATE TABLE notes (cents bigint REFERENCES sums (cents) DEFERRABLE)")
+    database.execute("INSERT INTO notes VALUES (1)")
+    rebuilt(server, Sums(), [("z", 1, "1")], Checkpoint(3, "cd"))
+    assert rows(database) == [("z", 1, "1")]
+    with pytest.raises(
+        ProjectionFailed, match=r'Key \(cents\)=\(1\) is still referenced from table "notes".*nothing was changed'
+    ):
+        rebuilt(server, Sums(), [("z", 2, "2")], Checkpoint(4, "ef"))
+    assert rows(database) == [("z", 1, "1")]
