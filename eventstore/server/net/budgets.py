@@ -7,7 +7,8 @@ until the rest fits. A client that sends at all finishes its frame long before i
 Outbound: bounded per connection and over all connections. A page's bytes are reserved before the page is read; otherwise
 several readers would see the same free room, and each would add a page. Over either bound no further page is begun, so the
 total exceeds it by at most one page (17 MiB). A page that grew past its reservation (a single commit may) and does not fit is
-thrown away and made again later. Answers made on the event loop are small and check the bound over all connections only.
+thrown away and made again later. Answers made on the event loop are small: over the bound of all connections, one is not
+asked for more that waits for an answer or holds its share.
 
 A quarter of the outbound bound is kept for connections that hold nothing of it, an equal share for each: a client that takes
 its answers gets small pages at once, however many others trickle.
@@ -149,6 +150,12 @@ class OutboundBudget:
     def full(self) -> bool:
         """Whether no page may be begun, except within the share of a connection."""
         return self.bytes >= self._bytes_max
+
+    def limits_now(self, requests_max: int, bytes_max: int) -> tuple[int, int]:
+        """Returns how many unanswered requests, and of how many bytes of answers, are a reason not to take more from a
+        connection: as given, or one and its share, while the answers of all are over the bound.
+        """
+        return (1, min(self.share, bytes_max)) if self.bytes >= self._bytes_max else (requests_max, bytes_max)
 
     def allowance(self, connection: Connection) -> int | None:
         """Returns how many bytes a page may have that is made now; None: as many as it wants. 0: it has to wait."""

@@ -4,10 +4,10 @@ A task per connection costs about 25 µs a request in wake-ups alone. Here a tur
 sockets are ready, receives from each, passes all appends of the turn on as one batch, and sends each connection's answers at
 once. Trio waits on the selector's own descriptor: the gate is one task among others, and stops, sleeps and cancels like them.
 
-A client affects only its own connection: any failure while serving it closes it and is logged. What a connection may make the
-server hold is bounded: requests not answered yet, and answers not read yet. At the bound its requests wait, first in
-`Connection.pending`, then in the kernel, then at the client. It is made first and handed to the handlers; `run` takes what
-serves the requests. `flush` asks `may_send` first.
+A client affects only its own connection: any failure while serving it closes it and is logged. What it may make the server
+hold is bounded: requests not answered yet, and answers not read yet. At the bound its requests wait, in `Connection.pending`,
+in the kernel and at the client. The gate is made first and handed to the handlers; `run` takes what serves the requests.
+`flush` asks `may_send` first.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class Gate:
                     self.drop(connection)
                     return
                 connection.keep(received)
-            requests_max, bytes_max = self._limits.requests_max, self._served_bytes_max
+            requests_max, bytes_max = self.outbound.limits_now(self._limits.requests_max, self._served_bytes_max)
             at = clock()
             end = self.turns.slice_ends(at)
             while pending and at < end:
@@ -238,12 +238,12 @@ class Gate:
         Pending requests are handled in a turn like all others: the connection waits to become writable as soon as it may
         ask for more.
         """
-        has_room = connection.unsent_bytes < self._limits.unsent_bytes_max
         waits_for_server = connection.held or connection.resting or connection.queued
-        may_ask = connection.owed < self._limits.requests_max and has_room and not waits_for_server
+        requests_max, bytes_max = self.outbound.limits_now(self._limits.requests_max, self._limits.unsent_bytes_max)
+        may_ask = connection.owed < requests_max and connection.unsent_bytes < bytes_max and not waits_for_server
         waits = bool(connection.pending)
         wanted = (_READ if may_ask and not waits else 0) | (_WRITE if connection.unsent or (may_ask and waits) else 0)
-        if has_room and connection.room:
+        if connection.room and self.outbound.has_room(connection):
             connection.room.unpark_all()
         if wanted == connection.watched:
             return
