@@ -28,6 +28,7 @@ from eventstore.server.net.budgets import Reservation
 from eventstore.server.net.connection import BOUND_MAX, Connection
 from eventstore.server.net.deferred_replies import explain_failed_read
 from eventstore.server.net.gate import Gate
+from eventstore.server.net.request_task import RequestTask
 
 _QUEUES_MAX: Final = 250_000  # of all waiting pulls, some hundred bytes each
 _QUEUES_A_PULL: Final = 16  # the cost of a waiting pull without its queues, in queues
@@ -40,15 +41,15 @@ class _Waiting:
 
     use = None
 
-    def __init__(self, connection: Connection, request_id: int, weight: int) -> None:
+    def __init__(self, task: RequestTask, connection: Connection, request_id: int, weight: int) -> None:
+        self.task = task
         self.connection = connection
         self.request_id = request_id
         self.weight = weight
-        self.scope = trio.CancelScope()
         self.owed = True
 
     def cancel(self) -> None:
-        self.scope.cancel()
+        self.task.cancel()
 
 
 class MessagePulls:
@@ -93,7 +94,7 @@ class MessagePulls:
         if self._answered_now(connection, request_id, request, pending):
             return
         self._weight += weight
-        waiting = _Waiting(connection, request_id, weight)
+        waiting = _Waiting(RequestTask(self._gate, connection), connection, request_id, weight)
         connection.bind(request_id, waiting)
         self._gate.owe(connection)
         self._waiting.add(waiting)
@@ -130,7 +131,7 @@ class MessagePulls:
     async def _serve(self, waiting: _Waiting, pending: PendingPull, request: Pull) -> None:
         pieces: Sequence[bytes] = ()
         try:
-            with waiting.scope:
+            with waiting.task.begin():
                 pieces = await self._answer(waiting, pending, request)
         except Exception as error:
             pieces = (encode_error(waiting.request_id, _explain(error)),)
@@ -140,7 +141,7 @@ class MessagePulls:
         self._ended.unpark_all()
         if not waiting.connection.unbind(waiting.request_id, waiting):
             return  # UNSUBSCRIBE ended it, or its connection is closed
-        if waiting.scope.cancel_called:
+        if waiting.task.scope.cancel_called:
             pieces = (encode_error(waiting.request_id, ShuttingDown("the server is stopping; connect again later")),)
         for piece in pieces:
             self._gate.send(waiting.connection, piece)

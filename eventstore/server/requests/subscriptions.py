@@ -24,6 +24,7 @@ from eventstore.records.splits import SlotFilter
 from eventstore.server.net.budgets import Reservation
 from eventstore.server.net.connection import Connection
 from eventstore.server.net.gate import Gate
+from eventstore.server.net.request_task import RequestTask
 from eventstore.server.requests.dispatch import Route
 from eventstore.server.requests.new_events import NewEvents
 from eventstore.server.requests.paced_scans import PacedScans
@@ -32,8 +33,6 @@ from eventstore.store.committer import Committer
 from eventstore.store.read.reader_place import check_place
 from eventstore.store.read.scan import ScanPage
 
-HELD_BY_BEGINNING: Final = 32
-"""One begins before the next request is taken: thousands that are ended at once would all have tasks, which nobody counts."""
 _log = logging.getLogger(__name__)
 
 
@@ -41,10 +40,10 @@ class Subscription:
     """One subscription of one connection, served by one task. `end`: the last sequence when it was asked for."""
 
     def __init__(
-        self, connection: Connection, request_id: int, request: Subscribe, end: int, start: ReaderStart, own: SlotFilter | None
-    ) -> None:
-        self.connection = connection
-        self.request_id = request_id
+        self, task: RequestTask, connection: Connection, request_id: int, request: Subscribe, end: int, start: ReaderStart,
+        own: SlotFilter | None,
+    ) -> None:  # fmt: skip
+        self.task, self.connection, self.request_id = task, connection, request_id
         self.from_end = start.place is None
         self.place = start.place or Place(end)
         self.after = self.place.sequence
@@ -53,7 +52,6 @@ class Subscription:
         self.wanted = filter_of(request)
         self.credit = request.credit
         self.more_credit = trio.Event()
-        self.scope = trio.CancelScope()
 
     @property
     def use(self) -> str:
@@ -63,13 +61,13 @@ class Subscription:
         return f"subscribes to events of {of}, at {self.after}"
 
     def cancel(self) -> None:
-        self.scope.cancel()
+        self.task.cancel()
 
     def move(self, error: Elsewhere) -> None:
         """Ends it, unless it is ended already."""
-        if not self.scope.cancel_called:
+        if not self.task.scope.cancel_called:
             self.moved = error
-            self.scope.cancel()
+            self.task.cancel()
 
 
 class Subscriptions:
@@ -93,10 +91,10 @@ class Subscriptions:
     def begin(self, connection: Connection, request_id: int, request: Request) -> None:
         assert isinstance(request, Subscribe)
         end, start = self._committer.engine.visible_sequence, ReaderStart.parse("after", request.after)
-        subscription = Subscription(connection, request_id, request, end, start, self._layout.filter_of(start.layout))
+        own, task = self._layout.filter_of(start.layout), RequestTask(self._gate, connection)
+        subscription = Subscription(task, connection, request_id, request, end, start, own)
         check_start(subscription.after, end)
         connection.bind(request_id, subscription)
-        self._gate.hold(connection, HELD_BY_BEGINNING)
         self._nursery.start_soon(self._serve, subscription)
 
     def credit(self, connection: Connection, _: int, request: Request) -> None:
@@ -125,10 +123,8 @@ class Subscriptions:
 
     async def _serve(self, subscription: Subscription) -> None:
         self._served.add(subscription)
-        self._gate.hold(subscription.connection, HELD_BY_BEGINNING, False)
-        self._gate.flush()
         try:
-            with subscription.scope:
+            with subscription.task.begin():
                 if subscription.place.identity:
                     check = partial(check_place, self._committer.engine.scan, subscription.place)
                     await self._scans.run(subscription.connection, check)
@@ -137,7 +133,7 @@ class Subscriptions:
             if subscription.moved is not None:
                 raise subscription.moved
         except EventStoreError as error:
-            if subscription.moved is not None or not subscription.scope.cancel_called:
+            if subscription.moved is not None or not subscription.task.scope.cancel_called:
                 self._send(subscription, encode_error(subscription.request_id, error))
         except Exception:
             _log.exception("a subscription failed; its connection is closed")

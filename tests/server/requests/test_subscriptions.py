@@ -14,8 +14,10 @@ import eventstore as es
 from eventstore import flat
 from eventstore.errors import InvalidArgument
 from eventstore.event_identity import Place
+from eventstore.protocol.broker_requests import Pull
 from eventstore.protocol.limits import CREDIT_BYTES_DEFAULT
 from eventstore.protocol.request_codec import encode_request
+from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import Credit, Ping, ReadAll, Subscribe, Unsubscribe, Version
 from eventstore.records.event_page import decode_page
 from eventstore.server.serve import Server
@@ -219,25 +221,27 @@ def test_a_subscriber_that_does_not_read_does_not_delay_others(serve: Serve) -> 
 
 
 class Tasks(trio.abc.Instrument):
-    """The most tasks of subscriptions that there were at once."""
+    """The most tasks of subscriptions and pulls that there were at once."""
 
     def __init__(self) -> None:
         self.now = self.most = 0
         trio.lowlevel.add_instrument(self)
 
     def task_spawned(self, task: trio.lowlevel.Task) -> None:
-        self.now += task.name.endswith("Subscriptions._serve")
+        self.now += task.name.endswith(("Subscriptions._serve", "MessagePulls._serve"))
         self.most = max(self.most, self.now)
 
     def task_exited(self, task: trio.lowlevel.Task) -> None:
-        self.now -= task.name.endswith("Subscriptions._serve")
+        self.now -= task.name.endswith(("Subscriptions._serve", "MessagePulls._serve"))
 
 
-def test_subscriptions_that_are_ended_at_once_have_no_tasks_that_pile_up(serve: Serve) -> None:
+@pytest.mark.parametrize("request_", [Subscribe(), Pull(1, 1000, 60_000, wants=(("topic", 0, 0, None),))])
+def test_what_is_ended_at_once_has_no_tasks_that_pile_up(serve: Serve, request_: Request) -> None:
     server = serve()
     tasks = server.ask(lambda _: Tasks())
-    with RawClient(server.port) as client:
-        pairs = (encode_request(n, Subscribe()) + encode_request(n + 1, Unsubscribe(n)) for n in range(2, 602, 2))
+    with es.blocking.connect(server.address) as store, RawClient(server.port) as client:
+        store.broker.create_topic("topic", 1)
+        pairs = (encode_request(n, request_) + encode_request(n + 1, Unsubscribe(n)) for n in range(2, 602, 2))
         client.send(b"".join(pairs))
         while client.answer()[0] != 601:
             pass
