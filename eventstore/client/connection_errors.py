@@ -35,14 +35,14 @@ def tls_refused(reason: str) -> str:
     return f"TLS failed: {known.get(reason, reason)}"
 
 
-def connection_lost(attempts: Sequence[Attempt]) -> ConnectionLost:
-    """Returns the error for callers that waited for a connection; it names each address that was tried."""
+def connection_lost(attempts: Sequence[Attempt], whose: str = "") -> ConnectionLost:
+    """Returns the error for callers that waited for a connection; it names each address that was tried, and `whose` that is."""
     tried = ",".join(str(address) for address, _ in attempts)
     why = "; ".join(_why(error) for _, error in attempts)
     hints = {_hint(error) for _, error in attempts}
     hint = hints.pop() if len(hints) == 1 else "is one of the servers running?"
     each = "; ".join(f"{address}: {_why(error)}" for address, error in attempts)
-    return ConnectionLost(f"{each}; {hint}", address=tried, cause=why)
+    return ConnectionLost(f"{whose}{each}; {hint}", address=tried, cause=why)
 
 
 def not_opened(attempts: Sequence[Attempt]) -> EventStoreError:

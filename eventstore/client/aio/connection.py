@@ -42,6 +42,7 @@ class Connection:
     """Owns the session. Plain functions never block. `address`: the one that is connected, or was tried last."""
 
     _leads_to_several = False  # servers, whatever the number of addresses
+    _whose = ""  # in errors: what is at the address
 
     def __init__(self, addresses: Addresses, options: Options) -> None:
         expect_large_buffers()
@@ -247,7 +248,7 @@ class Connection:
         """Notes an attempt that failed, and fails all calls once the reconnect timeout is over."""
         self._attempts.append((self.address, error))
         if self._backoff.expired(time.monotonic(), others_left=others_left):
-            self._fail_all(connection_lost(self._attempts))
+            self._fail_all(connection_lost(self._attempts, self._whose))
 
     def _check_welcome(self, link: Link) -> None:
         """For a subclass: raises what is wrong with the server, having closed the link."""

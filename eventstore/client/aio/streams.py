@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -18,6 +19,7 @@ import anyio.lowlevel
 from eventstore.client.aio.connection import Connection
 from eventstore.client.session.page_requests import Cursor, PageCall
 from eventstore.client.session.subscription import Subscription, SubscriptionItem
+from eventstore.errors import EventStoreError
 from eventstore.event_identity import Place
 from eventstore.model import Event
 from eventstore.position import Position, Reading
@@ -96,8 +98,18 @@ class EventStream(ClosedAtExit):
         await call.done.wait()
         self._requested = None
         events = self._cursor.take(call.page())
-        self.prefetch()
+        self.prefetch_if_possible()
         return events
+
+    @property
+    def requested(self) -> anyio.Event | None:
+        """What is set when the requested page is there; None: there is none."""
+        return None if self._requested is None else self._requested.done
+
+    def prefetch_if_possible(self) -> None:
+        """As `prefetch`. If that fails, `page` says so: what has arrived is handed out before."""
+        with suppress(EventStoreError):
+            self.prefetch()
 
     def prefetch(self) -> None:
         """Requests the next page, unless it is requested already."""

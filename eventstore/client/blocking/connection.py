@@ -39,6 +39,7 @@ class Connection:
     """Owns the session. Times are those of `Options`. `address`: the one that is connected, or was tried last."""
 
     _leads_to_several = _waits_long = False  # to several servers, whatever the number of addresses; see `Link`
+    _whose = ""  # in errors: what is at the address
 
     def __init__(self, addresses: Addresses, options: Options) -> None:
         expect_large_buffers()
@@ -278,7 +279,7 @@ class Connection:
         fatal = self._session.fatal
         if self._unusable is None and (fatal or self._backoff.expired(time.monotonic(), others_left=others_left)):
             self._backoff.recovered()  # the next call tries again
-            failed = fatal or connection_lost(self._attempts)
+            failed = fatal or connection_lost(self._attempts, self._whose)
             self._session.fail(failed)
             raise failed from None
 

@@ -15,6 +15,7 @@ from eventstore.client.blocking.connection import Connection
 from eventstore.client.session.calls import Flag
 from eventstore.client.session.page_requests import Cursor, PageCall
 from eventstore.client.session.subscription import Subscription, SubscriptionItem
+from eventstore.errors import EventStoreError
 from eventstore.event_identity import Place
 from eventstore.model import Event
 from eventstore.position import Position, Reading
@@ -83,9 +84,14 @@ def event_pages(connection: Connection, cursor: Cursor) -> Iterator[list[Event]]
         while requested is not None:
             connection.finish(requested.done)
             call, requested = requested, None
-            events = cursor.take(call.page())
-            requested = _request(connection, cursor)  # travels while these are consumed
+            events, failed = cursor.take(call.page()), None
+            try:
+                requested = _request(connection, cursor)  # travels while these are consumed
+            except EventStoreError as error:  # what has arrived is handed out before
+                failed = error
             yield events
+            if failed is not None:
+                raise failed
     finally:
         if requested is not None:
             requested.wanted = False

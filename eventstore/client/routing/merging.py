@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
-from eventstore.errors import EventStoreError, InvalidArgument
+from eventstore.errors import EventStoreError, InvalidArgument, copy_error
 from eventstore.event_identity import Place
 from eventstore.model import CaughtUp, Event
 from eventstore.position import After, Position, Reading, after_splits, position_in, stored_starts
@@ -100,7 +100,10 @@ class Reached:
 
 
 class MergedRead:
-    """Reads the stored events of the shards in turns: a page of one, then of another. `cursors`: by shard."""
+    """Reads the stored events of the shards in turns: a page of one, then of another. `cursors`: by shard.
+
+    A shard that cannot be reached ends it with its error, once everything was read that the others have.
+    """
 
     def __init__(
         self, known: ClusterMap, after: After, limit: int | None, cursor: Callable[[Place], LogCursor], slot: int | None = None
@@ -111,6 +114,7 @@ class MergedRead:
         self.cursors = {shard: self._open(shard) for shard in self.reached.followed}
         self._turns = deque(self.cursors)
         self._left = limit
+        self._lost: EventStoreError | None = None
 
     def _open(self, shard: int) -> LogCursor:
         cursor = self._cursor(self.reached.start(shard) or Place(0))
@@ -135,9 +139,35 @@ class MergedRead:
         self._turns = deque(followed)
         return sorted(changed)
 
-    def next_shard(self) -> int | None:
-        """Returns the shard whose page is next, until it is `taken`; None at the end."""
-        return self._turns[0] if self._turns and self._left != 0 else None
+    @property
+    def unread(self) -> Iterable[int]:
+        """The shards that may have more."""
+        return self._turns
+
+    def next_shard(self, arrived: Callable[[int], bool] = lambda shard: True) -> int | None:
+        """Returns the shard whose page is next, until it is `taken` or `lost`; None at the end. A page that has `arrived` comes
+        before one that has not.
+
+        Raises:
+            EventStoreError: why a shard was lost, when the others have no more.
+        """
+        if self._left == 0:
+            return None
+        if not self._turns and self._lost is not None:
+            raise copy_error(self._lost)
+        for shard in self._turns:
+            if arrived(shard):
+                self._turns.remove(shard)
+                self._turns.appendleft(shard)
+                break
+        return self._turns[0] if self._turns else None
+
+    def lost(self, error: EventStoreError) -> None:
+        """Reads no more of the shard whose turn it is, as it cannot be reached. Raises the error if it says something else."""
+        if not error.retriable:
+            raise error
+        self._turns.popleft()
+        self._lost = self._lost or error
 
     def taken(self, page: list[Event] | None) -> Iterator[Event]:
         """Takes the page of the shard whose turn it is; None: it has no more. Returns the events to hand out."""
@@ -154,6 +184,7 @@ class MergedRead:
     def end(self) -> None:
         """Has no further page."""
         self._turns.clear()
+        self._lost = None
 
 
 class Away:
@@ -167,7 +198,8 @@ class Away:
     def lost(self, shard: int, error: EventStoreError) -> None:
         """Notes that a shard is away. Raises the error if all are."""
         if shard not in self._away:
-            _log.warning("the %s of shard %d wait until it can be reached: %s", self._what, shard, error)
+            why = str(error).removeprefix(f"shard {shard}: ")
+            _log.warning("the %s of shard %d wait until it can be reached: %s", self._what, shard, why)
         self._away.add(shard)
         if self._away >= self._followed:
             raise error

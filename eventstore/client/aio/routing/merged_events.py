@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator
 from typing import Self
 
 from eventstore.client.aio.routing.router import Router
+from eventstore.client.aio.routing.together import first_of
 from eventstore.client.aio.streams import ClosedAtExit, EventStream, open_read
 from eventstore.client.routing.looking import Looking
 from eventstore.client.routing.merging import MergedRead, later_layout
-from eventstore.errors import Elsewhere
+from eventstore.errors import Elsewhere, EventStoreError
 from eventstore.event_identity import Place
 from eventstore.model import Event
 from eventstore.position import After, Position, is_later
@@ -87,21 +88,32 @@ class MergedEvents(ClosedAtExit):
         read = self._read
         if read is None and not self._closed:
             read = self._open(await reach(self._router, self._after))
-        while read is not None and (shard := read.next_shard()) is not None:
+        while read is not None and (shard := read.next_shard(self._has_arrived)) is not None:
             if not self._prefetched:
                 self._prefetched = True
                 for stream in self._streams.values():
-                    stream.prefetch()
+                    stream.prefetch_if_possible()
+            requested = [self._streams[each].requested for each in read.unread]
+            if requested[0] is not None and not requested[0].is_set():
+                await first_of([each for each in requested if each is not None])
+                continue
             try:
                 page = await self._streams[shard].page()
             except Elsewhere as refused:
                 await self._move(read, refused)
+                continue
+            except EventStoreError as error:
+                read.lost(error)
                 continue
             self._moving = None
             self._events = read.taken(page)
             for event in self._events:
                 return event
         raise StopAsyncIteration
+
+    def _has_arrived(self, shard: int) -> bool:
+        requested = self._streams[shard].requested
+        return requested is None or requested.is_set()
 
     async def _move(self, read: MergedRead, refused: Elsewhere) -> None:
         """Continues by a newer map: the shard was split, or knows less or more of a split than the map that is known."""

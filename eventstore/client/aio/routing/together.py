@@ -42,6 +42,21 @@ class News:
                 await self._told.wait()
 
 
+async def first_of(signals: Sequence[anyio.Event]) -> None:
+    """Waits until one of them is set."""
+    if len(signals) == 1:
+        await signals[0].wait()
+        return
+    async with anyio.create_task_group() as tasks:
+
+        async def end_with(signal: anyio.Event) -> None:
+            await signal.wait()
+            tasks.cancel_scope.cancel()
+
+        for each in signals:
+            tasks.start_soon(end_with, each)
+
+
 async def wait_for(signal: anyio.Event) -> None:
     """Waits until it is set."""
     await signal.wait()

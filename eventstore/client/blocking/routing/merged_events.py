@@ -13,7 +13,7 @@ from eventstore.client.blocking.routing.router import Router
 from eventstore.client.blocking.streams import event_pages
 from eventstore.client.routing.looking import Looking
 from eventstore.client.routing.merging import MergedRead, later_layout
-from eventstore.errors import Elsewhere
+from eventstore.errors import Elsewhere, EventStoreError
 from eventstore.event_identity import Place
 from eventstore.model import Event
 from eventstore.position import After, Position, is_later
@@ -94,6 +94,8 @@ class MergedEvents:
             page = next(self._pages[shard], None)
         except Elsewhere as refused:
             self._move(read, shard, refused)
+        except EventStoreError as error:
+            read.lost(error)
         else:
             self._moving = None
             self._events = read.taken(page)

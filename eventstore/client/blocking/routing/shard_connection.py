@@ -28,7 +28,7 @@ class ShardConnection(Connection):
     def __init__(self, number: int, router: Followed, entry: Connection) -> None:
         address = router.table.address_of(number) or entry.address
         super().__init__(Addresses([address]), entry.options)
-        self._number = number
+        self._number, self._whose = number, f"shard {number}: "
         self._router = router
         self._served = router.table.known.shard(number)
         self._moved = False
