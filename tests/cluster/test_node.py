@@ -17,6 +17,8 @@ import pytest
 
 from eventstore import ANY, Commit, Committed, NewEvent, RawCommand, StorageFull, blocking
 from eventstore.chunks.files import OsFiles
+from eventstore.cli.dashboard.dashboard import print_dashboard
+from eventstore.cli.dashboard.server_snapshot import take_snapshot
 from eventstore.client.address import parse_addresses
 from eventstore.client.blocking.broker import BlockingBroker
 from eventstore.client.blocking.connection import Connection
@@ -270,7 +272,9 @@ def test_a_setting_that_is_wrong_for_all_ends_the_start_with_the_error_of_a_shar
         assert len(node.rows()) == 3
 
 
-def test_a_shard_that_cannot_be_opened_leaves_the_others_serving_and_health_names_it(tmp_path: Path) -> None:
+def test_a_shard_that_cannot_be_opened_leaves_the_others_serving_and_health_names_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     data = tmp_path / "data"
     with NodeProcess(data, 2) as node:
         append_to(node, 1, ids_of(1)[0])
@@ -286,6 +290,12 @@ def test_a_shard_that_cannot_be_opened_leaves_the_others_serving_and_health_name
         assert str(data / "shard-1") in health["attention"]
         assert 'eventstore_shard_serving{shard="1"} 0' in node.metrics()
         assert health["attention"] in refused_status(node)
+        assert health["attention"] in run("cluster", "top", "--once", "--interval", 0.1, store=node.address).stderr
+        with blocking.connect(node.address, reconnect_timeout=0) as store:
+            print_dashboard(take_snapshot(store, None), node.address, with_queues=False)
+        shown = capsys.readouterr().out
+        assert health["attention"][:100] in shown
+        assert "reactions and messages are not known: shard 1: " in shown
         (tmp_path / "away").rename(events)
         wait_until(lambda: node.health()["degraded"] is False, "the shard is tried again")
         wait_until(lambda: [row.events for row in node.rows()] == [0, 1], "the map says where it is")

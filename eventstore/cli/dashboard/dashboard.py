@@ -24,6 +24,8 @@ _KIB: Final = 1024
 def dashboard(snapshot: Snapshot, address: str, *, with_queues: bool) -> RenderableType:
     """Returns the snapshot as something rich can draw."""
     parts: list[RenderableType] = _headlines(snapshot, address)
+    if snapshot.missing is not None:
+        return Group(*parts)
     if snapshot.reactions:
         parts.append(_reactions(snapshot))
     parts.append(_topics(snapshot))
@@ -55,6 +57,8 @@ def _headlines(snapshot: Snapshot, address: str) -> list[RenderableType]:
                      f"{for_people(stats.get('publish_backlog'))} to go"
                      + (f", the oldest for {lag / 1e6:.1f} s" if isinstance(lag, int) and lag else ""))  # fmt: skip
     lines += [f"attention: {stats[name]!s}" for name in ("attention", "broker_attention") if stats.get(name)]
+    if snapshot.missing is not None:
+        lines.append(f"reactions and messages are not known: {snapshot.missing}")
     return [Text(escaped(line)) for line in lines]
 
 

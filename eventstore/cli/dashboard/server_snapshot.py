@@ -6,7 +6,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
-from eventstore.errors import UnknownGroup, UnknownOperation, UnknownTopic
+from eventstore.errors import ConnectionLost, UnknownGroup, UnknownOperation, UnknownTopic
 
 if TYPE_CHECKING:
     from eventstore.client.blocking.store import BlockingStore
@@ -56,7 +56,9 @@ class GroupRow:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The rates are None in the first snapshot. `topics_total` and `groups_total` count also those not listed."""
+    """The rates are None in the first snapshot. `topics_total` and `groups_total` count also those not listed. `missing`: why
+    topics, groups or reactions are not known: a shard cannot be reached.
+    """
 
     stats: dict[str, Scalar]
     at: float
@@ -69,6 +71,7 @@ class Snapshot:
     chunks: list[ChunkInfo]
     topics_total: int
     groups_total: int
+    missing: str | None = None
 
     def tree(self) -> dict[str, object]:
         """Returns the snapshot for JSON."""
@@ -77,13 +80,26 @@ class Snapshot:
             "reactions": [each._asdict() for each in self.reactions],
             "topics": [asdict(row) for row in self.topics], "queues": [asdict(row) for row in self.queues],
             "groups": [asdict(row) for row in self.groups], "chunks": [each._asdict() for each in self.chunks],
-            "topics_total": self.topics_total, "groups_total": self.groups_total, "figures": self.stats,
+            "topics_total": self.topics_total, "groups_total": self.groups_total, "missing": self.missing,
+            "figures": self.stats,
         }  # fmt: skip
 
 
 def take_snapshot(store: BlockingStore, before: Snapshot | None) -> Snapshot:
-    """Takes a snapshot. Rates are counted since `before`."""
+    """Takes a snapshot. Rates are counted since `before`.
+
+    Raises:
+        ConnectionLost: the server cannot be reached. Of a node whose shards cannot all be, there is what it says itself.
+    """
     stats, at = store.stats(), time.monotonic()
+    rates = _rate("events", stats, at, before), _rate("requests", stats, at, before)
+    try:
+        return _completed(store, stats, at, rates)
+    except ConnectionLost as error:
+        return Snapshot(stats, at, *rates, [], [], [], [], [], 0, 0, error.message)
+
+
+def _completed(store: BlockingStore, stats: dict[str, Scalar], at: float, rates: tuple[float | None, float | None]) -> Snapshot:
     broker = store.broker
     try:
         topics, groups = broker.topics(), broker.groups()
@@ -112,8 +128,7 @@ def take_snapshot(store: BlockingStore, before: Snapshot | None) -> Snapshot:
         group_rows.append(GroupRow(group.name, group.members, group.generation, backlog, dead.get(group.name, 0)))
     chunks = broker.chunks()[-_CHUNKS_SHOWN:] if topics else []
     return Snapshot(
-        stats, at, _rate("events", stats, at, before), _rate("requests", stats, at, before), _reactions(store),
-        rows, queue_rows, group_rows, chunks, len(topics), len(groups),
+        stats, at, *rates, _reactions(store), rows, queue_rows, group_rows, chunks, len(topics), len(groups),
     )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from eventstore.cli.dashboard.server_snapshot import Snapshot
     from eventstore.client.blocking.store import BlockingStore
+
+_RECONNECT_S: Final = 5.0
 
 
 def top(
@@ -35,7 +37,7 @@ def top(
 
     from eventstore import blocking
 
-    with blocking.connect(store, name="eventstore top") as connected:
+    with blocking.connect(store, name="eventstore top", reconnect_timeout=_RECONNECT_S) as connected:
         looks = _looks(connected, interval)
         if as_json:
             _print_lines(looks, once)

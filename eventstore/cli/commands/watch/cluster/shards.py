@@ -9,7 +9,7 @@ import typer
 from eventstore.cli.commands.watch.cluster.group import cluster
 from eventstore.cli.terminal.cluster_table import drawn_cluster, lost_shards, print_cluster
 from eventstore.cli.terminal.etcd_options import EtcdAccess, offers_etcd, required_etcd
-from eventstore.cli.terminal.output import print_json
+from eventstore.cli.terminal.output import print_json, print_note
 from eventstore.cli.terminal.program import Command
 from eventstore.cli.terminal.shared_options import DEFAULT_STORE, WAIT_SECONDS, AsJson, StoreAddress
 
@@ -128,7 +128,10 @@ def top(
             if once:
                 return
     if once or not sys.stdout.isatty():
-        print_cluster(look(interval))
+        found = look(interval)
+        print_cluster(found)
+        if lost := lost_shards(found):
+            print_note(lost)
         return
     from rich.live import Live
 
