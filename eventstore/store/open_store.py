@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Final
 
 import trio
 
 from eventstore.allocator import expect_large_buffers
 from eventstore.chunks.files import Files
 from eventstore.chunks.writing.commit_log import Replication
-from eventstore.errors import InvalidArgument
+from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.settings.store import StoreSettings
 from eventstore.store.committer import Committer
 from eventstore.store.data_folder import DIRECTORY, ShardIdentity
 from eventstore.store.embedded import EmbeddedStore
+from eventstore.store.engine import Engine
 from eventstore.store.maintenance import ChildSorter, Maintenance, ThreadSorter
 from eventstore.store.opening import OpenStore, open_folder
 from eventstore.timing.shared_ticks import sleep_to_tick
+
+_WARMED_AT_ONCE: Final = 100
+_WARM_PAUSE_S: Final = 0.02
 
 
 @asynccontextmanager
@@ -64,6 +70,8 @@ async def open_store(
             await nursery.start(committer.run)
             if settings.sort:
                 nursery.start_soon(_maintain, committer, maintenance)
+            if epoch is not None:
+                nursery.start_soon(_warm, opened.engine)
             nursery.start_soon(_write_preload, opened, settings)
             error = None
             try:
@@ -85,6 +93,22 @@ async def open_store(
 async def _maintain(committer: Committer, maintenance: Maintenance) -> None:
     await committer.settled.wait()  # a replica may have to cut back what it was opened with: a sorted file is final
     await maintenance.run()
+
+
+async def _warm(engine: Engine) -> None:
+    """Loads the aggregates that changed last into the version cache, the last one first, while clients are served."""
+    cache, names = engine.version_cache, engine.recent_aggregates()[::-1]
+
+    def look_up(part: list[str]) -> None:
+        for each in part:
+            if cache.peek(each) is None:
+                engine.offer(each)
+
+    with contextlib.suppress(EventStoreError):  # what cannot be read is reported to the first caller that needs it
+        for start in range(0, len(names), _WARMED_AT_ONCE):
+            await trio.to_thread.run_sync(look_up, names[start : start + _WARMED_AT_ONCE])
+            cache.take_offers()
+            await trio.sleep(_WARM_PAUSE_S)
 
 
 async def _write_preload(opened: OpenStore, settings: StoreSettings) -> None:

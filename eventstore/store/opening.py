@@ -119,7 +119,8 @@ def open_folder(
         preload = PreloadFile(files, path)
         with contextlib.suppress(EventStoreError):  # what cannot be read is reported to the first caller that needs it
             engine.recent.begin(preload.read())
-            engine.warm(engine.recent_aggregates())
+            if epoch is None:  # clients wait for a new leader: it warms up while it serves them
+                engine.warm(engine.recent_aggregates())
         report.files, report.seconds = len(engine.files.headers), time.perf_counter() - started
         return OpenStore(engine, lock, report, identity, settings, preload)
     except BaseException:

@@ -18,6 +18,7 @@ from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.options import EtcdOptions
 from eventstore_cluster.registry.registry import Snapshot
 from eventstore_cluster.registry.replicated_keys import LEADERS, SERVING, SHARDS, read_leader, read_serving
+from eventstore_cluster.replica.limits import Limits
 from eventstore_cluster.replica.registry_state import Member
 from eventstore_cluster.status import SILENT_S, status_of
 
@@ -80,8 +81,10 @@ def _why_not(seen: Snapshot, shard: int, node: str, wait_s: float) -> str:
         why = f"the replica on {node} is not connected to the leader on {leader}"
     elif lag.silent_seconds > SILENT_S:
         why = f"the replica on {node} has not answered the leader on {leader} for {lag.silent_seconds:.1f} s"
-    else:
+    elif lag.seconds > Limits().hand_over_lag_s:
         why = f"the replica on {node} is {lag.seconds:.1f} s behind the leader on {leader}"
+    else:
+        why = f"the replica on {node} sorts event files first, so that clients wait less"
     return (
         f"shard {shard} was not handed over within {wait_s:g} s: {why}. It is as soon as that replica keeps up; `eventstore "
         f"cluster lead {shard} {leader}` takes that back"

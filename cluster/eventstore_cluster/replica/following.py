@@ -11,12 +11,14 @@ from eventstore_cluster.replica.registry_state import Leader, Member
 
 
 class Following:
-    """Follows one leader at a time. `logs`: of the own disk, synced. `busy`: the disk is writing or cutting."""
+    """Follows one leader at a time. `logs`: of the own disk, synced. `busy`: the disk is writing or cutting.
+    `sorted_through`: the last event file that is sorted, which the leader is told."""
 
     def __init__(self, member: Member, run: str, logs: tuple[Tail, ...], crcs: tuple[int, ...], limits: Limits) -> None:
         self.logs = logs
         self.busy = False
         self.committed: Ends | None = None
+        self.sorted_through = 0
         self._crcs = crcs
         self._member = member
         self._run = run
@@ -120,7 +122,7 @@ class Following:
     def _fetch(self) -> list[Action]:
         assert self._connection is not None
         assert self._session is not None
-        return [Send(self._connection, Fetch(self._session, self._epoch, self.ends, self._crcs))]
+        return [Send(self._connection, Fetch(self._session, self._epoch, self.ends, self._crcs, self.sorted_through))]
 
     def _data(self, data: Data) -> list[Action]:
         if data.session != self._session or data.epoch != self._epoch or self.busy or data.start != self.ends:

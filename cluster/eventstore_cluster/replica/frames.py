@@ -37,13 +37,15 @@ class Joined:
 class Fetch:
     """Asks for what follows `ends`. Everything before is durable at the follower: this is the acknowledgement.
 
-    `last_crcs`: of the last record of each kind before `ends`; 0 if there is none.
+    `last_crcs`: of the last record of each kind before `ends`; 0 if there is none. `sorted_through`: the last event file that
+    is sorted there.
     """
 
     session: int
     epoch: int
     ends: Ends
     last_crcs: tuple[int, ...]
+    sorted_through: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from eventstore_cluster.replica.actions import Action, Commit, End, Open, ReadRegistry, Send, Serve, Transact
 from eventstore_cluster.replica.epochs import Tail
 from eventstore_cluster.replica.frames import Data, Fetch, Join, Joined, NotLeading
+from eventstore_cluster.replica.handing_over import HandingOver
 from eventstore_cluster.replica.limits import Limits
 from eventstore_cluster.replica.moving import Moving
 from eventstore_cluster.replica.places import NOWHERE, Ends, Place, least, reaches
@@ -50,8 +51,7 @@ class Leading:
         self._me = me
         self._registrar = registrar
         self._limits = limits
-        self._named: str | None = None  # the successor that was seen last, and since when
-        self._named_at = now
+        self._handing_over = HandingOver(limits, now)
         self._committed_at = now
         self._read_at = now
 
@@ -251,9 +251,8 @@ class Leading:
         """Gives leadership up if another member is to lead, keeps up and answers; that one competes before the others. Until
         the answer is known nothing may be read here; what every member has may still be committed.
         """
-        state, seen = self._registrar.state, self._registrar.seen
-        if state.successor != self._named:
-            self._named, self._named_at = state.successor, now
+        state, seen, handing = self._registrar.state, self._registrar.seen, self._handing_over
+        handing.name(state.successor, now)
         if state.successor is None or self.committed is None or self._registrar.unanswered is not None:
             return []
         member = next((each for each in state.in_sync if each.node == state.successor), self._me.member)
@@ -263,7 +262,9 @@ class Leading:
         assert seen is not None
         if seen.running is not None and member not in seen.running:  # paused until its lease was over: it cannot be elected
             return []
-        if session.follows < self._named_at or now > session.heard_at + self._limits.hand_over_silence_s:
+        if (before := handing.next_step(self.written, session, now, serves=self.serves)) is not None:
+            return before
+        if session.follows < handing.named_at or now > session.heard_at + self._limits.hand_over_silence_s:
             return self._answer_now(session, now)  # one that hangs is connected too, and its last Fetch may still be on its way
         return [Transact(self._registrar.propose(state, seen.leader_revision, yields=True))]
 

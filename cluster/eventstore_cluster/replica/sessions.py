@@ -16,7 +16,7 @@ class Session:
 
     `held`: the Fetch that is not answered yet, since `held_since`. `told`: the committed mark that was sent last. `heard_at`:
     when the last Fetch, or the join, came; `answered_at`: when the last one was answered. A follower sends a Fetch when it has
-    its answer: it ran at some time since `follows`.
+    its answer: it ran at some time since `follows`. `sorted_through`: the last event file that it has sorted.
     """
 
     number: int
@@ -29,10 +29,11 @@ class Session:
     told: Ends | None = None
     answered_at: float = 0.0
     follows: float = 0.0
+    sorted_through: int = 0
 
     def heard(self, fetch: Fetch, now: float) -> None:
         self.held, self.held_since, self.heard_at = fetch, now, now
-        self.follows = self.answered_at
+        self.follows, self.sorted_through = self.answered_at, fetch.sorted_through
 
     def answered(self, told: Ends | None, now: float) -> None:
         self.held, self.answered_at = None, now

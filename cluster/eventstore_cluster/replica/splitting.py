@@ -55,7 +55,7 @@ class Splitting:
         (number, size), through = written[0], self._cloned()
         if through is None or through < number - 1 or number == self._begun_at_file:
             return []
-        if size > self._limits.split_file_bytes and self._begun < self._limits.split_files_begun_max:
+        if size > self._limits.split_file_bytes and self._begun < self._limits.files_begun_max:
             self._begun, self._begun_at_file = self._begun + 1, number
             return [BeginFile()]
         self._held_at, self._held_for, self._splits_before = now, state.split, state.splits

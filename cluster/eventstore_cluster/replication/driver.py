@@ -174,7 +174,8 @@ class Driver:
                 self.leadership.opened.set()
                 self._changed()
             case BeginFile():
-                assert self.log_split is not None, "only one that serves is split"
+                assert self.log_split is not None, "only one that serves begins files"
+                _log.info("a new event file is begun, so that the one before can be sorted", epoch=self._epoch)
                 self.log_split.begin_file()
             case HoldBack():
                 self._hold_back()

@@ -10,7 +10,8 @@ import trio
 from eventstore.errors import Corrupt, EventStoreError
 from eventstore.server.logs import get_logger
 from eventstore.store.data_folder import DIRECTORY
-from eventstore.store.maintenance import ChildSorter
+from eventstore.store.maintenance import ChildSorter, Sorter
+from eventstore.store.sorted.directory_recovery import mark_closed, was_left_open
 from eventstore.store.sorted.sorting import switch
 from eventstore_cluster.replica.places import Ends
 from eventstore_cluster.replication.driver import Driver
@@ -24,6 +25,17 @@ def may_sort(committed: Ends, number: int) -> bool:
     return committed[0][0] > number
 
 
+async def prove_left_open(sorter: Sorter, directory: Path) -> None:
+    """Reads a directory that a leader had open when it ended: otherwise the next one does, while clients wait."""
+    if not was_left_open(directory):
+        return
+    try:
+        await sorter.prove_directory()
+        mark_closed(directory)
+    except (EventStoreError, OSError, RuntimeError) as error:  # the next leader rebuilds it, if it is not sound
+        _log.warning("the directory of a leader that ended is not proven sound", error=str(error))
+
+
 async def sort_committed(driver: Driver, data: Path) -> None:
     """Sorts, indexes and lists files as they are committed, one at a time; until cancelled.
 
@@ -32,6 +44,7 @@ async def sort_committed(driver: Driver, data: Path) -> None:
     events = driver.run_of.logs.events
     folder = events.folder
     sorter = ChildSorter(data, data / DIRECTORY)
+    await prove_left_open(sorter, data / DIRECTORY)
     number = max(events.sorted_through, 1)
     while True:
         while driver.committed is not None and may_sort(driver.committed, number):
@@ -47,5 +60,6 @@ async def sort_committed(driver: Driver, data: Path) -> None:
                     number = 1  # the directory: if it was removed, it is filled again
                 await trio.sleep(_AGAIN_S)
             else:
+                driver.replica.following.sorted_through = number
                 number += 1
         await driver.committed_moved.park()

@@ -20,7 +20,7 @@ from eventstore_cluster.replication.logs.pieces import Cargo, Documents, Payload
 
 FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
 """A record of the largest size, and what goes with it."""
-VERSION: Final = 1
+VERSION: Final = 2
 _VALUES_MAX: Final = 4096
 _KINDS: Final = (EVENTS, MESSAGES)
 _NOTHING: Final = object()
@@ -87,8 +87,8 @@ def _values(frame: PeerFrame) -> list[Scalar]:
             return [PeerCode.JOIN, number, member.node, member.incarnation, run, leader_run, len(logs), *_flat_logs(logs)]
         case Joined(number, session, epoch, logs):
             return [PeerCode.JOINED, number, session, epoch, len(logs), *_flat_logs(logs)]
-        case Fetch(session, epoch, ends, last_crcs):
-            return [PeerCode.FETCH, session, epoch, len(ends), *_flat_ends(ends), *last_crcs]
+        case Fetch(session, epoch, ends, last_crcs, sorted_through):
+            return [PeerCode.FETCH, session, epoch, sorted_through, len(ends), *_flat_ends(ends), *last_crcs]
         case Data(session, epoch, start, committed, payload):
             head = [PeerCode.DATA, session, epoch, len(start), *_flat_ends(start), *_flat_ends(committed)]
             return [*head, payload is not None, *(() if payload is None else _flat_cargo(payload))]
@@ -151,8 +151,8 @@ def _read(code: Scalar, values: Iterator[Any]) -> PeerFrame:
             number, session, epoch = _numbers(values, 3)
             return Joined(number, session, epoch, _logs(values))
         case PeerCode.FETCH:
-            session, epoch, kinds = _numbers(values, 3)
-            return Fetch(session, epoch, _ends(values, kinds), tuple(_numbers(values, kinds)))
+            session, epoch, sorted_through, kinds = _numbers(values, 4)
+            return Fetch(session, epoch, _ends(values, kinds), tuple(_numbers(values, kinds)), sorted_through)
         case PeerCode.DATA:
             session, epoch, kinds = _numbers(values, 3)
             start, committed = _ends(values, kinds), _ends(values, kinds)

@@ -114,6 +114,16 @@ def close_directory(directory: Directory) -> None:
         (directory.path / OPEN_MARK).unlink(missing_ok=True)
 
 
+def was_left_open(path: Path) -> bool:
+    """Whether a process died that had the directory open: the next one that opens it has to examine it first."""
+    return (path / OPEN_MARK).exists() and (path / "data.mdb").exists()
+
+
+def mark_closed(path: Path) -> None:
+    """Records that all of the directory was read and is sound; nobody has it open."""
+    (path / OPEN_MARK).unlink(missing_ok=True)
+
+
 def _size(path: Path) -> int:
     try:
         return (path / "data.mdb").stat().st_size

@@ -67,6 +67,21 @@ def test_a_client_that_appends_goes_on_while_leadership_goes_around(three: Three
         assert [event.version for event in store.read("a-1")] == list(range(1, client.versions[-1] + 1))
 
 
+def test_a_successor_sorts_a_large_file_before_it_leads(three: ThreeNodes, options: EtcdOptions) -> None:
+    before, successor = three.leader(), three.followers()[0]
+    large = [es.NewEvent("Large", bytes(1024 * 1024))] * 3
+    with three.client() as store:
+        for number in range(2):
+            store.append("large", large, number * 3, command_id=f"large-{number}")
+        assert hand_over(options, "handed", 0, successor, WAIT_S).node == successor
+        (begun, *_) = three.nodes[before].said("a new event file is begun, so that the one before can be sorted")
+        assert begun["epoch"] == three.state().epoch - 1
+        assert (three.folder / successor / "shard-0" / "events" / "0000000001.index").exists()
+        assert [event.version for event in store.read("large")] == list(range(1, 7))
+        assert store.append("large", EVENT, 6).version == 7
+    three.wait_until_in_sync()
+
+
 def test_the_one_that_leads_already_is_left_alone(three: ThreeNodes, options: EtcdOptions) -> None:
     leader, epoch = three.leader(), three.state().epoch
     assert hand_over(options, "handed", 0, leader, WAIT_S).seconds is None

@@ -67,7 +67,7 @@ FRAMES: dict[str, PeerFrame] = {
         (LastEpoch(1, (1, 4304)), LastEpoch(1, MESSAGES_END), LastEpoch(1, DOCUMENTS_END)),
     ),
     "peer-joined": Joined(1, 9, 2, (LastEpoch(1, EVENTS_END), LastEpoch(1, MESSAGES_END), LastEpoch(1, DOCUMENTS_END))),
-    "peer-fetch": Fetch(10, 2, ENDS, CRCS),
+    "peer-fetch": Fetch(10, 2, ENDS, CRCS, 3),
     "peer-data": Data(10, 2, ENDS, (NOWHERE, NOWHERE, NOWHERE), CARGO),
     "peer-data-empty": Data(10, 2, NEXT_ENDS, NEXT_ENDS, None),
     "peer-not-leading": NotLeading(2),

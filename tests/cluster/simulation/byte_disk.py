@@ -61,7 +61,7 @@ class ByteDisk(Disk):
         self._files = SimulatedDisk(self._seed)
         self._files.make_folder(DATA)
         self._folder().create()
-        self._sorted = 0
+        self.sorted = 0
         self._open()
 
     def _folder(self) -> ChunkFolder:
@@ -73,7 +73,7 @@ class ByteDisk(Disk):
         self._doing: Callable[[], None] | None = None
         self._cut_to: int | None = None
         self._log = FollowerLog(self._folder(), HEADER_BYTES, size_bytes=_SIZE_BYTES, preallocate_bytes=4096)
-        self._sorted = self._log.sorted_through
+        self.sorted = self._log.sorted_through
         self._reader = LogReader(self._folder(), HEADER_BYTES)
 
     # a leader
@@ -172,11 +172,11 @@ class ByteDisk(Disk):
 
     def sort(self, committed: Ends) -> None:
         """Sorts the next file, if that may be."""
-        number = self._sorted + 1
+        number = self.sorted + 1
         if number * IN_A_CHUNK < self.synced[0] and follower_sorting.may_sort(committed, number):
             sort_file(self._folder(), number)
             switch(self._folder(), number)
-            self._sorted = number
+            self.sorted = number
 
     # crashes
 

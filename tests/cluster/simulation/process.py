@@ -307,6 +307,7 @@ class Process(Run):
         self.committed = ends
         if self.world.random.random() < 0.5:
             self.machine.disk.sort(ends)
+            self.replica.following.sorted_through = self.machine.disk.sorted
         if self.replica.leading is not None and (not self.world.accepted.ever or self.replica.may_read(self.clock())):
             self.world.checks.acknowledged(self, ends)
             while self._receipts and reaches(ends, self._receipts[0]):

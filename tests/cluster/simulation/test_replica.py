@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from eventstore_cluster.replica.actions import Begin, End, ReadRegistry, Send, Serve, Transact
+from eventstore_cluster.replica.actions import Action, Begin, BeginFile, End, ReadRegistry, Send, Serve, Transact
 from eventstore_cluster.replica.epochs import LastEpoch, Tail
 from eventstore_cluster.replica.frames import Fetch, Join, Joined
 from eventstore_cluster.replica.limits import Limits
@@ -220,6 +220,51 @@ def test_a_leader_waits_for_a_successor_without_a_lease_which_could_not_be_elect
     (yields,) = own.received(1, Fetch(1, 4, ((1, 100),), (0,)), 0.3)
     assert isinstance(yields, Transact)
     assert yields.swap.yields
+
+
+def handing_over_a_large_file() -> tuple[Replica, Limits]:
+    """Returns a leader that hands over to n2, and has had a file begun after one that is not sorted there."""
+    own, seen = leader_of_two("n2")
+    limits = Limits()
+    large = (1, limits.hand_over_file_bytes + 1)
+    own.serves()
+    own.grown((large,), 0.1)
+    own.durable((large,), 0.1)
+    assert own.received(1, Fetch(1, 4, (large,), (0,)), 0.12) != []
+    (begins,) = own.saw(seen, 0.15)
+    assert begins == BeginFile()
+    assert own.received(1, Fetch(1, 4, (large,), (0,)), 0.18) == [], "it is being written"
+    own.grown(((2, 4200),), 0.2)
+    own.durable(((2, 4200),), 0.2)
+    return own, limits
+
+
+def test_a_successor_first_sorts_what_it_would_read_before_it_answers() -> None:
+    own, _ = handing_over_a_large_file()
+    for second in (0.3, 0.4, 0.5):
+        assert not any(isinstance(each, Transact) for each in own.received(1, Fetch(1, 4, ((2, 4200),), (0,), 0), second))
+    *_, yields = own.received(1, Fetch(1, 4, ((2, 4200),), (0,), 1), 0.6)
+    assert isinstance(yields, Transact)
+    assert yields.swap.yields
+
+
+def test_a_successor_that_does_not_sort_leads_in_the_end() -> None:
+    own, limits = handing_over_a_large_file()
+    *_, yields = own.received(1, Fetch(1, 4, ((2, 4200),), (0,), 0), 0.2 + limits.hand_over_sort_s)
+    assert isinstance(yields, Transact)
+
+
+def test_files_are_not_begun_for_a_hand_over_again_and_again() -> None:
+    own, limits = handing_over_a_large_file()
+    found, number = list[type[Action]](), 2
+    for at in range(10):
+        large, second = (number, limits.hand_over_file_bytes + 1), 1.0 + at
+        own.grown((large,), second)
+        own.durable((large,), second)
+        *_, last = own.received(1, Fetch(1, 4, (large,), (0,), number - 1), second)
+        found.append(type(last))
+        number += 1
+    assert found[: limits.files_begun_max] == [*[BeginFile] * (limits.files_begun_max - 1), Transact]
 
 
 def test_a_leader_whose_hand_over_is_refused_reads_again() -> None:

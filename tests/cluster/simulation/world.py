@@ -82,7 +82,14 @@ class World:
         self._accepts_loss = accepts_loss or (seed % 12 == 2 and not loses_registry and not real_logs and not splits)
         machines = replicas + 2 if self.moving else replicas
         self.limits = Limits(
-            lag_max_s=1.0, stall_max_s=4.0, silence_s=1.0, retry_s=0.3, split_file_bytes=_SMALL_FILE_BYTES, split_max_s=3.0
+            lag_max_s=1.0,
+            stall_max_s=4.0,
+            silence_s=1.0,
+            retry_s=0.3,
+            split_file_bytes=_SMALL_FILE_BYTES,
+            split_max_s=3.0,
+            hand_over_file_bytes=_SMALL_FILE_BYTES,
+            hand_over_sort_s=2.0,
         )  # more happens in a history
         self._late = self.random.choice((0.05, 0.15, 0.4))
         self.lease_s = 2.0

@@ -16,6 +16,7 @@ from eventstore.store.open_store import open_store
 from tests.simulated_disk import SimulatedDisk
 from tests.store.embedded.held_disk import SMALL_FILES, Opener, everything, left_after
 from tests.store.stepped import DATA
+from tests.waiting import eventually
 
 
 async def test_completed_files_are_sorted_in_the_background_during_appends_and_reads(
@@ -104,3 +105,23 @@ async def test_a_leader_sorts_nothing_before_it_is_known_that_its_log_stays(
 
     assert await sorted_files(committed=False) == 0
     assert await sorted_files(committed=True) > 1
+
+
+@pytest.mark.heavy
+async def test_a_new_leader_loads_what_changed_last_while_it_serves(tmp_path: Path) -> None:
+    settings = replace(SMALL_FILES, sort=True)
+    async with es.open_store(tmp_path, settings) as store:
+        for number in range(300):
+            await store.append(f"order-{number}", [es.NewEvent("T", bytes(100))], 0)
+        await store.maintenance.wait_until_sorted()
+    async with open_store(tmp_path, settings, epoch=2) as store:
+        cache = store.engine.version_cache
+        assert len(cache) == 0, "its clients do not wait for that"
+
+        async def is_warm() -> bool:
+            return all(cache.peek(f"order-{number}") is not None for number in range(250))
+
+        await eventually(is_warm, "the aggregates that changed last are known")
+        misses = cache.misses
+        assert (await store.append("order-100", [es.NewEvent("T", b"")], 1)).version == 2
+        assert cache.misses == misses
