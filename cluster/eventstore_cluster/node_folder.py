@@ -50,7 +50,7 @@ def open_node_folder(data: Path, shards: int | None) -> NodeFolder:
         )
     if not (data / CLUSTER).exists():
         _check_idle(plan(data, shards))
-    # More than any revision that a lost registry can have had, at a change a second: clients go by the newest map.
+    # More than any revision before, at a change a second, also if the registry was lost or restored: clients go by the newest.
     registry = FileRegistry(data / CLUSTER, first_revision=int(time.time()))
     try:
         return NodeFolder(registry, plan(data, shards))

@@ -125,7 +125,9 @@ class _Node:
         ]
         settings = options.settings
         self._alarms = NodeAlarms(Alarms(settings.alarms), settings.data, self._unserved, security.tls)
-        self._reports = NodeReports(self._shards, self._stopping.is_set, alarms=self._alarms)
+        self._reports = NodeReports(
+            self._shards, self._stopping.is_set, lambda: folder.registry.trouble, alarms=self._alarms
+        )  # fmt: skip
         self._entry = Entry(
             listener,
             gate_limits(settings),

@@ -41,6 +41,25 @@ async def test_leased_keys_are_gone_with_their_holder_and_the_revision_is_not(tm
         assert registry.read().revision == 3
 
 
+async def test_leased_keys_change_although_the_document_cannot_be_written_and_later_revisions_are_greater() -> None:
+    disk = SimulatedDisk(1)
+    registry = FileRegistry(FOLDER, disk, first_revision=100)
+    before = await registry.transact({}, {"kept": {}})
+    disk.capacity_bytes = 0
+    changed = await registry.transact({}, {"leader/0": {"address": "here"}}, leased=True)
+    assert changed == registry.read()
+    assert (changed.revision, changed.value("leader/0")) == (101, {"address": "here"})
+    assert registry.trouble is not None
+    assert "registry.json cannot be written" in registry.trouble
+    assert read_registry(FOLDER, disk) == before
+    disk.capacity_bytes = None
+    await registry.transact({}, {"leader/0": None}, leased=True)
+    assert registry.trouble is None
+    registry.close()
+    with FileRegistry(FOLDER, disk, first_revision=200) as registry:  # by another process, of a copy that was restored, say
+        assert (registry.read().revision, sorted(registry.read().entries)) == (199, ["kept"])
+
+
 async def test_a_leased_key_that_is_written_without_a_lease_is_kept(tmp_path: Path) -> None:
     with FileRegistry(tmp_path) as registry:
         await registry.transact({}, {"key": {"n": 1}}, leased=True)

@@ -416,6 +416,22 @@ def test_a_node_that_listens_everywhere_is_found_where_it_was_asked(tmp_path: Pa
         assert all(row.leader is not None and row.leader.startswith("127.0.0.1:") for row in found)
 
 
+def test_a_shard_is_found_again_although_the_registry_cannot_be_written_and_health_says_that(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data", 2) as node, blocking.connect(node.address) as store:
+        obstacle = tmp_path / "data" / "cluster" / "registry.json.tmp"  # where the document is written first
+        obstacle.mkdir()
+        pid, version = node.rows()[1].pid, store.cluster_map().version
+        kill_process(pid)
+        wait_until(lambda: "registry.json cannot be written" in str(node.health()["attention"]), "health says so")
+        node.wait_for_pid(1, other_than=pid or 0)
+        assert store.cluster_map().version > version
+        assert store.append(ids_of(1)[0], [EVENT], 0).version == 1
+        obstacle.rmdir()
+        kill_process(node.rows()[1].pid)
+        wait_until(lambda: node.health()["attention"] is None, "it is written again, and the shard serves")
+        assert node.terminate() == 0
+
+
 def test_a_map_is_waited_for_at_the_address_of_a_node_until_a_shard_changes(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data", 2) as node:
         with blocking.connect(node.address) as store:

@@ -24,7 +24,12 @@ LOCK: Final = "registry.lock"
 
 
 class FileRegistry:
-    """A registry in the folder `path`, for this process alone. `first_revision`: of the first change of a new one."""
+    """A registry in the folder `path`, for this process alone.
+
+    Leased keys are changed although the document cannot be written: it does not have them. `trouble`: why it cannot be; None
+    once it was written again. The revisions of such changes are lost with the process, so each one begins at `first_revision`
+    at least, which is to be more than any before it.
+    """
 
     def __init__(self, path: Path, files: Files | None = None, *, first_revision: int = 1) -> None:
         """Takes the lock; creates nothing else.
@@ -42,7 +47,9 @@ class FileRegistry:
         except BaseException:
             self._lock.release()
             raise
-        self._state = found or Snapshot(first_revision - 1, {})
+        found = found or Snapshot(0, {})
+        self._state = Snapshot(max(found.revision, first_revision - 1), found.entries)
+        self.trouble: str | None = None
         self._leased: set[str] = set()
         self._one_at_a_time = trio.Lock()
         self._news = trio.Event()
@@ -60,8 +67,14 @@ class FileRegistry:
             entries |= {key: Entry(value, revision) for key, value in changes.items() if value is not None}
             kept = (self._leased - changes.keys()) | ({key for key in changes if leased} & entries.keys())
             state = Snapshot(revision, entries)
-            with _reporting(self._path):
-                await trio.to_thread.run_sync(self._write, state, kept)
+            try:
+                with _reporting(self._path):
+                    await trio.to_thread.run_sync(self._write, state, kept)
+                self.trouble = None
+            except ReadFailed as error:
+                self.trouble = error.message
+                if not leased:
+                    raise
             self._state, self._leased = state, kept
             self._news.set()
             self._news = trio.Event()
