@@ -21,11 +21,11 @@ from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState, LifespanState
 
+from eventstore.console.subject import CONNECTIONS_MAX
 from eventstore.security.tls_socket import reason_of, subject_text
 
 SUBJECT: Final = "eventstore.subject"
 """Where the scope of a request has the subject of the client's certificate."""
-CONNECTIONS_MAX: Final = 256
 _HANDSHAKE_S: Final = 10.0
 _log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
     from eventstore.client.options import Options
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 LIBRARIES = ("starlette", "jinja2", "hypercorn")
 """Those of the extra `console`."""
+CONNECTIONS_MAX: Final = 256
+"""Of HTTP at once, with a console or without; more are closed."""
 
 
 class ClusterDoor(Protocol):

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import closing, contextmanager
 from socketserver import TCPServer, ThreadingMixIn
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from eventstore.console.subject import Subject, is_installed
+from eventstore.console.subject import CONNECTIONS_MAX, Subject, is_installed
 from eventstore.metrics import Stats
 from eventstore.security.tls_socket import reason_of, subject_text
 from eventstore.server.bootstrap import bind, cannot_listen, listen, parse_address
@@ -33,6 +33,27 @@ _POLL_SECONDS = 0.1  # how long stopping may take
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
     tls: ServerTls | None = None
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._room = threading.BoundedSemaphore(CONNECTIONS_MAX)
+        super().__init__(*args, **options)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Each request has a thread; one that finds too many is closed."""
+        if not self._room.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread could be started
+            self._room.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
 
     def get_request(self) -> tuple[socket.socket, object]:
         try:
