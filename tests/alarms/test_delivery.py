@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import ssl
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,20 @@ async def test_what_is_never_taken_is_counted_and_said() -> None:
     assert delivery.attention is not None
     assert delivery.attention.startswith("alarms cannot be sent by webhook: ")
     assert delivery.failed >= 2 * ATTEMPTS
+
+
+def test_tests_give_up_no_notice_that_waits_and_do_not_pile_up() -> None:
+    delivery = Delivery(Webhook(AlarmSettings(webhook=f"http://127.0.0.1:{free_port()}/")))
+    for number in range(WAITING_MAX):
+        delivery.put(replace(NOTICE, time_us=number))
+    for _ in range(3 * WAITING_MAX):
+        delivery.put(Notice(NOTICE.source, TIME_US, (), test="ada"))
+    assert (delivery.waiting, delivery.undelivered) == (WAITING_MAX + 1, 0)
+    delivery.put(replace(NOTICE, time_us=WAITING_MAX))
+    waiting = list(delivery._waiting)
+    assert [each.time_us for each in waiting if each.test is None] == list(range(1, WAITING_MAX + 1))
+    assert sum(each.test is not None for each in waiting) == 1
+    assert delivery.undelivered == 1
 
 
 async def delivered(delivery: Delivery, done: Callable[[], object]) -> None:
