@@ -15,6 +15,7 @@ import eventstore as es
 from eventstore import NewMessage, blocking
 from tests.cli.processes import output, refused, run, start
 from tests.cluster.node_process import NodeProcess
+from tests.console.http import Visitor
 from tests.waiting import DEADLINE_SECONDS, wait_until
 
 pytestmark = pytest.mark.heavy
@@ -225,6 +226,37 @@ def test_dead_letters_of_all_shards_are_listed_replayed_and_purged(node: NodePro
     assert store.broker.group("workers").backlog == 3
     assert parsed(node, "deadletter", "purge", "workers")["purged"] == 2
     assert parsed_lines(node) == []
+
+
+def test_top_and_the_console_show_what_all_shards_have_together_and_of_which_shard_each_queue_and_chunk_is(
+    node: NodeProcess, store: blocking.BlockingStore
+) -> None:
+    store.broker.create_topic("watched", 2)
+    for key in KEYS:
+        store.topic("watched").send(b"m", key=key)
+    store.append_many([es.Commit(key, [es.NewEvent("Happened", b"1")], 0) for key in KEYS])
+    looked = parsed(node, "top", "--once", "--interval", 0.1)
+    assert looked["figures"]["events"] == sum(shard.stats()["events"] for shard in store.shards.values())  # type: ignore[misc]
+    assert looked["figures"]["events"] >= len(KEYS)
+    assert None not in (looked["events_a_second"], looked["requests_a_second"])
+    assert {each["topic"]: each["messages"] for each in looked["topics"]}["watched"] == len(KEYS)
+    queues = [(each["shard"], each["queue"]) for each in looked["queues"] if each["topic"] == "watched"]
+    assert queues == [(shard, queue) for shard in range(SHARDS) for queue in range(2)]
+    assert {each["shard"] for each in looked["chunks"]} == {*range(SHARDS)}
+
+    shown = output("top", "--queues", "--once", "--interval", 0.1, store=node.address)
+    assert f"events: {looked['figures']['events']} " in shown
+    assert [line.split()[0] for line in shown.splitlines() if line.split()[1:2] in (["topic"], ["state"])] == ["shard"] * 2
+    page = Visitor(node.http).get("/console/broker")
+    assert (page.status, "state shard chunk size" in page.words) == (200, True)
+
+
+def test_chunks_are_those_of_all_shards_and_a_number_of_one_is_refused(store: blocking.BlockingStore) -> None:
+    store.broker.create_topic("chunked", if_missing=True)
+    assert {each.shard for each in store.broker.chunks()} == {*range(SHARDS)}
+    assert {each.shard for each in store.shards[0].broker.chunks()} == {None}
+    with pytest.raises(es.InvalidArgument, match=r"number of a chunk is about one shard.*store\.shards\[N\]\.broker\.chunks"):
+        store.broker.chunks(after=1)
 
 
 def parsed_lines(node: NodeProcess, *options: object) -> list[str]:

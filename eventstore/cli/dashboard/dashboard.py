@@ -11,7 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from eventstore.cli.terminal.shard_rows import of_shard
+from eventstore.cli.terminal.shard_rows import by_shard, of_shard
 from eventstore.fields import escaped, for_people
 
 if TYPE_CHECKING:
@@ -86,7 +86,8 @@ def _queues(snapshot: Snapshot) -> Table:
     rows = [
         (row.topic, row.state, row.queue, row.begin, row.end, row.written, row.read) for row in snapshot.queues
     ]  # fmt: skip
-    return _table("Queues", ("topic", "state", "queue", "begin", "end", "written/s", "read/s"), rows, 2)
+    columns = ("topic", "state", "queue", "begin", "end", "written/s", "read/s")
+    return _table_by_shard("Queues", columns, rows, 2, [row.shard for row in snapshot.queues])
 
 
 def _groups(snapshot: Snapshot) -> Table:
@@ -99,11 +100,18 @@ def _chunks(snapshot: Snapshot) -> Table:
     rows = [
         (each.state, each.number, _bytes(each.size_bytes), each.mapped, each.written, each.read) for each in snapshot.chunks
     ]
-    return _table("Last chunks", ("state", "chunk", "size", "mapped", "written/s", "read/s"), rows, 1)
+    columns = ("state", "chunk", "size", "mapped", "written/s", "read/s")
+    return _table_by_shard("Last chunks", columns, rows, 1, [each.shard for each in snapshot.chunks])
 
 
 def _title(what: str, looked_at: int, total: int) -> str:
     return what if looked_at >= total else f"{what} (the first {looked_at} of {total})"
+
+
+def _table_by_shard(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], names: int, shards: Sequence[int | None]
+) -> Table:
+    return _table(title, *by_shard(columns, rows, shards), names + any(each is not None for each in shards))
 
 
 def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], names: int) -> Table:

@@ -6,6 +6,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
+from eventstore.client.session.broker_info import last_chunks
 from eventstore.errors import ConnectionLost, UnknownGroup, UnknownOperation, UnknownTopic
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 TOPICS_MAX: Final = 50
 GROUPS_MAX: Final = 50
+COUNTED: Final = ("events", "requests", "connections", "subscriptions")
+"""The figures that a node does not have: those of its shards are added up."""
 _CHUNKS_SHOWN: Final = 5
 
 
@@ -34,6 +37,8 @@ class TopicRow:
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
+    """A queue. `shard`: its shard, at a node of several."""
+
     topic: str
     queue: int
     state: str
@@ -41,6 +46,7 @@ class QueueRow:
     end: int
     written: int
     read: int
+    shard: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,17 +92,27 @@ class Snapshot:
 
 
 def take_snapshot(store: BlockingStore, before: Snapshot | None) -> Snapshot:
-    """Takes a snapshot. Rates are counted since `before`.
+    """Takes a snapshot. Rates are counted since `before`; at a node of several shards over all of them.
 
     Raises:
         ConnectionLost: the server cannot be reached. Of a node whose shards cannot all be, there is what it says itself.
     """
     stats, at = store.stats(), time.monotonic()
-    rates = _rate("events", stats, at, before), _rate("requests", stats, at, before)
     try:
-        return _completed(store, stats, at, rates)
+        stats |= _counted(store)
+        return _completed(store, stats, at, _rates(stats, at, before))
     except ConnectionLost as error:
-        return Snapshot(stats, at, *rates, [], [], [], [], [], 0, 0, error.message)
+        return Snapshot(stats, at, *_rates(stats, at, before), [], [], [], [], [], 0, 0, error.message)
+
+
+def _counted(store: BlockingStore) -> dict[str, Scalar]:
+    """Returns what all shards have counted; nothing of a server, or of a node of one shard, which says it itself."""
+    found = [shard.stats() for shard in store.shards.values()]
+    return {} if len(found) <= 1 else {name: sum(_count(each.get(name)) for each in found) for name in COUNTED}
+
+
+def _count(figure: Scalar) -> int:
+    return figure if isinstance(figure, int) else 0
 
 
 def _completed(store: BlockingStore, stats: dict[str, Scalar], at: float, rates: tuple[float | None, float | None]) -> Snapshot:
@@ -115,7 +131,8 @@ def _completed(store: BlockingStore, stats: dict[str, Scalar], at: float, rates:
             continue
         rows.append(_topic_row(topic.name, queues))
         queue_rows += [
-            QueueRow(topic.name, each.queue, each.state, each.begin, each.end, each.written, each.read) for each in queues
+            QueueRow(topic.name, each.queue, each.state, each.begin, each.end, each.written, each.read, each.shard)
+            for each in queues
         ]
         if topic.name.startswith("dead:"):
             dead[topic.name.removeprefix("dead:")] = rows[-1].messages
@@ -126,7 +143,7 @@ def _completed(store: BlockingStore, stats: dict[str, Scalar], at: float, rates:
         except UnknownGroup:
             continue
         group_rows.append(GroupRow(group.name, group.members, group.generation, backlog, dead.get(group.name, 0)))
-    chunks = broker.chunks()[-_CHUNKS_SHOWN:] if topics else []
+    chunks = last_chunks(broker.chunks(), _CHUNKS_SHOWN) if topics else []
     return Snapshot(
         stats, at, *rates, _reactions(store), rows, queue_rows, group_rows, chunks, len(topics), len(groups),
     )  # fmt: skip
@@ -143,6 +160,10 @@ def _reactions(store: BlockingStore) -> list[ReactionInfo]:
 def _topic_row(name: str, queues: list[QueueInfo]) -> TopicRow:
     totals = [sum(column) for column in zip(*(each[4:8] for each in queues), strict=True)] or [0, 0, 0, 0]
     return TopicRow(name, len(queues), sum(each.end - each.begin for each in queues), *totals)
+
+
+def _rates(stats: dict[str, Scalar], at: float, before: Snapshot | None) -> tuple[float | None, float | None]:
+    return _rate("events", stats, at, before), _rate("requests", stats, at, before)
 
 
 def _rate(name: str, stats: dict[str, Scalar], at: float, before: Snapshot | None) -> float | None:

@@ -10,9 +10,16 @@ from eventstore.cli.terminal.output import print_table
 
 def print_rows(columns: Sequence[str], rows: Sequence[Sequence[object]], shards: Sequence[int | None]) -> None:
     """Prints a table; `shards`: that of each row."""
-    if any(each is not None for each in shards):
-        columns, rows = ("shard", *columns), [(shard, *row) for shard, row in zip(shards, rows, strict=True)]
-    print_table(None, columns, rows)
+    print_table(None, *by_shard(columns, rows, shards))
+
+
+def by_shard(
+    columns: Sequence[str], rows: Sequence[Sequence[object]], shards: Sequence[int | None]
+) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+    """Returns columns and rows, with the shard of each row in front if it has one."""
+    if all(each is None for each in shards):
+        return columns, rows
+    return ("shard", *columns), [(shard, *row) for shard, row in zip(shards, rows, strict=True)]
 
 
 def members_of(row: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -33,7 +34,7 @@ class QueueInfo(NamedTuple):
 
 
 class ChunkInfo(NamedTuple):
-    """A message chunk. `state`: ongoing or completed; `mapped`: into memory. The last four: rates as in `QueueInfo`."""
+    """A message chunk. `state`: ongoing or completed; `mapped`: into memory. Rates and `shard` are as in `QueueInfo`."""
 
     number: int
     state: str
@@ -43,6 +44,15 @@ class ChunkInfo(NamedTuple):
     written_bytes: int
     read: int
     read_bytes: int
+    shard: int | None = None
+
+
+def last_chunks(chunks: Sequence[ChunkInfo], most: int) -> list[ChunkInfo]:
+    """Returns the last chunks, `most` in all; of several shards as many of each, and at least its last."""
+    by_shard: dict[int | None, list[ChunkInfo]] = {}
+    for each in chunks:
+        by_shard.setdefault(each.shard, []).append(each)
+    return [each for found in by_shard.values() for each in found[-max(1, most // len(by_shard)) :]]
 
 
 class GroupInfo(NamedTuple):

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from eventstore.client.aio.store import NetworkStore
-from eventstore.client.session.broker_info import GroupQueue
+from eventstore.client.session.broker_info import GroupQueue, last_chunks
 from eventstore.console.console import Console, Visit, link, number_of, route
 from eventstore.errors import EventStoreError, InvalidArgument, PermissionDenied, UnknownOperation, UnknownTopic
 from eventstore.records.message import Message
@@ -49,7 +49,7 @@ async def _broker(visit: Visit) -> Response:
         return {
             "topics": [(each, _sums(queues.get(each.name, []))) for each in shown],
             "groups": [(each, progress.get(each.name)) for each in shown_groups],
-            "chunks": (await store.broker.chunks())[-_CHUNKS_MAX:][::-1] if topics else [],
+            "chunks": last_chunks(await store.broker.chunks(), _CHUNKS_MAX)[::-1] if topics else [],
             "more_topics": link("/broker", after=shown[-1].name) if shown and shown[-1].name < max(topics).name else None,
             "more_groups": link("/broker", group_after=shown_groups[-1].name)
             if shown_groups and shown_groups[-1].name < max(groups).name

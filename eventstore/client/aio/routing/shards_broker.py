@@ -17,6 +17,7 @@ from typing import Any, Final
 from eventstore.client.aio.broker import NetworkBroker
 from eventstore.client.aio.routing.router import Router
 from eventstore.client.session.broker_info import (
+    ChunkInfo,
     GroupInfo,
     GroupProgress,
     MemberInfo,
@@ -31,7 +32,7 @@ from eventstore.protocol.requests import Map
 from eventstore.records.consumer_groups import Retries
 from eventstore.records.message import Message
 
-OF_A_SHARD: Final = ("chunks", "dead_letters", "replay", "message_at", "offset_at", "pull")
+OF_A_SHARD: Final = ("dead_letters", "replay", "message_at", "offset_at", "pull")
 """The methods that name what is on one shard."""
 
 
@@ -120,6 +121,13 @@ class ShardsBroker(NetworkBroker):
         for number, each in self._by_shard.items():
             await _check_consumed(number, each, topic, queue)
         await self._wherever(lambda each: each.remove_queue(topic, queue), UnknownQueue, changes=True)
+
+    async def chunks(self, after: int = 0) -> list[ChunkInfo]:
+        """As `NetworkBroker.chunks`, those of each shard; `after` a number only if there is one shard."""
+        if after and len(self._by_shard) > 1:
+            raise self._about_one("chunks", "the number of a chunk")
+        found = await self._of_each(lambda each: each.chunks(after))
+        return [chunk._replace(shard=number if len(found) > 1 else None) for number, rows in found.items() for chunk in rows]
 
     # ---- groups
 

@@ -18,6 +18,7 @@ from typing import Any, Final
 from eventstore.client.blocking.broker import BlockingBroker
 from eventstore.client.blocking.routing.router import Router
 from eventstore.client.session.broker_info import (
+    ChunkInfo,
     GroupInfo,
     GroupProgress,
     MemberInfo,
@@ -32,7 +33,7 @@ from eventstore.protocol.requests import Map
 from eventstore.records.consumer_groups import Retries
 from eventstore.records.message import Message
 
-OF_A_SHARD: Final = ("chunks", "dead_letters", "replay", "message_at", "offset_at", "pull")
+OF_A_SHARD: Final = ("dead_letters", "replay", "message_at", "offset_at", "pull")
 """The methods that name what is on one shard."""
 
 
@@ -119,6 +120,13 @@ class ShardsBroker(BlockingBroker):
         for number, each in self._by_shard.items():
             _check_consumed(number, each, topic, queue)
         self._wherever(lambda each: each.remove_queue(topic, queue), UnknownQueue, changes=True)
+
+    def chunks(self, after: int = 0) -> list[ChunkInfo]:
+        """As `BlockingBroker.chunks`, those of each shard; `after` a number only if there is one shard."""
+        if after and len(self._by_shard) > 1:
+            raise self._about_one("chunks", "the number of a chunk")
+        found = self._of_each(lambda each: each.chunks(after))
+        return [chunk._replace(shard=number if len(found) > 1 else None) for number, rows in found.items() for chunk in rows]
 
     # ---- groups
 
