@@ -32,6 +32,7 @@ _POLL_SECONDS = 0.1  # how long stopping may take
 
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
+    request_queue_size = 128
     tls: ServerTls | None = None
 
     def __init__(self, *args: Any, **options: Any) -> None:

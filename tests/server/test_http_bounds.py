@@ -8,8 +8,10 @@ import urllib.request
 from contextlib import ExitStack
 from wsgiref.types import StartResponse, WSGIEnvironment
 
+import pytest
+
 from eventstore.console.subject import CONNECTIONS_MAX
-from eventstore.server.http import http_server
+from eventstore.server import http
 from tests.waiting import wait_until
 
 SURPLUS = 20
@@ -28,9 +30,10 @@ def scraped(address: str) -> bool:
         return False
 
 
-def test_connections_that_ask_for_nothing_have_no_more_threads_than_the_bound() -> None:
+def test_connections_that_ask_for_nothing_have_no_more_threads_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http._Quiet, "timeout", 600)  # they stay until the test closes them
     before = threading.active_count()
-    with ExitStack() as stack, http_server("127.0.0.1:0", metrics, lambda: {"healthy": True}) as address:
+    with ExitStack() as stack, http.http_server("127.0.0.1:0", metrics, lambda: {"healthy": True}) as address:
         assert address is not None
         host, _, port = address.partition(":")
         silent = [stack.enter_context(socket.create_connection((host, int(port)))) for _ in range(CONNECTIONS_MAX + SURPLUS)]
