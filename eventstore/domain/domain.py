@@ -170,10 +170,11 @@ class Domain:
 
     def decode_with_fingerprint(self, type: str, payload: bytes, aggregate_id: str) -> tuple[Handler, object, bytes]:
         """As `decode`; also returns the command's fingerprint."""
-        if aggregate_id[:1] == RESERVED:
+        if aggregate_id and aggregate_id[0] == RESERVED:
             raise reserved_id_refused(aggregate_id)
         handler = self._handlers.get(type) or self.handler(type)
-        return handler, *handler.command.decode_with_fingerprint(payload, aggregate_id)
+        command, fingerprint = handler.command.decode_with_fingerprint(payload, aggregate_id)
+        return handler, command, fingerprint
 
     def decode_event(self, event: Event) -> object:
         """Returns a stored or published event as an instance of its class today, through upcasts.

@@ -84,23 +84,33 @@ class CommandType(Generic[C]):
         """
         return self.decode_with_fingerprint(payload, aggregate_id)[0]
 
-    def decode_with_fingerprint(self, payload: bytes, aggregate_id: str) -> tuple[C, bytes]:
-        """As `decode`; also returns the command's fingerprint."""
-        command = self.codec.decode_canonical(payload)
-        if command is not None:
-            fingerprint = self.fingerprints.of_canonical(payload)
-        else:
-            command = self.codec.decode_parsed(payload)
-            fingerprint = self.fingerprints.of(payload, command)
-        if self._id_of(command) != aggregate_id or not aggregate_id:
-            named = self.aggregate_id(command)
-            raise InvalidArgument(
-                f"command {self.name!r} was sent to aggregate {shown(aggregate_id)}, but its field {self.id_field} "
-                f"is {shown(named)}",
-                field="aggregate_id",
-                value=shown(aggregate_id),
-            )
-        return command, fingerprint
+    @cached_property
+    def decode_with_fingerprint(self) -> Callable[[bytes, str], tuple[C, bytes]]:
+        """As `decode`; also returns the command's fingerprint. A closure, since each command of a server passes through it."""
+        canonical, parsed, id_of = self.codec.decode_canonical, self.codec.decode_parsed, self._id_of
+        of, of_canonical = self.fingerprints.of, self.fingerprints.of_canonical
+
+        def decode(payload: bytes, aggregate_id: str) -> tuple[C, bytes]:
+            command = canonical(payload)
+            if command is not None:
+                fingerprint = of_canonical(payload)
+            else:
+                command = parsed(payload)
+                fingerprint = of(payload, command)
+            if id_of(command) != aggregate_id or not aggregate_id:
+                raise self._sent_elsewhere(command, aggregate_id)
+            return command, fingerprint
+
+        return decode
+
+    def _sent_elsewhere(self, command: C, aggregate_id: str) -> InvalidArgument:
+        named = self.aggregate_id(command)
+        return InvalidArgument(
+            f"command {self.name!r} was sent to aggregate {shown(aggregate_id)}, but its field {self.id_field} "
+            f"is {shown(named)}",
+            field="aggregate_id",
+            value=shown(aggregate_id),
+        )
 
 
 def command(name: str | None = None, *, id: str | None = None) -> Callable[[type[C]], type[C]]:  # `id`: the domain's word
