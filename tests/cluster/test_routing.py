@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
+import socket
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
@@ -27,8 +30,10 @@ from eventstore.protocol.requests import Version
 from eventstore.records.cluster_map import ClusterMap
 from eventstore.records.raw_commit import encode_commits
 from eventstore.records.slots import slot_of
+from eventstore_cluster.supervisor import PORTS_BELOW
 from tests.cluster.node_process import NodeProcess, kill_process
 from tests.server_process import ServerProcess
+from tests.waiting import DEADLINE_SECONDS, eventually
 
 pytestmark = pytest.mark.heavy
 EVENT = NewEvent("Happened", b"1")
@@ -158,6 +163,66 @@ def test_a_shard_that_is_killed_under_load_loses_nothing_that_was_acknowledged(t
                 assert [event.version for event in store.read(each)] == list(range(1, 41))
         check_shards(node, 24 * 40)
         assert node.terminate() == 0
+
+
+def free_address(shards: int) -> str:
+    """Returns an address for a node that can be started there again: below the ports that the kernel gives away."""
+    chance = random.Random(os.getpid())
+    while True:
+        port = chance.randrange(15_000, 31_000)
+        with ExitStack() as taken, suppress(OSError):
+            for each in (port, *range(port + PORTS_BELOW, port + PORTS_BELOW + shards)):
+                taken.enter_context(socket.create_server(("127.0.0.1", each)))
+            return f"127.0.0.1:{port}"
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["supervisor", "supervisor and shards"])
+def test_a_node_that_is_killed_under_load_loses_and_doubles_nothing(tmp_path: Path, whole: bool) -> None:
+    acknowledged: dict[str, int] = dict.fromkeys(IDS[:24], 0)
+    lives: list[NodeProcess] = []
+
+    def live() -> NodeProcess:
+        lives.append(NodeProcess(tmp_path / "data", 3, listen=listen))
+        return lives[-1]
+
+    def die() -> None:
+        node = lives[-1]
+        children = node.shard_pids()
+        kill_process(node.pid)
+        for each in children if whole else ():
+            kill_process(each)
+        live()
+
+    async def load(store: es.NetworkStore, aggregate_id: str) -> None:
+        for version in range(40):
+            done = await store.append(aggregate_id, [EVENT], version, f"{aggregate_id}/{version}")
+            acknowledged[aggregate_id] = done.version
+
+    async def appended(least: int) -> None:
+        async def enough() -> bool:
+            return sum(acknowledged.values()) >= least
+
+        await eventually(enough, "appends are acknowledged")
+
+    async def main(address: str) -> None:
+        async with es.connect(address, reconnect_timeout=DEADLINE_SECONDS) as store, trio.open_nursery() as nursery:
+            for each in IDS[:24]:
+                nursery.start_soon(load, store, each)
+            await appended(300)
+            await trio.to_thread.run_sync(die)
+
+    listen = free_address(3)
+    try:
+        trio.run(main, live().address)
+        assert acknowledged == dict.fromkeys(IDS[:24], 40)
+        with blocking.connect(lives[-1].address) as store:
+            for each in IDS[:24]:
+                assert [event.version for event in store.read(each)] == list(range(1, 41))
+        check_shards(lives[-1], 24 * 40)
+        assert lives[-1].terminate() == 0
+    finally:
+        for node in lives:
+            node.kill()
 
 
 def test_a_shard_that_stays_away_makes_errors_of_its_own_commits_alone(tmp_path: Path) -> None:
