@@ -32,6 +32,7 @@ from eventstore.records.raw_commit import encode_commits
 from eventstore.records.slots import slot_of
 from eventstore_cluster.supervisor import PORTS_BELOW
 from tests.cluster.node_process import NodeProcess, kill_process
+from tests.records.test_slots import VECTORS
 from tests.server_process import ServerProcess
 from tests.waiting import DEADLINE_SECONDS, eventually
 
@@ -116,6 +117,20 @@ def test_an_async_client_reaches_the_shard_of_each_aggregate(tmp_path: Path) -> 
     with NodeProcess(tmp_path / "data", 3) as node:
         trio.run(main, node)
         check_shards(node, 3 * len(IDS))
+        assert node.terminate() == 0
+
+
+def test_ids_with_tags_of_any_form_are_stored_and_handled_by_the_shard_of_their_slot(tmp_path: Path) -> None:
+    ids = {each: slot for each, slot in VECTORS if each and not each.startswith("$")}
+    with NodeProcess(tmp_path / "data", 3, domain="tests.server.commands.echoes:app") as node:
+        with blocking.connect(node.address) as store:
+            assert {type(each) for each in store.append_many([Commit(each, [EVENT], 0) for each in ids])} == {Committed}
+            assert [store.version(each) for each in ids] == [1] * len(ids)
+            owners = store.cluster_map().owners
+        for shard in range(3):
+            with blocking.connect(node.shard_address(shard)) as store:
+                held = {event.aggregate_id for event in store.read_all()}
+            assert held == {each for each, slot in ids.items() if owners[slot] == shard}
         assert node.terminate() == 0
 
 

@@ -23,7 +23,7 @@ VECTORS = [
 
 
 def test_the_page_has_vectors() -> None:
-    assert len(VECTORS) == 13
+    assert len(VECTORS) == 21
 
 
 @pytest.mark.parametrize(("aggregate_id", "slot"), VECTORS)
