@@ -120,8 +120,8 @@ class TupleReader(DataSourceReader):
         file.close()
 
 
-def source(spark: SparkSession, *paths: Path | str) -> DataFrame:
-    reader = spark.read.format("eventstore").option("columns", ",".join(COLUMNS))
+def source(spark: SparkSession, *paths: Path | str, pushdown: bool = False) -> DataFrame:
+    reader = spark.read.format("eventstore").option("columns", ",".join(COLUMNS)).option("pushdown", pushdown)
     return reader.option("partitionBytes", spark.conf.get("spark.sql.files.maxPartitionBytes")).load(
         [str(path) for path in paths]
     )
@@ -170,7 +170,7 @@ def scan(spark: SparkSession, folder: Path, events: int, rounds: int) -> dict[st
 def key(spark: SparkSession, folder: Path, events: int, rounds: int) -> dict[str, float]:
     aggregates = max(events // EVENTS_PER_AGGREGATE, 1)
     chance = random.Random(11)
-    ours, parquet = source(spark, folder / "shard"), spark.read.parquet(str(folder / "sorted"))
+    ours, parquet = source(spark, folder / "shard", pushdown=True), spark.read.parquet(str(folder / "sorted"))
 
     def look_up(frame: DataFrame) -> float:
         started = time.perf_counter()

@@ -109,8 +109,8 @@ def test_a_flipped_bit_is_noticed_by_a_look_up_and_by_filtered_rows(spark: Spark
     flip(data_folder / "events" / "0000000001.events", 4096 + 100)
     for where in ("aggregate_id = 'acc-000'", "version = 1", "type = 'Opened'"):
         with pytest.raises(PySparkException, match=r"0000000001\.events: corrupt at byte offset 4096"):
-            load(spark, data_folder).where(where).collect()
-    assert load(spark, data_folder).where("aggregate_id = 'acc-007'").count() > 0
+            load(spark, data_folder, pushdown="true").where(where).collect()
+    assert load(spark, data_folder, pushdown="true").where("aggregate_id = 'acc-007'").count() > 0
 
 
 def test_a_flipped_bit_in_an_index_names_it(spark: SparkSession, data_folder: Path) -> None:
@@ -178,7 +178,7 @@ def test_no_path_and_a_schema_with_other_types(spark: SparkSession, data_folder:
 def test_pushdown_switched_off_in_sparks_settings_says_what_to_set(spark: SparkSession, data_folder: Path) -> None:
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
     try:
-        told = complaint(spark, data_folder)
+        told = complaint(spark, data_folder, pushdown="true")
     finally:
         spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     assert "'spark.sql.python.filterPushdown.enabled' is false. Set it to true" in told

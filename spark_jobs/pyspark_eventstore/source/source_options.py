@@ -42,7 +42,7 @@ class Options:
     from_latest: bool = False
     after: Offsets | None = None
     upto: Offsets | None = None
-    pushdown: bool = True
+    pushdown: bool = False
     report: str | None = None
 
 
@@ -71,7 +71,7 @@ def parse_options(raw: Mapping[str, str]) -> Options:
         from_latest=_one_of(given, "startingOffsets", "earliest", "latest") == "latest",
         after=_offsets(given, "after"),
         upto=_offsets(given, "upto"),
-        pushdown=_one_of(given, "pushdown", "true", "false") == "true",
+        pushdown=_one_of(given, "pushdown", "false", "true") == "true",
         report=given.get("report"),
     )
 

@@ -42,7 +42,7 @@ def owns(shard: PlannedShard, aggregate_id: str) -> bool:
 
 def ids_read(path: Path, *filters: object) -> tuple[set[str], set[str]]:
     """Returns the aggregates and the folders of what a filtered query reads."""
-    reader = reader_of(path)
+    reader = reader_of(path, pushdown="true")
     assert isinstance(reader, EventReader)
     assert not list(reader.pushFilters(list(filters)))  # type: ignore[arg-type]
     partitions = reader.partitions()

@@ -50,7 +50,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 
 def ask(spark: SparkSession, made: Made, where: str, tmp_path: Path) -> tuple[list[int], ReadMetrics]:
-    frame = load(spark, made.path, report=tmp_path / "report").where(where)
+    frame = load(spark, made.path, pushdown="true", report=tmp_path / "report").where(where)
     sequences = sorted(row.sequence for row in frame.collect())
     return sequences, sum_up(str(tmp_path / "report"))
 
@@ -190,7 +190,8 @@ def test_what_spark_must_decide_itself_is_left_to_it(spark: SparkSession, made: 
 
 
 def test_columns_of_the_index_alone_leave_the_event_files_closed(spark: SparkSession, made: Made, tmp_path: Path) -> None:
-    frame = load(spark, made.path, schema="aggregate_id string, version bigint, type string", report=tmp_path / "report")
+    schema = "aggregate_id string, version bigint, type string"
+    frame = load(spark, made.path, schema=schema, pushdown="true", report=tmp_path / "report")
     rows = frame.collect()
     assert sorted(tuple(row) for row in rows) == sorted(
         (event.aggregate_id, event.version, event.type) for event in made.events
@@ -199,11 +200,17 @@ def test_columns_of_the_index_alone_leave_the_event_files_closed(spark: SparkSes
     assert (metrics.files, metrics.indexes) == (1, made.sorted_files)  # the ongoing file has no index
 
 
-def test_pushdown_can_be_left_off(spark: SparkSession, made: Made, tmp_path: Path) -> None:
+def test_filters_are_left_to_spark_unless_asked_for(spark: SparkSession, made: Made) -> None:
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
     try:
-        frame = load(spark, made.path, pushdown="false").where("aggregate_id = 'acc-000'")
+        frame = load(spark, made.path).where("aggregate_id = 'acc-000'")
         wanted = expected(made, lambda event: event.aggregate_id == "acc-000")
         assert sorted(row.sequence for row in frame.collect()) == wanted
     finally:
         spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+
+
+def test_a_frame_that_was_used_with_a_filter_has_all_rows_without_one(spark: SparkSession, made: Made) -> None:
+    frame = load(spark, made.path)
+    assert frame.where("aggregate_id = 'acc-000'").count() == len(expected(made, lambda event: event.aggregate_id == "acc-000"))
+    assert frame.count() == len(made.events)

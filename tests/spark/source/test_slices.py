@@ -88,12 +88,12 @@ def test_slices_of_an_ongoing_file_are_still_good_once_it_is_sorted(large: MadeS
 
 
 def test_a_key_is_one_small_partition_and_a_prefix_only_its_blocks(large: MadeStore) -> None:
-    reader = reader_of(large.path, partitionBytes=5 * MIB)
+    reader = reader_of(large.path, partitionBytes=5 * MIB, pushdown="true")
     assert isinstance(reader, EventReader)
     assert reader.pushFilters([EqualTo(("aggregate_id",), "acc-1234")]) == []
     sorted_pieces = [piece for part in slices_of(reader.partitions()) for piece in part.slices if piece.number == 1]
     assert [piece.weight < MIB for piece in sorted_pieces] == [True]
-    reader = reader_of(large.path, partitionBytes=5 * MIB)
+    reader = reader_of(large.path, partitionBytes=5 * MIB, pushdown="true")
     assert isinstance(reader, EventReader)
     assert reader.pushFilters([StringStartsWith(("aggregate_id",), "acc-12")]) == []
     [piece] = [piece for part in slices_of(reader.partitions()) for piece in part.slices if piece.number == 1]
