@@ -15,6 +15,7 @@ from eventstore.settings.server import ServerSettings
 from eventstore_cluster.nodes.addresses import reached_by
 from eventstore_cluster.registry.etcd.options import EtcdOptions
 
+LIBRARY: Final = "httpx"
 PASSWORD: Final = "EVENTSTORE_ETCD_PASSWORD"
 LEASE_S_MAX: Final = 60
 _NAME_LENGTH_MAX: Final = 100
@@ -81,10 +82,8 @@ def etcd_options(given: Mapping[str, Any]) -> EtcdOptions:
     Raises:
         InvalidArgument: an option is wrong, or the library for it is not installed.
     """
-    if find_spec("httpx") is None:
-        raise InvalidArgument(
-            "etcd is asked by httpx, which is not installed; pip install 'eventstore-trio[cluster]'", field="etcd"
-        )
+    if find_spec(LIBRARY) is None:
+        raise not_installed()
     options = EtcdOptions(**{**given, "endpoints": tuple(given["endpoints"])})
     for option, file in (("--etcd-ca", options.ca), ("--etcd-cert", options.cert), ("--etcd-key", options.key)):
         if file is not None and not os.path.isfile(file):
@@ -92,6 +91,13 @@ def etcd_options(given: Mapping[str, Any]) -> EtcdOptions:
     if options.key is not None and options.cert is None:
         raise InvalidArgument("--etcd-key is of no use without --etcd-cert", field="--etcd-key", value=options.key)
     return replace(options, password=os.environ.get(PASSWORD))
+
+
+def not_installed() -> InvalidArgument:
+    """Returns why etcd cannot be asked: the library for it is an extra."""
+    return InvalidArgument(
+        f"etcd is asked by {LIBRARY}, which is not installed; pip install 'eventstore-trio[cluster]'", field="etcd"
+    )
 
 
 def node_security(settings: ServerSettings) -> Security:

@@ -63,7 +63,10 @@ def required_etcd(etcd: EtcdAccess) -> EtcdOptions:
 
 
 def offers_etcd(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Makes a command of a function that takes an `EtcdAccess` as `etcd`: it has the options of etcd in the place of it."""
+    """Makes a command of a function that takes an `EtcdAccess` as `etcd`: it has the options of etcd in the place of it.
+
+    It ends with InvalidArgument where the library that asks etcd is not installed, wherever it is imported.
+    """
     offered = {
         f"{_PARAMETER}_{name}": inspect.Parameter(
             f"{_PARAMETER}_{name}", inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=each.annotation
@@ -74,7 +77,12 @@ def offers_etcd(function: Callable[..., Result]) -> Callable[..., Result]:
     @functools.wraps(function)
     def command(*arguments: Any, **given: Any) -> Result:
         values = {name.removeprefix(f"{_PARAMETER}_"): given.pop(name) for name in offered if name in given}
-        return function(*arguments, **given, etcd=EtcdAccess(**values))
+        try:
+            return function(*arguments, **given, etcd=EtcdAccess(**values))
+        except ModuleNotFoundError as error:
+            from eventstore_cluster.nodes.options import LIBRARY, not_installed
+
+            raise not_installed() if error.name == LIBRARY else error from None
 
     signature = inspect.signature(function, eval_str=True)
     parameters: list[inspect.Parameter] = []

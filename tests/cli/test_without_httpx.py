@@ -1,0 +1,46 @@
+"""Commands about etcd, in an installation without the extra that asks it: one line says what to install."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from eventstore.cli.commands.watch.cluster import cluster
+from tests.cli.processes import environment
+
+HIDDEN = "import sys; sys.modules['httpx'] = None; from eventstore.cli.main import run; sys.exit(run(sys.argv[1:]))"
+ETCD = ["--etcd", "http://127.0.0.1:9"]
+COMMANDS = {
+    "create": ["--shards", "1", "--replicas", "1"], "status": [], "top": ["--once"], "lead": ["0", "n1"], "rebuild": [],
+    "adopt": ["store", "--name", "n1"], "split": ["0", "--into", "2"], "move": ["0", "--from", "n1", "--to", "n2"], "plans": [],
+    "cancel": ["0"], "pause": [], "resume": [], "limits": ["--moves", "4"], "rebalance": [], "drain": ["n1"],
+    "replicas": ["3"], "remove": ["n1"],
+}  # fmt: skip
+ELSEWHERE = {"extract"}
+
+
+def said(arguments: list[str], folder: Path) -> tuple[int, str]:
+    command = [sys.executable, "-c", HIDDEN, *arguments]
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=False, env=environment(), stdin=subprocess.DEVNULL
+    )
+    return done.returncode, done.stderr
+
+
+def test_every_command_about_etcd_is_tried_here() -> None:
+    assert {each.name for each in cluster.registered_commands} == {*COMMANDS, *ELSEWHERE}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_says_what_asks_etcd_and_how_it_is_installed(tmp_path: Path, command: str) -> None:
+    assert said(["cluster", command, *COMMANDS[command], *ETCD], tmp_path) == (
+        2, "error: etcd is asked by httpx, which is not installed; pip install 'eventstore-trio[cluster]'\n",
+    )  # fmt: skip
+
+
+def test_a_command_that_was_not_told_where_etcd_is_ends_in_one_line_as_well(tmp_path: Path) -> None:
+    code, error = said(["cluster", "split", "0"], tmp_path)
+    assert (code, error.count("\n")) == (2, 1), error
