@@ -159,8 +159,12 @@ def _planned(data: Path, cluster: uuid.UUID, shard: int, value: Tree) -> Planned
 
 
 def _new(data: Path, shards: int) -> Layout:
+    """A cluster of one shard has the uuid of its store, so that a position is one in both."""
     cluster = uuid.uuid4()
-    identities = [ShardIdentity(cluster, number, slots, uuid.uuid4()) for number, slots in enumerate(even_slots(shards))]
+    stores = [cluster] if shards == 1 else [uuid.uuid4() for _ in range(shards)]
+    identities = [
+        ShardIdentity(cluster, number, *each) for number, each in enumerate(zip(even_slots(shards), stores, strict=True))
+    ]
     return Layout(cluster, 1, tuple(PlannedShard(each, _folder(data, each.shard, shards), False) for each in identities))
 
 
@@ -170,7 +174,9 @@ def _folder(data: Path, shard: int, shards: int) -> Path:
 
 
 def _found(files: Files, data: Path, names: Sequence[str]) -> Layout | None:
-    """Returns the shards in a folder without a registry: a single store, or those of a cluster that lost its registry."""
+    """Returns the shards in a folder without a registry: a single store, which gives its uuid to the cluster, or those of a
+    cluster that lost its registry.
+    """
     folders = [data] if STORE in names else [data / name for name in names if SHARD_FOLDER.fullmatch(name)]
     documents = [(folder, _document(files, folder)) for folder in folders]
     known = [(folder, document) for folder, document in documents if document is not None]
@@ -178,7 +184,7 @@ def _found(files: Files, data: Path, names: Sequence[str]) -> Layout | None:
         return None
     if len(known) == 1 and known[0][1].get(CLUSTER) is None and known[0][0] == data:
         store = uuid.UUID(str(known[0][1]["store"]))
-        return Layout(cluster := uuid.uuid4(), 1, (PlannedShard(ShardIdentity(cluster, 0, ALL_SLOTS, store), data, True),))
+        return Layout(store, 1, (PlannedShard(ShardIdentity(store, 0, ALL_SLOTS, store), data, True),))
     return _rebuilt(data, known)
 
 

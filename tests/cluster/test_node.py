@@ -27,10 +27,12 @@ from eventstore.client.options import Options
 from eventstore.client.session.command_rows import encode_command
 from eventstore.client.session.results import read_stats, read_version
 from eventstore.errors import ConnectionLost, Elsewhere, EventStoreError, InvalidArgument, Poisoned
+from eventstore.position import Position
 from eventstore.protocol.requests import Stats, Version
 from eventstore.records.cursors import AggregateCursor, LogCursor
 from eventstore.records.raw_commit import encode_commit
 from eventstore.records.slots import slot_of
+from eventstore_cluster.nodes.adopting.adopted_folder import adopted_folder
 from eventstore_cluster.status import cluster_status
 from eventstore_cluster.supervisor import shard_addresses
 from tests.cli.processes import output, refused, run
@@ -227,6 +229,24 @@ def test_the_folder_of_serve_is_taken_over_and_given_back_with_every_event(tmp_p
                 assert [event.version for event in store.read("a")] == versions
             assert process.terminate() == 0
     assert versions == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("first", [ServerProcess, NodeProcess])
+def test_a_position_is_valid_under_serve_and_a_node_that_share_a_folder_in_turn(
+    tmp_path: Path, first: type[ServerProcess | NodeProcess]
+) -> None:
+    data = tmp_path / "data"
+    positions: list[Position | int] = [0]
+    for kind in (first, NodeProcess, ServerProcess, NodeProcess):
+        with kind(data) as process, blocking.connect(process.address) as store:
+            store.append("a", [EVENT], ANY)
+            for number, after in enumerate(positions):
+                read = store.read_all(after=after)
+                assert [event.version for event in read] == [*range(number + 1, len(positions) + 1)]
+            assert process.terminate() == 0
+        positions.append(Position.parse(str(read.position)))
+    with adopted_folder(data) as adopted:
+        assert {adopted.cluster.hex} == {each.cluster for each in positions if isinstance(each, Position)}
 
 
 def test_serve_and_a_node_do_not_share_a_folder(tmp_path: Path) -> None:
