@@ -79,9 +79,9 @@ class Connection:
     """
 
     __slots__ = (
-        "_receive_bytes", "accepted", "blocked_since", "bound", "busy", "closed", "counted_bytes", "doing", "due_s",
-        "durability", "frame_began", "frame_since", "greeted", "heard", "held", "host", "in_parts", "name", "owed", "peer",
-        "pending", "pending_bytes", "port", "queued", "reader", "request_bytes", "reserved_bytes", "resting", "room",
+        "_receive_bytes", "accepted", "answers_slowly", "blocked_since", "bound", "busy", "closed", "counted_bytes", "doing",
+        "due_s", "durability", "frame_began", "frame_since", "greeted", "heard", "held", "host", "in_parts", "name", "owed",
+        "peer", "pending", "pending_bytes", "port", "queued", "reader", "request_bytes", "reserved_bytes", "resting", "room",
         "sent_of_first", "since_us", "socket", "taken_at", "taken_s", "unsent", "unsent_bytes", "uses", "waiting_bytes",
         "watched", "writable",
     )  # fmt: skip
@@ -101,7 +101,7 @@ class Connection:
         self.durability: Callable[[], int | None] | None = None
         self.pending: deque[bytes] = deque()
         self.taken_s = self.taken_at = self.due_s = 0.0
-        self.resting = self.queued = False
+        self.resting = self.queued = self.answers_slowly = False
         self.held = self.busy = self.pending_bytes = 0
         self.watched = self.owed = self.request_bytes = self.waiting_bytes = 0
         self.accepted = self.heard = now

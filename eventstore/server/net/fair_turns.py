@@ -19,6 +19,7 @@ from typing import Final
 
 import trio
 
+from eventstore.server.net.answer_turns import AnswerTurns
 from eventstore.server.net.connection import BUSY, Connection
 from eventstore.server.net.run_queue import RunQueue
 
@@ -43,6 +44,7 @@ class FairTurns:
         self._connections = connections
         self.clock = clock
         self.queue = RunQueue()
+        self.answers = AnswerTurns(self.queue, clock)
         self._resting: list[tuple[float, int, Connection]] = []
         self._waits = trio.CancelScope()
         self._order = count()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import ExitStack
 
 import pytest
 import trio
@@ -134,3 +135,42 @@ def test_answers_that_take_time_and_wait_for_nothing_let_others_in_between(serve
         server.ask(lambda _: trio.lowlevel.remove_instrument(steps))
     assert sum(steps.answered) == 50
     assert max(steps.answered) <= 5, "a thousand rows take longer than a slice"
+
+
+class Passes(trio.abc.Instrument):
+    """How many requests were answered later between two looks at the sockets."""
+
+    def __init__(self, connections: Collection[Connection]) -> None:
+        self._connections, self._owed, self._now = connections, 0, 0
+        self.most = 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._owed = sum(each.owed for each in self._connections)
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        if task.name.endswith("DeferredReplies._work"):
+            self._now += self._owed - sum(each.owed for each in self._connections)
+
+    def before_io_wait(self, timeout: float) -> None:
+        self.most, self._now = max(self.most, self._now), 0
+
+
+def test_answers_to_many_connections_that_take_time_are_made_one_after_the_other(serve: Serve) -> None:
+    server, many = serve(), 16
+    with es.blocking.connect(server.address) as store, ExitStack() as stack:
+        for name in TOPICS:
+            store.broker.create_topic(name, 256)
+        clients = [stack.enter_context(RawClient(server.port)) for _ in range(many)]
+        assert isinstance(clients[0].ask(Join("group", "member", topics=tuple((name, None) for name in TOPICS))), Ok)
+        for client in clients:
+            assert isinstance(client.ask(ShowGroup("group")), Ok), "the first is answered at once"
+        passes = server.ask(lambda running: Passes(running.gate.turns._connections))
+        server.ask(lambda _: trio.lowlevel.add_instrument(passes))
+        for client in clients:
+            client.send(b"".join(encode_request(number + 100, ShowGroup("group")) for number in range(10)))
+        assert store.version("a") == 0
+        for client in clients:
+            while client.answer()[0] != 109:
+                pass
+        server.ask(lambda _: trio.lowlevel.remove_instrument(passes))
+    assert 0 < passes.most <= 4, "not one for each connection"
