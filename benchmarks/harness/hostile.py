@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+import selectors
 import socket
 import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import count
 from typing import Final
 
@@ -27,12 +29,13 @@ from eventstore.protocol.group_requests import Join, ShowGroup
 from eventstore.protocol.limits import COMMITS_PER_FRAME_MAX
 from eventstore.protocol.request_codec import encode_append, encode_request, encode_send
 from eventstore.protocol.request_declaration import Request
-from eventstore.protocol.requests import Hello, Map, Ping, Read, ReadAll, Subscribe
+from eventstore.protocol.requests import Hello, Map, Ping, Read, ReadAll, Stats, Subscribe, Unsubscribe
 from tests.collisions import colliding
 from tests.server.raw import Failure, RawClient
 
 TOPIC: Final = "tagged"
 _BATCH: Final = 512
+_MANY: Final = 100
 _UNKNOWN_CODE: Final = 250
 _SMALL: Final = NewEvent("E", b"x")
 
@@ -56,12 +59,55 @@ class _Socket:
             self.socket.sendall(frames)
 
 
+def _on_many(address: str, frames: bytes) -> None:
+    """Repeats the frames on a hundred connections, each as fast as it takes them."""
+    with selectors.DefaultSelector() as selector:
+        for _ in range(_MANY):
+            each = _Socket(address, reads=False).socket
+            each.setblocking(False)
+            selector.register(each, selectors.EVENT_READ | selectors.EVENT_WRITE, memoryview(frames))
+        while True:
+            for key, ready in selector.select():
+                with suppress(BlockingIOError):
+                    if ready & selectors.EVENT_READ:
+                        os.read(key.fd, 1 << 20)
+                    if ready & selectors.EVENT_WRITE:
+                        rest = key.data[os.write(key.fd, key.data) :]
+                        selector.modify(key.fileobj, key.events, rest or memoryview(frames))
+
+
 def _requests(make: Callable[[int], bytes]) -> bytes:
     return b"".join(make(number) for number in range(2, 2 + _BATCH))
 
 
 def _pings(address: str) -> None:
     _Socket(address).repeat(_requests(lambda number: encode_request(number, Ping())))
+
+
+def _many_pings(address: str) -> None:
+    """Pings on a hundred connections."""
+    _on_many(address, _requests(lambda number: encode_request(number, Ping())))
+
+
+def _unread(address: str) -> None:
+    """Figures on a hundred connections, none of which reads its answers."""
+    clients = [_Socket(address, reads=False).socket for _ in range(_MANY)]
+    for number in count(2):
+        for client in clients:
+            client.setblocking(False)
+            with suppress(BlockingIOError):
+                client.send(encode_request(number, Stats()))
+        time.sleep(0.001)
+
+
+def _ended_pulls(address: str) -> None:
+    """Pulls that wait, each of which the next request ends."""
+    pull = Pull(64, 4096, 60_000, wants=((TOPIC, 0, 0, "nobody"),))
+
+    def pair(number: int) -> bytes:
+        return encode_request(2 * number, pull) + encode_request(2 * number + 1, Unsubscribe(2 * number))
+
+    _Socket(address).repeat(_requests(pair))
 
 
 def _garbage(address: str) -> None:
@@ -174,6 +220,12 @@ def _listed_groups(address: str) -> None:
     client.repeat(_requests(lambda number: encode_request(number, ShowGroup("group"))))
 
 
+def _listed_on_many(address: str) -> None:
+    """The same, on a hundred connections."""
+    _Socket(address).socket.sendall(encode_request(2, Join("group", "member", topics=tuple(_topics(address, 64, 256)))))
+    _on_many(address, _requests(lambda number: encode_request(number, ShowGroup("group"))))
+
+
 def _maps(address: str) -> None:
     _Socket(address).repeat(_requests(lambda number: encode_request(number, Map())))
 
@@ -228,6 +280,9 @@ def _positions(address: str) -> None:
 
 KINDS: Final[dict[str, Callable[[str], None]]] = {
     "pings": _pings,
+    "pings on many connections": _many_pings,
+    "answers that nobody reads": _unread,
+    "pulls that are ended at once": _ended_pulls,
     "garbage": _garbage,
     "unknown requests": _unknown,
     "pulls of a tag nobody has": _pulls,
@@ -242,6 +297,7 @@ KINDS: Final[dict[str, Callable[[str], None]]] = {
     "offsets of many groups": _offsets,
     "members of many topics": _members,
     "groups of many queues": _listed_groups,
+    "groups on many connections": _listed_on_many,
     "maps": _maps,
     "connections that come and go": _visitors,
     "reads of many files": _wide_reads,
