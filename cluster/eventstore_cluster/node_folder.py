@@ -38,8 +38,7 @@ def open_node_folder(data: Path, shards: int | None) -> NodeFolder:
     """Opens the folder, or creates it. `shards`: how many there must be; None: as many as there are, one in a new folder.
 
     Raises:
-        FolderRefused: another node has it, or it is not what it should be.
-        Corrupt: its registry is damaged.
+        FolderRefused: another node has it, or it or its registry is not what it should be.
         InvalidArgument: `shards` is out of range.
     """
     if data.exists() and not data.is_dir():

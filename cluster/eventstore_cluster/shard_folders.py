@@ -17,7 +17,7 @@ from typing import Final
 
 from eventstore.chunks.documents import Document, Tree, read_identity
 from eventstore.chunks.files import Files, OsFiles
-from eventstore.errors import Corrupt, FolderRefused, InvalidArgument
+from eventstore.errors import FolderRefused, InvalidArgument
 from eventstore.fields import counted
 from eventstore.records.cluster_map import (
     ALL_SLOTS,
@@ -29,7 +29,7 @@ from eventstore.records.cluster_map import (
     read_slots,
 )
 from eventstore.store.data_folder import CLUSTER, FORMAT, NODE, STORE, ShardIdentity, check_shard, shard_of
-from eventstore_cluster.registry.document import read_registry
+from eventstore_cluster.registry.document import DOCUMENT, NEXT_STEP, read_registry, unusable
 from eventstore_cluster.registry.registry import Changes, Snapshot
 
 CLUSTER_KEY: Final = "cluster"
@@ -102,15 +102,29 @@ def plan(data: Path, shards: int | None, files: Files | None = None) -> Layout:
             "was changed. Shards are split in a cluster with a registry: eventstore cluster adopt, then split",
         )
     for each in found.shards:
-        check_folder(each, files)
+        _check_known(each, data, registry, files)
     return found
+
+
+def _check_known(shard: PlannedShard, data: Path, registry: Snapshot | None, files: Files) -> None:
+    """As `check_folder`. If the registry says what the shard is, that may be wrong as well."""
+    try:
+        check_folder(shard, files)
+    except FolderRefused as error:
+        if registry is None or _document(files, shard.folder) is None:
+            raise
+        raise FolderRefused(
+            str(shard.folder),
+            f"{error.fields['why']}. That is what {data / CLUSTER / DOCUMENT} says, and either may be wrong; if it is this, "
+            + NEXT_STEP,
+        ) from None
 
 
 def layout_of(data: Path, registry: Snapshot) -> Layout:
     """Returns the shards that a registry names.
 
     Raises:
-        Corrupt: it is not whole.
+        FolderRefused: it is not whole.
     """
     try:
         head = registry.value(CLUSTER_KEY) or {}
@@ -122,7 +136,7 @@ def layout_of(data: Path, registry: Snapshot) -> Layout:
         ]
         return _whole(cluster, int(str(head.get("layout"))), shards)
     except (ValueError, InvalidArgument) as error:
-        raise Corrupt(str(data / CLUSTER / "registry.json"), 0, f"not the shards of a cluster: {error}") from None
+        raise unusable(data / CLUSTER / DOCUMENT, f"not the shards of a cluster: {error}") from None
 
 
 def _whole(cluster: uuid.UUID, number: int, shards: list[PlannedShard]) -> Layout:

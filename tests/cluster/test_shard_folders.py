@@ -155,7 +155,7 @@ def test_a_damaged_registry_is_refused_with_the_next_step(tmp_path: Path) -> Non
         json.dumps({**whole, "keys": {}}),
     ):  # fmt: skip
         document.write_text(damaged)
-        assert "registry.json" in str(refused(data).fields)
+        assert says_where_the_registry_is_known(refused(data))
     document.write_text(json.dumps({**whole, "format": 2}))
     assert "format 2" in refused(data).message
 
@@ -168,7 +168,33 @@ def test_a_registry_whose_slots_have_two_owners_or_none_is_refused(tmp_path: Pat
     whole = json.loads(document.read_text())
     whole["keys"]["shard/0"]["value"]["slots"] = slots
     document.write_text(json.dumps(whole))
-    assert isinstance(refused(data), Corrupt)
+    assert says_where_the_registry_is_known(refused(data))
+
+
+@pytest.mark.parametrize("edit", ["boundary", "uuid", "cluster"])
+def test_a_registry_and_a_shard_that_disagree_may_both_be_wrong(tmp_path: Path, edit: str) -> None:
+    data = tmp_path / "data"
+    made = make_node(data, 2)
+    document = data / "cluster" / "registry.json"
+    whole = json.loads(document.read_text())
+    first, second, head = (whole["keys"][key]["value"] for key in ("shard/0", "shard/1", "cluster"))
+    if edit == "boundary":
+        first["slots"], second["slots"] = [[0, 2000]], [[2001, 4095]]
+    else:
+        (second if edit == "uuid" else head)["uuid"] = uuid.uuid4().hex
+    document.write_text(json.dumps(whole))
+    error = refused(data)
+    assert error.message.startswith(str(data / f"shard-{0 if edit == 'cluster' else 1}"))
+    assert "either may be wrong" in error.message
+    assert says_where_the_registry_is_known(error)
+    for each in document.parent.glob("registry.json*"):  # as it says
+        each.unlink()
+    assert plan(data, None) == made
+
+
+def says_where_the_registry_is_known(error: EventStoreError) -> bool:
+    steps = "put back its previous copy, registry.json.previous, or remove both: the shards know all of it"
+    return isinstance(error, FolderRefused) and "registry.json" in str(error.fields) and error.message.endswith(steps)
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:

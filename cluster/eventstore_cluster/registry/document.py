@@ -13,13 +13,14 @@ from eventstore_cluster.registry.registry import Entry, Snapshot
 
 DOCUMENT: Final = "registry.json"
 FORMAT: Final = 1
+NEXT_STEP: Final = f"put back its previous copy, {DOCUMENT}{PREVIOUS}, or remove both: the shards know all of it"
 
 
 def read_registry(path: Path, files: Files | None = None) -> Snapshot | None:
     """Returns the state in the folder of a registry; None if there is none.
 
     Raises:
-        Corrupt, FolderRefused: the document is damaged, or of a newer format.
+        FolderRefused: the document is damaged, or of a newer format.
     """
     document_path = path / DOCUMENT
     try:
@@ -27,7 +28,9 @@ def read_registry(path: Path, files: Files | None = None) -> Snapshot | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except Corrupt:
-        raise _damaged(document_path, "it is not a JSON object") from None
+        raise unusable(document_path, "it is not a JSON object") from None
+    if not isinstance(document.get("format"), int):
+        raise unusable(document_path, "it names no format")
     if document.get("format") != FORMAT:
         raise FolderRefused(
             str(document_path), f"format {document.get('format')}; this program knows format {FORMAT}. Use a newer one"
@@ -35,7 +38,7 @@ def read_registry(path: Path, files: Files | None = None) -> Snapshot | None:
     match document:
         case {"revision": int(revision), "keys": dict(keys)} if revision > 0:
             return Snapshot(revision, dict(_entries(document_path, keys)))
-    raise _damaged(document_path, "it has no revision or no keys")
+    raise unusable(document_path, "it has no revision or no keys")
 
 
 def _entries(path: Path, keys: Mapping[str, object]) -> Iterator[tuple[str, Entry]]:
@@ -44,12 +47,9 @@ def _entries(path: Path, keys: Mapping[str, object]) -> Iterator[tuple[str, Entr
             case {"value": dict(value), "revision": int(revision)}:
                 yield key, Entry(value, revision)
             case _:
-                raise _damaged(path, f"key {key} has no value")
+                raise unusable(path, f"key {key} has no value")
 
 
-def _damaged(path: Path, why: str) -> Corrupt:
-    return Corrupt(
-        str(path),
-        0,
-        f"no registry: {why}; put back its previous copy, {path.name}{PREVIOUS}, or remove both: the shards know all of it",
-    )
+def unusable(path: Path, why: str) -> FolderRefused:
+    """Returns the error that says so, and what to do. `path`: of the document."""
+    return FolderRefused(str(path), f"is no registry: {why}; {NEXT_STEP}")

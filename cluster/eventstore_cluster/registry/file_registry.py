@@ -35,8 +35,7 @@ class FileRegistry:
         """Takes the lock; creates nothing else.
 
         Raises:
-            FolderRefused: another node holds it.
-            Corrupt
+            FolderRefused: another node holds it, or the document is damaged.
         """
         self._files = files or OsFiles()
         self._path = path
