@@ -1,15 +1,22 @@
-"""The address of a node: a client that connects there gets the map of the cluster, and Elsewhere for everything else."""
+"""The address of a node: a client that connects there gets the map of the cluster, and Elsewhere for everything else.
+
+Its shards listen above it.
+"""
 
 from __future__ import annotations
 
 import socket
+import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Final
 
 import trio
 
 from eventstore.alarms.alarms import Alarms
-from eventstore.errors import ConnectionLost, Elsewhere
+from eventstore.chunks.files import OsFiles
+from eventstore.errors import ConnectionLost, Elsewhere, FolderRefused, InvalidArgument
+from eventstore.fields import counted
 from eventstore.metrics import Stats
 from eventstore.protocol import encode_ok
 from eventstore.protocol.request_declaration import DECLARATIONS, Request
@@ -19,12 +26,22 @@ from eventstore.records.cluster_map import ClusterMap
 from eventstore.records.splits import NEVER_SPLIT
 from eventstore.server.access.security import Security
 from eventstore.server.alarms.alarm_handlers import alarm_routes
+from eventstore.server.bootstrap import bind, parse_address
 from eventstore.server.net.budgets import NoBacklog
 from eventstore.server.net.connection import Connection, GateLimits
 from eventstore.server.net.gate import Gate
 from eventstore.server.requests.dispatch import Dispatch, Route
 from eventstore.server.requests.map_requests import MapRequests
+from eventstore_cluster.shard_folders import LOCK, PlannedShard
 
+PORTS_BELOW: Final = 10
+"""The first shard listens this much above the address of the node."""
+_PORT_MAX: Final = 65_535
+_SEARCHED: Final = 1_000
+"""So many ports are tried for the next choice."""
+_LET_GO_S: Final = 1.0
+"""How long the process of a killed node, which has closed its store, is waited for until it has closed its address."""
+_LET_GO_POLL_S: Final = 0.05
 _ANSWERED_BY_DISPATCH = (Hello, Ping, StatsRequest)
 _NO_STORE = uuid.UUID(int=0)
 
@@ -108,3 +125,89 @@ class Entry:
 
 def _nothing() -> None:
     """Ends no batch: the entry collects none."""
+
+
+def shard_addresses(listen_at: str, shards: int) -> list[str]:
+    """Returns where the shards listen: on the ports from `PORTS_BELOW` above the node's on; on free ones if that is 0.
+
+    Raises:
+        InvalidArgument: there are not that many ports.
+    """
+    host, port = parse_address(listen_at, "listen")
+    if port == 0:
+        return [f"{host}:0"] * shards
+    first = port + PORTS_BELOW
+    if first + shards - 1 > _PORT_MAX:
+        raise InvalidArgument(
+            f"the shards would listen on the ports {first} to {first + shards - 1}, the last one is {_PORT_MAX}; choose a "
+            "lower port for --listen",
+            field="listen",
+            limit=_PORT_MAX,
+            value=listen_at,
+        )
+    return [f"{host}:{first + number}" for number in range(shards)]
+
+
+def free_addresses(listen_at: str, http: str | None, shards: Sequence[PlannedShard]) -> list[str]:
+    """Returns where the shards listen, once nobody else does there; those of a killed node may, until they have stopped.
+
+    Raises:
+        InvalidArgument: there are not that many ports, or the one of `http` is among them.
+        FolderRefused: one of them is taken; it names the next port for --listen where all are free.
+    """
+    addresses = shard_addresses(listen_at, len(shards))
+    if http in addresses and not http.endswith(":0"):
+        raise InvalidArgument(
+            f"--http {http} is where shard {addresses.index(http)} listens; choose a port below --listen",
+            field="http",
+            value=http,
+        )
+    for shard, address in zip(shards, addresses, strict=True):
+        if not _is_free(address) and not _is_let_go(shard, address):
+            raise _taken(listen_at, http, shard, address, len(shards))
+    return addresses
+
+
+def _is_free(address: str) -> bool:
+    try:
+        bind(address).close()
+    except FolderRefused:
+        return False
+    return True
+
+
+def _is_let_go(shard: PlannedShard, address: str) -> bool:
+    """Whether a process of the shard has the address, and will stop, or has just stopped."""
+    files, lock = OsFiles(), shard.folder / LOCK
+    if not files.exists(lock):
+        return False
+    until = time.monotonic() + _LET_GO_S
+    while not _is_free(address):
+        try:
+            files.lock(lock).release()
+        except FolderRefused:
+            return True
+        if time.monotonic() > until:
+            return False
+        time.sleep(_LET_GO_POLL_S)
+    return True
+
+
+def _taken(listen_at: str, http: str | None, shard: PlannedShard, address: str, shards: int) -> FolderRefused:
+    host, port = parse_address(listen_at, "listen")
+    found: dict[int, bool] = {} if http is None else {parse_address(http, "http")[1]: False}
+
+    def is_free(each: int) -> bool:
+        if each not in found:
+            found[each] = _is_free(f"{host}:{each}")
+        return found[each]
+
+    last = min(port + _SEARCHED, _PORT_MAX - PORTS_BELOW - shards)
+    wanted = ((first, *range(first + PORTS_BELOW, first + PORTS_BELOW + shards)) for first in range(port + 1, last))
+    free = next((ports[0] for ports in wanted if all(map(is_free, ports))), None)
+    return FolderRefused(
+        address,
+        f"another process listens there, where shard {shard.identity.shard} is to: a node takes its own port and, from "
+        f"{PORTS_BELOW} above it on, one for each of {counted(shards, 'shard')}. "
+        + ("Choose another address for --listen" if free is None else f"Start it with --listen {host}:{free}"),
+    )

@@ -7,15 +7,19 @@ already is touched.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from eventstore.chunks.files import OsFiles
 from eventstore.errors import FolderRefused
 from eventstore.store.data_folder import CLUSTER
 from eventstore_cluster.registry.file_registry import FileRegistry
 from eventstore_cluster.registry.registry import Changes
-from eventstore_cluster.shard_folders import LOCK, NODE_FILE, Layout, plan
+from eventstore_cluster.shard_folders import LOCK, NODE_FILE, Layout, PlannedShard, plan
+
+Checked = TypeVar("Checked")
 
 
 @dataclass(slots=True)
@@ -35,9 +39,19 @@ class NodeFolder:
 
 
 def open_node_folder(data: Path, shards: int | None) -> NodeFolder:
-    """Opens the folder, or creates it. `shards`: how many there must be; None: as many as there are, one in a new folder.
+    """As `open_checked_folder`, with nothing to check."""
+    return open_checked_folder(data, shards, lambda _: None)[0]
+
+
+def open_checked_folder(
+    data: Path, shards: int | None, check: Callable[[Sequence[PlannedShard]], Checked]
+) -> tuple[NodeFolder, Checked]:
+    """Opens the folder, or creates it once `check` has returned for its shards, and returns what that did as well.
+
+    `shards`: how many there must be; None: as many as there are, one in a new folder.
 
     Raises:
+        EventStoreError: of `check`.
         FolderRefused: another node has it, or it or its registry is not what it should be.
         InvalidArgument: `shards` is out of range.
     """
@@ -48,11 +62,14 @@ def open_node_folder(data: Path, shards: int | None) -> NodeFolder:
             str(data), "belongs to a node of a cluster with replicas; start it with --name and --etcd, as before"
         )
     if not (data / CLUSTER).exists():
-        _check_idle(plan(data, shards))
+        layout = plan(data, shards)
+        _check_idle(layout)
+        check(layout.shards)
     # More than any revision before, at a change a second, also if the registry was lost or restored: clients go by the newest.
     registry = FileRegistry(data / CLUSTER, first_revision=int(time.time()))
     try:
-        return NodeFolder(registry, plan(data, shards))
+        layout = plan(data, shards)
+        return NodeFolder(registry, layout), check(layout.shards)
     except BaseException:
         registry.close()
         raise

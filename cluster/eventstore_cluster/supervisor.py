@@ -27,7 +27,6 @@ from eventstore.server.bootstrap import (
     bind,
     gate_limits,
     listen,
-    parse_address,
     raise_descriptor_limit,
     stop_on_signals,
     until,
@@ -35,18 +34,15 @@ from eventstore.server.bootstrap import (
 from eventstore.server.console_subject import console_subject
 from eventstore.server.http import http_server
 from eventstore.settings.server import ServerSettings
-from eventstore_cluster.entry import Entry
+from eventstore_cluster.entry import Entry, free_addresses
 from eventstore_cluster.log_lines import log
 from eventstore_cluster.node_alarms import NodeAlarms
-from eventstore_cluster.node_folder import NodeFolder, open_node_folder
+from eventstore_cluster.node_folder import NodeFolder, open_checked_folder
 from eventstore_cluster.node_reports import NodeReports, OnThreads
 from eventstore_cluster.shard_folders import LEADER_KEYS, SHARD_KEYS, PlannedShard, check_folder, map_of
 from eventstore_cluster.shard_runner import ShardRunner
 from eventstore_cluster.shard_start import ShardStart, shard_values
 
-PORTS_BELOW: Final = 10
-"""The first shard listens this much above the address of the node."""
-_PORT_MAX: Final = 65_535
 _RETRY_S: Final = 1.0
 _log = logging.getLogger("eventstore.cluster")
 
@@ -75,41 +71,13 @@ async def supervise(options: NodeOptions) -> None:
     if settings.http is not None:
         bind(settings.http, "http").close()
     with bind(settings.listen) as listener:
-        folder = open_node_folder(settings.data, options.shards)
+        checked = partial(free_addresses, settings.listen, settings.http)
+        folder, addresses = open_checked_folder(settings.data, options.shards, checked)
         with folder.registry:
-            addresses = shard_addresses(settings.listen, len(folder.layout.shards))
-            if settings.http in addresses and not settings.http.endswith(":0"):
-                raise InvalidArgument(
-                    f"--http {settings.http} is where shard {addresses.index(settings.http)} listens; choose a port below "
-                    "--listen",
-                    field="http",
-                    value=settings.http,
-                )
             if changes := folder.changes():
                 await folder.registry.transact({}, changes)
             await _Node(options, folder, addresses, listener, security).run()
     log(_log, logging.INFO, "stopped")
-
-
-def shard_addresses(listen_at: str, shards: int) -> list[str]:
-    """Returns where the shards listen: on the ports from `PORTS_BELOW` above the node's on; on free ones if that is 0.
-
-    Raises:
-        InvalidArgument: there are not that many ports.
-    """
-    host, port = parse_address(listen_at, "listen")
-    if port == 0:
-        return [f"{host}:0"] * shards
-    first = port + PORTS_BELOW
-    if first + shards - 1 > _PORT_MAX:
-        raise InvalidArgument(
-            f"the shards would listen on the ports {first} to {first + shards - 1}, the last one is {_PORT_MAX}; choose a "
-            "lower port for --listen",
-            field="listen",
-            limit=_PORT_MAX,
-            value=listen_at,
-        )
-    return [f"{host}:{first + number}" for number in range(shards)]
 
 
 class _Node:

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -32,12 +33,13 @@ from eventstore.protocol.requests import Stats, Version
 from eventstore.records.cursors import AggregateCursor, LogCursor
 from eventstore.records.raw_commit import encode_commit
 from eventstore.records.slots import slot_of
+from eventstore_cluster.entry import PORTS_BELOW, shard_addresses
 from eventstore_cluster.nodes.adopting.adopted_folder import adopted_folder
 from eventstore_cluster.status import cluster_status
-from eventstore_cluster.supervisor import shard_addresses
 from tests.cli.processes import output, refused, run
 from tests.cluster.etcd.real_etcd import free_ports
 from tests.cluster.node_process import NodeProcess, kill_process, wait_until_ended
+from tests.cluster.test_routing import free_address
 from tests.server.ledger import Ledger
 from tests.server.test_kill import verify
 from tests.server.tracing import injecting, needs_strace
@@ -481,6 +483,41 @@ def test_the_port_for_metrics_that_is_that_of_a_shard_is_refused(tmp_path: Path)
             break
     assert result.returncode == 2
     assert f"--http 127.0.0.1:{port + 11} is where shard 1 listens" in result.stderr
+
+
+@pytest.mark.parametrize("existing", [False, True])
+def test_a_node_whose_shards_have_taken_ports_is_refused_with_the_next_choice_and_leaves_nothing(
+    tmp_path: Path, existing: bool
+) -> None:
+    data, listen = tmp_path / "data", free_address(2)
+    if existing:
+        with NodeProcess(data, 2, listen=listen) as node:
+            assert node.terminate() == 0
+    port = int(listen.rpartition(":")[2])
+    with socket.create_server(("127.0.0.1", port + PORTS_BELOW + 1)) as other:
+        shards = [] if existing else ["--shards", 2]
+        said = refused("node", "--data", data, "--listen", listen, *shards)
+        assert said.startswith(f"127.0.0.1:{other.getsockname()[1]}: another process listens there, where shard 1 is to: ")
+        assert data.exists() == existing
+        with NodeProcess(data, 2, listen=said.rpartition(" ")[2]) as node:
+            assert node.terminate() == 0
+
+
+def test_a_node_starts_while_the_shards_of_a_killed_one_have_their_ports(tmp_path: Path) -> None:
+    data, listen = tmp_path / "data", free_address(2)
+    with NodeProcess(data, 2, listen=listen) as node:
+        append_to(node, 0, ids_of(0)[0])
+        held = node.shard_pids()[0]
+        os.kill(held, signal.SIGSTOP)
+        kill_process(node.pid)
+        with NodeProcess(data, listen=listen, wait=False) as successor:
+            try:
+                wait_until(lambda: successor.said("waiting for the folder"), "a new shard waits")
+            finally:
+                os.kill(held, signal.SIGCONT)
+            successor.wait_until_serving()
+            wait_until(lambda: [row.events for row in successor.rows()] == [1, 0], "both shards serve")
+            assert successor.terminate() == 0
 
 
 def test_a_server_that_is_no_cluster_is_shown_as_the_one_shard_that_it_is(tmp_path: Path) -> None:
