@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import anyio
@@ -21,7 +22,7 @@ import trio
 
 import eventstore as es
 from eventstore import ANY, Commit, NewEvent, blocking
-from tests.cli.processes import output, refused
+from tests.cli.processes import output, refused, start
 from tests.cluster.node_process import NodeProcess, kill_process
 from tests.waiting import DEADLINE_SECONDS, wait_until
 
@@ -278,6 +279,30 @@ def test_a_blocking_subscription_that_is_closed_or_interrupted_ends_with_all_its
         with pytest.raises(StopIteration):
             next(interrupted)
         wait_until(lambda: set(threading.enumerate()) <= before, "the threads end")
+        assert node.terminate() == 0
+
+
+def test_sequences_that_are_printed_name_the_shard_in_which_they_count(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data", 2) as node:
+        fill(node, IDS[:30])
+        with blocking.connect(node.address) as store:
+            at = {event.aggregate_id: (event.sequence, shard) for shard in (0, 1) for event in store.shards[shard].read_all()}
+            last = [shard.stats()["events"] for shard in store.shards.values()]
+        expected = {f"#{sequence}@{shard}  {each}" for each, (sequence, shard) in at.items()}
+        assert {
+            "  ".join(line.split()[:2]) for line in output("tail", "--no-follow", store=node.address).splitlines()
+        } == expected
+        sequence, shard = at[IDS[7]]
+        assert output("read", IDS[7], store=node.address).startswith(f"#{sequence}@{shard}  v1  ")
+        with start("tail", "--after", 0, "--store", node.address, stdout=PIPE, stderr=PIPE) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert {"  ".join(process.stdout.readline().decode().split()[:2]) for _ in IDS[:30]} == expected
+            assert (
+                process.stderr.readline()
+                == f"caught up at #{last[0]}@0 #{last[1]}@1; waiting for more (Ctrl-C ends)\n".encode()
+            )
+            process.send_signal(signal.SIGINT)
         assert node.terminate() == 0
 
 

@@ -7,7 +7,8 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from eventstore.cli.terminal.output import meter, print_line, print_note
+from eventstore.cli.terminal.output import ends_text, meter, print_line, print_note
+from eventstore.cli.terminal.shard_rows import of_shard
 from eventstore.fields import counted
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class ProjectionProgress:
         self._open = ExitStack()
         self._events = self._rows = self._total = self._parked = 0
         self._checkpoint: int | None = None
+        self._ends: dict[int, int] = {}  # the checkpoints of shards, which have no sequence in common
         self._caught_up = self._dirty = False
         self._began = time.monotonic()
 
@@ -51,13 +53,15 @@ class ProjectionProgress:
         self._events += progress.events
         self._rows += progress.rows
         self._checkpoint, self._dirty, self._parked = progress.checkpoint, True, progress.parked_keys
+        if progress.shard is not None:
+            self._ends[progress.shard] = progress.sequence
         for key, sequence, error in progress.parked:
-            print_note(f"{self.name}: parked key {key!r} at sequence {sequence}: {error}")
+            print_note(f"{self.name}: parked key {key!r} at sequence {sequence}{of_shard(progress.shard)}: {error}")
         self._total = max(self._total, progress.checkpoint)
         if progress.caught_up:
             self._caught_up, self._total = True, progress.checkpoint
             if self._follows and not self._drawn:
-                print_note(f"{self.name}: caught up at sequence {self._checkpoint}; following (Ctrl-C ends)")
+                print_note(f"{self.name}: caught up at {self._place()}; following (Ctrl-C ends)")
                 self._dirty = False
 
     async def redraw(self) -> None:
@@ -73,7 +77,10 @@ class ProjectionProgress:
     def conclude(self) -> None:
         """Prints the result to standard output."""
         if self._checkpoint is not None:
-            print_line(f"{self.name}: {self._words()}; complete up to sequence {self._checkpoint}")
+            print_line(f"{self.name}: {self._words()}; complete up to {self._place()}")
+
+    def _place(self) -> str:
+        return ends_text(self._ends) if self._ends else f"sequence {self._checkpoint}"
 
     def _draw(self) -> None:
         assert self._meter is not None
@@ -83,6 +90,7 @@ class ProjectionProgress:
     def _words(self) -> str:
         seconds = max(time.monotonic() - self._began, 1e-6)
         speed = "" if self._caught_up and self._follows else f" ({self._events / seconds:,.0f} events/s)"
-        position = "" if self._caught_up else f", at sequence {self._checkpoint or 0:,} of {self._total:,}"
+        count = f"{self._checkpoint or 0:,} of {self._total:,}"
+        position = "" if self._caught_up else f", {count} events" if self._ends else f", at sequence {count}"
         parked = f", {counted(self._parked, 'key')} parked (--retry-parked)" if self._parked else ""
         return f"{counted(self._events, 'event')}{speed}, {counted(self._rows, 'row')} written{position}{parked}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _REDRAW_SECONDS: Final = 0.1
 _WIDE: Final = 250
+_ENDS_MAX: Final = 16
 _JSON_SPACE: Final = str.maketrans("\t\r\n", "   ")
 
 
@@ -81,16 +82,34 @@ def make_table(title: str | None, columns: Sequence[str], rows: Iterable[Sequenc
     return table
 
 
-def print_event(event: Event, *, with_aggregate: bool) -> None:
-    """Prints an event as one line for people."""
+def print_event(event: Event, shard: int | None = None, *, with_aggregate: bool) -> None:
+    """Prints an event as one line for people. `shard`: its shard, if there are several."""
     from eventstore.model import METADATA_IS_JSON
 
-    parts = [f"#{event.sequence}", f"v{event.version}", _time(event), event.type, _payload(event.data, event.is_json)]
+    parts = [
+        f"#{event.sequence}{at_shard(shard)}",
+        f"v{event.version}",
+        _time(event),
+        event.type,
+        _payload(event.data, event.is_json),
+    ]
     if with_aggregate:
         parts.insert(1, event.aggregate_id)
     if event.metadata is not None:
         parts.append("metadata " + _payload(event.metadata, bool(event[8] & METADATA_IS_JSON)))
     print_line("  ".join(parts))
+
+
+def at_shard(shard: int | None) -> str:
+    """Returns what follows a sequence, which counts within its shard if there are several."""
+    return "" if shard is None else f"@{shard}"
+
+
+def ends_text(sequences: Mapping[int, int]) -> str:
+    """Returns where a reader of several shards stands, in words for people."""
+    if len(sequences) > _ENDS_MAX:
+        return f"the ends of {len(sequences)} shards"
+    return " ".join(f"#{sequence}{at_shard(shard)}" for shard, sequence in sorted(sequences.items()))
 
 
 def _payload(payload: bytes, is_json: bool) -> str:

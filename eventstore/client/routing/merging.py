@@ -13,6 +13,7 @@ from eventstore.model import CaughtUp, Event
 from eventstore.position import After, Position, Reading, after_splits, position_in, stored_starts
 from eventstore.records.cluster_map import ClusterMap
 from eventstore.records.cursors import LogCursor
+from eventstore.records.slots import slot_of
 from eventstore.records.splits import Split
 
 RETRY_S: Final = 1.0
@@ -77,6 +78,10 @@ class Reached:
     def turn(self, shard: int, page: Sequence[Event]) -> Iterator[Event]:
         """Returns the events of the shard's next page, when the page before it is handed out whole."""
         return self._readings[shard].turn(page)
+
+    def shard_of(self, event: Event) -> int:
+        """Returns the shard that the event was read from, as long as its page is handed out."""
+        return self._known.owners[slot_of(event.aggregate_id)]
 
     @property
     def position(self) -> Position:

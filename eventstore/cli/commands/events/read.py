@@ -33,7 +33,7 @@ def read(
     raw: Annotated[bool, typer.Option("--raw", help="Print only the data, as stored, each followed by a line break.")] = False,
     store: StoreAddress = DEFAULT_STORE,
 ) -> None:
-    """Replay the events of one aggregate.
+    """Replay the events of one aggregate. Of a node's shards, #5@1 is event 5 of shard 1.
 
     \b
     Example:
@@ -45,6 +45,7 @@ def read(
     from eventstore import blocking
     from eventstore.cli.transfer.event_lines import format_event
     from eventstore.records.event_filter import event_filter
+    from eventstore.records.slots import slot_of
 
     if raw and as_json:
         raise InvalidArgument("--raw and --json are different forms of the output; give one of them", field="raw")
@@ -63,6 +64,8 @@ def read(
             events = islice(filter(passing.matches, events), limit)
         else:
             events = _events_of(connected, aggregate_id, command)
+        several = len(connected.shards) > 1
+        shard = connected.cluster_map().owners[slot_of(aggregate_id)] if several else None
         for event in events:
             found = True
             if raw:
@@ -70,7 +73,7 @@ def read(
             elif as_json:
                 print(format_event(event))
             else:
-                print_event(event, with_aggregate=False)
+                print_event(event, shard, with_aggregate=False)
         if not found:
             which = "events" if passing.everything else "such events"
             print_note(f"no {which}: aggregate {aggregate_id!r} is at version {connected.version(aggregate_id)}")

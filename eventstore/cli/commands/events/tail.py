@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from eventstore.cli.terminal.output import print_event, print_note, print_position
+from eventstore.cli.terminal.output import ends_text, print_event, print_note, print_position
 from eventstore.cli.terminal.shared_options import (
     DEFAULT_STORE,
     Aggregate,
@@ -28,7 +28,10 @@ if TYPE_CHECKING:
     from eventstore.client.blocking.routing.merged_subscription import MergedSubscription
     from eventstore.client.blocking.store import BlockingStore
     from eventstore.client.blocking.streams import LogStream, SubscriptionStream
+    from eventstore.model import CaughtUp, Event
     from eventstore.position import Position
+
+    Items: TypeAlias = LogStream | MergedEvents | SubscriptionStream | MergedSubscription
 
 _SHOWN = 10
 
@@ -54,9 +57,9 @@ def tail(
 ) -> None:
     """Print events as they are appended.
 
-    In commit order: some stored events first, then new ones. Prints a note to standard error when all stored events
-    were shown. With --position the last line there is the place after the last event that was printed, also after
-    Ctrl-C; --after takes it.
+    In commit order: some stored events first, then new ones; of a node's shards, #5@1 is event 5 of shard 1. Prints a
+    note to standard error when all stored events were shown. With --position the last line there is the place after the
+    last event that was printed, also after Ctrl-C; --after takes it.
 
     \b
     Example:
@@ -85,11 +88,11 @@ def tail(
             for item in items:
                 if not isinstance(item, Event):
                     sys.stdout.flush()
-                    print_note(f"caught up at sequence {item.sequence}; waiting for more (Ctrl-C ends)")
+                    print_note(f"caught up at {_place(items, item)}; waiting for more (Ctrl-C ends)")
                 elif as_json:
                     print(format_event(item), flush=follow)
                 else:
-                    print_event(item, with_aggregate=True)
+                    print_event(item, _shard(items, item), with_aggregate=True)
                     sys.stdout.flush() if follow else None
                 reached = items.position if position else None
         finally:
@@ -97,9 +100,22 @@ def tail(
                 print_position(reached, as_json)
 
 
-def _items(
-    store: BlockingStore, after: int | Position | None, follow: bool, filters: dict[str, Any]
-) -> LogStream | MergedEvents | SubscriptionStream | MergedSubscription:
+def _shard(items: Items, event: Event) -> int | None:
+    from eventstore.client.blocking.routing.merged_events import MergedEvents
+    from eventstore.client.blocking.routing.merged_subscription import MergedSubscription
+
+    return items.shard_of(event) if isinstance(items, MergedEvents | MergedSubscription) else None
+
+
+def _place(items: Items, caught_up: CaughtUp) -> str:
+    from eventstore.client.blocking.routing.merged_subscription import MergedSubscription
+
+    if not isinstance(items, MergedSubscription):
+        return f"sequence {caught_up.sequence}"
+    return ends_text({shard: sequence for shard, (sequence, _) in items.position.shards.items()})
+
+
+def _items(store: BlockingStore, after: int | Position | None, follow: bool, filters: dict[str, Any]) -> Items:
     """Iterates over the events after this place; None: over new ones alone."""
     from eventstore.position import END
 

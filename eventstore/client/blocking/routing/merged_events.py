@@ -72,6 +72,11 @@ class MergedEvents:
             return self._after
         return self._read.reached.position
 
+    def shard_of(self, event: Event) -> int:
+        """Returns the shard of the last event, whose sequence counts there."""
+        assert self._read is not None, "there was an event"
+        return self._read.reached.shard_of(event)
+
     def __iter__(self) -> Self:
         return self
 
