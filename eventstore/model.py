@@ -190,9 +190,8 @@ class Event(tuple[str, int, str, bytes, bytes | None, str, int, int, int]):
 
 
 class CaughtUp:
-    """Marks the point at which a subscription has delivered every stored event; later events are live.
-
-    `sequence`: that of the last event; of several shards the sum of theirs, which is no place: `stream.position` is.
+    """Marks where a subscription has delivered every stored event; later events are live. `sequence`: that of the last one; of
+    several shards the sum of theirs, which is no place: `stream.position` is.
     """
 
     __slots__ = ("sequence",)

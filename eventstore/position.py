@@ -17,6 +17,7 @@ from eventstore.records.cluster_map import ClusterMap, single_map
 from eventstore.records.splits import NEVER_SPLIT, translated
 
 _TEXT: Final = re.compile(r"p1\.([0-9a-f]{32})\.([1-9][0-9]{0,18})((?:\.[0-9]{1,4}-[0-9]{1,19}(?:-[0-9a-f]{8})?)+)", re.ASCII)
+_NEXT_STEP: Final = "connect to the cluster or the store that it was taken from, or begin at 0 again"
 _ONLY_SHARD: Final = 0
 ItemT = TypeVar("ItemT", bound="Event | CaughtUp")
 PlaceT = TypeVar("PlaceT", bound="Place | None")
@@ -120,13 +121,13 @@ def starts_of(after: object, known: ClusterMap) -> dict[int, Place | None]:
             )  # fmt: skip
         return dict.fromkeys(numbers, start)
     if after.cluster != (cluster := cluster_of(known)):
-        raise _refused(str(after), f"is a place in cluster {after.cluster}, but this is {cluster}")
+        raise _refused(str(after), f"is a place in cluster {after.cluster}, but this is {cluster}; {_NEXT_STEP}")
     made = {known.layout} | {split.layout - 1 for split in known.splits}
     if after.layout not in made:  # of a later layout, or no split tells how that one became this one
         raise _refused(str(after), f"is of layout {after.layout} of the cluster, which has layout {known.layout} now")
     places = after_splits({shard: Place(*place) for shard, place in after.shards.items()}, after.layout, known)
     if places.keys() != set(numbers):
-        raise _refused(str(after), f"is about the shards {sorted(after.shards)}, but the cluster has {numbers}")
+        raise _refused(str(after), f"is about the shards {sorted(after.shards)}, but the cluster has {numbers}; {_NEXT_STEP}")
     return {number: places[number] for number in numbers}
 
 

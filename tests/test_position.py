@@ -84,7 +84,10 @@ def test_a_single_store_and_the_only_shard_of_a_cluster_take_sequences_and_their
     assert (start_of(7, None), start_of(es.END, None)) == (Place(7), None)
     own = Position(CLUSTER.hex(), 1, {0: (7, "00000007")})
     assert start_of(own, CLUSTER) == Place(7, "00000007")
-    with pytest.raises(es.InvalidArgument, match=f"place in cluster {CLUSTER.hex()}, but this is {'77' * 16}"):
+    said = (
+        f"place in cluster {CLUSTER.hex()}, but this is {'77' * 16}; connect to the cluster or the store that it was taken from"
+    )
+    with pytest.raises(es.InvalidArgument, match=said):
         start_of(own, b"w" * 16)
     with pytest.raises(es.ConnectionLost, match="not been connected yet"):
         start_of(own, None)

@@ -306,6 +306,27 @@ def test_sequences_that_are_printed_name_the_shard_in_which_they_count(tmp_path:
         assert node.terminate() == 0
 
 
+@pytest.mark.parametrize(("place", "said"), [("9999", "the store ends at"), ("1-00000000", "has another event there")])
+def test_a_place_that_a_shard_does_not_have_is_refused_by_the_number_of_the_shard(
+    tmp_path: Path, place: str, said: str
+) -> None:
+    with NodeProcess(tmp_path / "data", 2) as node:
+        fill(node, IDS[:30])
+        with blocking.connect(node.address) as store:
+            after = es.Position.parse(f"p1.{store.cluster_map().cluster.hex()}.1.0-0.1-{place}")  # type: ignore[union-attr]
+            with pytest.raises(es.Diverged, match=f"^shard 1: .*{said}") as refused, store.subscribe(after) as stream:
+                list(stream)
+            assert refused.value.fields["shard"] == 1
+
+        async def main() -> None:
+            async with es.connect(node.address) as store, store.subscribe(after) as stream:
+                await gathered(stream)
+
+        with pytest.raises(es.Diverged, match=f"^shard 1: .*{said}"):
+            trio.run(main)
+        assert node.terminate() == 0
+
+
 def test_tail_and_export_print_the_events_of_all_shards(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data", 3) as node:
         fill(node, IDS[:30])

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
-from eventstore.errors import EventStoreError, InvalidArgument, copy_error
+from eventstore.errors import Corrupt, Diverged, EventStoreError, InvalidArgument, copy_error
 from eventstore.event_identity import Place
 from eventstore.model import CaughtUp, Event
 from eventstore.position import After, Position, Reading, after_splits, position_in, stored_starts
@@ -29,6 +29,15 @@ def later_layout(after: After, known: ClusterMap) -> InvalidArgument:
         f"after is {after}, of a later layout than the {known.layout} that the node knows; ask another node of the cluster",
         field="after", value=str(after),
     )  # fmt: skip
+
+
+def of_shard(shard: int, error: EventStoreError) -> EventStoreError:
+    """Returns the error of a shard; one about its log, whose sequences and files are its own, names the shard."""
+    if not isinstance(error, Diverged | Corrupt):
+        return error
+    named = copy_error(error)
+    EventStoreError.__init__(named, f"shard {shard}: {error.message}", **{**error.fields, "shard": shard})
+    return named
 
 
 class Reached:
@@ -170,7 +179,7 @@ class MergedRead:
     def lost(self, error: EventStoreError) -> None:
         """Reads no more of the shard whose turn it is, as it cannot be reached. Raises the error if it says something else."""
         if not error.retriable:
-            raise error
+            raise of_shard(self._turns[0], error)
         self._turns.popleft()
         self._lost = self._lost or error
 

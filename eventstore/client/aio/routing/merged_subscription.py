@@ -21,7 +21,7 @@ from eventstore.client.aio.routing.merged_events import reach
 from eventstore.client.aio.routing.router import Router
 from eventstore.client.aio.streams import ClosedAtExit
 from eventstore.client.backoff import Backoff
-from eventstore.client.routing.merging import RETRY_S, Away, Reached
+from eventstore.client.routing.merging import RETRY_S, Away, Reached, of_shard
 from eventstore.client.session.subscription import Subscription, SubscriptionItem
 from eventstore.errors import ConnectionLost, Elsewhere, EventStoreError
 from eventstore.model import Event
@@ -129,7 +129,7 @@ class MergedSubscription(ClosedAtExit):
             return iter(())
         except EventStoreError as error:
             if not error.retriable:
-                raise
+                raise of_shard(shard, error) from None
             self._lost(shard, error, RETRY_S)
             return iter(())
         self._away.found(shard)

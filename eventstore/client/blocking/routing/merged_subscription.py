@@ -20,7 +20,7 @@ from eventstore.client.blocking.routing.merged_events import reach
 from eventstore.client.blocking.routing.router import Router
 from eventstore.client.blocking.routing.shard_connection import ShardConnection
 from eventstore.client.blocking.streams import subscription_pages
-from eventstore.client.routing.merging import RETRY_S, Away, Reached
+from eventstore.client.routing.merging import RETRY_S, Away, Reached, of_shard
 from eventstore.client.session.subscription import Subscription, SubscriptionItem
 from eventstore.errors import ConnectionLost, Elsewhere, EventStoreError
 from eventstore.model import Event
@@ -103,7 +103,7 @@ class MergedSubscription:
         elif items.retriable:
             self._away.lost(part.shard, items)
         else:
-            raise items
+            raise of_shard(part.shard, items)
 
     def _follow(self, reached: Reached, changed: Iterable[int]) -> None:
         """Receives the events of these shards, from where the reader stands, and no longer of any that is not followed."""
