@@ -103,7 +103,23 @@ def plan(data: Path, shards: int | None, files: Files | None = None) -> Layout:
         )
     for each in found.shards:
         _check_known(each, data, registry, files)
+    _refuse_others(data, names, found, files)
     return found
+
+
+def _refuse_others(data: Path, names: Sequence[str], layout: Layout, files: Files) -> None:
+    """Refuses a shard of another cluster beside those of this one. One of this may be there: adopting begins with it."""
+    known = {each.folder for each in layout.shards}
+    for name in names:
+        if not SHARD_FOLDER.fullmatch(name) or data / name in known or (document := _document(files, data / name)) is None:
+            continue
+        other = document.get(CLUSTER)
+        if other != str(layout.cluster):
+            whose = "no cluster" if other is None else f"cluster {other}"
+            raise FolderRefused(
+                str(data / name),
+                f"holds store {document.get('store')} of {whose}, beside the shards of cluster {layout.cluster}; move it away",
+            )
 
 
 def _check_known(shard: PlannedShard, data: Path, registry: Snapshot | None, files: Files) -> None:

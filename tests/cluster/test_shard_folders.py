@@ -16,6 +16,8 @@ from eventstore.store.data_folder import ShardIdentity
 from eventstore.store.opening import open_folder
 from eventstore_cluster.node_folder import open_node_folder
 from eventstore_cluster.shard_folders import Layout, plan
+from tests.cli.processes import output, run
+from tests.cli.processes import refused as cli_refused
 
 SETTINGS = StoreSettings(preallocate_bytes=1024 * 1024)
 
@@ -127,6 +129,21 @@ def test_a_shard_of_another_cluster_is_refused_by_both_clusters(tmp_path: Path) 
     assert str(other.cluster) in said
 
 
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_folder_of_another_cluster_beside_the_shards_is_refused_by_both_clusters(tmp_path: Path, shards: int) -> None:
+    data, made, other = tmp_path / "data", make_node(tmp_path / "data", shards), make_node(tmp_path / "other", 3)
+    (tmp_path / "other" / "shard-2").rename(data / "shard-2")
+    said = refused(data).message
+    assert str(made.cluster) in said
+    assert str(other.cluster) in said
+    shutil.rmtree(data / "shard-2")
+    store = make_store(data / "shard-7")
+    assert f"holds store {store} of no cluster" in refused(data).message
+    shutil.rmtree(data / "shard-7")
+    (data / "shard-7").mkdir()
+    assert plan(data, None) == made
+
+
 def test_a_lost_registry_is_made_anew_from_the_shards_with_a_newer_map(tmp_path: Path) -> None:
     data = tmp_path / "data"
     made = make_node(data, 3)
@@ -234,3 +251,22 @@ def test_a_start_that_failed_before_a_shard_was_made_does_not_bind_the_next_one(
     assert plan(data, None) == opened.layout
     make_store(opened.layout.shards[0].folder, opened.layout.shards[0].identity)
     assert "has 2 shards, --shards asks for 4" in refused(data, 4).message
+
+
+def test_inspect_and_verify_go_through_the_shards_in_the_folder_of_a_node(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    made = make_node(data, 2)
+    shown = output("inspect", data)
+    assert shown.startswith(f"{data}: the folder of a cluster's node; ")
+    assert all(str(shard.identity.store) in shown and shard.folder.name in shown for shard in made.shards)
+    lines = output("verify", data).splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["shard-0", "no faults", "shard-1", "no faults"]
+    (data / "shard-1" / "events" / "0000000001.events").write_bytes(b"not events")
+    found = run("verify", data, "--json")
+    assert found.returncode == 1
+    told = json.loads(found.stdout)
+    assert (told["sound"], {name: each["sound"] for name, each in told["shards"].items()}) == (
+        False, {"shard-0": True, "shard-1": False},
+    )  # fmt: skip
+    shutil.rmtree(data / "shard-1")
+    assert str(made.shards[1].identity.store) in cli_refused("verify", data, code=2)

@@ -18,6 +18,8 @@ from eventstore.store.verification.folder_survey import held
 _COLUMNS = ("file", "state", "first sequence", "last sequence", "commits", "bytes", "created")
 _DATA_FILE: Final = "data.mdb"
 _RECORDS: Final = "records not checked; `eventstore verify` does, or `eventstore inspect` one file at a time"
+_SHARDS: Final = "shards not checked; `eventstore verify` does, or `eventstore inspect` one at a time"
+_OF_SHARD: Final = ("store", "shard", "slots", "cluster")
 _ENTRIES: Final = "entries not checked against the indexes; `eventstore verify` does"
 
 
@@ -41,6 +43,24 @@ def describe_data_folder(path: Path, records: int) -> FileReport:
         report.damage.append(f"{EVENTS_FOLDER} is missing")
     report.unchecked = _RECORDS
     report.fields["directory"] = "there" if (path / DIRECTORY / _DATA_FILE).exists() else "missing; the next start builds it"
+    return report
+
+
+def describe_node_folder(path: Path) -> FileReport:
+    """Lists the shards in the folder of a node, by their `store.json` alone."""
+    from eventstore.cli.inspection.document_files import describe_document
+
+    report = FileReport(
+        "the folder of a cluster's node; its shards are stores, of which each can be inspected", unchecked=_SHARDS
+    )
+    rows: list[list[Value]] = []
+    for folder in sorted(path.glob("shard-*"), key=lambda each: (len(each.name), each.name)):
+        if (folder / STORE).exists():
+            identity = describe_document(folder / STORE)
+            rows.append([folder.name, *(identity.fields.get(name) for name in _OF_SHARD)])
+            report.damage += [f"{folder.name}/{STORE}: {what}" for what in identity.damage]
+    report.fields["shards here"] = len(rows)
+    report.tables.append(Table("shards", "shards", ("folder", *_OF_SHARD), rows))
     return report
 
 

@@ -11,7 +11,7 @@ from eventstore.chunks.header import MAGIC as CHUNK_MAGIC
 from eventstore.chunks.opening import CUT, LOCK
 from eventstore.cli.inspection.file_report import FileReport
 from eventstore.errors import InvalidArgument
-from eventstore.store.data_folder import DIRECTORY, ENDING, STORE
+from eventstore.store.data_folder import CLUSTER, DIRECTORY, ENDING, NODE, STORE
 from eventstore.store.memory.preload import NAME as PRELOAD
 from eventstore.store.sorted.file_names import INDEX
 from eventstore.store.sorted.index_format import MAGIC as INDEX_MAGIC
@@ -61,6 +61,8 @@ def _describe_folder(path: Path, records: int) -> FileReport:
         return folders.describe_data_folder(path, records)
     if (path / _LMDB[0]).exists():
         return folders.describe_directory(path, records)
+    if (path / CLUSTER).is_dir() or (path / NODE).exists():
+        return folders.describe_node_folder(path)
     if (path / DOCUMENT).exists() or any(path.glob(f"*.{ENDING}")):
         return folders.describe_events_folder(path, records)
     raise InvalidArgument(

@@ -11,6 +11,8 @@ from eventstore.cli.terminal.shared_options import AsJson, DataFolder, ShowProgr
 from eventstore.fields import counted
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from eventstore.store.verification import Progress, VerifyReport
 
 _CANNOT_BE_OPENED = 2
@@ -25,37 +27,69 @@ def verify(
     """Check a data folder that is not being served.
 
     Checks all checksums, that versions and sequences have no gaps, that command ids are used once, and indexes and
-    directory against the event files. Changes nothing. The exit code is 0 without faults, 1 with faults, 2 if the
-    folder cannot be opened.
+    directory against the event files; in the folder of a node those of each shard. Changes nothing. The exit code is
+    0 without faults, 1 with faults, 2 if the folder cannot be opened.
 
     \b
     Example:
       eventstore verify ./data
     """
     from eventstore.errors import EventStoreError
-    from eventstore.store.verification import verify
 
+    sound, shards = True, dict[str, object]()
     try:
-        with meter("verify", progress) as bar:
-
-            def on_progress(step: Progress) -> None:
-                bar.update(step.done_bytes, step.total_bytes, step.step)
-
-            verified = verify(data, on_progress)
+        folders = _shards(data)
+        for folder in folders or [data]:
+            verified = _verified(folder, "verify" if folders is None else folder.name, progress)
+            sound = sound and verified.sound
+            if as_json:
+                shards[folder.name] = _members(verified)
+            else:
+                _print(verified, "" if folders is None else f"{folder.name}: ")
     except EventStoreError as error:
         print_error(error.message)
         raise typer.Exit(_CANNOT_BE_OPENED) from None
     except OSError as error:
         print_error(f"{error.filename or data}: {error.strerror}")
         raise typer.Exit(_CANNOT_BE_OPENED) from None
-    _print_json(verified) if as_json else _print(verified)
-    if not verified.sound:
+    if as_json:
+        print_json({"sound": sound, "shards": shards} if folders is not None else shards[data.name])
+    if not sound:
         raise typer.Exit(1)
 
 
-def _print(verified: VerifyReport) -> None:
+def _shards(data: Path) -> list[Path] | None:
+    """Returns the folders of the shards in the folder of a node; None: it is that of a store.
+
+    Raises:
+        FolderRefused: one is missing, or another's.
+    """
+    from eventstore.store.data_folder import CLUSTER, NODE, STORE
+
+    is_replicated = (data / NODE).exists()
+    if (data / STORE).exists() or not ((data / CLUSTER).is_dir() or is_replicated):
+        return None
+    from eventstore_cluster.shard_folders import SHARD_FOLDER, plan
+
+    if not is_replicated:
+        return [each.folder for each in plan(data, None).shards]
+    return sorted((each for each in data.iterdir() if SHARD_FOLDER.fullmatch(each.name)), key=lambda each: int(each.name[6:]))
+
+
+def _verified(folder: Path, name: str, progress: bool | None) -> VerifyReport:
+    from eventstore.store.verification import verify
+
+    with meter(name, progress) as bar:
+
+        def on_progress(step: Progress) -> None:
+            bar.update(step.done_bytes, step.total_bytes, step.step)
+
+        return verify(folder, on_progress)
+
+
+def _print(verified: VerifyReport, whose: str) -> None:
     print(
-        f"{counted(verified.events, 'event')} in {counted(verified.commits, 'commit')} of "
+        f"{whose}{counted(verified.events, 'event')} in {counted(verified.commits, 'commit')} of "
         f"{counted(verified.aggregates, 'aggregate')}, {counted(verified.event_files, 'event file')} "
         f"({verified.sorted_files:,} sorted)"
     )
@@ -68,10 +102,10 @@ def _print(verified: VerifyReport) -> None:
     print(counted(verified.findings_total, "fault") if verified.findings_total else "no faults")
 
 
-def _print_json(verified: VerifyReport) -> None:
+def _members(verified: VerifyReport) -> dict[str, object]:
     findings = [{"file": item.file, "offset": item.offset, "what": item.what} for item in verified.findings]
     names = ("event_files", "sorted_files", "commits", "events", "aggregates")
     counts = {name: getattr(verified, name) for name in names}
-    print_json(
-        {"sound": verified.sound, **counts, "faults": verified.findings_total, "findings": findings, "notes": verified.notes}
-    )
+    return {
+        "sound": verified.sound, **counts, "faults": verified.findings_total, "findings": findings, "notes": verified.notes,
+    }  # fmt: skip
