@@ -100,7 +100,7 @@ class ShardRunner:
             was_up, is_replica = self._up_since is not None, self._reaped is not None
             left = is_replica and code == 0 and up_s >= FIRST_DELAY_S
             led = self._led(code, how)
-            self._ended(how)
+            self._ended(f"{how}{_more(code)}")
             await self._give_up_lease(led)
             if self._stopping.is_set():
                 return
@@ -253,7 +253,7 @@ class ShardRunner:
     def _ended(self, how: str) -> None:
         self._last_address = self.address  # None if it did not come so far: somebody else may listen there
         self.address = self.pid = self._up_since = self.role = None
-        unknown = EventStoreError(f"shard {self.identity.shard} {how}; its last lines in the log say why")
+        unknown = EventStoreError(f"shard {self.identity.shard} {how}")
         self.error = self._told or unknown
         self._questions.end()
         self.settled.set()
@@ -261,6 +261,15 @@ class ShardRunner:
 
     def _wake(self) -> None:
         self._news.set()
+
+
+def _more(code: int | None) -> str:
+    """Returns where to read why a process has ended; nothing if it could not be started, of which everything is known."""
+    if code is None:
+        return ""
+    if code == -signal.SIGKILL:
+        return "; it could not say why: somebody did that, or the kernel, whose log (`dmesg`) tells, for lack of memory"
+    return "; its last lines in the log say why"
 
 
 def _how(code: int) -> str:

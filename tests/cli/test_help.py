@@ -103,6 +103,11 @@ def test_help_shows_no_types_of_python(command: str) -> None:
     assert not re.search(r"<|\{\w", output(command, "--help").replace("'{", "")), command
 
 
+@pytest.mark.parametrize("command", ["serve", "node", "work"])
+def test_help_shows_no_links_of_pages(command: str) -> None:
+    assert "](" not in output(command, "--help")
+
+
 def test_serve_lists_its_options_in_groups_and_every_setting_has_one() -> None:
     text = output("serve", "--help")
     for group, members in settings_by_group(ServerSettings).items():

@@ -55,6 +55,8 @@ def test_a_topic_is_created_shown_and_gets_queues_and_loses_them_on_all_shards(
     other = run("topic", "create", "a", "--queues", 3, "--if-missing", store=node.address)
     assert other.stdout == "topic a already exists; it has 2 queues on each of 3 shards\n"
     assert other.stderr.startswith("not 3: ")
+    assert {"topic": "a", "queues": 6, "open_queues": 6, "shards": 3} in parsed(node, "topic", "list")
+    assert "queues of 3 shards" in output("topic", "list", store=node.address)
     shown = parsed(node, "topic", "show", "a")["queues"]
     assert [(each["shard"], each["queue"]) for each in shown] == [(shard, queue) for shard in range(3) for queue in range(2)]
     assert output("topic", "show", "a", store=node.address).split()[:2] == ["shard", "queue"]

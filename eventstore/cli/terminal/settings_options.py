@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
@@ -18,6 +19,8 @@ Assignments = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="A setting by its name; may be given several times."),
 ]
+_LINK: Final = re.compile(r"\[([^\]]+)\]\([^)]*\)")
+"""A link to a page, in a text that is also part of one."""
 _TYPED: Final = (int, float, bool)
 
 SETTINGS_OFFERED: Final = "offers_settings"
@@ -55,7 +58,7 @@ def add_options(function: Callable[..., object]) -> None:
 
 def _annotation(declared: Any) -> Any:
     kind = declared.kind if declared.kind in _TYPED and not declared.listed else str
-    first = declared.setting.meaning.replace("`", "").partition(". ")[0].rstrip(".")
+    first = _LINK.sub(r"\1", declared.setting.meaning).replace("`", "").partition(". ")[0].rstrip(".")
     flag = declared.flag
     metavar = None if kind is bool else declared.metavar
     text = f"{first}. [{declared.default_text}]"

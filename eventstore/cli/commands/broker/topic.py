@@ -60,11 +60,13 @@ def list_(as_json: AsJson = False, store: StoreAddress = DEFAULT_STORE) -> None:
       eventstore topic list --json
     """
     with connect_to_broker(store, "topic list") as connected:
-        topics = connected.broker.topics()
+        topics, shards = connected.broker.topics(), len(connected.shards)
     if as_json:
-        print_json([{"topic": each.name, "queues": each.queues, "open_queues": each.open_queues} for each in topics])
+        several = {"shards": shards} if shards > 1 else {}
+        print_json([{"topic": each.name, "queues": each.queues, "open_queues": each.open_queues, **several} for each in topics])
     elif topics:
-        print_table(None, ("topic", "queues", "open"), [(each.name, each.queues, each.open_queues) for each in topics])
+        queues = f"queues of {shards} shards" if shards > 1 else "queues"
+        print_table(None, ("topic", queues, "open"), [(each.name, each.queues, each.open_queues) for each in topics])
     else:
         print_line("no topics; `eventstore topic create NAME` creates one")
 

@@ -40,6 +40,7 @@ def stats(
         for subject, figures in _by_subject(stats).items():
             print_table(subject, ("figure", "value"), figures.items())
         if "shards" in stats:
+            print_note("")  # apart from the last table
             print_note("this is a node; `eventstore cluster status` shows its shards, whose addresses have their figures")
 
 
