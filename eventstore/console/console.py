@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from eventstore.client.aio.broker import NetworkBroker
 from eventstore.client.aio.store import NetworkStore
 from eventstore.console.history import History
 from eventstore.console.rendering import Rendering
@@ -101,6 +102,19 @@ def number_of(name: str, text: str) -> int | None:
     if not text.isdecimal() or not text.isascii() or len(text) > 19:
         raise InvalidArgument(f"{name} is {text[:40]!r}, expected a number", field=name, value=text[:40])
     return int(text)
+
+
+def broker_of(store: NetworkStore, shard: int | None) -> NetworkBroker:
+    """Returns the broker that has what counts within a shard, such as an offset. `shard`: None if there is only one.
+
+    Raises:
+        InvalidArgument: there is no such shard.
+    """
+    if shard is None:
+        return store.broker
+    if shard not in store.shards:
+        raise InvalidArgument(f"there is no shard {shard}", field="shard", value=shard)
+    return store.shards[shard].broker
 
 
 def link(path: str, **parameters: object) -> str:

@@ -230,6 +230,27 @@ def test_dead_letters_of_all_shards_are_listed_replayed_and_purged(node: NodePro
     assert parsed_lines(node) == []
 
 
+def test_the_console_shows_offsets_messages_and_dead_letters_by_shard(node: NodeProcess, store: blocking.BlockingStore) -> None:
+    store.broker.create_topic("looked", 1)
+    store.shards[1].topic("looked").send(b"worse", key="k")
+    with store.consumer("lookers", "looked", retries=es.Retries(delays=(), attempts=1)) as consumer:
+        next(consumer).retry("it is worse")
+        wait_until(lambda: "dead:lookers" in {each.name for each in store.broker.topics()}, "it is dead")
+        wait_until(lambda: store.shards[1].broker.dead_letters("lookers"), "it is listed")
+    visitor = Visitor(node.http)
+    page = visitor.get("/console/broker/group?name=lookers")
+    assert page.status == 200
+    assert "topic shard queue offset" in page.words
+    assert "Replay dead letter 0 on shard 1" in page.words
+    assert "Shard" in visitor.get("/console/broker/topic?name=looked").words
+    assert "worse" in visitor.get("/console/broker/messages?topic=looked&queue=0&shard=1&by=offset&wanted=0").words
+    assert "worse" not in visitor.get("/console/broker/messages?topic=looked&queue=0&shard=0&by=offset&wanted=0").words
+    visitor.get("/console/do/replay?group=lookers&offset=0&shard=1")
+    done = visitor.post("/console/do/replay", {"group": "lookers", "offset": "0", "shard": "1"})
+    assert done.status == 303
+    assert store.broker.group("lookers").backlog == 1
+
+
 def test_top_and_the_console_show_what_all_shards_have_together_and_of_which_shard_each_queue_and_chunk_is(
     node: NodeProcess, store: blocking.BlockingStore
 ) -> None:

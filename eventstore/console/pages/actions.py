@@ -14,7 +14,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from eventstore.client.aio.store import NetworkStore
-from eventstore.console.console import Console, Visit, link, number_of, route
+from eventstore.console.console import Console, Visit, broker_of, link, number_of, route
 from eventstore.console.subject import ClusterDoor
 from eventstore.errors import InvalidArgument
 from eventstore.security.permissions import Permission, denied
@@ -52,7 +52,8 @@ async def _reset(store: NetworkStore, given: Fields, who: str) -> str:
 
 
 async def _replay_dead(store: NetworkStore, given: Fields, who: str) -> str:
-    count = await store.broker.replay(given["group"], [_number(given, "offset")])
+    broker = broker_of(store, number_of("shard", given["shard"]))
+    count = await broker.replay(given["group"], [_number(given, "offset")])
     return f"{count} dead letters of {given['group']} are delivered again"
 
 
@@ -101,8 +102,10 @@ ACTIONS: Final[Mapping[str, Action]] = {
         _reset, _group_page,
     ),
     "replay": Action(
-        ("group", "offset"),
-        lambda given: f"The dead letter {given['offset']} of the group {given['group']} is delivered to it again.",
+        ("group", "offset", "shard"),
+        lambda given: f"The dead letter {given['offset']} "
+        + (f"on shard {given['shard']} " if given["shard"] else "")
+        + f"of the group {given['group']} is delivered to it again.",
         _replay_dead, _group_page,
     ),
     "add-queues": Action(

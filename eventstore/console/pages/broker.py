@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from eventstore.client.aio.store import NetworkStore
 from eventstore.client.session.broker_info import GroupQueue, last_chunks
-from eventstore.console.console import Console, Visit, link, number_of, route
+from eventstore.console.console import Console, Visit, broker_of, link, number_of, route
 from eventstore.errors import EventStoreError, InvalidArgument, PermissionDenied, UnknownOperation, UnknownTopic
 from eventstore.records.message import Message
 from eventstore.security.permissions import Permission
@@ -95,45 +95,59 @@ async def _topic(visit: Visit) -> Response:
 
 
 async def _group(visit: Visit) -> Response:
-    name, dead_from = visit.asked("name"), visit.number("dead_from") or 0
+    name, dead_from, dead_shard = visit.asked("name"), visit.number("dead_from") or 0, visit.number("dead_shard")
 
     async def find(store: NetworkStore) -> dict[str, Any]:
         broker = store.broker
         progress = await broker.group(name)
         behind = [each for each in progress.queues if each.backlog][:_LAGS_MAX]
         lags = await _lags(store, behind)
-        dead: list[Message] = []
-        with suppress(UnknownTopic, PermissionDenied):  # none has failed yet; or the page is without them
-            dead = await broker.dead_letters(name, dead_from, _MESSAGES_MAX)
+        dead: list[tuple[int | None, list[Message]]] = []
+        for shard in _shards(store) if dead_shard is None else [dead_shard]:
+            with suppress(UnknownTopic, PermissionDenied):  # none has failed yet; or the page is without them
+                letters = await broker_of(store, shard).dead_letters(name, dead_from, _MESSAGES_MAX)
+                dead.append((shard, letters))
         return {
             "progress": progress, "lags": lags, "members": await broker.members(name),
             "hands": {each.member: each for each in await broker.in_hand(name)}, "dead": dead,
         }  # fmt: skip
 
     found = await visit.ask(find)
-    dead = found["dead"]
-    more = link("/broker/group", name=name, dead_from=dead[-1].queue_offset + 1) if len(dead) == _MESSAGES_MAX else None
+    more = [
+        (shard, link("/broker/group", name=name, dead_from=letters[-1].queue_offset + 1, **_named(dead_shard=shard)))
+        for shard, letters in found["dead"]
+        if len(letters) == _MESSAGES_MAX
+    ]
     return visit.page(
         "group.html", name=name, **found, more=more, may_change=visit.may(Permission.GROUPS, name),
         topics=sorted({each.topic for each in found["progress"].queues}), link=link,
     )  # fmt: skip
 
 
-async def _lags(store: NetworkStore, queues: list[GroupQueue]) -> dict[tuple[str, int], float]:
+def _shards(store: NetworkStore) -> list[int | None]:
+    """Returns the shards whose queues and dead letters are listed by themselves; None: there is only one."""
+    return [*store.shards] if len(store.shards) > 1 else [None]
+
+
+def _named(**parameters: int | None) -> dict[str, int]:
+    return {name: value for name, value in parameters.items() if value is not None}
+
+
+async def _lags(store: NetworkStore, queues: list[GroupQueue]) -> dict[tuple[int | None, str, int], float]:
     """Returns for how many seconds the next message of each queue has waited, where the visitor may see it."""
-    found: dict[tuple[str, int], float] = {}
+    found: dict[tuple[int | None, str, int], float] = {}
     for each in queues:
         try:
-            message = await store.broker.message_at(each.topic, each.queue, max(each.offset, each.begin))
+            message = await broker_of(store, each.shard).message_at(each.topic, each.queue, max(each.offset, each.begin))
         except EventStoreError:  # not permitted, or gone meanwhile
             continue
         if message is not None:
-            found[each.topic, each.queue] = max(0.0, datetime.now(UTC).timestamp() - message.timestamp / 1e6)
+            found[each.shard, each.topic, each.queue] = max(0.0, datetime.now(UTC).timestamp() - message.timestamp / 1e6)
     return found
 
 
 async def _messages(visit: Visit) -> Response:
-    topic, queue = visit.asked("topic"), visit.number("queue") or 0
+    topic, queue, shard = visit.asked("topic"), visit.number("queue") or 0, visit.number("shard")
     by, wanted = visit.asked("by"), visit.asked("wanted")
 
     async def find(store: NetworkStore) -> list[Message | None]:
@@ -142,14 +156,18 @@ async def _messages(visit: Visit) -> Response:
             return [await broker.message(wanted)]
         if by == "key":
             return [*await broker.messages_of_key(topic, wanted, _MESSAGES_MAX)]
+        broker = broker_of(store, shard)
         offset = await broker.offset_at(topic, queue, _time(wanted)) if by == "time" else number_of("offset", wanted) or 0
         return [await broker.message_at(topic, queue, each) for each in range(offset, offset + _MESSAGES_MAX)]
 
     found = [each for each in await visit.ask(find) if each is not None]
     later = None
     if by in ("offset", "time") and len(found) == _MESSAGES_MAX:
-        later = link("/broker/messages", topic=topic, queue=queue, by="offset", wanted=found[-1].queue_offset + 1)
-    return visit.page("messages.html", found=found, topic=topic, queue=queue, by=by, wanted=wanted, later=later, link=link)
+        of_queue = {"topic": topic, "queue": queue, **_named(shard=shard)}
+        later = link("/broker/messages", **of_queue, by="offset", wanted=found[-1].queue_offset + 1)
+    return visit.page(
+        "messages.html", found=found, topic=topic, queue=queue, shard=shard, by=by, wanted=wanted, later=later, link=link
+    )
 
 
 def _time(text: str) -> datetime:
