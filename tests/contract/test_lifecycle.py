@@ -109,7 +109,7 @@ async def test_a_store_keeps_its_events_over_restarts(subject: Subject) -> None:
         await subject.store.append("a", [event(round_)], round_)
         before = await subject.all()
         await subject.restart()
-        assert await subject.all() == before
+        assert subject.by_shard(await subject.all()) == subject.by_shard(before)
         assert await subject.store.version("a") == round_ + 1
     assert (await subject.store.stats())["torn_bytes_at_start"] == 0
 
@@ -120,5 +120,5 @@ async def test_a_store_without_sync_keeps_its_events_when_it_is_closed_in_order(
     before = await subject.all()
     assert len(before) == 50
     await subject.restart()
-    assert await subject.all() == before
+    assert subject.by_shard(await subject.all()) == subject.by_shard(before)
     assert (await subject.store.stats())["durability"] == "async"

@@ -73,7 +73,7 @@ def reader(node: NodeProcess, capsys: pytest.CaptureFixture[str], tmp_path: Path
 
 
 def without_sequences(text: str) -> list[str]:
-    return [re.sub(r"\bsequence \d+", "sequence N", line) for line in without_times(text)]
+    return [re.sub(r"\bsequence \d+|#\d+@\d( #\d+@\d)+", "sequence N", line) for line in without_times(text)]
 
 
 def without_shards(lines: list[str]) -> list[str]:

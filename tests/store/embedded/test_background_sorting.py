@@ -111,7 +111,7 @@ async def test_a_leader_sorts_nothing_before_it_is_known_that_its_log_stays(
 async def test_a_new_leader_loads_what_changed_last_while_it_serves(tmp_path: Path) -> None:
     settings = replace(SMALL_FILES, sort=True)
     async with es.open_store(tmp_path, settings) as store:
-        for number in range(300):
+        for number in range(60):
             await store.append(f"order-{number}", [es.NewEvent("T", bytes(100))], 0)
         await store.maintenance.wait_until_sorted()
     async with open_store(tmp_path, settings, epoch=2) as store:
@@ -119,9 +119,9 @@ async def test_a_new_leader_loads_what_changed_last_while_it_serves(tmp_path: Pa
         assert len(cache) == 0, "its clients do not wait for that"
 
         async def is_warm() -> bool:
-            return all(cache.peek(f"order-{number}") is not None for number in range(250))
+            return all(cache.peek(f"order-{number}") is not None for number in range(40))
 
         await eventually(is_warm, "the aggregates that changed last are known")
         misses = cache.misses
-        assert (await store.append("order-100", [es.NewEvent("T", b"")], 1)).version == 2
+        assert (await store.append("order-30", [es.NewEvent("T", b"")], 1)).version == 2
         assert cache.misses == misses
