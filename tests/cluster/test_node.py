@@ -503,18 +503,17 @@ def test_a_node_whose_shards_have_taken_ports_is_refused_with_the_next_choice_an
             assert node.terminate() == 0
 
 
-def test_a_node_starts_while_the_shards_of_a_killed_one_have_their_ports(tmp_path: Path) -> None:
+def test_a_node_starts_while_the_shard_of_a_killed_one_has_its_port(tmp_path: Path) -> None:
     data, listen = tmp_path / "data", free_address(2)
     with NodeProcess(data, 2, listen=listen) as node:
         append_to(node, 0, ids_of(0)[0])
-        held = node.shard_pids()[0]
-        os.kill(held, signal.SIGSTOP)
-        kill_process(node.pid)
+        assert node.terminate() == 0
+    lock = OsFiles().lock(data / "shard-0" / "lock")  # as a shard that has not noticed yet
+    with socket.create_server(("127.0.0.1", int(listen.rpartition(":")[2]) + PORTS_BELOW)) as held:
         with NodeProcess(data, listen=listen, wait=False) as successor:
-            try:
-                wait_until(lambda: successor.said("waiting for the folder"), "a new shard waits")
-            finally:
-                os.kill(held, signal.SIGCONT)
+            wait_until(lambda: successor.said("waiting for the folder"), "a new shard waits")
+            held.close()
+            lock.release()
             successor.wait_until_serving()
             wait_until(lambda: [row.events for row in successor.rows()] == [1, 0], "both shards serve")
             assert successor.terminate() == 0
