@@ -38,7 +38,7 @@ PORTS_BELOW: Final = 10
 """The first shard listens this much above the address of the node."""
 _PORT_MAX: Final = 65_535
 _SEARCHED: Final = 1_000
-"""So many ports are tried for the next choice."""
+"""How many ports are tried to find one that is free."""
 _LET_GO_S: Final = 1.0
 """How long the process of a killed node, which has closed its store, is waited for until it has closed its address."""
 _LET_GO_POLL_S: Final = 0.05
@@ -149,7 +149,7 @@ def shard_addresses(listen_at: str, shards: int) -> list[str]:
 
 
 def free_addresses(listen_at: str, http: str | None, shards: Sequence[PlannedShard]) -> list[str]:
-    """Returns where the shards listen, once nobody else does there; those of a killed node may, until they have stopped.
+    """Returns where the shards listen, once no other process does there; those of a killed node may, until they have stopped.
 
     Raises:
         InvalidArgument: there are not that many ports, or the one of `http` is among them.

@@ -41,10 +41,8 @@ class TlsSocket:
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=server_side, server_hostname=host)
         self._unsent = _NO_BYTES
         self._ahead = 0
-        self._rest, self._head = (
-            0,
-            b"",
-        )  # of the record that has not arrived completely: how much is missing, or its first bytes
+        self._rest = 0  # bytes that are missing of the last record
+        self._head = b""  # of the next one, if its header has not arrived completely
         self.greeted = False
         self.failed: str | None = None
 

@@ -12,7 +12,8 @@ from eventstore_cluster.replica.registry_state import Leader, Member
 
 class Following:
     """Follows one leader at a time. `logs`: of the own disk, synced. `busy`: the disk is writing or cutting.
-    `sorted_through`: the last event file that is sorted, which the leader is told."""
+    `sorted_through`: the last event file that is sorted, for the leader.
+    """
 
     def __init__(self, member: Member, run: str, logs: tuple[Tail, ...], crcs: tuple[int, ...], limits: Limits) -> None:
         self.logs = logs

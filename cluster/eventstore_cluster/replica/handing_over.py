@@ -8,8 +8,9 @@ A new leader reads the events that are not sorted before it answers anything: a 
 
 from __future__ import annotations
 
-from eventstore_cluster.replica.actions import Action, BeginFile
+from eventstore_cluster.replica.actions import Action
 from eventstore_cluster.replica.limits import Limits
+from eventstore_cluster.replica.new_files import NewFiles
 from eventstore_cluster.replica.places import Ends
 from eventstore_cluster.replica.sessions import Session
 
@@ -20,27 +21,19 @@ class HandingOver:
     def __init__(self, limits: Limits, now: float) -> None:
         self.successor: str | None = None
         self.named_at = now
-        self._limits = limits
-        self._begun, self._begun_at_file = 0, -1
+        self._sort_s = limits.hand_over_sort_s
+        self._files = NewFiles(limits.hand_over_file_bytes, limits.files_begun_max)
 
     def name(self, successor: str | None, now: float) -> None:
         if successor != self.successor:
             self.successor, self.named_at = successor, now
-            self._begun, self._begun_at_file = 0, -1
+            self._files.reset()
 
     def next_step(self, written: Ends, session: Session, now: float, *, serves: bool) -> list[Action] | None:
         """Returns what is to be done before the follower of this session may lead; nothing: it is waited for; None: it may.
 
         `serves`: clients are served, and a file can be begun.
         """
-        (number, size), limits = written[0], self._limits
-        if now > self.named_at + limits.hand_over_sort_s:
+        if now > self.named_at + self._sort_s:
             return None
-        if session.sorted_through < number - 1 or number == self._begun_at_file:
-            return []
-        if size <= limits.hand_over_file_bytes or self._begun >= limits.files_begun_max:
-            return None
-        if not serves:
-            return []
-        self._begun, self._begun_at_file = self._begun + 1, number
-        return [BeginFile()]
+        return self._files.next_step(written[0], session.sorted_through, may_begin=serves)

@@ -13,8 +13,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TypeAlias
 
-from eventstore_cluster.replica.actions import Action, BeginFile, End, HoldBack, Transact
+from eventstore_cluster.replica.actions import Action, End, HoldBack, Transact
 from eventstore_cluster.replica.limits import Limits
+from eventstore_cluster.replica.new_files import NewFiles
 from eventstore_cluster.replica.places import Ends
 from eventstore_cluster.replica.registrar import Registrar
 from eventstore_cluster.replica.registry_state import Member
@@ -31,8 +32,7 @@ class Splitting:
         self._held_for: tuple[int, ...] = ()
         self._last_file: int | None = None
         self._splits_before = 0
-        self._begun = 0
-        self._begun_at_file = -1
+        self._files = NewFiles(limits.split_file_bytes, limits.files_begun_max)
 
     @property
     def holding(self) -> bool:
@@ -52,12 +52,10 @@ class Splitting:
             return self._give(committed, self._held_at, now)
         if not state.split or committed is None or not may_begin:
             return []
-        (number, size), through = written[0], self._cloned()
-        if through is None or through < number - 1 or number == self._begun_at_file:
+        if (through := self._cloned()) is None:
             return []
-        if size > self._limits.split_file_bytes and self._begun < self._limits.files_begun_max:
-            self._begun, self._begun_at_file = self._begun + 1, number
-            return [BeginFile()]
+        if (before := self._files.next_step(written[0], through)) is not None:
+            return before
         self._held_at, self._held_for, self._splits_before = now, state.split, state.splits
         return [HoldBack(state.split)]
 
@@ -66,7 +64,7 @@ class Splitting:
         assert seen is not None
         if state.splits > self._splits_before:
             self._held_at = self._last_file = None
-            self._begun, self._begun_at_file = 0, -1
+            self._files.reset()
             return []
         if state.split != self._held_for:  # another one may have been asked for since, of other slots
             return [End("the split was called off, and slots are held back for it")]

@@ -16,7 +16,6 @@ from eventstore.server.net.connection import Connection
 from eventstore.server.net.run_queue import TURN_S, RunQueue
 
 _SHARE: Final = 0.5
-_ACTIVE_S: Final = 0.05
 _LONG_S: Final = 0.0001
 
 
@@ -38,7 +37,7 @@ class AnswerTurns:
         try:
             async with of_peer, self._first:
                 over = self._left() - TURN_S
-                if over > 0 and trio.current_time() - self._queue.quick_at < _ACTIVE_S:
+                if over > 0 and self._queue.serves_others(trio.current_time()):
                     await trio.sleep(over / _SHARE)
         finally:
             if not of_peer.locked() and self._of_peers.get(peer) is of_peer:

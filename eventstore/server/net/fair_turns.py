@@ -21,7 +21,7 @@ import trio
 
 from eventstore.server.net.answer_turns import AnswerTurns
 from eventstore.server.net.connection import BUSY, Connection
-from eventstore.server.net.run_queue import RunQueue
+from eventstore.server.net.run_queue import ACTIVE_S, RunQueue
 
 SLICE_S: Final = 0.0005
 _ALONE_S: Final = 0.25
@@ -32,7 +32,6 @@ _TAKEN_S_CAP: Final = 0.2
 NOTED_S: Final = 0.0001  # less than this in a turn is not added up: a client that waits for each answer
 _SHARE_MIN: Final = 0.25
 _SHARE_OF_ANOTHER: Final = 0.1
-_ACTIVE_S: Final = 0.05
 _LOG_S: Final = 60.0
 _log = logging.getLogger(__name__)
 
@@ -74,7 +73,7 @@ class FairTurns:
             before = queue.spent_s
             for connection in queue.served():
                 receive(connection, now)
-            if now - queue.quick_at < _ACTIVE_S:
+            if queue.serves_others(now):
                 queue.rests_until = trio.current_time() + queue.spent_s - before
 
     def newcomers_wait(self) -> bool:
@@ -132,7 +131,7 @@ class FairTurns:
 
     def _others(self, connection: Connection, now: float) -> int:
         """Returns how many others are being served."""
-        recent = now - _ACTIVE_S
+        recent = now - ACTIVE_S
         return sum(each is not connection and (each.owed > 0 or each.heard > recent) for each in self._connections)
 
     async def rested(self, connection: Connection) -> None:

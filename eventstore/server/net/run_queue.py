@@ -17,11 +17,13 @@ from eventstore.server.net.connection import Connection
 
 TURN_S: Final = 0.002
 QUICK_S_MAX: Final = 0.005
+ACTIVE_S: Final = 0.05
+"""A client that was served within this time is likely to ask again."""
 
 
 class RunQueue:
     """`spent_s`: what this turn took so far, and what its requests will still take. `quick_at`: when one was served that did
-    not wait here. `rests_until`: nobody who waits is served before.
+    not wait here. `rests_until`: no connection that waits is served before.
     """
 
     def __init__(self) -> None:
@@ -32,6 +34,10 @@ class RunQueue:
     def __len__(self) -> int:
         """How many peers wait."""
         return len(self._peers)
+
+    def serves_others(self, now: float) -> bool:
+        """Whether clients are served as well that do not wait here."""
+        return now - self.quick_at < ACTIVE_S
 
     def add(self, connection: Connection) -> None:
         """Has a connection wait, until `served` yields it. It is not read meanwhile."""

@@ -111,7 +111,7 @@ def close_directory(directory: Directory) -> None:
     """Closes the directory and removes the mark of an unclean stop."""
     directory.close()
     with contextlib.suppress(OSError):  # then the next start reads it needlessly
-        (directory.path / OPEN_MARK).unlink(missing_ok=True)
+        mark_closed(directory.path)
 
 
 def was_left_open(path: Path) -> bool:
@@ -120,7 +120,7 @@ def was_left_open(path: Path) -> bool:
 
 
 def mark_closed(path: Path) -> None:
-    """Records that all of the directory was read and is sound; nobody has it open."""
+    """Removes the mark of an unclean stop, from a directory that was closed, or was read completely while it was closed."""
     (path / OPEN_MARK).unlink(missing_ok=True)
 
 
