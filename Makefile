@@ -52,7 +52,7 @@ test: $(VENV)/.installed ## run the test suite, on all processors
 test-quick: $(VENV)/.installed ## run every test that is not marked heavy
 	$(PYTEST) -m 'not heavy and not long'
 
-test-long: $(VENV)/.installed ## run the tests that make test leaves out, which take most of a minute each
+test-long: $(VENV)/.installed ## run the tests that make test leaves out, which take ten seconds and more
 	$(PYTEST) -m long
 
 check: $(VENV)/.installed ## lint, types, layers, generated files, names in the pages

@@ -8,11 +8,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol, Self, TypeVar
+from typing import Final, Protocol, Self, TypeVar
+
+import pytest
 
 from tests.simulated_disk import CRASH_MODES, CrashMode, SimulatedCrash, SimulatedDisk
 
-RUNS: list[tuple[CrashMode, int]] = [("kept", 1), ("lost", 1), ("sectors", 1), ("sectors", 2)]
+RUNS: Final = [
+    pytest.param("kept", 1, marks=pytest.mark.long),
+    ("lost", 1),
+    ("sectors", 1),
+    pytest.param("sectors", 2, marks=pytest.mark.long),
+]
 """Crash modes and seeds."""
 
 

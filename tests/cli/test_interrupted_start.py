@@ -56,6 +56,7 @@ STARTS = {
 
 
 @pytest.mark.heavy
+@pytest.mark.long
 @pytest.mark.parametrize("start", STARTS)
 def test_ctrl_c_at_any_import_ends_silently(start: str) -> None:
     result = subprocess.run(

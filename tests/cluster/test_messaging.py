@@ -127,6 +127,7 @@ def test_a_message_that_fails_on_any_shard_is_retried_and_then_a_dead_letter(tmp
         assert node.terminate() == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("client", "mode"), [("trio", "parallel"), ("trio", "key"), ("blocking", "parallel")])
 def test_a_message_that_kills_its_consumer_makes_none_of_another_shard_a_dead_letter(
     tmp_path: Path, client: str, mode: str

@@ -61,6 +61,7 @@ def append_to(node: NodeProcess, shard: int, aggregate_id: str) -> None:
         store.append(aggregate_id, [EVENT], ANY)
 
 
+@pytest.mark.long
 def test_stats_waits_until_all_shards_serve_or_says_which_do_not(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data", 2) as node:
         pid = node.rows()[1].pid

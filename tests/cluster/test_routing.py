@@ -240,6 +240,7 @@ def test_a_node_that_is_killed_under_load_loses_and_doubles_nothing(tmp_path: Pa
             node.kill()
 
 
+@pytest.mark.long
 def test_a_shard_that_stays_away_makes_errors_of_its_own_commits_alone(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with NodeProcess(data, 3) as node, blocking.connect(node.address) as store:

@@ -27,6 +27,7 @@ TALLIES = "tests.server.commands.tallies:app"
 
 
 @pytest.mark.heavy
+@pytest.mark.long
 def test_a_worker_on_three_shards_loses_and_doubles_nothing_when_shards_are_killed(tmp_path: Path) -> None:
     ledger, chance = CommandLedger("shards", aggregates=9), random.Random("shards")
     owners = [slots[0][0] for slots in even_slots(3)]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import eventstore as es
 from eventstore.blocking import connect
 from tests.server_process import ServerProcess
 from tests.waiting import wait_until
 
 
+@pytest.mark.long
 def test_rot_in_a_sorted_file_of_a_single_store_is_found_reported_and_over_when_the_file_is_restored(tmp_path: Path) -> None:
     with (
         ServerProcess(tmp_path / "data", file_size_bytes=16 * 1024, verify_rate=4 << 30, alarm_quiet_s=1) as server,

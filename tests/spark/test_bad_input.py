@@ -105,6 +105,7 @@ def test_a_flipped_bit_in_a_sorted_file_names_file_and_offset(spark: SparkSessio
     assert "0000000001.events: corrupt at byte offset 4096" in told
 
 
+@pytest.mark.long
 def test_a_flipped_bit_is_noticed_by_a_look_up_and_by_filtered_rows(spark: SparkSession, data_folder: Path) -> None:
     flip(data_folder / "events" / "0000000001.events", 4096 + 100)
     for where in ("aggregate_id = 'acc-000'", "version = 1", "type = 'Opened'"):

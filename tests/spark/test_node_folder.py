@@ -81,6 +81,7 @@ def test_the_folder_of_a_node_is_read_while_it_runs_and_a_live_projector_takes_o
         assert node.terminate() == 0
 
 
+@pytest.mark.long
 def test_a_shard_that_is_missing_or_swapped_is_refused_and_nothing_is_read(tmp_path: Path, database: str) -> None:
     data, other = tmp_path / "data", tmp_path / "other"
     for folder in (data, other):

@@ -165,6 +165,7 @@ async def test_a_restart_of_etcd_is_survived_by_a_wait_and_by_its_keys(tmp_path:
 
 
 @pytest.mark.heavy
+@pytest.mark.long
 async def test_without_a_quorum_nothing_is_answered_and_with_it_the_next_endpoint_is(tmp_path: Path) -> None:
     with running(tmp_path, members=3) as etcds:
         async with connected(*etcds, timeout_s=10.0) as (_, registry):

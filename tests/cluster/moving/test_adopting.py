@@ -139,6 +139,7 @@ def steps_of(killing: Killing, store: Path, data: Path, etcd: Etcd) -> list[int]
     return sorted({*range(1, killing.count, 24), *range(killing.count - 40, killing.count + 1, 8)})
 
 
+@pytest.mark.long
 def test_a_crash_at_any_step_leaves_the_store_or_the_shard_and_asking_again_ends_it(
     store: Path, tmp_path: Path, etcd: Etcd, monkeypatch: pytest.MonkeyPatch
 ) -> None:

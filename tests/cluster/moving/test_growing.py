@@ -121,6 +121,7 @@ def test_a_node_joins_and_one_is_drained_while_clients_go_on(tmp_path_factory: p
             assert len(bodies) >= writer.sent - 20, "messages may be sent twice by a hand-over"
 
 
+@pytest.mark.long
 def test_what_stands_in_the_way_is_said_and_a_move_is_taken_back(tmp_path_factory: pytest.TempPathFactory, etcd: Etcd) -> None:
     options, name = EtcdOptions((etcd.url,)), "refused"
     with ThreeNodes(tmp_path_factory.mktemp("refused"), etcd, name, **SETTINGS) as nodes:

@@ -23,6 +23,7 @@ def event(number: int) -> list[es.NewEvent]:
     return [es.NewEvent("Counted", {"number": number})]
 
 
+@pytest.mark.long
 def test_a_follower_and_the_leader_move_to_a_new_node_while_a_client_appends(
     tmp_path_factory: pytest.TempPathFactory, etcd: Etcd
 ) -> None:

@@ -60,6 +60,7 @@ def test_a_node_has_its_name_from_its_start_to_its_stop(tmp_path: Path, etcd: Et
     assert keys(etcd, cluster).entries == {}
 
 
+@pytest.mark.long
 def test_a_name_that_is_taken_is_refused_and_that_of_a_killed_node_is_waited_for(
     tmp_path: Path, etcd: Etcd, cluster: str
 ) -> None:
@@ -246,6 +247,7 @@ def test_a_node_is_registered_by_an_address_that_others_reach(tmp_path: Path, et
         assert node.terminate() == 0
 
 
+@pytest.mark.long
 def test_what_replicas_cannot_keep_is_refused(tmp_path: Path, etcd: Etcd, cluster: str) -> None:
     data = ["--data", tmp_path / "n1", "--listen", "127.0.0.1:0"]
     named = [*data, "--name", "n1", "--etcd", etcd.url, "--cluster", cluster]

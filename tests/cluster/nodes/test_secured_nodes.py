@@ -33,6 +33,7 @@ def secured(tmp_path: Path, certificates: Certificates, name: str) -> tuple[dict
     return {**certificates.settings(), "access_file": str(file)}, token
 
 
+@pytest.mark.long
 def test_replicas_follow_over_tls_and_only_nodes_may(
     tmp_path: Path, etcd: Etcd, cluster: str, certificates: Certificates
 ) -> None:

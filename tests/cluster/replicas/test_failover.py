@@ -85,6 +85,7 @@ def test_a_paused_leader_is_deposed_and_follows_when_it_goes_on(three: ThreeNode
         assert store.version("a-1") == before + 1
 
 
+@pytest.mark.long
 def test_too_few_replicas_refuse_appends_by_name_and_answer_reads(three: ThreeNodes) -> None:
     leader, followers = three.leader(), three.followers()
     with three.client([leader]) as store:
@@ -115,6 +116,7 @@ def test_too_few_replicas_refuse_appends_by_name_and_answer_reads(three: ThreeNo
     three.wait_until_in_sync()
 
 
+@pytest.mark.long
 def test_operators_see_since_when_and_why_a_shard_has_its_leader_and_who_is_behind(three: ThreeNodes, etcd: Etcd) -> None:
     def shown() -> ShardRow:
         return registry_status(EtcdOptions((etcd.url,)), "failover", 0).shards[0]
@@ -144,6 +146,7 @@ def test_operators_see_since_when_and_why_a_shard_has_its_leader_and_who_is_behi
     three.wait_until_in_sync()
 
 
+@pytest.mark.long
 def test_a_copy_of_a_folder_that_comes_back_is_a_stranger(three: ThreeNodes) -> None:
     follower = three.followers()[0]
     member = next(each for each in three.state().in_sync if each.node == follower)

@@ -48,6 +48,7 @@ class Appending(BackgroundClient):
             self.appended += 1
 
 
+@pytest.mark.long
 def test_a_client_that_appends_goes_on_while_leadership_goes_around(three: ThreeNodes, options: EtcdOptions) -> None:
     with Appending(three) as client:
         for _ in range(3):
@@ -111,6 +112,7 @@ def test_what_is_asked_for_is_done_after_whoever_asked_is_gone(three: ThreeNodes
     three.wait_until_in_sync()
 
 
+@pytest.mark.long
 def test_a_replica_that_hangs_is_not_handed_leadership_and_named(three: ThreeNodes, options: EtcdOptions) -> None:
     leader, (hangs, third) = three.leader(), three.followers()
     epoch = three.state().epoch

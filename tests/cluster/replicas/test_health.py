@@ -63,6 +63,7 @@ def test_a_shard_that_is_served_nowhere_degrades_every_node_and_without_etcd_non
         wait_until(lambda: all(state(node) == (True, False) for node in three.nodes.values()), "all is well again")
 
 
+@pytest.mark.long
 def test_a_leader_that_cannot_commit_is_unhealthy_and_says_for_whom_it_waits(tmp_path: Path, own_etcd: Etcd) -> None:
     with ThreeNodes(tmp_path, own_etcd, CLUSTER) as three:
         leader, (other, left) = three.leader(), three.followers()

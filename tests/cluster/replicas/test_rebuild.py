@@ -55,6 +55,7 @@ def wait_until_offered(etcd: Etcd, names: set[str]) -> None:
     )
 
 
+@pytest.mark.long
 def test_nothing_acknowledged_is_lost_with_etcd_and_all_processes(tmp_path: Path, lost: Etcd) -> None:
     with ThreeNodes(tmp_path, lost, CLUSTER, shards=2) as three:
         with three.client() as store:

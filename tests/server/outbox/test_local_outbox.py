@@ -96,6 +96,7 @@ def test_an_invalid_topic_is_refused_before_the_folder_is_created(tmp_path: Path
     assert not data.exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("decision", ["anew", "past"])
 def test_a_store_restored_from_an_older_copy_publishes_nothing_before_an_operator_has_decided(
     tmp_path: Path, decision: str

@@ -103,6 +103,7 @@ def test_a_worker_continues_when_its_killed_store_is_back(launch: Launch, work: 
     verify(servers[0].data)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", ["one", "two"])
 def test_workers_that_share_aggregates_reach_the_result_of_a_single_one(launch: Launch, work: Work, seed: str) -> None:
     ledger, chance = CommandLedger(seed, senders=18), random.Random(seed)

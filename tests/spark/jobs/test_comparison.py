@@ -45,6 +45,7 @@ def by_aggregate() -> list[NewCommit]:
 
 
 @pytest.mark.heavy
+@pytest.mark.long
 def test_a_store_and_a_node_of_three_shards_with_the_same_events_are_equal(
     spark: SparkSession, tmp_path: Path, store: str
 ) -> None:
@@ -62,6 +63,7 @@ def test_a_store_and_a_node_of_three_shards_with_the_same_events_are_equal(
 
 
 @pytest.mark.heavy
+@pytest.mark.long
 def test_a_shard_that_was_extracted_equals_its_folder_until_an_event_follows(spark: SparkSession, tmp_path: Path) -> None:
     shards, _ = node_of_three(tmp_path / "node", 60)
     copy = tmp_path / "one"

@@ -127,6 +127,7 @@ def test_damage_is_named_with_file_and_byte_offset_and_leaves_nothing(
 
 
 @pytest.mark.heavy
+@pytest.mark.long
 def test_one_aggregate_with_a_million_events_is_folded_like_the_others(spark: SparkSession, tmp_path: Path) -> None:
     """In several files, and in several steps of each."""
     store = MadeStore(tmp_path / "shard", file_size_bytes=8 * 1024 * 1024)
@@ -225,6 +226,7 @@ def test_targets_that_are_none(store: MadeStore, spark: SparkSession, tmp_path: 
             rebuild_once(spark, [str(store.path)], place("Balances"), f"parquet:{target}")
 
 
+@pytest.mark.long
 def test_what_is_computed_twice_is_counted_once(spark: SparkSession, store: MadeStore) -> None:
     """As where Spark runs a task again: accumulators by themselves would add up."""
     source = source_at([str(store.path)])

@@ -134,6 +134,7 @@ def append_to(shard: PlannedShard, count: int, first: int) -> list[tuple[object,
 
 
 @pytest.mark.heavy
+@pytest.mark.long
 def test_a_stream_of_a_node_continues_each_shard_from_its_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
     data = tmp_path / "data"
     shards, _ = node_of_three(data)

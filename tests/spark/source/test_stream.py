@@ -68,6 +68,7 @@ def of(*stores: MadeStore) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.heavy
+@pytest.mark.long
 def test_a_query_that_is_run_again_reads_on_where_it_ended(spark: SparkSession, tmp_path: Path) -> None:
     store, sink = three_states(tmp_path / "shard", count=200), Sink(tmp_path / "sink")
     frame = follow(spark, store.path, maxEventsPerTrigger=100)
@@ -110,6 +111,7 @@ def test_a_batch_that_failed_comes_again_with_the_same_events(spark: SparkSessio
 
 
 @pytest.mark.heavy
+@pytest.mark.long
 def test_a_shard_that_appears_later_is_picked_up_from_its_beginning(spark: SparkSession, tmp_path: Path) -> None:
     first, sink = three_states(tmp_path / "shard-0", count=200), Sink(tmp_path / "sink")
     frame = follow(spark, tmp_path / "shard-*", startingOffsets="latest", maxEventsPerTrigger=60)

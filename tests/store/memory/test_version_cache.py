@@ -80,6 +80,7 @@ def test_aggregates_dropped_from_the_cache_are_still_found(opened: Maker) -> Non
 
 
 @pytest.mark.heavy
+@pytest.mark.long
 def test_the_garbage_collector_does_not_traverse_a_million_aggregates() -> None:
     cache = VersionCache(1 << 40)
     gc.collect()

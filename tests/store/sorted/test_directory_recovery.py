@@ -67,6 +67,7 @@ def test_a_truncated_directory_is_rebuilt(opened: Maker, many: Many, tmp_path: P
     answers_right(store, state)
 
 
+@pytest.mark.long
 def test_a_zeroed_page_is_found_by_the_probe_and_the_directory_is_rebuilt(opened: Maker, many: Many, tmp_path: Path) -> None:
     disk, state = many
     directory = tmp_path / "lmdb"

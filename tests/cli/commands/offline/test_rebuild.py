@@ -159,6 +159,7 @@ class _DyingFiles(OsFiles):
         super().remove(path)
 
 
+@pytest.mark.long
 def test_a_rebuild_may_be_killed_before_any_change(unsorted_folder: Path, tmp_path: Path) -> None:
     expected = _replayed(Path(shutil.copytree(unsorted_folder, tmp_path / "reference")))
     changes = 0
