@@ -1,4 +1,4 @@
-"""The state of a pull that is not answered yet: its queues, the messages found so far, and its waiter."""
+"""The state of a pull that is not answered yet: its queues, and the messages found so far; and who waits for messages."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ NOTHING: Final = QueueRead(b"", 0, 0, 0, 0)
 _SKIPPED_SECONDS: Final = 1.0
 _LONG_WAIT_SECONDS: Final = 10.0
 _LONG_WAITS_END_SECONDS: Final = 0.5  # long waits end at multiples of it: one wake-up for all costs little more than for one
+
+_WOKEN_MAX: Final = 8  # some 0.5 ms of the event loop
 
 
 @dataclass(slots=True, eq=False)
@@ -41,11 +43,14 @@ class PendingQueue:
 class PendingPull:
     """A pull that is not answered yet. `left`: the queues to read in this round, the last first; `again`: in the next one.
 
-    `found`: there is something to answer. Created by `Pulls.begin`.
+    `found`: there is something to answer. `owner`: whose pull it is. Created by `Pulls.begin`.
     """
 
-    def __init__(self, queues: list[PendingQueue], messages_max: int, bytes_max: int, deadline: float) -> None:
+    def __init__(
+        self, queues: list[PendingQueue], messages_max: int, bytes_max: int, deadline: float, owner: object = None
+    ) -> None:
         self.queues = queues
+        self.owner = owner
         self.deadline = deadline
         self._bounds = messages_max, bytes_max
         self.restart()
@@ -91,20 +96,88 @@ class PendingPull:
 
 
 class Waiter:
-    """A waiting pull. `woken`: its queues with new messages since the last `take`."""
+    """A pull that found nothing yet. `woken`: its queues with new messages since the last look; `asleep`: it waits for them."""
 
     def __init__(self, pending: PendingPull) -> None:
         self.by_key = {each.log.key: each for each in pending.queues}
+        self.owner = pending.owner
         self.woken: set[QueueKey] = set()
-        self.event = trio.Event()
+        self.asleep = False
+        self.runs = trio.Event()
 
-    def wake(self, key: QueueKey) -> None:
-        self.woken.add(key)
-        self.event.set()
 
-    def take(self) -> list[PendingQueue]:
-        woken, self.woken, self.event = self.woken, set(), trio.Event()
-        return [self.by_key[key] for key in woken]
+class Waiters:
+    """All waiting pulls. One message may wake thousands: `_WOKEN_MAX` of them run at once, and each that runs wakes another,
+    of every owner in rotation. What else there is to do gets its turn in between.
+    """
+
+    def __init__(self) -> None:
+        self._by_queue: dict[QueueKey, set[Waiter]] = {}
+        self._later: dict[object, dict[Waiter, None]] = {}
+        self._running = 0
+
+    def __len__(self) -> int:
+        """The number of queues that pulls wait for."""
+        return len(self._by_queue)
+
+    def add(self, pending: PendingPull) -> Waiter:
+        waiter = Waiter(pending)
+        for key in waiter.by_key:
+            self._by_queue.setdefault(key, set()).add(waiter)
+        return waiter
+
+    def discard(self, waiter: Waiter) -> None:
+        for key in waiter.by_key:
+            self._by_queue[key].discard(waiter)
+            if not self._by_queue[key]:
+                del self._by_queue[key]
+
+    def wake(self, queues: set[QueueKey]) -> None:
+        """Wakes the pulls that wait for these queues."""
+        for key in queues & self._by_queue.keys():
+            for waiter in self._by_queue[key]:
+                if waiter.asleep and not waiter.woken:
+                    self._later.setdefault(waiter.owner, {})[waiter] = None
+                waiter.woken.add(key)
+        self._run_some()
+
+    def wake_all(self) -> None:
+        self.wake(set(self._by_queue))
+
+    async def news(self, waiter: Waiter, until: float) -> list[PendingQueue]:
+        """Waits until queues have new messages or a time has come; returns those queues."""
+        if waiter.woken:  # while it read
+            await trio.lowlevel.checkpoint()
+        else:
+            waiter.asleep, waiter.runs = True, trio.Event()
+            try:
+                with trio.move_on_at(until):
+                    await waiter.runs.wait()
+            finally:
+                self._resumed(waiter)
+        woken, waiter.woken = waiter.woken, set()
+        return [waiter.by_key[key] for key in woken]
+
+    def _resumed(self, waiter: Waiter) -> None:
+        waiter.asleep = False
+        if waiter.runs.is_set():
+            self._running -= 1
+            self._run_some()
+        elif waiter.woken:  # its time was over before its turn came
+            del self._later[waiter.owner][waiter]
+            if not self._later[waiter.owner]:
+                del self._later[waiter.owner]
+
+    def _run_some(self) -> None:
+        while self._later and self._running < _WOKEN_MAX:
+            owner = next(iter(self._later))
+            waiters = self._later.pop(owner)
+            waiter = next(iter(waiters))
+            del waiters[waiter]
+            if waiters:
+                self._later[owner] = waiters
+            self._running += 1
+            waiter.runs.set()
 
 
 def wait_deadline(now: float, wait_s: float) -> float:

@@ -17,7 +17,7 @@ from eventstore.broker.due_times import DueTimes
 from eventstore.broker.log.engine import Engine
 from eventstore.broker.log.queue import QueueLog
 from eventstore.broker.log.queue_reader import QueueRead
-from eventstore.broker.pending_pull import NOTHING, PendingPull, PendingQueue, Waiter, wait_deadline
+from eventstore.broker.pending_pull import NOTHING, PendingPull, PendingQueue, Waiter, Waiters, wait_deadline
 from eventstore.broker.retry_policy import delay_s
 from eventstore.broker.statistics import Statistics
 from eventstore.broker.topics import Topic, Topics
@@ -67,7 +67,7 @@ class Pulls:
         self._delays_of = delays_of
         self._due = DueTimes()
         self._readers = trio.CapacityLimiter(_READERS_MAX)
-        self._waiters: dict[QueueKey, set[Waiter]] = {}
+        self._waiters = Waiters()
         self._closed = False
 
     @property
@@ -77,14 +77,12 @@ class Pulls:
 
     def wake(self, queues: set[QueueKey]) -> None:
         """Wakes the pulls that wait for these queues, which have new messages."""
-        for key in queues & self._waiters.keys():
-            for waiter in self._waiters[key]:
-                waiter.wake(key)
+        self._waiters.wake(queues)
 
     def close(self) -> None:
         """Ends all waiting pulls with Closed."""
         self._closed = True
-        self.wake(set(self._waiters))
+        self._waiters.wake_all()
 
     async def pull(
         self, wants: Sequence[Want], *, messages_max: int = 64, bytes_max: int = 1024 * 1024, wait_s: float = 0.0,
@@ -102,9 +100,16 @@ class Pulls:
         return await self.finish(self.begin(wants, messages_max=messages_max, bytes_max=bytes_max, wait_s=wait_s))
 
     def begin(
-        self, wants: Sequence[tuple[str, int, int, str | None]], *, messages_max: int, bytes_max: int, wait_s: float
+        self,
+        wants: Sequence[tuple[str, int, int, str | None]],
+        *,
+        messages_max: int,
+        bytes_max: int,
+        wait_s: float,
+        owner: object = None,
     ) -> PendingPull:
-        """Begins a pull, without reading. Pass it to `answer_now`, to `finish`, or to both in this order.
+        """Begins a pull, without reading. Pass it to `answer_now`, to `finish`, or to both in this order. One message may
+        wake many pulls: those of each owner run in rotation.
 
         Raises:
             UnknownTopic, UnknownQueue, InvalidArgument, Closed
@@ -117,7 +122,7 @@ class Pulls:
         queues = list(self._pending_queues(wants))
         if len({each.log.key for each in queues}) < len(queues):
             raise InvalidArgument("a queue is named twice; a pull reads each queue from one offset", field="queue")
-        return PendingPull(queues, messages_max, bytes_max, deadline)
+        return PendingPull(queues, messages_max, bytes_max, deadline, owner)
 
     def _pending_queues(self, wants: Sequence[tuple[str, int, int, str | None]]) -> Iterator[PendingQueue]:
         filters: dict[str | None, TagFilter | None] = {None: None}
@@ -166,13 +171,13 @@ class Pulls:
                     pending.next_round(again)
                     await trio.lowlevel.checkpoint()
                 elif waiter is None:
-                    waiter = self._listen(pending)
+                    waiter = self._waiters.add(pending)
                     pending.next_round(self._changed(pending))
                 else:
                     pending.next_round(await self._news(pending, waiter))
         finally:
             if waiter is not None:
-                self._forget(waiter)
+                self._waiters.discard(waiter)
 
     def _answer(self, pending: PendingPull) -> list[QueueRead]:
         pages = pending.pages()
@@ -259,18 +264,6 @@ class Pulls:
 
     # -- waiting ------------------------------------------------------------------------------------------------------
 
-    def _listen(self, pending: PendingPull) -> Waiter:
-        waiter = Waiter(pending)
-        for key in waiter.by_key:
-            self._waiters.setdefault(key, set()).add(waiter)
-        return waiter
-
-    def _forget(self, waiter: Waiter) -> None:
-        for key in waiter.by_key:
-            self._waiters[key].discard(waiter)
-            if not self._waiters[key]:
-                del self._waiters[key]
-
     def _changed(self, pending: PendingPull) -> list[PendingQueue]:
         """Returns the queues that got messages after they were read and before the pull became a waiter."""
         visible = self._engine.visible_position
@@ -282,9 +275,7 @@ class Pulls:
         """Waits until queues have news or the deadline has passed; returns those queues."""
         due = [each for each in pending.queues if each.due_at is not None]
         until = min([pending.deadline, *(each.due_at for each in due if each.due_at is not None)])
-        with trio.move_on_at(until):
-            await waiter.event.wait()
-        found, now = waiter.take(), trio.current_time()
+        found, now = await self._waiters.news(waiter, until), trio.current_time()
         return found + [each for each in due if each.due_at is not None and each.due_at <= now and each not in found]
 
 

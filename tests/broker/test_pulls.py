@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -53,6 +54,50 @@ async def test_a_woken_pull_reads_only_the_queues_with_new_messages() -> None:
             await broker.send_many("orders", [raw(queue=1)])
         assert [new is old for new, old in zip(after, before, strict=True)] == [True, False, True]
         assert [page.count for page in after] == [0, 1, 0]
+        assert broker.pulls.waiting == 0
+
+
+async def test_one_message_for_many_pulls_holds_up_neither_other_tasks_nor_other_owners() -> None:
+    many = 100
+    async with broker_with() as broker:
+        done: list[tuple[str, int]] = []
+        turns = 0
+
+        async def wait(owner: str) -> None:
+            pending = broker.pulls.begin([Want("orders", 0, 0)], messages_max=1, bytes_max=4096, wait_s=60, owner=owner)
+            (page,) = await broker.pulls.finish(pending)
+            assert page.count == 1
+            done.append((owner, turns))
+
+        async with trio.open_nursery() as nursery:
+            for owner in ["greedy"] * many + ["modest"]:
+                nursery.start_soon(wait, owner)
+            await trio.testing.wait_all_tasks_blocked()
+            await broker.send_many("orders", [raw(b"news", queue=0)])
+            while len(done) <= many:
+                await trio.lowlevel.checkpoint()
+                turns += 1
+        assert [owner for owner, _ in done].index("modest") < 10, "owners are served in rotation"
+        assert max(Counter(turn for _, turn in done).values()) <= 16
+
+
+async def test_a_pull_whose_time_is_over_before_its_turn_makes_room_for_the_others(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with broker_with() as broker:
+        counts: list[int] = []
+
+        async def wait(wait_s: float) -> None:
+            counts.append((await broker.pulls.finish(search_for(broker, 0, wait_s=wait_s)))[0].count)
+
+        async with trio.open_nursery() as nursery, trio.open_nursery() as ended:
+            for _ in range(20):
+                nursery.start_soon(wait, 5.0)
+                ended.start_soon(wait, 1.0)
+            await trio.testing.wait_all_tasks_blocked()
+            broker.pulls.wake(set(broker.engine.queues))  # without a message: each looks and waits again
+            ended.cancel_scope.cancel()
+        assert counts == [0] * 20
         assert broker.pulls.waiting == 0
 
 

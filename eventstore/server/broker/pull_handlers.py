@@ -32,6 +32,7 @@ from eventstore.server.net.request_task import RequestTask
 
 _QUEUES_MAX: Final = 250_000  # of all waiting pulls, some hundred bytes each
 _QUEUES_A_PULL: Final = 16  # the cost of a waiting pull without its queues, in queues
+_TASK_S: Final = 60e-6  # what the task of a waiting pull takes of the event loop until it waits
 _FIRST: Final = HEADER.part("queue_offset")
 _log = logging.getLogger(__name__)
 
@@ -89,14 +90,18 @@ class MessagePulls:
         if self._weight + weight > _QUEUES_MAX:
             raise Overloaded(f"the pulls of all connections wait for {_QUEUES_MAX} queues, the limit", limit=_QUEUES_MAX)
         pending = self._broker.pulls.begin(
-            request.wants, messages_max=request.messages_max, bytes_max=request.bytes_max, wait_s=request.wait_ms / 1000
+            request.wants,
+            messages_max=request.messages_max,
+            bytes_max=request.bytes_max,
+            wait_s=request.wait_ms / 1000,
+            owner=connection,
         )
         if self._answered_now(connection, request_id, request, pending):
             return
         self._weight += weight
         waiting = _Waiting(RequestTask(self._gate, connection), connection, request_id, weight)
         connection.bind(request_id, waiting)
-        self._gate.owe(connection)
+        self._gate.owe(connection, _TASK_S)
         self._waiting.add(waiting)
         if not pending.left:
             self._settle(waiting)
