@@ -310,9 +310,9 @@ MISTAKES = (
     Mistake("R2", "a read that shows the old state settles a transaction", Registrar, "_settled", _read_settles),
     Mistake("R2", "a lost answer is taken for a refusal", Registrar, "answered", _lost_is_refused),
     Mistake("R3", "a new run resumes the leadership of its node", Replica, "_decide", _resumes),
-    Mistake("R3", "a leader with a full disk takes back what was not synced", Process, "disk_full", _takes_back, first=80),
+    Mistake("R3", "a leader with a full disk takes back what was not synced", Process, "disk_full", _takes_back, first=302),
     Mistake("R4", "the leader answers its own end for an epoch it does not have", Tail, "at_most", _own_end),
-    Mistake("R4", "a Fetch of an earlier connection counts", Sessions, "find", _any_session, first=105),
+    Mistake("R4", "a Fetch of an earlier connection counts", Sessions, "find", _any_session, first=175),
     Mistake("R5", "the set shrinks below its least size", Leading, "_may_drop", _drops_all),
     Mistake(
         "R6", "a file is sorted before the next one is committed", follower_sorting, "may_sort", _may_always_sort, 60, logs=True
@@ -323,7 +323,7 @@ MISTAKES = (
     Mistake("R10", "a leader reads before its epoch's record is committed", Replica, "may_read", _reads_before_open),
     Mistake("R11", "a leader reads without looking at its lease", Replica, "may_read", _reads_without_lease),
     Mistake("R11", "a leader reads while it hands over", Replica, "may_read", _reads_while_yielding),
-    Mistake("R11", "a follower goes back to a leader of an older epoch", Following, "received", _goes_back, first=70),
+    Mistake("R11", "a follower goes back to a leader of an older epoch", Following, "received", _goes_back, first=170),
     Mistake(
         "R12",
         "a replica goes on with a registry that was restored",
@@ -340,12 +340,12 @@ MISTAKES = (
     ),
     Mistake("moving", "replicas leave before those that are wanted are in sync", moving, "next_state", _leaves_at_once),
     Mistake(
-        "moving", "a folder is put away though the registry names it again", Moves, "may_put_away", _what_was_seen, first=290
+        "moving", "a folder is put away though the registry names it again", Moves, "may_put_away", _what_was_seen, first=608
     ),
     Mistake("R15", "a leader does not count its start", OffsetsDocument, "begin", _does_not_count),
     Mistake("R15", "the number of starts is not replicated", Disk, "documents_after", _keeps_starts_to_itself),
     Mistake(
-        "rebuild", "the longest log is chosen, not the last leader's", choice, "choose", _longest, first=450, registry=True
+        "rebuild", "the longest log is chosen, not the last leader's", choice, "choose", _longest, first=625, registry=True
     ),
     Mistake("rebuild", "replicas that are not seen are not waited for", choice, "choose", _without_risks, 50, registry=True),
     Mistake("receipts", "a receipt counts the replicas that there should be", Replica, "durability", _all_there_should_be),
@@ -353,7 +353,7 @@ MISTAKES = (
         "receipts", "an append for all is taken without looking who keeps up", Replica, "takes_appends_for_all", _takes_any
     ),
     Mistake("handing over", "a replica that hangs is handed leadership", Leading, "_hand_over", _hands_over_unheard),
-    Mistake("handing over", "a Fetch that was on its way counts", Session, "heard", _any_fetch_follows, first=65),
+    Mistake("handing over", "a Fetch that was on its way counts", Session, "heard", _any_fetch_follows, first=229),
     Mistake("election", "a replica outside the set is elected", Replica, "_compete", _anyone_competes),
     Mistake("split", "slots that are to be given away are not held back", OwnedSlots, "give_up", _held_anyway, 60, splits=True),
     Mistake(
