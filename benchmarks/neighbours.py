@@ -2,34 +2,36 @@
 
 Ten quiet clients, each one request at a time (six append, two read, one sends messages, one asks for figures), first alone,
 then beside one hostile client of each kind in `benchmarks.harness.hostile`. Each row says how much of their rate they keep, and
-the 99th percentile of how long an answer takes. Alone is measured before each kind, on the same server; with
---quick before the first one only, so that all kinds take less than 90 s.
+the 99th percentile of how long an answer takes: of all, and of those that ask for the same and fared worst. Alone is measured
+before each kind, on the same server; with --quick before the first one only, so that all kinds take less than 90 s.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
-import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import trio
 
 import eventstore as es
-from benchmarks.harness.hostile import KINDS, TOPIC
+from benchmarks.harness.hostile import KINDS, QUIET, QUIET_QUEUES, SOURCE, TOPIC
 from benchmarks.harness.processes import EVENTSTORE, SERVE, Process
 from benchmarks.harness.report import figures_table, say, write_results
 from benchmarks.harness.wide_store import fill
 from eventstore.client.aio.store import NetworkStore
 
 _FILLED: Final = 20_000
-_HEAD_START_S: Final = 1.2  # an idle connection gives way after a second
+_HEAD_START_S: Final = 0.5
+_HEAD_STARTS_S: Final = {"silent connections": 1.2}  # an idle connection gives way after a second
 _WARM_S: Final = 0.3
 _READS_ALL: Final = ("pulls of a tag nobody has", "reads of a type nobody has", "readers that trickle")
 _WITH_DOMAIN: Final = ("--domain", "benchmarks.harness.stuck:domain")
@@ -42,33 +44,59 @@ _CLIENTS: Final = ("append",) * 6 + ("read",) * 2 + ("send", "stats")
 
 
 class Quiet(NamedTuple):
-    """Answers a second of all quiet clients, and how long their answers take, in milliseconds."""
+    """How long the answers to quiet clients took, in seconds, ascending, by what they ask for; `seconds`: the time measured.
 
-    rate: float
-    p50_ms: float
-    p99_ms: float
-    slowest_ms: float
+    A client that waits long gets few answers, which the percentiles of all answers do not show: so those of each kind are
+    known, and the worst is reported as well.
+    """
+
+    taken: dict[str, list[float]]
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Answers a second, to all."""
+        return sum(map(len, self.taken.values())) / self.seconds
+
+    @property
+    def slowest_ms(self) -> float:
+        return max(map(self._last, self.taken.values())) * 1e3
+
+    @property
+    def p99_ms(self) -> float:
+        return _p99(sorted(chain.from_iterable(self.taken.values())), self.seconds) * 1e3
+
+    @property
+    def worst_p99_ms(self) -> float:
+        """The highest of those of each kind."""
+        return max(_p99(taken, self.seconds) for taken in self.taken.values()) * 1e3
+
+    def kept(self, alone: Quiet) -> float:
+        """Returns how much of its rate alone the kind has kept that lost the most."""
+        return min(len(taken) / self.seconds / (len(alone.taken[kind]) / alone.seconds) for kind, taken in self.taken.items())
+
+    def _last(self, taken: list[float]) -> float:
+        return taken[-1] if taken else self.seconds
+
+
+def _p99(ascending: list[float], otherwise: float) -> float:
+    return ascending[len(ascending) * 99 // 100] if ascending else otherwise
 
 
 async def quiet(address: str, seconds: float) -> Quiet:
     """Runs the quiet clients for a while."""
-    taken: list[float] = []
-    async with trio.open_nursery() as nursery:
-        with trio.CancelScope() as scope:
-            async with trio.open_nursery() as clients:
-                for number, kind in enumerate(_CLIENTS):
-                    clients.start_soon(_client, address, kind, number, taken)
-                await trio.sleep(_WARM_S)
-                taken.clear()
-                started = time.perf_counter()
-                await trio.sleep(seconds)
-                elapsed, answered = time.perf_counter() - started, sorted(taken)
-                scope.cancel()
-        nursery.cancel_scope.cancel()
-    if not answered:
-        return Quiet(0.0, seconds * 1e3, seconds * 1e3, seconds * 1e3)
-    p99 = answered[len(answered) * 99 // 100]
-    return Quiet(len(answered) / elapsed, statistics.median(answered) * 1e3, p99 * 1e3, answered[-1] * 1e3)
+    taken: dict[str, list[float]] = {kind: [] for kind in _CLIENTS}
+    async with trio.open_nursery() as clients:
+        for number, kind in enumerate(_CLIENTS):
+            clients.start_soon(_client, address, kind, number, taken[kind])
+        await trio.sleep(_WARM_S)
+        for each in taken.values():
+            each.clear()
+        started = time.perf_counter()
+        await trio.sleep(seconds)
+        found = Quiet({kind: sorted(each) for kind, each in taken.items()}, time.perf_counter() - started)
+        clients.cancel_scope.cancel()
+    return found
 
 
 async def _client(address: str, kind: str, number: int, taken: list[float]) -> None:
@@ -100,23 +128,26 @@ def _asking(store: NetworkStore, kind: str, name: str) -> Callable[[], Awaitable
             pass
 
     async def send() -> None:
-        await store.topic("quiet").send(b"{}")
+        await store.topic(QUIET).send(b"{}")
 
     return {"append": append, "read": read, "send": send, "stats": store.stats}[kind]
 
 
 def beside(server: Process, kind: str, seconds: float) -> tuple[Quiet, int]:
     """Returns the figures beside the hostile client, and the resident bytes of the server."""
-    hostile = subprocess.Popen([sys.executable, "-m", "benchmarks.harness.hostile", kind, server.address])
+    command = [sys.executable, "-m", "benchmarks.harness.hostile", kind, server.address]
+    hostile = subprocess.Popen(command, stdout=subprocess.PIPE)
     try:
-        time.sleep(_HEAD_START_S)
+        assert hostile.stdout is not None
+        hostile.stdout.readline()  # it has created what it asks for
+        time.sleep(_HEAD_STARTS_S.get(kind, _HEAD_START_S))
         together = trio.run(quiet, server.address, seconds)
         resident = server.resident_bytes()
         if hostile.poll() is not None:
             say("   the hostile client has ended")
     finally:
         hostile.kill()
-        hostile.wait()
+        hostile.communicate()
     return together, resident
 
 
@@ -124,7 +155,7 @@ def prepare(server: Process, kind: str) -> None:
     """Fills what the hostile client asks for."""
     filled = _FILLED if kind in _READS_ALL else 1_000
     store = server.store
-    for topic, queues in ((TOPIC, 1), ("quiet", 4)):
+    for topic, queues in ((TOPIC, 1), (QUIET, QUIET_QUEUES)):
         store.broker.create_topic(topic, queues)
     for _ in range(filled // 1_000):
         store.topic(TOPIC).send_many([es.NewMessage(b"{}", tag="somebody")] * 1_000)
@@ -143,9 +174,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="0.6 seconds for each measurement, not 10")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--one-address", action="store_true", help="the hostile client has the address of the quiet ones")
     parser.add_argument("--only", choices=KINDS, metavar="KIND", help=", ".join(KINDS))
     options = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    os.environ[SOURCE] = "127.0.0.1" if options.one_address else "127.0.0.2"
     found: dict[str, dict[str, float]] = {}
     seconds, alone = 0.6 if options.quick else 10.0, None
     for kind in [options.only] if options.only else KINDS:
@@ -157,8 +190,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             together, resident = beside(server, kind, seconds)
         found[kind] = {
             "rate to alone": together.rate / alone.rate,
+            "of the kind that lost most": together.kept(alone),
             "rate /s": together.rate,
             "p99 ms": together.p99_ms,
+            "p99 of the slowest kind ms": together.worst_p99_ms,
             "p99 alone ms": alone.p99_ms,
             "slowest ms": together.slowest_ms,
             "server MB": resident / 1e6,

@@ -1,7 +1,8 @@
 """Hostile clients, each a process: `python -m benchmarks.harness.hostile KIND ADDRESS`. It runs until it is killed.
 
-It gives way to the others on the processor (nice 19), as one on a machine of its own would: what is measured is what it takes
-from the server. What it gets back is read and thrown away.
+It has an address of its own, because the connections of one address share what that gets. It gives way to the others on the
+processor (nice 19), as one on a machine of its own would: what is measured is what it takes from the server. What it gets back
+is read and thrown away.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from itertools import count
 from typing import Final
 
@@ -23,29 +25,43 @@ import eventstore as es
 from benchmarks.harness.wide_store import WIDE
 from eventstore import flat
 from eventstore.model import COMMIT_EVENTS_MAX, NewEvent
+from eventstore.protocol.answers import AnswerDecoder
 from eventstore.protocol.broker_requests import FindKey, Pull
-from eventstore.protocol.frames import LENGTH, encode_frame
+from eventstore.protocol.frames import LENGTH, FrameReader, encode_frame
 from eventstore.protocol.group_requests import Join, ShowGroup
 from eventstore.protocol.limits import COMMITS_PER_FRAME_MAX
+from eventstore.protocol.message_answers import Messages
 from eventstore.protocol.request_codec import encode_append, encode_request, encode_send
 from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import Hello, Map, Ping, Read, ReadAll, Stats, Subscribe, Unsubscribe
+from eventstore.server.net.connection import BOUND_MAX
 from tests.collisions import colliding
 from tests.server.raw import Failure, RawClient
 
+SOURCE: Final = "HOSTILE_SOURCE"
+_FROM: Final = os.environ.get(SOURCE, "127.0.0.2")
 TOPIC: Final = "tagged"
+QUIET: Final = "quiet"
+QUIET_QUEUES: Final = 4
+_WAITING_CONNECTIONS: Final = 190
 _BATCH: Final = 512
 _MANY: Final = 100
 _UNKNOWN_CODE: Final = 250
 _SMALL: Final = NewEvent("E", b"x")
 
 
+@cache
+def _say_ready() -> None:
+    print("ready", flush=True)
+
+
 class _Socket:
-    """A connection that said hello; a thread discards what it receives."""
+    """A connection that said hello; a thread discards what it receives. The first one says that what it needs is there."""
 
     def __init__(self, address: str, *, reads: bool = True) -> None:
+        _say_ready()
         host, _, port = address.removeprefix("tcp://").rpartition(":")
-        self.socket = socket.create_connection((host, int(port)))
+        self.socket = socket.create_connection((host, int(port)), source_address=(_FROM, 0))
         self.socket.sendall(encode_request(1, Hello(1, "hostile")))
         if reads:
             threading.Thread(target=self._discard, daemon=True).start()
@@ -108,6 +124,28 @@ def _ended_pulls(address: str) -> None:
         return encode_request(2 * number, pull) + encode_request(2 * number + 1, Unsubscribe(2 * number))
 
     _Socket(address).repeat(_requests(pair))
+
+
+def _waiting_pulls(address: str) -> None:
+    """As many pulls as may wait, all for the queues that the quiet clients send to; those that are answered are asked again."""
+    offsets, decode = [0] * QUIET_QUEUES, AnswerDecoder().decode
+
+    def pull(number: int) -> bytes:
+        wants = tuple((QUIET, queue, offset, None) for queue, offset in enumerate(offsets))
+        return encode_request(number, Pull(1, 4096, 60_000, wants=wants))
+
+    with selectors.DefaultSelector() as selector:
+        for _ in range(_WAITING_CONNECTIONS):
+            each = _Socket(address, reads=False).socket
+            each.sendall(b"".join(map(pull, range(2, 2 + BOUND_MAX))))
+            selector.register(each, selectors.EVENT_READ, FrameReader())
+        while True:
+            for key, _ready in selector.select():
+                answers = map(decode, key.data.feed(os.read(key.fd, 1 << 20)))
+                answered = [(number, answer) for number, answer in answers if isinstance(answer, Messages)]
+                for _, answer in answered:
+                    offsets = [max(offset, page.next_offset) for offset, page in zip(offsets, answer.pages, strict=True)]
+                os.write(key.fd, b"".join(pull(number) for number, _ in answered))
 
 
 def _garbage(address: str) -> None:
@@ -215,14 +253,15 @@ def _members(address: str) -> None:
 
 def _listed_groups(address: str) -> None:
     """The progress of a group that reads as many queues as a member may."""
-    client = _Socket(address)
-    client.socket.sendall(encode_request(2, Join("group", "member", topics=tuple(_topics(address, 64, 256)))))
+    wanted, client = tuple(_topics(address, 64, 256)), _Socket(address)
+    client.socket.sendall(encode_request(2, Join("group", "member", topics=wanted)))
     client.repeat(_requests(lambda number: encode_request(number, ShowGroup("group"))))
 
 
 def _listed_on_many(address: str) -> None:
     """The same, on a hundred connections."""
-    _Socket(address).socket.sendall(encode_request(2, Join("group", "member", topics=tuple(_topics(address, 64, 256)))))
+    wanted, client = tuple(_topics(address, 64, 256)), _Socket(address)
+    client.socket.sendall(encode_request(2, Join("group", "member", topics=wanted)))
     _on_many(address, _requests(lambda number: encode_request(number, ShowGroup("group"))))
 
 
@@ -283,6 +322,7 @@ KINDS: Final[dict[str, Callable[[str], None]]] = {
     "pings on many connections": _many_pings,
     "answers that nobody reads": _unread,
     "pulls that are ended at once": _ended_pulls,
+    "pulls of one topic": _waiting_pulls,
     "garbage": _garbage,
     "unknown requests": _unknown,
     "pulls of a tag nobody has": _pulls,

@@ -6,7 +6,7 @@ once a second, turns the totals into rates.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -71,6 +71,7 @@ class Statistics:
         self._chunk_totals: dict[int, Totals] = {}
         self._queue_rates: dict[QueueKey, Rates] = {}
         self._chunk_rates: dict[int, Rates] = {}
+        self._rates = Rates()
         self._at: float | None = None
 
     def pulled(self, key: QueueKey, messages: int, size_bytes: int) -> None:
@@ -95,14 +96,14 @@ class Statistics:
             if old is not None and old.written == log.next_offset and old.read == pulled[0] and old.read_bytes == pulled[1]:
                 continue
             totals[key] = new = Totals(log.visible_end(visible), log.count_bytes(), *pulled)
-            if seconds is not None:
+            if seconds is not None and (old is not None or any(new)):
                 rates[key] = _rates(old, new, seconds)
         for key in totals.keys() - self._engine.queues.keys():
             del totals[key]
             self._pulled.pop(key, None)
         chunks = {number: self._chunk_total(number) for number in self._engine.files.headers}
         if seconds is not None:
-            self._queue_rates = rates
+            self._queue_rates, self._rates = rates, _sum(rates.values())
             self._chunk_rates = {number: _rates(self._chunk_totals.get(number), new, seconds) for number, new in chunks.items()}
         self._chunk_totals, self._at = chunks, now
 
@@ -134,11 +135,7 @@ class Statistics:
 
     def rates(self) -> Rates:
         """Returns the rates of all queues together."""
-        found = list(self._queue_rates.values())
-        return Rates(
-            sum(each.written for each in found), sum(each.written_bytes for each in found),
-            sum(each.read for each in found), sum(each.read_bytes for each in found),
-        )  # fmt: skip
+        return self._rates
 
     def chunks(self) -> list[ChunkStats]:
         """Returns all message chunks, the oldest first."""
@@ -152,3 +149,10 @@ class Statistics:
 def _rates(old: Totals | None, new: Totals, seconds: float) -> Rates:
     """Returns the growth per second. Something new grew from zero; only completing a chunk makes a total smaller."""
     return Rates(*(max(0, now - then) / seconds for then, now in zip(old or Totals(), new, strict=True)))
+
+
+def _sum(rates: Collection[Rates]) -> Rates:
+    return Rates(
+        sum(each.written for each in rates), sum(each.written_bytes for each in rates),
+        sum(each.read for each in rates), sum(each.read_bytes for each in rates),
+    )  # fmt: skip

@@ -1,8 +1,8 @@
 """Turns of the answers that are made by tasks, after the turn that took their requests.
 
 Each connection has tasks of its own for them, all of which the event loop would run before it serves a socket again. So those
-whose last answer took long begin one after the other, and while others are served, for half of the time at most. As in the run
-queue, peers are served in rotation, and so are the connections of a peer. What waits for a thread or a disk holds up none.
+of a peer whose last answer took long begin one after the other, and while others are served, for half of the time at most, of
+which such peers have equal shares. What waits for a thread or a disk holds up none.
 """
 
 from __future__ import annotations
@@ -13,10 +13,20 @@ from typing import Final
 import trio
 
 from eventstore.server.net.connection import Connection
-from eventstore.server.net.run_queue import TURN_S, RunQueue
+from eventstore.server.net.run_queue import SLICE_S, TURN_S, RunQueue
 
 _SHARE: Final = 0.5
-_LONG_S: Final = 0.0001
+_LONG_S: Final = SLICE_S
+
+
+class _Peer:
+    """`left_s`: what its answers took until `at`, less what its share allowed since."""
+
+    __slots__ = ("at", "first", "left_s")
+
+    def __init__(self, at: float) -> None:
+        self.first = trio.Lock()
+        self.left_s, self.at = 0.0, at
 
 
 class AnswerTurns:
@@ -24,34 +34,34 @@ class AnswerTurns:
 
     def __init__(self, queue: RunQueue, clock: Callable[[], float]) -> None:
         self._queue, self._clock = queue, clock
-        self._first = trio.Lock()
-        self._of_peers: dict[str, trio.Lock] = {}
-        self._taken_s = self._taken_at = 0.0
+        self._peers: dict[str, _Peer] = {}
 
     async def wait(self, connection: Connection) -> None:
         """Returns when it is the connection's turn; at once for one whose last answer was quick."""
-        if not connection.answers_slowly:
+        if not connection.answers_slowly or (peer := self._peers.get(connection.peer)) is None:
             return
-        peer = connection.peer
-        of_peer = self._of_peers.setdefault(peer, trio.Lock())
-        try:
-            async with of_peer, self._first:
-                over = self._left() - TURN_S
-                if over > 0 and self._queue.serves_others(trio.current_time()):
-                    await trio.sleep(over / _SHARE)
-        finally:
-            if not of_peer.locked() and self._of_peers.get(peer) is of_peer:
-                del self._of_peers[peer]
+        async with peer.first:
+            over = self._left(peer) - TURN_S
+            if over > 0 and self._queue.serves_others(trio.current_time()):
+                await trio.sleep(over / self._share())
 
     def took(self, connection: Connection, seconds: float) -> None:
         """Notes how long an answer took of the event loop and of threads that compute."""
         connection.answers_slowly = seconds > _LONG_S
         if connection.answers_slowly:
-            self._taken_s = self._left() + seconds
+            peer = self._peers.setdefault(connection.peer, _Peer(self._clock()))
+            peer.left_s = self._left(peer) + seconds
+            self._forget_idle()
 
-    def _left(self) -> float:
-        """Returns what was taken, less what the share allows since."""
+    def _left(self, peer: _Peer) -> float:
         now = self._clock()
-        self._taken_s = max(0.0, self._taken_s - (now - self._taken_at) * _SHARE)
-        self._taken_at = now
-        return self._taken_s
+        peer.left_s, peer.at = max(0.0, peer.left_s - (now - peer.at) * self._share()), now
+        return peer.left_s
+
+    def _share(self) -> float:
+        return _SHARE / max(1, len(self._peers))
+
+    def _forget_idle(self) -> None:
+        for name, peer in list(self._peers.items()):
+            if not peer.first.locked() and not self._left(peer):
+                del self._peers[name]

@@ -62,7 +62,7 @@ class Connection:
 
     - `pending`: payloads that wait until earlier requests are answered. `pending_bytes`: of these, as memory holds them.
     - `peer`: whose it is: the connections of a peer share what a turn has for it. An identity, or the address.
-    - `busy`: 0 to 2, `BUSY` if its requests took more than a slice, or twice took long. `queued`: it waits in the run queue.
+    - `busy`: 0 to 2, `BUSY` if it has sent more than a slice, or twice took a turn. `queued`: it waits in the run queue.
     - `resting`: nothing is taken from it for a moment, because it was served for too long.
     - `taken_s`: what it took of the server's time up to `taken_at`, and `due_s` what its requests of this turn will take.
     - `owed`: requests that were taken and not answered yet; only the gate changes it.

@@ -14,8 +14,9 @@ from eventstore.errors import EventStoreError, ReadFailed, StorageFull
 from eventstore.protocol import encode_error
 from eventstore.server.net.budgets import Reservation
 from eventstore.server.net.connection import Connection
-from eventstore.server.net.fair_turns import NOTED_S, SLICE_S
+from eventstore.server.net.fair_turns import NOTED_S
 from eventstore.server.net.gate import Gate
+from eventstore.server.net.run_queue import SLICE_S
 from eventstore.timing.work_time import WorkTime, counted
 
 LIST_BYTES: Final = 64 * 1024

@@ -21,9 +21,8 @@ import trio
 
 from eventstore.server.net.answer_turns import AnswerTurns
 from eventstore.server.net.connection import BUSY, Connection
-from eventstore.server.net.run_queue import ACTIVE_S, RunQueue
+from eventstore.server.net.run_queue import ACTIVE_S, SLICE_S, TURN_S, RunQueue
 
-SLICE_S: Final = 0.0005
 _ALONE_S: Final = 0.25
 _NEWCOMERS_S: Final = 0.005
 _TAKEN_S_MAX: Final = 0.010
@@ -47,7 +46,7 @@ class FairTurns:
         self._resting: list[tuple[float, int, Connection]] = []
         self._waits = trio.CancelScope()
         self._order = count()
-        self._log_due = self._newcomers_end = 0.0
+        self._log_due = self._newcomers_end = self._queue_began = 0.0
         self.slowed = 0
         self.last_slowed: str | None = None
 
@@ -70,11 +69,16 @@ class FairTurns:
         """Serves those whose turn it is. While others are served as well, that is half of the time at most."""
         queue = self.queue
         if queue and queue.rests_until <= now:
-            before = queue.spent_s
+            self._queue_began = self.clock()
             for connection in queue.served():
                 receive(connection, now)
-            if queue.serves_others(now):
-                queue.rests_until = trio.current_time() + queue.spent_s - before
+
+    def end(self) -> None:
+        """Ends a turn, whose answers are sent."""
+        if self._queue_began:
+            took, self._queue_began = self.clock() - self._queue_began, 0.0
+            if self.queue.serves_others(trio.current_time()):
+                self.queue.rests_until = trio.current_time() + took
 
     def newcomers_wait(self) -> bool:
         """Whether those who have not said hello had their time in this turn: a handshake of TLS computes, and all that are
@@ -91,7 +95,7 @@ class FairTurns:
 
     def served(self, connection: Connection, took: float) -> None:
         """Notes a slice that was long, or ended before the requests did."""
-        connection.busy = BUSY if connection.pending or took > SLICE_S else min(connection.busy + 1, BUSY)
+        connection.busy = BUSY if connection.pending else min(connection.busy + 1, BUSY) if took > TURN_S else 0
         if took > NOTED_S:
             self.charge(connection, took)
 

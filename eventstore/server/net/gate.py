@@ -110,6 +110,7 @@ class Gate:
         self._end_turn()
         self._inbound.end_turn()
         self.flush()
+        self.turns.end()
         return max(len(events), len(more)) + len(self.turns.queue)
 
     def _take(self, events: Ready, now: float) -> None:

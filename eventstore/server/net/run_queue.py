@@ -1,10 +1,11 @@
 """The run queue: connections that wait for their slice, because others have more to do than a turn allows.
 
-A connection is *busy* whose last slice ended before its requests did, or was long. Those that are not are served as soon as
-they are ready. Busy ones, and all that are ready after the others took `QUICK_S_MAX`, wait here, and get one slice each until
-the turn took `TURN_S`. So a turn is short however many connections flood, and a client that asks for little waits for one turn
-at most. Peers are served in rotation, and so are the connections of a peer: a client with a hundred connections gets no more
-than one with a single connection. A peer is an identity, or an address where there are no identities.
+A connection is *busy* whose last slice ended before its requests did, or that took longer than a turn twice. Those that are not
+are served as soon as they are ready, also if each of their requests takes long: they wait for one before they send the next.
+Busy ones, and all that are ready after the others took `QUICK_S_MAX`, wait here, and get one slice each until those took
+`TURN_S`. So a turn is short however many connections flood, and a client that asks for little waits for one turn at most. Peers
+are served in rotation, and so are the connections of a peer: a client with a hundred connections gets no more than one with a
+single connection. A peer is an identity, or an address where there are no identities.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Final
 
 from eventstore.server.net.connection import Connection
 
-TURN_S: Final = 0.002
+SLICE_S: Final = 0.0005
+TURN_S: Final = 0.001
 QUICK_S_MAX: Final = 0.005
 ACTIVE_S: Final = 0.05
 """A client that was served within this time is likely to ask again."""
@@ -45,18 +47,10 @@ class RunQueue:
         self._peers.setdefault(connection.peer, deque()).append(connection)
 
     def served(self) -> Iterator[Connection]:
-        """Yields the connections whose turn it is: one of each peer, or several if there is one peer. Add to `spent_s` what
-        each took before the next is requested.
-        """
-        seen: set[str] = set()
-        while self._peers:
-            peer = next(iter(self._peers))
-            if peer in seen and len(seen) > 1:
-                return
-            seen.add(peer)
-            yield self._next_of(peer)
-            if self.spent_s >= TURN_S:
-                return
+        """Yields the connections whose turn it is. Add to `spent_s` what each took before the next is requested."""
+        end = self.spent_s + TURN_S
+        while self._peers and self.spent_s < end:
+            yield self._next_of(next(iter(self._peers)))
 
     def _next_of(self, peer: str) -> Connection:
         waiting = self._peers.pop(peer)

@@ -12,10 +12,9 @@ import trio
 
 from eventstore.protocol.frames import LENGTH
 from eventstore.server.net.connection import Connection
-from eventstore.server.net.fair_turns import SLICE_S
 from eventstore.server.net.gate import Gate
 from eventstore.server.net.peers import network_of
-from eventstore.server.net.run_queue import QUICK_S_MAX, TURN_S, RunQueue
+from eventstore.server.net.run_queue import QUICK_S_MAX, SLICE_S, TURN_S, RunQueue
 from tests.server.net.test_fair_turns import Clock
 from tests.server.net.test_gate import LIMITS, NeverFull
 
@@ -136,6 +135,27 @@ async def test_what_many_ask_that_ask_for_little_is_spread_over_turns() -> None:
                 await trio.lowlevel.checkpoint()
             assert max(len(turn) for turn in turns[known:]) < len(clients) / 2
             assert set(handled(turns[known:]).values()) == {1}
+
+
+async def test_one_that_waits_for_each_answer_is_served_before_those_that_flood_however_long_its_requests_take() -> None:
+    async with gate_of(41, Clock(SLICE_S * 0.6)) as (_, turns, (modest, *flooders)):
+        for _ in range(5):  # a slice each
+            answered = handled(turns)[port_of(modest)]
+            await modest.send_all(SMALL)
+            while handled(turns)[port_of(modest)] == answered:
+                await trio.lowlevel.checkpoint()
+        for flooder in flooders:
+            await flooder.send_all(SMALL * 100)
+        while len(handled(turns)) < 41:
+            await trio.lowlevel.checkpoint()
+        for _ in range(5):
+            answered, known = handled(turns)[port_of(modest)], len(turns)
+            await modest.send_all(SMALL)
+            while handled(turns)[port_of(modest)] == answered:
+                await trio.lowlevel.checkpoint()
+            assert len(handled(turns[known:])) <= 2 * SLICES_MAX, "it does not wait until each of the others had its slice"
+        while sum(handled(turns).values()) < 100 * len(flooders) + 10:
+            await trio.lowlevel.checkpoint()
 
 
 def test_one_that_waits_is_not_taken_for_idle() -> None:

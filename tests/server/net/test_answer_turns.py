@@ -1,0 +1,51 @@
+"""Answers that are made by tasks: those of a peer that take long wait for each other, and for nobody else's."""
+
+from __future__ import annotations
+
+import trio
+import trio.testing
+
+from eventstore.server.net.answer_turns import AnswerTurns
+from eventstore.server.net.run_queue import SLICE_S, RunQueue
+from tests.server.net.test_run_queue import connections
+
+
+def turns_of_a_busy_server() -> AnswerTurns:
+    queue = RunQueue()
+    queue.quick_at = trio.current_time() + 1e9  # others are served all the time
+    return AnswerTurns(queue, trio.current_time)
+
+
+async def test_answers_of_one_peer_take_half_of_the_time_and_those_of_others_do_not_wait_for_them(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    turns = turns_of_a_busy_server()
+    with connections("a", "a", "b") as (first, second, other):
+        for each in (first, second):
+            turns.took(each, 0.1)
+        turns.took(other, 2 * SLICE_S)
+        began = trio.current_time()
+        await turns.wait(other)
+        assert trio.current_time() - began < 0.01, "it waits for its own answers alone"
+        await turns.wait(first)
+        assert 0.3 < trio.current_time() - began < 1.0, "0.2 s at half of the time, less while another peer is slow too"
+
+
+async def test_one_whose_last_answer_was_quick_never_waits(autojump_clock: trio.testing.MockClock) -> None:
+    turns = turns_of_a_busy_server()
+    with connections("a", "a") as (slow, quick):
+        turns.took(slow, 1.0)
+        turns.took(quick, SLICE_S)
+        began = trio.current_time()
+        await turns.wait(quick)
+        assert trio.current_time() == began
+
+
+async def test_peers_are_forgotten_once_what_they_took_is_over(autojump_clock: trio.testing.MockClock) -> None:
+    turns = turns_of_a_busy_server()
+    with connections(*map(str, range(50)), "last") as (*many, last):
+        for each in many:
+            turns.took(each, 0.01)
+        await trio.sleep(100)
+        turns.took(last, 0.01)
+        assert list(turns._peers) == ["last"]
