@@ -350,6 +350,7 @@ def refused_status(node: NodeProcess) -> str:
     return shown.stderr
 
 
+@pytest.mark.long
 def test_a_shard_that_hangs_is_named_by_health_and_holds_up_no_other(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data", 2) as node:
         address, pid = node.shard_address(1), node.rows()[0].pid
@@ -486,6 +487,7 @@ def test_the_port_for_metrics_that_is_that_of_a_shard_is_refused(tmp_path: Path)
     assert f"--http 127.0.0.1:{port + 11} is where shard 1 listens" in result.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("existing", [False, True])
 def test_a_node_whose_shards_have_taken_ports_is_refused_with_the_next_choice_and_leaves_nothing(
     tmp_path: Path, existing: bool

@@ -91,6 +91,7 @@ def test_every_event_of_every_shard_counts_once_over_restarts(tmp_path: Path) ->
         assert node.terminate() == 0
 
 
+@pytest.mark.long
 def test_a_shard_that_is_killed_holds_up_its_own_events_alone_and_none_is_lost(tmp_path: Path) -> None:
     path, watch = tmp_path / "rows.db", ProjectionWatch(Totals())
 
@@ -255,6 +256,7 @@ def test_a_shard_that_was_restored_from_an_older_copy_is_refused(tmp_path: Path)
         assert node.terminate() == 0
 
 
+@pytest.mark.long
 def test_tables_of_a_single_store_and_of_a_cluster_are_not_mixed(tmp_path: Path) -> None:
     single, several = tmp_path / "single.db", tmp_path / "several.db"
     project = ("project", "--projection", "tests.cluster.test_projecting:Totals", "--until-caught-up")

@@ -63,6 +63,7 @@ def in_order(places: Iterable[Place]) -> bool:
     return all(each == list(range(1, len(each) + 1)) for each in versions.values())
 
 
+@pytest.mark.long
 def test_each_event_is_published_once_by_its_shard_in_order_although_shards_are_killed(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data", 3, publish="events") as node, blocking.connect(node.address) as store:
         for shard in (0, 1, 2, 1):
@@ -126,6 +127,7 @@ def test_a_cluster_publishes_to_a_server_or_to_itself_and_continues_where_it_was
         assert node.terminate() == 0
 
 
+@pytest.mark.long
 def test_events_of_one_store_are_not_published_to_several_shards(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data", 2) as node, ServerProcess(tmp_path / "other") as server:
         said = refused("publish", "--from", server.address, "--to", node.address, "--topic", "events", code=2)

@@ -49,6 +49,7 @@ async def bring_up(address: str, database: str, *, begins: bool) -> int:
         return await project(store, ByType(), PostgresTarget(database), until_caught_up=True, begins=begins)
 
 
+@pytest.mark.long
 def test_the_folder_of_a_node_is_read_while_it_runs_and_a_live_projector_takes_over_from_a_rebuild(
     tmp_path: Path, spark: SparkSession, database: str
 ) -> None:

@@ -138,6 +138,7 @@ def test_a_node_runs_the_replicas_that_the_registry_gives_it(tmp_path: Path, etc
         wait_until_ended(left)
 
 
+@pytest.mark.long
 def test_a_restarted_node_knows_its_cluster_and_its_folder(tmp_path: Path, etcd: Etcd, cluster: str) -> None:
     with NamedNode(tmp_path, "n1", etcd.url, cluster) as node:
         create(etcd, cluster, 1, 1)

@@ -41,6 +41,7 @@ def said_everywhere(etcd: Etcd, node: NamedNode) -> list[str]:
     return [said, *(command for command, shown in by_command.items() if words not in " ".join(shown.split()))]
 
 
+@pytest.mark.long
 def test_a_shard_that_is_served_nowhere_degrades_every_node_and_without_etcd_none_is_healthy(
     tmp_path: Path, own_etcd: Etcd
 ) -> None:

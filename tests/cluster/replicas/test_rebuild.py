@@ -97,6 +97,7 @@ def test_nothing_acknowledged_is_lost_with_etcd_and_all_processes(tmp_path: Path
         assert NONCE in output("cluster", "status", *of_cluster(lost))
 
 
+@pytest.mark.long
 def test_an_etcd_that_was_restored_from_an_older_copy_stops_the_replicas(tmp_path: Path, lost: Etcd) -> None:
     with ThreeNodes(tmp_path, lost, CLUSTER) as three:
         with three.client() as store:
@@ -144,6 +145,7 @@ def test_nodes_and_clients_that_ran_meanwhile_go_on(tmp_path: Path, lost: Etcd) 
         wait_until(lambda: three.nodes["n1"].health()["attention"] is None, "all is well")
 
 
+@pytest.mark.long
 def test_without_a_replica_a_person_accepts_what_may_be_lost(tmp_path: Path, lost: Etcd) -> None:
     with ThreeNodes(tmp_path, lost, CLUSTER) as three:
         with three.client() as store:

@@ -25,6 +25,7 @@ def three(tmp_path_factory: pytest.TempPathFactory, etcd: Etcd) -> Iterator[Thre
         yield nodes
 
 
+@pytest.mark.long
 def test_a_commit_says_on_how_many_replicas_it_is_and_one_for_all_is_refused_while_they_are_not_there(
     three: ThreeNodes,
 ) -> None:

@@ -110,6 +110,7 @@ def test_a_quiet_shard_is_split(three: ThreeNodes, etcd: Etcd, cluster: str) -> 
     assert {known.owners[slot_of(f"a-{number}")] for number in range(50)} == {0, 1}
 
 
+@pytest.mark.long
 def test_the_transaction_that_gives_slots_away_says_who_leads_each_new_shard(
     three: ThreeNodes, etcd: Etcd, cluster: str
 ) -> None:
@@ -128,6 +129,7 @@ def test_the_transaction_that_gives_slots_away_says_who_leads_each_new_shard(
     settled(three, 3)
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_the_watching_of_a_split_and_not_the_split(three: ThreeNodes, etcd: Etcd, cluster: str) -> None:
     follower = three.followers()[0]
     node = three.nodes[follower].process.pid
@@ -168,6 +170,7 @@ def test_a_shard_is_split_twice_and_into_many_while_it_is_written_to(three: Thre
     check_folders(three, 6)
 
 
+@pytest.mark.long
 def test_a_replica_that_was_away_during_a_split_is_fetched(three: ThreeNodes, etcd: Etcd, cluster: str) -> None:
     options = EtcdOptions((etcd.url,))
     away = three.followers()[0]
@@ -182,6 +185,7 @@ def test_a_replica_that_was_away_during_a_split_is_fetched(three: ThreeNodes, et
     check_folders(three, 2)
 
 
+@pytest.mark.long
 def test_leaders_that_are_killed_while_their_shard_is_split_leave_it_whole_or_split(
     three: ThreeNodes, etcd: Etcd, cluster: str
 ) -> None:

@@ -48,6 +48,7 @@ def write_unanswered(three: ThreeNodes, leader: str) -> list[threading.Thread]:
     return writing
 
 
+@pytest.mark.long
 def test_what_was_never_committed_is_cut_back_at_a_replica_that_was_elected_with_it(three: ThreeNodes, etcd: Etcd) -> None:
     with three.client() as store:
         store.broker.create_topic("orders", 1)

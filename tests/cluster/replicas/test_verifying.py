@@ -51,6 +51,7 @@ def mended(nodes: ThreeNodes, name: str, good: bytes) -> bool:
     return path.read_bytes() == good and len(list((path.parents[1] / "cut").glob("*-rot-*"))) == 1
 
 
+@pytest.mark.long
 def test_rot_at_a_follower_is_replaced_by_the_leaders_file_and_counted(three: ThreeNodes) -> None:
     name = three.followers()[0]
     wait_until(lambda: metric(three, name, "verified_bytes_total") > 0, "files are read")
@@ -74,6 +75,7 @@ def test_a_leader_with_rot_hands_over_and_mends_it_as_a_follower(three: ThreeNod
         assert len(list(store.read_all())) == 200
 
 
+@pytest.mark.long
 def test_rot_that_no_replica_can_mend_degrades_health_until_one_is_restored(three: ThreeNodes) -> None:
     paths = [first_file(three, each).with_name("0000000002.events") for each in three.nodes]
     for path in paths:

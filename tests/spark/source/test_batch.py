@@ -7,6 +7,7 @@ import json
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from eventstore import flat
@@ -36,6 +37,7 @@ def told(frame: DataFrame) -> list[tuple[object, ...]]:
     return sorted((of_row(row) for row in frame.collect()), key=lambda row: row[2])  # type: ignore[arg-type, return-value]
 
 
+@pytest.mark.long
 def test_every_event_is_read_from_sorted_completed_and_ongoing_files(spark: SparkSession, tmp_path: Path) -> None:
     store = three_states(tmp_path / "shard")
     rows = load(spark, tmp_path / "shard").collect()

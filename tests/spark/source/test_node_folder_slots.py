@@ -151,6 +151,7 @@ def test_a_stream_of_a_node_continues_each_shard_from_its_checkpoint(spark: Spar
 
 
 @pytest.mark.heavy
+@pytest.mark.long
 def test_a_checkpoint_of_a_single_store_goes_on_when_a_node_has_taken_over_its_folder(
     spark: SparkSession, tmp_path: Path
 ) -> None:
