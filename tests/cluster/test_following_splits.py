@@ -22,7 +22,7 @@ from tests.waiting import DEADLINE_SECONDS, wait_until
 IDS = [f"a-{number}" for number in range(60)]
 
 
-@pytest.fixture(params=[1, 2])
+@pytest.fixture(params=[pytest.param(1, marks=pytest.mark.long), 2])
 def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LedShards]:
     with LedShards(tmp_path, request.param, file_size_bytes=16_384) as cluster:
         yield cluster

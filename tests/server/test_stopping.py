@@ -183,6 +183,7 @@ def test_a_client_that_never_reads_does_not_prevent_stopping(launch: Launch) -> 
         assert server.terminate() == 0
 
 
+@pytest.mark.long
 def test_a_second_server_on_the_same_folder_is_refused_in_one_line(launch: Launch) -> None:
     server = launch()
     command = [*PROGRAM, "--data", str(server.data), "--listen", "127.0.0.1:0"]

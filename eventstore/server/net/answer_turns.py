@@ -35,22 +35,28 @@ class AnswerTurns:
     def __init__(self, queue: RunQueue, clock: Callable[[], float]) -> None:
         self._queue, self._clock = queue, clock
         self._peers: dict[str, _Peer] = {}
+        self._waiting = 0
 
     async def wait(self, connection: Connection) -> None:
         """Returns when it is the connection's turn; at once for one whose last answer was quick."""
-        if not connection.answers_slowly or (peer := self._peers.get(connection.peer)) is None:
+        if not connection.slow_answer_s or (peer := self._peers.get(connection.peer)) is None:
             return
         async with peer.first:
             over = self._left(peer) - TURN_S
             if over > 0 and self._queue.serves_others(trio.current_time()):
-                await trio.sleep(over / self._share())
+                self._waiting += 1
+                try:
+                    await trio.sleep(over / self._share())
+                finally:
+                    self._waiting -= 1
+            peer.left_s = self._left(peer) + connection.slow_answer_s  # about; the next one does not begin meanwhile
 
     def took(self, connection: Connection, seconds: float) -> None:
         """Notes how long an answer took of the event loop and of threads that compute."""
-        connection.answers_slowly = seconds > _LONG_S
-        if connection.answers_slowly:
+        expected, connection.slow_answer_s = connection.slow_answer_s, seconds if seconds > _LONG_S else 0.0
+        if expected or connection.slow_answer_s:
             peer = self._peers.setdefault(connection.peer, _Peer(self._clock()))
-            peer.left_s = self._left(peer) + seconds
+            peer.left_s = max(0.0, self._left(peer) + seconds - expected)
             self._forget_idle()
 
     def _left(self, peer: _Peer) -> float:
@@ -59,7 +65,8 @@ class AnswerTurns:
         return peer.left_s
 
     def _share(self) -> float:
-        return _SHARE / max(1, len(self._peers))
+        """Returns how much of the time a peer may take, while others wait as well."""
+        return _SHARE / max(1, self._waiting)
 
     def _forget_idle(self) -> None:
         for name, peer in list(self._peers.items()):

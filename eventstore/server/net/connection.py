@@ -65,6 +65,7 @@ class Connection:
     - `busy`: 0 to 2, `BUSY` if it has sent more than a slice, or twice took a turn. `queued`: it waits in the run queue.
     - `resting`: nothing is taken from it for a moment, because it was served for too long.
     - `taken_s`: what it took of the server's time up to `taken_at`, and `due_s` what its requests of this turn will take.
+    - `slow_answer_s`: what its last answer took that a task made; 0 if that was quick.
     - `owed`: requests that were taken and not answered yet; only the gate changes it.
     - `unsent_bytes`: of frames whose last byte was not sent yet, as memory holds them. `sent_of_first`: sent of the first one.
     - `reserved_bytes`: of pages that are being made. `counted_bytes`: the part of `unsent_bytes` the outbound budget counted.
@@ -79,11 +80,11 @@ class Connection:
     """
 
     __slots__ = (
-        "_receive_bytes", "accepted", "answers_slowly", "blocked_since", "bound", "busy", "closed", "counted_bytes", "doing",
+        "_receive_bytes", "accepted", "blocked_since", "bound", "busy", "closed", "counted_bytes", "doing",
         "due_s", "durability", "frame_began", "frame_since", "greeted", "heard", "held", "host", "in_parts", "name", "owed",
         "peer", "pending", "pending_bytes", "port", "queued", "reader", "request_bytes", "reserved_bytes", "resting", "room",
-        "sent_of_first", "since_us", "socket", "taken_at", "taken_s", "unsent", "unsent_bytes", "uses", "waiting_bytes",
-        "watched", "writable",
+        "sent_of_first", "since_us", "slow_answer_s", "socket", "taken_at", "taken_s", "unsent", "unsent_bytes", "uses",
+        "waiting_bytes", "watched", "writable",
     )  # fmt: skip
 
     def __init__(self, own_socket: socket.socket, address: tuple[Any, ...], now: float) -> None:
@@ -100,8 +101,8 @@ class Connection:
         self.greeted = self.in_parts = self.closed = False
         self.durability: Callable[[], int | None] | None = None
         self.pending: deque[bytes] = deque()
-        self.taken_s = self.taken_at = self.due_s = 0.0
-        self.resting = self.queued = self.answers_slowly = False
+        self.taken_s = self.taken_at = self.due_s = self.slow_answer_s = 0.0
+        self.resting = self.queued = False
         self.held = self.busy = self.pending_bytes = 0
         self.watched = self.owed = self.request_bytes = self.waiting_bytes = 0
         self.accepted = self.heard = now

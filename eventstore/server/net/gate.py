@@ -1,13 +1,12 @@
 """The gate: every socket of the server in one task.
 
-A task per connection costs about 25 µs a request in wake-ups alone. Here a turn asks the operating system once which
-sockets are ready, receives from each, passes all appends of the turn on as one batch, and sends each connection's answers at
-once. Trio waits on the selector's own descriptor: the gate is one task among others, and stops, sleeps and cancels like them.
+A task per connection costs about 25 µs a request in wake-ups alone. Here a turn asks the operating system once which sockets
+are ready, receives from each, passes all appends of the turn on as one batch, and sends each connection's answers at once. Trio
+waits on the selector's own descriptor: the gate is one task among others, and stops, sleeps and cancels like them.
 
-A client affects only its own connection: any failure while serving it closes it and is logged. What it may make the server
-hold is bounded: requests not answered yet, and answers not read yet. At the bound its requests wait, in `Connection.pending`,
-in the kernel and at the client. The gate is made first and handed to the handlers; `run` takes what serves the requests.
-`flush` asks `may_send` first.
+A client affects only its own connection: any failure while serving it closes it and is logged. What it may make the server hold
+is bounded: requests not answered yet, and answers not read yet. At the bound its requests wait, here, in the kernel and at the
+client. The gate is made first and handed to the handlers; `run` takes what serves the requests. `flush` asks `may_send` first.
 """
 
 from __future__ import annotations

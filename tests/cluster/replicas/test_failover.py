@@ -162,6 +162,7 @@ def test_a_copy_of_a_folder_that_comes_back_is_a_stranger(three: ThreeNodes) -> 
     assert member not in three.state().in_sync
 
 
+@pytest.mark.long
 def test_loss_is_accepted_by_name_only(three: ThreeNodes, etcd: Etcd) -> None:
     options = EtcdOptions((etcd.url,))
     last = three.followers()[1]

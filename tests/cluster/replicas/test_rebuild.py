@@ -131,6 +131,7 @@ def test_an_etcd_that_was_restored_from_an_older_copy_stops_the_replicas(tmp_pat
             check(store, 20)
 
 
+@pytest.mark.long
 def test_nodes_and_clients_that_ran_meanwhile_go_on(tmp_path: Path, lost: Etcd) -> None:
     with ThreeNodes(tmp_path, lost, CLUSTER) as three, three.client() as store:
         append(store, 0, 10)

@@ -54,6 +54,7 @@ def test_a_commit_says_on_how_many_replicas_it_is_and_one_for_all_is_refused_whi
         assert store.append("a", event(4), 4, replicas="all").durability == 3
 
 
+@pytest.mark.long
 def test_a_commit_for_all_that_is_sent_again_to_a_new_leader_is_found_there(three: ThreeNodes) -> None:
     leader = three.leader()
     with three.client() as store:

@@ -92,6 +92,7 @@ def three(tmp_path_factory: pytest.TempPathFactory, etcd: Etcd, cluster: str) ->
         yield nodes
 
 
+@pytest.mark.long
 def test_a_quiet_shard_is_split(three: ThreeNodes, etcd: Etcd, cluster: str) -> None:
     options = EtcdOptions((etcd.url,))
     with three.client() as store:

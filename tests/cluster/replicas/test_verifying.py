@@ -65,6 +65,7 @@ def test_rot_at_a_follower_is_replaced_by_the_leaders_file_and_counted(three: Th
     assert three.nodes[name].said("rot was mended")
 
 
+@pytest.mark.long
 def test_a_leader_with_rot_hands_over_and_mends_it_as_a_follower(three: ThreeNodes) -> None:
     name = three.leader()
     good = flip(first_file(three, name))

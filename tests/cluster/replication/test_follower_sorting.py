@@ -20,7 +20,7 @@ SORTED = replace(SMALL_FILES, sort=True)
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("damage", [None, zero_leaf_of])
+@pytest.mark.parametrize("damage", [pytest.param(None, marks=pytest.mark.long), zero_leaf_of])
 async def test_a_directory_that_was_left_open_is_examined_before_a_leader_waits_for_it(
     tmp_path: Path, damage: Callable[[Path, str], None] | None
 ) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import trio
 import trio.testing
 
 from eventstore.server.net.answer_turns import AnswerTurns
+from eventstore.server.net.connection import Connection
 from eventstore.server.net.run_queue import SLICE_S, RunQueue
 from tests.server.net.test_run_queue import connections
 
@@ -28,7 +31,36 @@ async def test_answers_of_one_peer_take_half_of_the_time_and_those_of_others_do_
         await turns.wait(other)
         assert trio.current_time() - began < 0.01, "it waits for its own answers alone"
         await turns.wait(first)
-        assert 0.3 < trio.current_time() - began < 1.0, "0.2 s at half of the time, less while another peer is slow too"
+        assert 0.3 < trio.current_time() - began < 0.5, "0.2 s at half of the time"
+
+
+async def test_peers_that_wait_share_the_half(autojump_clock: trio.testing.MockClock) -> None:
+    turns, began = turns_of_a_busy_server(), trio.current_time()
+    with connections("a", "b") as both:
+        for each in both:
+            turns.took(each, 0.2)
+        async with trio.open_nursery() as nursery:
+            for each in both:
+                nursery.start_soon(turns.wait, each)
+        assert trio.current_time() - began > 0.7, "0.4 s at half of the time"
+
+
+async def test_answers_of_one_peer_do_not_begin_all_at_once(autojump_clock: trio.testing.MockClock) -> None:
+    turns = turns_of_a_busy_server()
+    began: list[float] = []
+
+    async def answer(connection: Connection) -> None:
+        await turns.wait(connection)
+        began.append(trio.current_time())
+
+    with connections(*["a"] * 5) as many:
+        for each in many:
+            turns.took(each, 0.1)
+        await trio.sleep(10)
+        async with trio.open_nursery() as nursery:
+            for each in many:
+                nursery.start_soon(answer, each)
+    assert min(later - earlier for earlier, later in pairwise(began)) > 0.15, "0.1 s each, at half of the time"
 
 
 async def test_one_whose_last_answer_was_quick_never_waits(autojump_clock: trio.testing.MockClock) -> None:

@@ -70,7 +70,7 @@ def append_until_it_is_gone(address: str, life: int) -> None:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("durability", ["sync", "async"])
+@pytest.mark.parametrize("durability", [pytest.param("sync", marks=pytest.mark.long), "async"])
 def test_a_server_that_is_killed_while_it_publishes_leaves_nothing_out(tmp_path: Path, durability: str) -> None:
     rng = random.Random(durability)
     settings = {

@@ -87,6 +87,7 @@ def test_a_store_restored_from_an_older_copy_is_refused_until_an_operator_goes_o
 
 
 @pytest.mark.heavy
+@pytest.mark.long
 def test_no_event_is_left_out_if_any_of_the_processes_is_killed(tmp_path: Path) -> None:
     rng = random.Random("relay")
     source, target = ServerProcess(tmp_path / "a"), ServerProcess(tmp_path / "b")

@@ -47,6 +47,7 @@ def test_every_event_is_read_from_sorted_completed_and_ongoing_files(spark: Spar
     store.close()
 
 
+@pytest.mark.long
 def test_a_query_sees_what_was_there_when_it_was_planned(spark: SparkSession, tmp_path: Path) -> None:
     store = three_states(tmp_path / "shard")
     frame = load(spark, tmp_path / "shard")

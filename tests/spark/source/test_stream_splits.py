@@ -40,7 +40,7 @@ def rows(reader: EventStreamReader, start: Offset, end: Offset) -> Rows:
 
 
 @pytest.mark.parametrize("limit", [ReadAllAvailable(), ReadMaxRows(37)])
-@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("shards", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_each_event_is_read_once_and_a_batch_from_before_a_split_is_the_same_after_it(
     tmp_path: Path, shards: int, limit: ReadLimit
 ) -> None:
