@@ -70,8 +70,7 @@ class Connection:
     - `unsent_bytes`: of frames whose last byte was not sent yet, as memory holds them. `sent_of_first`: sent of the first one.
     - `reserved_bytes`: of pages that are being made. `counted_bytes`: the part of `unsent_bytes` the outbound budget counted.
     - `greeted`: HELLO was received; before that, frames must be small. `in_parts`: it takes answers in parts.
-    - `durability`: of what is committed, which its answers say; None: they do not.
-    - `doing`: the kind of its last request; a text if that could not be decoded.
+    - `durability`: of what is committed, which its answers say; None: they do not. `doing`: its last request.
     - `uses`: what it has sent to and consumed from, the first `USES_MAX`, for people. `since_us`: when it was accepted.
     - `request_bytes`: of the request that is being handled. `waiting_bytes`: of its commands that are not answered.
     - `held`: why nothing is read until there is room; TCP then holds back the sender.
@@ -80,8 +79,8 @@ class Connection:
     """
 
     __slots__ = (
-        "_receive_bytes", "accepted", "blocked_since", "bound", "busy", "closed", "counted_bytes", "doing",
-        "due_s", "durability", "frame_began", "frame_since", "greeted", "heard", "held", "host", "in_parts", "name", "owed",
+        "_receive_bytes", "accepted", "blocked_since", "bound", "busy", "closed", "counted_bytes", "doing", "due_s",
+        "durability", "frame_began", "frame_since", "greeted", "heard", "held", "host", "in_parts", "name", "owed",
         "peer", "pending", "pending_bytes", "port", "queued", "reader", "request_bytes", "reserved_bytes", "resting", "room",
         "sent_of_first", "since_us", "slow_answer_s", "socket", "taken_at", "taken_s", "unsent", "unsent_bytes", "uses",
         "waiting_bytes", "watched", "writable",
