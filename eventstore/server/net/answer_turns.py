@@ -1,8 +1,8 @@
 """Turns of the answers that are made by tasks, after the turn that took their requests.
 
 Each connection has tasks of its own for them, all of which the event loop would run before it serves a socket again. So those
-of a peer whose last answer took long begin one after the other, and while others are served, for half of the time at most, of
-which such peers have equal shares. What waits for a thread or a disk holds up none.
+of a peer whose last answer took long begin one after the other. While others are served they have a third of the time at most,
+of which such peers have equal shares. What waits for a thread or a disk holds up none.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import trio
 from eventstore.server.net.connection import Connection
 from eventstore.server.net.run_queue import SLICE_S, TURN_S, RunQueue
 
-_SHARE: Final = 0.5
+_SHARE: Final = 1 / 3
 _LONG_S: Final = SLICE_S
 
 
 class _Peer:
-    """`left_s`: what its answers took until `at`, less what its share allowed since."""
+    """`left_s`: what its answers took until `at`, less what its share allowed since. `last_s`: what the last one took."""
 
-    __slots__ = ("at", "first", "left_s")
+    __slots__ = ("at", "first", "last_s", "left_s")
 
     def __init__(self, at: float) -> None:
         self.first = trio.Lock()
-        self.left_s, self.at = 0.0, at
+        self.left_s, self.at, self.last_s = 0.0, at, 0.0
 
 
 class AnswerTurns:
@@ -39,7 +39,8 @@ class AnswerTurns:
 
     async def wait(self, connection: Connection) -> None:
         """Returns when it is the connection's turn; at once for one whose last answer was quick."""
-        if not connection.slow_answer_s or (peer := self._peers.get(connection.peer)) is None:
+        peer = self._peers.get(connection.peer)
+        if peer is None or connection.slow_answer_s == 0.0:
             return
         async with peer.first:
             over = self._left(peer) - TURN_S
@@ -49,13 +50,16 @@ class AnswerTurns:
                     await trio.sleep(over / self._share())
                 finally:
                     self._waiting -= 1
+            if connection.slow_answer_s is None:  # its first one
+                connection.slow_answer_s = peer.last_s
             peer.left_s = self._left(peer) + connection.slow_answer_s  # about; the next one does not begin meanwhile
 
     def took(self, connection: Connection, seconds: float) -> None:
         """Notes how long an answer took of the event loop and of threads that compute."""
-        expected, connection.slow_answer_s = connection.slow_answer_s, seconds if seconds > _LONG_S else 0.0
+        expected, connection.slow_answer_s = connection.slow_answer_s or 0.0, seconds if seconds > _LONG_S else 0.0
         if expected or connection.slow_answer_s:
             peer = self._peers.setdefault(connection.peer, _Peer(self._clock()))
+            peer.last_s = connection.slow_answer_s
             peer.left_s = max(0.0, self._left(peer) + seconds - expected)
             self._forget_idle()
 

@@ -65,16 +65,16 @@ class Connection:
     - `busy`: 0 to 2, `BUSY` if it has sent more than a slice, or twice took a turn. `queued`: it waits in the run queue.
     - `resting`: nothing is taken from it for a moment, because it was served for too long.
     - `taken_s`: what it took of the server's time up to `taken_at`, and `due_s` what its requests of this turn will take.
-    - `slow_answer_s`: what its last answer took that a task made; 0 if that was quick.
+    - `slow_answer_s`: what its last answer took that a task made; 0 if that was quick, None before the first.
     - `owed`: requests that were taken and not answered yet; only the gate changes it.
     - `unsent_bytes`: of frames whose last byte was not sent yet, as memory holds them. `sent_of_first`: sent of the first one.
     - `reserved_bytes`: of pages that are being made. `counted_bytes`: the part of `unsent_bytes` the outbound budget counted.
-    - `greeted`: HELLO was received; before that, frames must be small. `in_parts`: it takes answers in parts.
+    - `greeted`: HELLO was received; before that, frames must be small. `in_parts`: it takes answers in parts. `writable`: it
+      took everything the last time, or has room again.
     - `durability`: of what is committed, which its answers say; None: they do not. `doing`: its last request.
     - `uses`: what it has sent to and consumed from, the first `USES_MAX`, for people. `since_us`: when it was accepted.
     - `request_bytes`: of the request that is being handled. `waiting_bytes`: of its commands that are not answered.
     - `held`: why nothing is read until there is room; TCP then holds back the sender.
-    - `writable`: the socket took everything the last time, or has room again.
     - `bound`: requests to cancel when the connection closes, by request id.
     """
 
@@ -97,10 +97,10 @@ class Connection:
         self._receive_bytes = _FIRST_RECEIVE_BYTES
         self.name = ""
         self.doing: type | str = "no request"
-        self.greeted = self.in_parts = self.closed = False
+        self.greeted, self.in_parts, self.closed, self.writable = False, False, False, True
         self.durability: Callable[[], int | None] | None = None
         self.pending: deque[bytes] = deque()
-        self.taken_s = self.taken_at = self.due_s = self.slow_answer_s = 0.0
+        self.taken_s = self.taken_at = self.due_s = 0.0
         self.resting = self.queued = False
         self.held = self.busy = self.pending_bytes = 0
         self.watched = self.owed = self.request_bytes = self.waiting_bytes = 0
@@ -108,9 +108,9 @@ class Connection:
         self.frame_began = now  # of the incomplete frame, if there is one
         self.frame_since: float | None = None  # the same, without the time that the server made it wait
         self.blocked_since: float | None = None
+        self.slow_answer_s: float | None = None
         self.unsent: deque[bytes | memoryview] = deque()
         self.unsent_bytes = self.sent_of_first = self.reserved_bytes = self.counted_bytes = 0
-        self.writable = True
         self.room = trio.lowlevel.ParkingLot()
         self.bound: dict[int, ConnectionBound] = {}
         self.uses: set[str] = set()
