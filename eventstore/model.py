@@ -191,7 +191,7 @@ class Event(tuple[str, int, str, bytes, bytes | None, str, int, int, int]):
 
 class CaughtUp:
     """Marks where a subscription has delivered every stored event; later events are live. `sequence`: that of the last one; of
-    several shards the sum of theirs, which is no place: `stream.position` is.
+    several shards the sum of theirs, which is not a place: `stream.position` is.
     """
 
     __slots__ = ("sequence",)

@@ -52,4 +52,4 @@ def _entries(path: Path, keys: Mapping[str, object]) -> Iterator[tuple[str, Entr
 
 def unusable(path: Path, why: str) -> FolderRefused:
     """Returns the error that says so, and what to do. `path`: of the document."""
-    return FolderRefused(str(path), f"is no registry: {why}; {NEXT_STEP}")
+    return FolderRefused(str(path), f"is not a registry: {why}; {NEXT_STEP}")

@@ -142,7 +142,7 @@ class Peers:
 
         Raises:
             OSError: the connection ended, or nothing came.
-            ProtocolError: the other side is no replica of this shard.
+            ProtocolError: the other side is not a replica of this shard.
         """
         tls = self._security.tls
         own = _taken(connected)

@@ -142,7 +142,7 @@ class ShardRegistry:
         return bool(await self._transact({self._shard: self._latest.revision_of(self._shard)}, changes, set()))
 
     async def say_left(self, left: LeftKey) -> None:
-        """Tells operators why this leader ends, before its lease does; it is no harm if that fails."""
+        """Tells operators why this leader ends, before its lease does; it does no harm if that fails."""
         await self._transact({}, {f"{LEFT}{self._number}": left.value()}, set())
 
     async def _transact(

@@ -23,7 +23,7 @@ def sized(text: str) -> int:
 
     found = re.fullmatch(r"([0-9]+) ?([kMG]?)B?(/s)?", text.strip())
     if found is None:
-        raise InvalidArgument(f"{text!r} is no rate, such as 100MB", field="max-rate", value=text)
+        raise InvalidArgument(f"{text!r} is not a rate, such as 100MB", field="max-rate", value=text)
     return int(found[1]) * _UNITS[found[2]]
 
 

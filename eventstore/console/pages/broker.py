@@ -174,5 +174,5 @@ def _time(text: str) -> datetime:
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        raise InvalidArgument(f"{text[:40]!r} is no time such as 2026-11-25T17:30", field="time", value=text[:40]) from None
+        raise InvalidArgument(f"{text[:40]!r} is not a time such as 2026-11-25T17:30", field="time", value=text[:40]) from None
     return found if found.tzinfo else found.replace(tzinfo=UTC)
