@@ -156,6 +156,7 @@ def test_a_message_that_kills_its_consumer_makes_none_of_another_shard_a_dead_le
 def test_what_names_a_queue_is_for_the_broker_of_a_shard(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data", 2) as node, blocking.connect(node.address) as store:
         store.broker.create_topic("orders", 2)
+        assert store.broker.connections == sum(shard.broker.connections for shard in store.shards.values()) > 0
         with pytest.raises(es.InvalidArgument, match=r"call `store.shards\[N\].broker.message_at` with N from 0 to 1"):
             store.broker.message_at("orders", 0, 0)
         with pytest.raises(es.InvalidArgument, match="a reset of a queue, or to an offset, is about one shard"):

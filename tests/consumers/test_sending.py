@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import anyio
+import anyio.to_thread
 import pytest
 
 import eventstore as es
@@ -37,6 +38,17 @@ async def test_messages_of_a_key_are_found_behind_many_others_with_its_hash(worl
     assert [each.body for each in await broker.messages_of_key("orders", wanted, limit=2)] == [b"2", b"1"]
     with pytest.raises(es.InvalidArgument):
         await broker.messages_of_key("orders", wanted, limit=0)
+
+
+@with_each_client
+async def test_the_broker_counts_connections_for_those_who_hold_something_of_an_earlier_one(world: World) -> None:
+    topic, broker = await world.create(), world.store.broker
+    sent = await topic.send(b"kept", queue=0)
+    before = broker.connections
+    await anyio.to_thread.run_sync(world.server.stop)
+    await anyio.to_thread.run_sync(world.server.start)
+    assert await broker.message_at("orders", 0, sent.queue_offset) is not None
+    assert broker.connections > before
 
 
 @with_each_client

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from queue import Empty, Queue
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from eventstore.cli.transfer.same_log import SameLog
 from eventstore.errors import UnknownQueue, UnknownTopic
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def walk_topic(
 
     Raises:
         UnknownTopic, InvalidArgument
+        Diverged: after a reconnect, the broker does not have what was shown.
     """
     numbers = _shards(store)
     here = set(numbers) if len(numbers) == 1 else {each.shard for each in store.broker.queues(topic)}
@@ -102,6 +104,7 @@ class _Walk:
         self._from_start, self._follow, self._is_missing = from_start, follow, is_missing
         self._offsets: dict[int, int] = {}
         self._looked_at = -1
+        self._same_log = SameLog(topic, shard)
 
     @property
     def _broker(self) -> BlockingBroker:
@@ -144,14 +147,21 @@ class _Walk:
         for each in queues:
             begin = max(each.begin, each.end - _SHOWN) if is_first and not self._from_start else each.begin
             self._offsets.setdefault(each.queue, begin)
+        self._same_log.begin(self._broker, self._offsets)
         return {each.queue: each.end for each in queues}
 
     def _next(self, queues: Iterable[int], *, wait: bool) -> list[Message]:
         turns = sorted(queues, key=lambda number: number <= self._looked_at)  # a busy queue may fill a whole answer
         wants = [(self._topic, number, self._offsets[number], self._tags) for number in turns]
         found = self._broker.pull(wants, _BATCH, wait=_WAIT_SECONDS if wait else 0.0)
+        if not self._same_log.is_sure(self._broker):
+            self._offsets = self._same_log.look(self._broker)
+            return []  # pulls again, from there
+        self._same_log.check(found.queues)
         for each in found.queues:
             self._offsets[each.queue] = each.next_offset
             if each.messages:
                 self._looked_at = each.queue
-        return found.messages()
+        messages = found.messages()
+        self._same_log.add(messages)
+        return messages

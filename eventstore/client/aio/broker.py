@@ -48,6 +48,13 @@ class NetworkBroker:
 
     def __init__(self, connection: Connection) -> None:
         self._call = connection.call
+        self._connection = connection
+
+    @property
+    def connections(self) -> int:
+        """How many connections there have been. After another one, the log may be another, of an older copy that was restored:
+        see whether the last message that you pulled is still there, with `message_at`."""
+        return self._connection.session.connections
 
     # ---- topics
 

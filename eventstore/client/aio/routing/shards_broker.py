@@ -49,6 +49,11 @@ class ShardsBroker(NetworkBroker):
         return {number: NetworkBroker(shard) for number, shard in self._router.connections().items()}
 
     @property
+    def connections(self) -> int:
+        """As `NetworkBroker.connections`, of all shards together."""
+        return sum(each.connections for each in self._by_shard.values())
+
+    @property
     def _first(self) -> NetworkBroker:
         return next(iter(self._by_shard.values()))
 

@@ -50,6 +50,11 @@ class ShardsBroker(BlockingBroker):
         return {number: BlockingBroker(shard) for number, shard in self._router.connections().items()}
 
     @property
+    def connections(self) -> int:
+        """As `BlockingBroker.connections`, of all shards together."""
+        return sum(each.connections for each in self._by_shard.values())
+
+    @property
     def _first(self) -> BlockingBroker:
         return next(iter(self._by_shard.values()))
 
