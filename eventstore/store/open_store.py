@@ -71,7 +71,7 @@ async def open_store(
             if settings.sort:
                 nursery.start_soon(_maintain, committer, maintenance)
             if epoch is not None:
-                nursery.start_soon(_warm, opened.engine)
+                nursery.start_soon(warm_up, opened.engine)
             nursery.start_soon(_write_preload, opened, settings)
             error = None
             try:
@@ -95,19 +95,25 @@ async def _maintain(committer: Committer, maintenance: Maintenance) -> None:
     await maintenance.run()
 
 
-async def _warm(engine: Engine) -> None:
-    """Loads the aggregates that changed last into the version cache, the last one first, while clients are served."""
-    cache, names = engine.version_cache, engine.recent_aggregates()[::-1]
+async def warm_up(engine: Engine) -> None:
+    """Loads the aggregates that changed last into the version cache, the last one first, while clients are served. Ends when a
+    generation of the cache is full: with more it would drop those that changed last, and what clients have loaded.
+    """
+    cache = engine.version_cache
+    empty = cache.young
 
     def look_up(part: list[str]) -> None:
         for each in part:
             if cache.peek(each) is None:
                 engine.offer(each)
 
+    names = (await trio.to_thread.run_sync(engine.recent_aggregates))[::-1]  # of a large tail, it reads for long
     with contextlib.suppress(EventStoreError):  # what cannot be read is reported to the first caller that needs it
         for start in range(0, len(names), _WARMED_AT_ONCE):
             await trio.to_thread.run_sync(look_up, names[start : start + _WARMED_AT_ONCE])
             cache.take_offers()
+            if cache.young is not empty:
+                return
             await trio.sleep(_WARM_PAUSE_S)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,10 @@ import trio.testing
 
 import eventstore as es
 from eventstore.chunks.front import Segment
-from eventstore.store.open_store import open_store
+from eventstore.store.open_store import open_store, warm_up
+from eventstore.store.opening import open_folder
 from tests.simulated_disk import SimulatedDisk
-from tests.store.embedded.held_disk import SMALL_FILES, Opener, everything, left_after
+from tests.store.embedded.held_disk import ROOMY, SMALL_FILES, Opener, everything, left_after
 from tests.store.stepped import DATA
 from tests.waiting import eventually
 
@@ -125,3 +127,21 @@ async def test_a_new_leader_loads_what_changed_last_while_it_serves(tmp_path: Pa
         misses = cache.misses
         assert (await store.append("order-30", [es.NewEvent("T", b"")], 1)).version == 2
         assert cache.misses == misses
+
+
+@pytest.mark.heavy
+async def test_a_small_cache_is_left_with_what_changed_last(tmp_path: Path) -> None:
+    count = 6_000
+    settings = replace(ROOMY, sort=True, cached_bytes_max=1 << 20)
+    async with es.open_store(tmp_path, settings) as store:
+        names = [f"order-{number}" for number in range(count)]
+        await store.append_many([es.Commit(name, [es.NewEvent("T", bytes(300))], 0) for name in names])
+        await store.maintenance.wait_until_sorted()
+    opened = await trio.to_thread.run_sync(partial(open_folder, tmp_path, settings, epoch=2))
+    try:
+        await warm_up(opened.engine)
+        cache = opened.engine.version_cache
+        assert len(cache) < count, "they do not all fit"
+        assert all(cache.peek(name) is not None for name in names[-1_000:])
+    finally:
+        await trio.to_thread.run_sync(opened.close)
