@@ -229,7 +229,7 @@ class ReplicaProcess(ShardProcess):
             await driver.say_serving(self._advertised(server.address.partition("://")[2]))
             await self._channel.send({"serving": server.address})
             await audit_until(self._stopping, self._security, driver.replica, self._replica.node)
-            server.stop()
+            driver.stop_serving()
 
     def _advertised(self, address: str) -> str:
         """Returns where others reach what listens at this address."""

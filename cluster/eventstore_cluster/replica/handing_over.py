@@ -21,19 +21,23 @@ class HandingOver:
     def __init__(self, limits: Limits, now: float) -> None:
         self.successor: str | None = None
         self.named_at = now
+        self._waits_since: float | None = None
         self._sort_s = limits.hand_over_sort_s
         self._files = NewFiles(limits.hand_over_file_bytes, limits.files_begun_max)
 
     def name(self, successor: str | None, now: float) -> None:
         if successor != self.successor:
-            self.successor, self.named_at = successor, now
+            self.successor, self.named_at, self._waits_since = successor, now, None
             self._files.reset()
 
-    def next_step(self, written: Ends, session: Session, now: float, *, serves: bool) -> list[Action] | None:
-        """Returns what is to be done before the follower of this session may lead; nothing: it is waited for; None: it may.
+    def next_step(self, written: Ends, session: Session, now: float, *, may_begin: bool) -> list[Action] | None:
+        """Returns what is to be done before the follower of this session may lead, which keeps up; nothing: it is waited for;
+        None: it may. The time for that begins when it is asked for, as the successor may have been behind before.
 
-        `serves`: clients are served, and a file can be begun.
+        `may_begin`: clients are served, and a file can be begun.
         """
-        if now > self.named_at + self._sort_s:
+        if self._waits_since is None:
+            self._waits_since = now
+        if now > self._waits_since + self._sort_s:
             return None
-        return self._files.next_step(written[0], session.sorted_through, may_begin=serves)
+        return self._files.next_step(written[0], session.sorted_through, may_begin=may_begin)

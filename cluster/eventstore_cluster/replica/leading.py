@@ -61,8 +61,7 @@ class Leading:
 
     def level_members(self, now: float) -> list[Member]:
         """Returns the members of the in-sync set that are not behind for too long; this one is."""
-        longest_s = self._limits.lag_max_s
-        return [member for member in self._registrar.state.in_sync if not self._lags(member, now, longest_s)]
+        return [member for member in self._registrar.state.in_sync if not self._lags(member, now, self._limits.lag_max_s)]
 
     # the own log
 
@@ -262,7 +261,8 @@ class Leading:
         assert seen is not None
         if seen.running is not None and member not in seen.running:  # paused until its lease was over: it cannot be elected
             return []
-        if (before := handing.next_step(self.written, session, now, serves=self.serves)) is not None:
+        may_begin = self.serves and self.takes_appends(now)
+        if (before := handing.next_step(self.written, session, now, may_begin=may_begin)) is not None:
             return before
         if session.follows < handing.named_at or now > session.heard_at + self._limits.hand_over_silence_s:
             return self._answer_now(session, now)  # one that hangs is connected too, and its last Fetch may still be on its way

@@ -239,10 +239,10 @@ class Replica:
         """This leader's own log is synced up to here."""
         return [] if self.ended or self.leading is None else self._ending(self.leading.durable(ends, now))
 
-    def serves(self) -> None:
-        """Clients are served: what a person wants of the shard may be begun."""
+    def serves(self, *, until_now: bool = False) -> None:
+        """Clients are served: what a person wants of the shard may be begun. `until_now`: its server stops."""
         if self.leading is not None:
-            self.leading.serves = True
+            self.leading.serves = not until_now
 
     def held_back(self, last_file: int, now: float) -> list[Action]:
         """The log is as `HoldBack` asked for: event file `last_file` is the last one that the new shards get."""

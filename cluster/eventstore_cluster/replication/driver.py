@@ -208,6 +208,12 @@ class Driver:
         self.log_split = log_split
         self.replica.serves()
 
+    def stop_serving(self) -> None:
+        """Stops the server. No event file is begun from now on: it would not be written."""
+        assert self.log_split is not None, "clients are served"
+        self.replica.serves(until_now=True)
+        self.log_split.stop()
+
     async def _transact(self, swap: Swap) -> None:
         applied = await self.run_of.registry.transact(swap)
         self._report(self.replica.answered(swap.number, applied, now()))

@@ -42,6 +42,10 @@ class LogSplit:
         self._places: Tree = {}
         registry.cut = self._cut
 
+    def stop(self) -> None:
+        """Stops the server, which writes nothing more then."""
+        self._server.stop()
+
     def begin_file(self) -> None:
         """Begins a new event file, unless nothing may be written now."""
         self._begin_file(FILE_BEGUN, {})

@@ -13,6 +13,7 @@ from eventstore_cluster.replica.epochs import LastEpoch, Tail
 from eventstore_cluster.replica.frames import Fetch, Join, Joined
 from eventstore_cluster.replica.limits import Limits
 from eventstore_cluster.replica.moving import Moving
+from eventstore_cluster.replica.places import Ends
 from eventstore_cluster.replica.registrar import Registrar
 from eventstore_cluster.replica.registry_state import HISTORY_MAX, Known, Leader, Member, Seen, ShardState
 from eventstore_cluster.replica.replica import HANDED_OVER, Replica
@@ -222,21 +223,26 @@ def test_a_leader_waits_for_a_successor_without_a_lease_which_could_not_be_elect
     assert yields.swap.yields
 
 
+def large_at(own: Replica) -> Ends:
+    """A leader that serves has written so much that it begins a new file before it hands over; returns where it ends."""
+    ends = ((1, Limits().hand_over_file_bytes + 1),)
+    own.serves()
+    own.grown(ends, 0.1)
+    own.durable(ends, 0.1)
+    return ends
+
+
 def handing_over_a_large_file() -> tuple[Replica, Limits]:
     """Returns a leader that hands over to n2, and has had a file begun after one that is not sorted there."""
     own, seen = leader_of_two("n2")
-    limits = Limits()
-    large = (1, limits.hand_over_file_bytes + 1)
-    own.serves()
-    own.grown((large,), 0.1)
-    own.durable((large,), 0.1)
-    assert own.received(1, Fetch(1, 4, (large,), (0,)), 0.12) != []
+    large = large_at(own)
+    assert own.received(1, Fetch(1, 4, large, (0,)), 0.12) != []
     (begins,) = own.saw(seen, 0.15)
     assert begins == BeginFile()
-    assert own.received(1, Fetch(1, 4, (large,), (0,)), 0.18) == [], "it is being written"
+    assert own.received(1, Fetch(1, 4, large, (0,)), 0.18) == [], "it is being written"
     own.grown(((2, 4200),), 0.2)
     own.durable(((2, 4200),), 0.2)
-    return own, limits
+    return own, Limits()
 
 
 def test_a_successor_first_sorts_what_it_would_read_before_it_answers() -> None:
@@ -265,6 +271,35 @@ def test_files_are_not_begun_for_a_hand_over_again_and_again() -> None:
         found.append(type(last))
         number += 1
     assert found[: limits.files_begun_max] == [*[BeginFile] * (limits.files_begun_max - 1), Transact]
+
+
+def test_a_successor_that_was_behind_for_long_sorts_nevertheless() -> None:
+    own, seen = leader_of_two("n2")
+    large = large_at(own)
+    assert own.saw(seen, 1.5) == [], "it is behind"
+    assert BeginFile() in own.received(1, Fetch(1, 4, large, (0,)), 1.5 + Limits().hand_over_sort_s + 1.0)
+
+
+def test_no_file_is_begun_for_a_hand_over_while_appends_are_refused() -> None:
+    own, seen = leader_of_two(None)
+    large, third = large_at(own), Member("n3", "i3")
+    three = replace(seen.state, in_sync=seen.state.in_sync | {third}, in_sync_min=3)
+    own.saw(replace(seen, state=three), 0.2)
+    later = 0.3 + Limits().lag_max_s  # n3 is away, and needed
+    own.received(1, Fetch(1, 4, large, (0,)), later)
+    assert own.leading is not None
+    assert not own.leading.takes_appends(later)
+    assert BeginFile() not in own.saw(replace(seen, state=replace(three, successor="n2")), later)
+    own.received(2, Join(1, third, "r3", ME.run, (LastEpoch(0, (0, 0)),)), later)
+    assert BeginFile() in own.received(2, Fetch(2, 4, large, (0,)), later)
+
+
+def test_no_file_is_begun_by_a_leader_that_stops() -> None:
+    own, seen = leader_of_two("n2")
+    large = large_at(own)
+    own.received(1, Fetch(1, 4, large, (0,)), 0.12)
+    own.serves(until_now=True)
+    assert BeginFile() not in own.saw(seen, 0.15)
 
 
 def test_a_leader_whose_hand_over_is_refused_reads_again() -> None:
