@@ -46,7 +46,7 @@ class FairTurns:
         self._resting: list[tuple[float, int, Connection]] = []
         self._waits = trio.CancelScope()
         self._order = count()
-        self._log_due = self._newcomers_end = self._queue_began = 0.0
+        self._log_due = self._newcomers_end = self._queue_began = self._queue_ended = 0.0
         self.slowed = 0
         self.last_slowed: str | None = None
 
@@ -66,7 +66,7 @@ class FairTurns:
             await trio.lowlevel.checkpoint()
 
     def serve_queue(self, receive: Callable[[Connection, float], None], now: float) -> None:
-        """Serves those whose turn it is. While others are served as well, that is half of the time at most."""
+        """Serves those whose turn it is; they rest as long, if others asked for something since they were served before."""
         queue = self.queue
         if queue and queue.rests_until <= now:
             self._queue_began = self.clock()
@@ -76,9 +76,10 @@ class FairTurns:
     def end(self) -> None:
         """Ends a turn, whose answers are sent."""
         if self._queue_began:
-            took, self._queue_began = self.clock() - self._queue_began, 0.0
-            if self.queue.serves_others(trio.current_time()):
-                self.queue.rests_until = trio.current_time() + took
+            now, took, self._queue_began = trio.current_time(), self.clock() - self._queue_began, 0.0
+            if self.queue.quick_at > self._queue_ended:
+                self.queue.rests_until = now + took
+            self._queue_ended = now
 
     def newcomers_wait(self) -> bool:
         """Whether those who have not said hello had their time in this turn: a handshake of TLS computes, and all that are

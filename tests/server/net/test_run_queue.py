@@ -125,6 +125,23 @@ async def test_a_turn_is_short_and_serves_the_quiet_one_before_the_others_howeve
             await trio.lowlevel.checkpoint()
 
 
+async def test_those_that_wait_rest_only_if_others_asked_for_something_meanwhile() -> None:
+    async with gate_of(3, Clock(SLICE_S / 4)) as (gate, turns, (quiet, *flooders)):
+        for flooder in flooders:
+            await flooder.send_all(SMALL * 2_000)
+        known = set[float]()
+        while handled(turns).total() < 2_000:
+            known.add(gate.turns.queue.rests_until)
+            await trio.lowlevel.checkpoint()
+        assert len(known) <= 4, "none but at the beginning, when they were not known yet"
+        await quiet.send_all(SMALL)
+        while gate.turns.queue.rests_until in known and handled(turns).total() < 4_001:
+            await trio.lowlevel.checkpoint()
+        assert gate.turns.queue.rests_until not in known, "they rested while they still flooded"
+        while handled(turns).total() < 4_001:
+            await trio.lowlevel.checkpoint()
+
+
 async def test_what_many_ask_that_ask_for_little_is_spread_over_turns() -> None:
     async with gate_of(40, Clock(QUICK_S_MAX / 8)) as (_, turns, clients):
         for _ in range(3):
