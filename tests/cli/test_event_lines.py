@@ -120,3 +120,11 @@ def test_an_exported_line_is_one_line_for_every_reader() -> None:
     text = format_event(_event(NewEvent("T", {"separators": "\u2028\u2029\x85"}), 0))
     assert len(text.splitlines()) == 1
     assert parse_line(text)[3] == NewEvent("T", {"separators": "\u2028\u2029\x85"})
+
+
+def test_a_line_names_the_shard_of_its_sequence_if_there_are_several_and_an_import_ignores_it() -> None:
+    event = _event(NewEvent("T", {"n": 1}), 0)
+    assert "shard" not in json.loads(format_event(event))
+    text = format_event(event, 0)
+    assert json.loads(text) == {**json.loads(format_event(event)), "shard": 0}
+    assert parse_line(text) == parse_line(format_event(event))

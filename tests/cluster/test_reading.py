@@ -292,7 +292,12 @@ def test_sequences_that_are_printed_name_the_shard_in_which_they_count(tmp_path:
         assert {
             "  ".join(line.split()[:2]) for line in output("tail", "--no-follow", store=node.address).splitlines()
         } == expected
+        for command in (["tail", "--no-follow", "--json"], ["export"]):
+            lines = [json.loads(line) for line in output(*command, store=node.address).splitlines()]
+            assert {line["aggregate_id"]: (line["sequence"], line["shard"]) for line in lines} == at
         sequence, shard = at[IDS[7]]
+        read = json.loads(output("read", IDS[7], "--json", store=node.address))
+        assert (read["sequence"], read["shard"]) == (sequence, shard)
         assert output("read", IDS[7], store=node.address).startswith(f"#{sequence}@{shard}  v1  ")
         with start("tail", "--after", 0, "--store", node.address, stdout=PIPE, stderr=PIPE) as process:
             assert process.stdout is not None
@@ -333,6 +338,10 @@ def test_tail_and_export_print_the_events_of_all_shards(tmp_path: Path) -> None:
         for command in (["tail", "--no-follow", "--json"], ["export"]):
             lines = output(*command, store=node.address).splitlines()
             assert sorted(json.loads(line)["aggregate_id"] for line in lines) == sorted(IDS[:30])
+        with NodeProcess(tmp_path / "other", 2) as other:
+            imported = output("import", "-", store=other.address, text="\n".join(lines))
+            assert imported.startswith("30 events ")
+            assert other.terminate() == 0
         assert "is not a position" in refused("export", "--after", "p7", store=node.address, code=2)
         assert "sequence of one shard" in refused("export", "--after", 7, store=node.address, code=2)
         assert node.terminate() == 0

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from eventstore.cli.terminal.shard_rows import members_of
 from eventstore.client.session.broker_info import last_chunks
 from eventstore.errors import ConnectionLost, UnknownGroup, UnknownOperation, UnknownTopic
 
@@ -35,8 +36,7 @@ class TopicRow:
     read_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class QueueRow:
+class QueueRow(NamedTuple):
     """A queue. `shard`: its shard, at a node of several."""
 
     topic: str
@@ -83,9 +83,9 @@ class Snapshot:
         """Returns the snapshot for JSON."""
         return {
             "events_a_second": self.events_a_second, "requests_a_second": self.requests_a_second,
-            "reactions": [each._asdict() for each in self.reactions],
-            "topics": [asdict(row) for row in self.topics], "queues": [asdict(row) for row in self.queues],
-            "groups": [asdict(row) for row in self.groups], "chunks": [each._asdict() for each in self.chunks],
+            "reactions": [members_of(each) for each in self.reactions],
+            "topics": [asdict(row) for row in self.topics], "queues": [members_of(row) for row in self.queues],
+            "groups": [asdict(row) for row in self.groups], "chunks": [members_of(each) for each in self.chunks],
             "topics_total": self.topics_total, "groups_total": self.groups_total, "missing": self.missing,
             "figures": self.stats,
         }  # fmt: skip

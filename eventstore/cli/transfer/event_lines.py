@@ -5,7 +5,8 @@
 `timestamp` is ISO 8601 with a zone, or microseconds since 1970. `data` and `metadata` are any JSON, and are stored as
 they are spelled in the line, byte for byte: a store must not round a number or drop a key. `metadata` may be missing or
 null. Bytes that are not JSON are written as `data_base64`. JSON that spans several lines is written as the string
-`data_text`. The same holds for metadata. `version` and `sequence` are written for readers; an import assigns its own.
+`data_text`. The same holds for metadata. `version` and `sequence` are written for readers, of several shards also the `shard`
+in which the sequence counts; an import assigns its own.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ ParsedLine = tuple[str, str, int, NewEvent]
 _NAMES: Final = frozenset(
     {
         "aggregate_id", "command_id", "event_type", "timestamp", "data", "data_base64", "data_text",
-        "metadata", "metadata_base64", "metadata_text", "version", "sequence",
+        "metadata", "metadata_base64", "metadata_text", "version", "sequence", "shard",
     }
 )  # fmt: skip
 # The order in which exports are written. Reading a line in this order costs a third of searching for each name.
@@ -210,8 +211,8 @@ def guess_ids(line: str) -> tuple[str, str] | None:
     return (found["aggregate_id"], found["command_id"]) if len(found) == 2 else None
 
 
-def format_event(event: Event) -> str:
-    """Formats a stored event as a line, without the line break. JSON is written as it is stored."""
+def format_event(event: Event, shard: int | None = None) -> str:
+    """Formats a stored event as a line, without the line break. JSON is written as it is stored. `shard`: of several."""
     try:
         time = f'"{event.time.isoformat()}"'
     except OverflowError:  # outside the years 1 to 9999, which takes a client with a wrong clock
@@ -225,7 +226,10 @@ def format_event(event: Event) -> str:
     ]
     if event.metadata is not None:
         members.append(_format_payload("metadata", event.metadata, is_json=bool(event[8] & METADATA_IS_JSON)))
-    return "{" + ",".join(members) + f',"version":{event.version},"sequence":{event.sequence}' + "}"
+    members.append(f'"version":{event.version},"sequence":{event.sequence}')
+    if shard is not None:
+        members.append(f'"shard":{shard}')
+    return "{" + ",".join(members) + "}"
 
 
 def _format_payload(name: str, payload: bytes, *, is_json: bool) -> str:

@@ -6,7 +6,7 @@ import errno
 import gzip
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO, cast
@@ -68,6 +68,7 @@ def export(
       eventstore export --prefix order- -o orders.jsonl.gz
     """
     from eventstore import blocking
+    from eventstore.client.blocking.routing.merged_events import MergedEvents
     from eventstore.fields import RESERVED
 
     filters = event_filters(types, prefix, aggregate, from_time, to_time)
@@ -86,7 +87,7 @@ def export(
         found: Iterator[Event] = iter(log)
         if not (aggregate or prefix or "").startswith(RESERVED):
             found = (event for event in found if not event.aggregate_id.startswith(RESERVED))
-        for lines, sequence in _lines(found):
+        for lines, sequence in _lines(found, log.shard_of if isinstance(log, MergedEvents) else _no_shard):
             file.write(lines)
             count += lines.count(b"\n")
             bar.update(sequence - first, max(last, sequence) - first, f"{count:,} events")
@@ -97,14 +98,18 @@ def export(
         print_position(reached, as_json=False)
 
 
-def _lines(events: Iterator[Event]) -> Iterator[tuple[bytes, int]]:
-    """Yields a few hundred lines at a time, with their last sequence."""
+def _no_shard(event: Event) -> None:
+    """Says that a single store has no shards."""
+
+
+def _lines(events: Iterator[Event], shard_of: Callable[[Event], int | None]) -> Iterator[tuple[bytes, int]]:
+    """Yields a few hundred lines at a time, with their last sequence. `shard_of`: that of the last event."""
     from eventstore.cli.transfer.event_lines import format_event
 
     lines: list[str] = []
     sequence = 0
     for event in events:
-        lines.append(format_event(event))
+        lines.append(format_event(event, shard_of(event)))
         sequence = event.sequence
         if len(lines) >= _LINES:
             yield ("\n".join(lines) + "\n").encode(), sequence

@@ -71,7 +71,7 @@ def read(
             if raw:
                 sys.stdout.buffer.write(event.data + b"\n")
             elif as_json:
-                print(format_event(event))
+                print(format_event(event, shard))
             else:
                 print_event(event, shard, with_aggregate=False)
         if not found:

@@ -90,7 +90,7 @@ def tail(
                     sys.stdout.flush()
                     print_note(f"caught up at {_place(items, item)}; waiting for more (Ctrl-C ends)")
                 elif as_json:
-                    print(format_event(item), flush=follow)
+                    print(format_event(item, _shard(items, item)), flush=follow)
                 else:
                     print_event(item, _shard(items, item), with_aggregate=True)
                     sys.stdout.flush() if follow else None

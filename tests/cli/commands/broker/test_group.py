@@ -153,6 +153,7 @@ def test_top_prints_one_snapshot(server: Server) -> None:
         assert word in shown, word
     snapshot = parsed(server, "top", "--once", "--interval", 0.1)
     assert {row["topic"]: row["messages"] for row in snapshot["topics"]}["jobs"] == 6
+    assert not [row for rows in ("queues", "chunks", "reactions") for row in snapshot[rows] if "shard" in row]
     (group,) = snapshot["groups"]
     assert (group["group"], group["dead"]) == ("workers", 2)
     assert snapshot["events_a_second"] == 0
