@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 
 from eventstore.alarms.figure import Labels, labels_text
@@ -18,7 +19,7 @@ class State(StrEnum):
 @dataclass(slots=True)
 class Alarm:
     """`since_us`: when the state began, in µs since 1970. `told`: that it is raised has been said. `held_since` and
-    `quiet_since`: since when the rule has held, or has not, in monotonic seconds.
+    `quiet_since`: since when the rule has held, or has not, in monotonic seconds. `over_us`: when it is over if it stays quiet.
     """
 
     rule: Rule
@@ -30,6 +31,7 @@ class Alarm:
     told: bool = False
     held_since: float | None = None
     quiet_since: float | None = None
+    over_us: int = 0
 
     def take(self, broken: bool, now: float, wall_us: int, wait_s: float, quiet_s: float) -> None:
         """Takes whether the rule holds now. `wait_s`: how long it has to; `quiet_s`: how long it has not to, to be over."""
@@ -46,7 +48,7 @@ class Alarm:
             self._become(State.QUIET, wall_us)
             return
         if self.quiet_since is None:
-            self.quiet_since = now
+            self.quiet_since, self.over_us = now, wall_us + int(quiet_s * 1e6)
         if now - self.quiet_since >= quiet_s:
             self._become(State.QUIET, wall_us)
 
@@ -56,8 +58,20 @@ class Alarm:
 
     @property
     def text(self) -> str:
-        """What is wrong, such as `group_behind (group=billing, topic=orders): group_backlog is 12,000, limit 10,000`."""
+        """What is wrong, such as `group_behind (group=billing, topic=orders): group_backlog is 12,000, > 10,000`."""
         rule = self.rule
         of = f" ({labels_text(self.labels)})" if self.labels else ""
         figure = rule.figure if rule.divisor is None else f"{rule.figure} / {rule.divisor}"
-        return f"{rule.name}{of}: {figure} is {self.value:,.6g}, {rule.comparison} {self.limit:,.6g}"
+        beyond = self.value > self.limit if rule.comparison == ">" else self.value < self.limit
+        gone = beyond and self.quiet_since is not None
+        return (
+            f"{rule.name}{of}: {figure} {'was' if gone else 'is'} {self.value:,.6g}, {'' if beyond else 'no longer '}"
+            f"{rule.comparison} {self.limit:,.6g}{self._over}"
+        )
+
+    @property
+    def _over(self) -> str:
+        """When an alarm that is still raised will be over."""
+        if self.state is not State.RAISED or self.quiet_since is None:
+            return ""
+        return f"; over at {datetime.fromtimestamp(self.over_us / 1e6, UTC):%H:%M:%SZ} if that lasts"

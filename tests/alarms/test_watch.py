@@ -57,6 +57,22 @@ def test_a_figure_has_to_be_over_its_limit_all_the_time() -> None:
     assert watched.states() == {"late": "raised"}
 
 
+def test_an_alarm_whose_cause_is_gone_says_so_and_when_it_is_over() -> None:
+    watched = Watched("parked: events_parked > 10", now=1_792_000_000.0)
+
+    def text(*values: float) -> str:
+        watched.values("events_parked", *values)
+        (alarm,) = watched.watch.alarms()
+        return alarm.text
+
+    assert text(11) == "parked: events_parked is 11, > 10"
+    assert text(9.5) == "parked: events_parked is 9.5, no longer > 10"  # and not a tenth away from it yet
+    assert text(0, 0, 0) == "parked: events_parked is 0, no longer > 10; over at 17:46:53Z if that lasts"
+    assert text(12) == "parked: events_parked is 12, > 10"
+    watched.take()
+    assert text() == "parked: events_parked was 12, > 10; over at 17:46:57Z if that lasts"  # its subject is gone
+
+
 def test_an_alarm_ends_a_tenth_away_from_its_limit_and_only_after_a_time_of_quiet() -> None:
     watched = Watched("late: lag > 60", quiet_s=5)
     assert watched.values("lag", 61) == ["+late"]
