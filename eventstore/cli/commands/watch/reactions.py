@@ -14,7 +14,7 @@ from eventstore.cli.terminal.output import print_json, print_line, print_note
 from eventstore.cli.terminal.program import Command, command_group
 from eventstore.cli.terminal.shard_rows import members_of, print_rows
 from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, OfShard, StoreAddress
-from eventstore.fields import counted
+from eventstore.fields import counted, shown
 
 if TYPE_CHECKING:
     from eventstore.client.blocking.store import BlockingStore
@@ -55,12 +55,7 @@ def show(name: Name, as_json: AsJson = False, store: StoreAddress = DEFAULT_STOR
       eventstore reactions show notify
     """
     with _connect(store, "show") as connected:
-        parked: list[ParkedEvent] = []
-        for skip in count(0, _PAGE):
-            page = connected.reactions.parked(name, skip)
-            parked += page
-            if len(page) < _PAGE:
-                break
+        parked = _parked(connected, name)
     if as_json:
         print_json([members_of(each) for each in parked])
         return
@@ -86,7 +81,7 @@ def retry(
       eventstore reactions retry notify --because "customer created"
     """
     with _connect(store, "retry") as connected:
-        _report(name, connected.reactions.retry(name, aggregate, who=getpass.getuser(), why=because))
+        _report(connected, name, aggregate, connected.reactions.retry(name, aggregate, who=getpass.getuser(), why=because))
 
 
 @reactions.command("skip", cls=Command)
@@ -103,7 +98,7 @@ def skip(
       eventstore reactions skip notify acc-1 --because "sent by hand"
     """
     with _connect(store, "skip") as connected:
-        _report(name, connected.reactions.skip(name, aggregate, who=getpass.getuser(), why=because))
+        _report(connected, name, aggregate, connected.reactions.skip(name, aggregate, who=getpass.getuser(), why=because))
 
 
 @reactions.command("replay", cls=Command)
@@ -137,9 +132,23 @@ def _connect(store: str, command: str) -> BlockingStore:
     return blocking.connect(store, name=f"eventstore reactions {command}")
 
 
-def _report(name: str, handled: Handled) -> None:
+def _parked(connected: BlockingStore, name: str) -> list[ParkedEvent]:
+    found: list[ParkedEvent] = []
+    for skip in count(0, _PAGE):
+        page = connected.reactions.parked(name, skip)
+        found += page
+        if len(page) < _PAGE:
+            break
+    return found
+
+
+def _report(connected: BlockingStore, name: str, aggregate: str | None, handled: Handled) -> None:
     left = f"{counted(handled.left, 'event')} of {name} still parked" if handled.left else f"{name} has nothing parked"
     print_line(f"{counted(handled.done, 'event')} done; {left}")
-    if handled.left and not handled.done:
+    if not handled.left or handled.done:
+        return
+    if aggregate is None or any(each.aggregate_id == aggregate for each in _parked(connected, name)):
         print_note(f"`eventstore reactions show {name}` says why, `eventstore reactions skip` takes the first one off")
-        raise typer.Exit(1)
+    else:
+        print_note(f"nothing of {shown(aggregate)} is parked; `eventstore reactions show {name}` lists what is")
+    raise typer.Exit(1)
