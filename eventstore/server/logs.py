@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Final
 
+from eventstore.fields import escaped
+
 LINES_A_MINUTE: Final = 100
 _MINUTE_S: Final = 60.0
 
@@ -46,15 +48,15 @@ def configure_logs(log_format: str, level: str, shard: int | None = None) -> Non
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    renderer: structlog.typing.Processor = (
-        structlog.processors.JSONRenderer()
+    rendered: list[structlog.typing.Processor] = (
+        [structlog.processors.JSONRenderer()]
         if log_format == "json"
-        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        else [_on_one_line, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
     )
     processors: list[structlog.typing.Processor] = [
         structlog.stdlib.ProcessorFormatter.remove_processors_meta,
         structlog.processors.format_exc_info,
-        renderer,
+        *rendered,
     ]
     handler = logging.StreamHandler(sys.stderr)
     handler.addFilter(LineLimit())
@@ -67,6 +69,11 @@ def configure_logs(log_format: str, level: str, shard: int | None = None) -> Non
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
     )
+
+
+def _on_one_line(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Escapes what is not printable: the text of an exception may hold a client's line breaks, and would forge lines."""
+    return {**event, "event": escaped(str(event.get("event", "")))}
 
 
 class LineLimit(logging.Filter):

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 import eventstore as es
 from eventstore.server.logs import LINES_A_MINUTE, LineLimit
@@ -40,3 +44,17 @@ async def test_a_client_that_silences_alarms_again_and_again_does_not_fill_the_l
             await store.alarms.silence("disk_nearly_full", 1, who="me", why="again")
     assert server.log().count("is silenced for") == LINES_A_MINUTE
     assert server.terminate() == 0
+
+
+def test_what_an_exception_says_forges_no_line_and_moves_no_cursor(capfd: pytest.CaptureFixture[str]) -> None:
+    said = "no such item\n2026-11-26T16:09:53.815525Z [info     ] all is well \x1b[2J"
+    program = (
+        "import logging, sys; from eventstore.server.logs import configure_logs; configure_logs(sys.argv[1], 'info'); "
+        "logging.getLogger('eventstore.domain').warning('ValueError: %s; the event is parked', sys.argv[2])"
+    )
+    for log_format in ("console", "json"):
+        subprocess.run([sys.executable, "-c", program, log_format, said], check=True)
+        (line,) = capfd.readouterr().err.splitlines()
+        assert "all is well" in line
+        assert "; the event is parked" in line
+        assert line.isprintable()
