@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Final
 
@@ -11,7 +12,7 @@ from eventstore.errors import Corrupt, EventStoreError
 from eventstore.server.logs import get_logger
 from eventstore.store.data_folder import DIRECTORY
 from eventstore.store.maintenance import ChildSorter, Sorter
-from eventstore.store.sorted.directory_recovery import mark_closed, was_left_open
+from eventstore.store.sorted.directory_recovery import mark_closed, remove_directory, was_found_damaged, was_left_open
 from eventstore.store.sorted.sorting import switch
 from eventstore_cluster.replica.places import Ends
 from eventstore_cluster.replication.driver import Driver
@@ -25,15 +26,37 @@ def may_sort(committed: Ends, number: int) -> bool:
     return committed[0][0] > number
 
 
-async def prove_left_open(sorter: Sorter, directory: Path) -> None:
-    """Reads a directory that a leader had open when it ended: otherwise the next one does, while clients wait."""
+async def examine(sorter: Sorter, directory: Path) -> None:
+    """Reads a directory that a leader had open when it ended, and removes it if it is damaged: here nobody uses it, and it is
+    filled again. Otherwise the next leader does both, while clients wait.
+    """
+    if was_found_damaged(directory):
+        _remove(directory, "a leader noticed it")
     if not was_left_open(directory):
         return
     try:
         await sorter.prove_directory()
         mark_closed(directory)
-    except (EventStoreError, OSError, RuntimeError) as error:  # the next leader rebuilds it, if it is not sound
-        _log.warning("the directory of a leader that ended is not proven sound", error=str(error))
+    except (EventStoreError, OSError, RuntimeError) as error:  # what is not known now is examined by the next leader
+        if not _removed(directory, error):
+            _log.warning("the directory of a leader that ended cannot be read", error=str(error))
+
+
+def _removed(directory: Path, error: Exception) -> bool:
+    """Whether it is the directory that is damaged, which is removed then: to list a file lists those before it, too."""
+    if not isinstance(error, Corrupt):
+        return False
+    file = Path(str(error.fields["file"]))
+    if directory not in (file, *file.parents):
+        return False
+    _remove(directory, str(error))
+    return True
+
+
+def _remove(directory: Path, why: str) -> None:
+    _log.warning("the directory is damaged, and built again", why=why)
+    with contextlib.suppress(OSError):  # then the next leader does it
+        remove_directory(directory)
 
 
 async def sort_committed(driver: Driver, data: Path) -> None:
@@ -43,8 +66,8 @@ async def sort_committed(driver: Driver, data: Path) -> None:
     """
     events = driver.run_of.logs.events
     folder = events.folder
-    sorter = ChildSorter(data, data / DIRECTORY)
-    await prove_left_open(sorter, data / DIRECTORY)
+    sorter, directory = ChildSorter(data, data / DIRECTORY), data / DIRECTORY
+    await examine(sorter, directory)
     number = max(events.sorted_through, 1)
     while True:
         while driver.committed is not None and may_sort(driver.committed, number):
@@ -56,8 +79,7 @@ async def sort_committed(driver: Driver, data: Path) -> None:
                 await sorter.list_in_directory(number)
             except (EventStoreError, OSError, RuntimeError) as error:  # the file itself is unchanged
                 _log.error("sorting an event file failed", file=number, error=str(error), again_s=_AGAIN_S)
-                if isinstance(error, Corrupt) and Path(str(error.fields["file"])).parent != folder.path:
-                    number = 1  # the directory: if it was removed, it is filled again
+                _removed(directory, error)
                 await trio.sleep(_AGAIN_S)
             else:
                 driver.replica.following.sorted_through = number

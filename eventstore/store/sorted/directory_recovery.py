@@ -47,7 +47,7 @@ def open_directory(path: Path, files: EventFiles, report: Report) -> Directory:
         Corrupt: an index it is built from is damaged.
     """
     proven = True
-    if (path / DAMAGED_MARK).exists():
+    if was_found_damaged(path):
         report.directory = "rebuilt: it was found damaged"
         _wipe(path)
     elif (path / OPEN_MARK).exists() and not any(header.sorted for header in files.headers):
@@ -117,6 +117,17 @@ def close_directory(directory: Directory) -> None:
 def was_left_open(path: Path) -> bool:
     """Whether a process died that had the directory open: the next one that opens it has to examine it first."""
     return (path / OPEN_MARK).exists() and (path / "data.mdb").exists()
+
+
+def was_found_damaged(path: Path) -> bool:
+    """Whether a process that used the directory noticed that it is damaged."""
+    return (path / DAMAGED_MARK).exists()
+
+
+def remove_directory(path: Path) -> None:
+    """Removes a directory that no process has open, so that it is filled again. Raises OSError."""
+    _wipe(path)
+    mark_closed(path)
 
 
 def mark_closed(path: Path) -> None:
