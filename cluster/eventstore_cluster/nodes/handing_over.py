@@ -74,6 +74,7 @@ def _why_not(seen: Snapshot, shard: int, node: str, wait_s: float) -> str:
         )
     view = cluster_view(seen)
     assert view is not None
+    then = "that replica keeps up"
     lag = (status_of(view.map(), None, 0.0).shards[list(view.shards).index(shard)].behind or {}).get(node)
     if node not in {member.node for member in view.shards[shard].state.in_sync}:
         why = f"the replica on {node} is not in sync any more"
@@ -85,9 +86,10 @@ def _why_not(seen: Snapshot, shard: int, node: str, wait_s: float) -> str:
         why = f"the replica on {node} is {lag.seconds:.1f} s behind the leader on {leader}"
     else:
         why = f"the replica on {node} sorts event files first, so that clients wait less"
+        then = f"they are sorted, or {Limits().hand_over_sort_s:g} s have passed"
     return (
-        f"shard {shard} was not handed over within {wait_s:g} s: {why}. It is as soon as that replica keeps up; `eventstore "
-        f"cluster lead {shard} {leader}` takes that back"
+        f"shard {shard} was not handed over within {wait_s:g} s: {why}. It is as soon as {then}; `eventstore cluster lead "
+        f"{shard} {leader}` takes that back"
     )
 
 
