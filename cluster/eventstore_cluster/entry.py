@@ -26,17 +26,15 @@ from eventstore.records.cluster_map import ClusterMap
 from eventstore.records.splits import NEVER_SPLIT
 from eventstore.server.access.security import Security
 from eventstore.server.alarms.alarm_handlers import alarm_routes
-from eventstore.server.bootstrap import bind, parse_address
+from eventstore.server.bootstrap import PORT_MAX, bind, parse_address
 from eventstore.server.net.budgets import NoBacklog
 from eventstore.server.net.connection import Connection, GateLimits
 from eventstore.server.net.gate import Gate
 from eventstore.server.requests.dispatch import Dispatch, Route
 from eventstore.server.requests.map_requests import MapRequests
 from eventstore_cluster.shard_folders import LOCK, PlannedShard
+from eventstore_cluster.shard_start import PORTS_BELOW
 
-PORTS_BELOW: Final = 10
-"""The first shard listens this much above the address of the node."""
-_PORT_MAX: Final = 65_535
 _SEARCHED: Final = 1_000
 """How many ports are tried to find one that is free."""
 _LET_GO_S: Final = 1.0
@@ -137,12 +135,12 @@ def shard_addresses(listen_at: str, shards: int) -> list[str]:
     if port == 0:
         return [f"{host}:0"] * shards
     first = port + PORTS_BELOW
-    if first + shards - 1 > _PORT_MAX:
+    if first + shards - 1 > PORT_MAX:
         raise InvalidArgument(
-            f"the shards would listen on the ports {first} to {first + shards - 1}, the last one is {_PORT_MAX}; choose a "
+            f"the shards would listen on the ports {first} to {first + shards - 1}, the last one is {PORT_MAX}; choose a "
             "lower port for --listen",
             field="listen",
-            limit=_PORT_MAX,
+            limit=PORT_MAX,
             value=listen_at,
         )
     return [f"{host}:{first + number}" for number in range(shards)]
@@ -202,7 +200,7 @@ def _taken(listen_at: str, http: str | None, shard: PlannedShard, address: str, 
             found[each] = _is_free(f"{host}:{each}")
         return found[each]
 
-    last = min(port + _SEARCHED, _PORT_MAX - PORTS_BELOW - shards)
+    last = min(port + _SEARCHED, PORT_MAX - PORTS_BELOW - shards)
     wanted = ((first, *range(first + PORTS_BELOW, first + PORTS_BELOW + shards)) for first in range(port + 1, last))
     free = next((ports[0] for ports in wanted if all(map(is_free, ports))), None)
     return FolderRefused(

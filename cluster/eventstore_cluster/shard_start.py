@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from eventstore.chunks.documents import Tree
 from eventstore.records.cluster_map import ClusterMap, read_cluster_map, read_slots
@@ -16,6 +16,9 @@ from eventstore.store.data_folder import ShardIdentity, broker_text
 from eventstore_cluster.registry.etcd.options import EtcdOptions
 from eventstore_cluster.registry.lineage import read_lineage
 from eventstore_cluster.replica.registry_state import Known
+
+PORTS_BELOW: Final = 10
+"""The first shard of a node listens this much above the address of the node."""
 
 
 @dataclass(frozen=True, slots=True)

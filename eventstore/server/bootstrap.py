@@ -41,6 +41,9 @@ async def until(*events: trio.Event) -> AsyncIterator[None]:
         nursery.cancel_scope.cancel()
 
 
+PORT_MAX: Final = 65_535
+
+
 def parse_address(text: str, field: str) -> tuple[str, int]:
     """Returns host and port of `HOST:PORT`.
 
@@ -48,7 +51,7 @@ def parse_address(text: str, field: str) -> tuple[str, int]:
         InvalidArgument
     """
     host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65_535:
+    if not host or not port.isdecimal() or int(port) > PORT_MAX:
         raise InvalidArgument(f"{field} is {text!r}, expected HOST:PORT such as 127.0.0.1:7701", field=field, value=text)
     return host, int(port)
 

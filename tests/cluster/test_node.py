@@ -33,8 +33,9 @@ from eventstore.protocol.requests import Stats, Version
 from eventstore.records.cursors import AggregateCursor, LogCursor
 from eventstore.records.raw_commit import encode_commit
 from eventstore.records.slots import slot_of
-from eventstore_cluster.entry import PORTS_BELOW, shard_addresses
+from eventstore_cluster.entry import shard_addresses
 from eventstore_cluster.nodes.adopting.adopted_folder import adopted_folder
+from eventstore_cluster.shard_start import PORTS_BELOW
 from eventstore_cluster.status import cluster_status
 from tests.cli.processes import output, refused, run
 from tests.cluster.etcd.real_etcd import free_ports

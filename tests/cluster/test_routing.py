@@ -30,7 +30,7 @@ from eventstore.protocol.requests import Version
 from eventstore.records.cluster_map import ClusterMap
 from eventstore.records.raw_commit import encode_commits
 from eventstore.records.slots import slot_of
-from eventstore_cluster.entry import PORTS_BELOW
+from eventstore_cluster.shard_start import PORTS_BELOW
 from tests.cluster.node_process import NodeProcess, kill_process
 from tests.records.test_slots import VECTORS
 from tests.server_process import ServerProcess

@@ -7,12 +7,11 @@ from typing import Final
 
 from eventstore.errors import InvalidArgument
 from eventstore.fields import counted
-from eventstore.server.bootstrap import parse_address
+from eventstore.server.bootstrap import PORT_MAX, parse_address
+from eventstore_cluster.shard_start import PORTS_BELOW
 
-PORTS_BELOW: Final = 10
 PORTS_A_SHARD: Final = 2
 """One for clients, the one above it for other replicas."""
-_PORT_MAX: Final = 65_535
 _EVERYWHERE: Final = frozenset({"0.0.0.0", "::", "[::]", "*"})
 
 
@@ -26,12 +25,12 @@ def replica_addresses(listen_at: str, shard: int) -> tuple[str, str]:
     if port == 0:
         return f"{host}:0", f"{host}:0"
     clients = port + PORTS_BELOW + PORTS_A_SHARD * shard
-    if clients + 1 > _PORT_MAX:
+    if clients + 1 > PORT_MAX:
         raise InvalidArgument(
-            f"shard {shard} would listen on the ports {clients} and {clients + 1}, the last one is {_PORT_MAX}; choose a lower "
+            f"shard {shard} would listen on the ports {clients} and {clients + 1}, the last one is {PORT_MAX}; choose a lower "
             "port for --listen",
             field="listen",
-            limit=_PORT_MAX,
+            limit=PORT_MAX,
             value=listen_at,
         )
     return f"{host}:{clients}", f"{host}:{clients + 1}"
@@ -68,7 +67,7 @@ def check_apart(name: str, nodes: Mapping[str, str], shards: int) -> None:
         return
     room = 2 * shards  # for splits
     full = _all_listeners(others, room).keys()
-    free = next(first for first in range(port + 1, _PORT_MAX) if not full & _listeners(name, first, room).keys())
+    free = next(first for first in range(port + 1, PORT_MAX) if not full & _listeners(name, first, room).keys())
     raise InvalidArgument(
         f"port {clash[0]} of {host} is that of {taken[clash[0]]} and of {clash[1]}: a node takes its own port and, from "
         f"{PORTS_BELOW} above it on, {PORTS_A_SHARD} for each of {counted(shards, 'shard')}. Start {name} with --listen "
