@@ -61,18 +61,25 @@ def open_checked_folder(
         raise FolderRefused(
             str(data), "belongs to a node of a cluster with replicas; start it with --name and --etcd, as before"
         )
+    new: tuple[Layout, Checked] | None = None
     if not (data / CLUSTER).exists():
         layout = plan(data, shards)
         _check_idle(layout)
-        check(layout.shards)
+        new = layout, check(layout.shards)
     # More than any revision before, at a change a second, also if the registry was lost or restored: clients go by the newest.
     registry = FileRegistry(data / CLUSTER, first_revision=int(time.time()))
     try:
         layout = plan(data, shards)
-        return NodeFolder(registry, layout), check(layout.shards)
+        if new is not None and _folders(new[0]) == _folders(layout):
+            return NodeFolder(registry, layout), new[1]
+        return NodeFolder(registry, layout), check(layout.shards)  # of a new folder: another node has made it meanwhile
     except BaseException:
         registry.close()
         raise
+
+
+def _folders(layout: Layout) -> list[Path]:
+    return [each.folder for each in layout.shards]
 
 
 def _check_idle(layout: Layout) -> None:

@@ -19,6 +19,7 @@ from eventstore.errors import EventStoreError, FolderRefused, InvalidArgument
 from eventstore.server.net.connection import GateLimits
 from eventstore.settings.server import ServerSettings
 
+PORT_MAX: Final = 65_535
 _BACKLOG: Final = 1024
 _DESCRIPTORS_PER_FILE: Final = 3  # the file, its mapping and that of its index
 _OTHER_DESCRIPTORS: Final = 64
@@ -39,9 +40,6 @@ async def until(*events: trio.Event) -> AsyncIterator[None]:
             nursery.start_soon(cancel_when, event)
         yield
         nursery.cancel_scope.cancel()
-
-
-PORT_MAX: Final = 65_535
 
 
 def parse_address(text: str, field: str) -> tuple[str, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,8 @@ from eventstore.errors import Corrupt, EventStoreError, FolderRefused, InvalidAr
 from eventstore.settings.store import StoreSettings
 from eventstore.store.data_folder import ShardIdentity
 from eventstore.store.opening import open_folder
-from eventstore_cluster.node_folder import open_node_folder
-from eventstore_cluster.shard_folders import Layout, plan
+from eventstore_cluster.node_folder import open_checked_folder, open_node_folder
+from eventstore_cluster.shard_folders import Layout, PlannedShard, plan
 from tests.cli.processes import output, run
 from tests.cli.processes import refused as cli_refused
 
@@ -227,6 +228,28 @@ def test_a_folder_that_another_node_has_is_refused(tmp_path: Path) -> None:
     make_node(data, 2)
     with open_node_folder(data, None).registry:
         assert "in use by process" in refused(data).message
+
+
+def test_the_shards_of_a_new_folder_are_checked_once_and_again_if_another_node_has_made_them_meanwhile(tmp_path: Path) -> None:
+    checked = list[int]()
+
+    def check(shards: Sequence[PlannedShard]) -> int:
+        checked.append(len(shards))
+        return len(shards)
+
+    opened, found = open_checked_folder(tmp_path / "once", 2, check)
+    opened.registry.close()
+    assert (checked, found) == ([2], 2)
+
+    def check_slowly(shards: Sequence[PlannedShard]) -> int:
+        if not (tmp_path / "twice").exists():
+            make_node(tmp_path / "twice", 3)
+        return check(shards)
+
+    checked.clear()
+    opened, found = open_checked_folder(tmp_path / "twice", None, check_slowly)
+    opened.registry.close()
+    assert (checked, found) == ([1, 3], 3)
 
 
 def test_a_store_that_is_open_is_refused_before_anything_is_put_beside_it(tmp_path: Path) -> None:
