@@ -75,10 +75,10 @@ class DeferredReplies:
                 request_id, make, size = queued.popleft()
                 if connection.resting:
                     await self._gate.turns.rested(connection)
-                await self._gate.turns.answers.wait(connection)
+                expected = await self._gate.turns.answers.wait(connection)
                 spent = WorkTime()
                 await counted(self._answer(connection, request_id, make, size), spent)
-                self._gate.turns.answers.took(connection, spent.seconds)
+                self._gate.turns.answers.took(connection, spent.seconds, expected)
                 if spent.seconds > NOTED_S:
                     self._gate.turns.charge(connection, spent.seconds)
                 busy_s += spent.seconds

@@ -145,6 +145,12 @@ class FairTurns:
         if ends:
             await trio.sleep_until(ends[0])
 
+    async def run(self, resume: Callable[[Connection], None]) -> None:
+        """Calls `resume` with each connection whose rest is over, and has answers begin that wait; until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.answers.run)
+            await self.end_rests(resume)
+
     async def end_rests(self, resume: Callable[[Connection], None]) -> None:
         """Calls `resume` with each connection whose rest is over, until cancelled. Sleeps while none rests."""
         while True:

@@ -72,7 +72,7 @@ class Gate:
         self.acceptor.open()
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self.turns.end_rests, lambda rested: self._watch(rested, trio.current_time()))
+                nursery.start_soon(self.turns.run, lambda rested: self._watch(rested, trio.current_time()))
                 await self._serve(backlog)
         finally:
             for connection in list(self.connections):
@@ -130,7 +130,7 @@ class Gate:
             if not wants or connection.closed or connection.queued:
                 continue
             if queue.spent_s < QUICK_S_MAX and (connection.busy < BUSY or (alone and not queue)):
-                if connection.busy < BUSY:
+                if connection.busy < BUSY and not connection.slow_answer_s:
                     queue.quick_at = now
                 self._receive(connection, now)
             else:

@@ -173,4 +173,4 @@ def test_answers_to_many_connections_that_take_time_are_made_one_after_the_other
             while client.answer()[0] != 109:
                 pass
         server.ask(lambda _: trio.lowlevel.remove_instrument(passes))
-    assert 0 < passes.most <= 4, "not one for each connection"
+    assert 0 < passes.most <= many // 2, "not one for each connection"
