@@ -8,7 +8,6 @@ Nothing is written before everything was checked: a folder that is not what it s
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,14 +27,13 @@ from eventstore.records.cluster_map import (
     owners_of,
     read_slots,
 )
-from eventstore.store.data_folder import CLUSTER, FORMAT, NODE, STORE, ShardIdentity, check_shard, shard_of
+from eventstore.store.data_folder import CLUSTER, FORMAT, NODE, SHARD_FOLDER, STORE, ShardIdentity, check_shard, shard_of
 from eventstore_cluster.registry.document import DOCUMENT, NEXT_STEP, read_registry, unusable
 from eventstore_cluster.registry.registry import Changes, Snapshot
 
 CLUSTER_KEY: Final = "cluster"
 LEADER_KEYS: Final = "leader/"
 SHARD_KEYS: Final = "shard/"
-SHARD_FOLDER: Final = re.compile(r"shard-(0|[1-9][0-9]{0,3})")
 LOCK: Final = "lock"
 NODE_FILE: Final = NODE
 

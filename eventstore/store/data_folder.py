@@ -5,10 +5,12 @@ Imports neither trio nor lmdb, so that programs that only read files (Spark's wo
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from eventstore.chunks import documents
 from eventstore.chunks.documents import Document
@@ -33,6 +35,8 @@ NODE = "node.json"
 """Only in the folder of a node whose shards have replicas elsewhere."""
 REPLICA = "replica.json"
 """Only in the folder of a replica."""
+SHARD_FOLDER: Final = re.compile(r"shard-(0|[1-9][0-9]{0,3})")
+"""The name of a shard's folder in that of a node."""
 SPLITS = "splits"
 ANCESTORS = "ancestors"
 BROKER = "broker"
@@ -216,3 +220,9 @@ def read_store(files: Files, path: Path) -> tuple[uuid.UUID, Document]:
             why = "is the folder of a cluster's node; give that of a shard, such as shard-0 in it"
             raise FolderRefused(str(path), why) from None
         raise FolderRefused(str(path), "there is no store here (store.json is missing); give a data folder") from None
+
+
+def shard_folders(node: Path) -> list[Path]:
+    """Returns the folders of the shards in the folder of a node, by number, whatever is in them."""
+    found = (each for each in node.iterdir() if SHARD_FOLDER.fullmatch(each.name))
+    return sorted(found, key=lambda each: int(each.name.removeprefix("shard-")))

@@ -279,7 +279,9 @@ def test_a_start_that_failed_before_a_shard_was_made_does_not_bind_the_next_one(
 def test_inspect_and_verify_go_through_the_shards_in_the_folder_of_a_node(tmp_path: Path) -> None:
     data = tmp_path / "data"
     made = make_node(data, 2)
+    shutil.copytree(data / "shard-1", data / "shard-01")  # not the name of a shard, so it is not one
     shown = output("inspect", data)
+    assert "shard-01" not in shown
     assert shown.startswith(f"{data}: the folder of a cluster's node; ")
     assert all(str(shard.identity.store) in shown and shard.folder.name in shown for shard in made.shards)
     lines = output("verify", data).splitlines()

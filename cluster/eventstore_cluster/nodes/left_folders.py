@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Final
 
 from eventstore.chunks.files import Files, OsFiles
+from eventstore.store.data_folder import SHARD_FOLDER
 from eventstore_cluster.registry.registry import Snapshot
 from eventstore_cluster.registry.replicated_keys import SHARDS, read_shard
 from eventstore_cluster.replica.registry_state import Member
 from eventstore_cluster.replication.logs.incarnations import known_incarnations
-from eventstore_cluster.shard_folders import SHARD_FOLDER
 
 LEFT: Final = "left"
 _NAME: Final = re.compile(r"shard-(0|[1-9][0-9]{0,3})-([0-9]+)(\.deleting)?")

@@ -14,10 +14,10 @@ from typing import Final
 from eventstore.chunks.documents import PREVIOUS, Document, read_document, read_tree, write_document
 from eventstore.chunks.files import Files, OsFiles
 from eventstore.errors import Corrupt, FolderRefused
-from eventstore.store.data_folder import ACCESS, STORE
+from eventstore.store.data_folder import ACCESS, SHARD_FOLDER, STORE
 from eventstore_cluster.registry.kept_keys import KEPT, Kept, read_kept
 from eventstore_cluster.replica.registry_state import Known
-from eventstore_cluster.shard_folders import LOCK, NODE_FILE, SHARD_FOLDER
+from eventstore_cluster.shard_folders import LOCK, NODE_FILE
 
 FORMAT: Final = 1
 INTENT: Final = "adopting.json"

@@ -12,7 +12,7 @@ from typing import Final
 from eventstore.chunks.header import EVENTS, HEADER_BYTES, ChunkHeader, decode_header
 from eventstore.cli.inspection.file_report import FileReport, Table, Value, name_of, time_of
 from eventstore.errors import EventStoreError, FolderRefused
-from eventstore.store.data_folder import DIRECTORY, ENDING, EVENTS_FOLDER, STORE
+from eventstore.store.data_folder import DIRECTORY, ENDING, EVENTS_FOLDER, STORE, shard_folders
 from eventstore.store.verification.folder_survey import held
 
 _COLUMNS = ("file", "state", "first sequence", "last sequence", "commits", "bytes", "created")
@@ -54,7 +54,7 @@ def describe_node_folder(path: Path) -> FileReport:
         "the folder of a cluster's node; its shards are stores, of which each can be inspected", unchecked=_SHARDS
     )
     rows: list[list[Value]] = []
-    for folder in sorted(path.glob("shard-*"), key=lambda each: (len(each.name), each.name)):
+    for folder in shard_folders(path):
         if (folder / STORE).exists():
             identity = describe_document(folder / STORE)
             rows.append([folder.name, *(identity.fields.get(name) for name in _OF_SHARD)])

@@ -26,13 +26,13 @@ from eventstore.chunks.files import Files, OsFiles
 from eventstore.errors import Corrupt, FolderRefused, InvalidArgument
 from eventstore.server.broker.beside import BROKER as BROKER_FOLDER
 from eventstore.settings.server import ServerSettings
-from eventstore.store.data_folder import ACCESS, CLUSTER, STORE, ShardIdentity, read_store
+from eventstore.store.data_folder import ACCESS, CLUSTER, SHARD_FOLDER, STORE, ShardIdentity, read_store
 from eventstore_cluster.nodes.node_file import INTENT, INTENT_FORMAT, finish_adoption, node_document, remove_tree
 from eventstore_cluster.registry.file_registry import LOCK as REGISTRY_LOCK
 from eventstore_cluster.registry.kept_keys import KEPT, Kept
 from eventstore_cluster.replication.logs.follower_logs import FollowerLogs
 from eventstore_cluster.replication.logs.incarnations import DOCUMENT as REPLICA
-from eventstore_cluster.shard_folders import LOCK, NODE_FILE, SHARD_FOLDER, PlannedShard, plan
+from eventstore_cluster.shard_folders import LOCK, NODE_FILE, PlannedShard, plan
 
 _NOT_LINKED: Final = (STORE, LOCK, "lock.mdb")
 """What the shard has of its own: its identity, and locks, which would be those of the single store."""

@@ -64,16 +64,16 @@ def _shards(data: Path) -> list[Path] | None:
     Raises:
         FolderRefused: one is missing, or another's.
     """
-    from eventstore.store.data_folder import CLUSTER, NODE, STORE
+    from eventstore.store.data_folder import CLUSTER, NODE, STORE, shard_folders
 
     is_replicated = (data / NODE).exists()
     if (data / STORE).exists() or not ((data / CLUSTER).is_dir() or is_replicated):
         return None
-    from eventstore_cluster.shard_folders import SHARD_FOLDER, plan
+    if is_replicated:
+        return shard_folders(data)
+    from eventstore_cluster.shard_folders import plan
 
-    if not is_replicated:
-        return [each.folder for each in plan(data, None).shards]
-    return sorted((each for each in data.iterdir() if SHARD_FOLDER.fullmatch(each.name)), key=lambda each: int(each.name[6:]))
+    return [each.folder for each in plan(data, None).shards]
 
 
 def _verified(folder: Path, name: str, progress: bool | None) -> VerifyReport:
