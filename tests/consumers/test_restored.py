@@ -89,6 +89,22 @@ async def test_a_consumer_begins_again_at_its_groups_offset_if_what_it_was_hande
     assert "the broker does not have message 39 of queue 0 of orders any more" in caplog.text
 
 
+@with_each_client
+async def test_a_consumer_that_had_committed_what_is_gone_says_that_its_groups_offset_went_back(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = await world.create(queues=1)
+    async with world.store.consumer("billing", "orders", commit_interval=0.02) as consumer:
+        older = await ten_of_twenty_committed(world, consumer, topic)
+        await topic.send_many(numbered("lost", 20))
+        await take_done(consumer, 30)
+        await world.backlog_is("billing", 0)
+        assert "went back" not in caplog.text
+        await older.restore(world, numbered("new", 40))
+        assert bodies(await take_done(consumer, 50)) == names("kept", range(10, 20)) + names("new", range(40))
+    assert "of group billing in queue 0 of orders went back from 40 to 10" in caplog.text
+
+
 @with_each_client(kinds=("trio",))
 async def test_raw_batches_begin_again_too(world: World) -> None:
     topic = await world.create(queues=1)

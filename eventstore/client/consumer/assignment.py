@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from eventstore.client.consumer.commit_window import Window
@@ -11,6 +12,7 @@ from eventstore.flat import Scalar
 from eventstore.records.consumer_groups import AssignedQueue
 
 _ASSIGNMENT_VALUES: Final = 6
+_log: Final = logging.getLogger(__name__)
 
 
 def decode_assignment(values: Sequence[Scalar]) -> tuple[int, list[AssignedQueue]]:
@@ -37,3 +39,17 @@ def continues(window: Window, assigned: AssignedQueue) -> bool:
     """
     same = not window.closed and window.tags == assigned.tags
     return same and window.committed <= assigned.offset <= window.position
+
+
+def say_what_went_back(group: str, windows: Mapping[tuple[str, int], Window], queues: Sequence[AssignedQueue]) -> None:
+    """Says in the log where the group is before what this member has committed: it hands messages out that it had before."""
+    held = ((windows.get((each.topic, each.queue)), each) for each in queues)
+    back = [(window, each.offset) for window, each in held if window and not window.closed and window.committed > each.offset]
+    if back:
+        window, offset = back[0]
+        _log.warning(
+            "the offset of group %s in queue %d of %s went back from %d to %d%s: the group was reset, the topic made again, or "
+            "the broker restored from an older copy, or it lost what was not durable; messages are handed out again from there",
+            group, window.queue, window.topic, window.committed, offset,
+            f", and those of {len(back) - 1} other queues" if len(back) > 1 else "",
+        )  # fmt: skip

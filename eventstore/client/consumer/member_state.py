@@ -20,7 +20,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Final, NamedTuple
 
-from eventstore.client.consumer.assignment import continues
+from eventstore.client.consumer.assignment import continues, say_what_went_back
 from eventstore.client.consumer.commit_window import DeliveryTracker, Window
 from eventstore.client.consumer.delivery import PulledRange, deliveries, raw_batches
 from eventstore.client.consumer.delivery_order import DeliveryOrder, delivery_order
@@ -80,8 +80,9 @@ class MemberState:
         """One for each assigned queue."""
         return list(self._windows.values())
 
-    def assigned(self, generation: int, queues: Iterable[AssignedQueue]) -> bool:
+    def assigned(self, generation: int, queues: Sequence[AssignedQueue]) -> bool:
         """Takes a new assignment. Returns whether the windows changed, so that a pull in flight is out of date."""
+        say_what_went_back(self.options.group, self._windows, queues)
         before, self._windows = self._windows, {}
         for assigned in queues:
             place = (assigned.topic, assigned.queue)
