@@ -21,6 +21,7 @@ from eventstore.server.net.run_queue import ACTIVE_S, QUICK_S_MAX, SLICE_S, TURN
 _SHARE: Final = 1 / 3
 _LONG_S: Final = SLICE_S
 _PAUSE_S: Final = 0.0001
+_ONE_S_MAX: Final = QUICK_S_MAX / 2  # one alone, however long, does not have those wait that were quick
 _PEERS_REMEMBERED: Final = 16  # more than twice as many as wait: those are forgotten that are not ahead
 
 
@@ -83,9 +84,11 @@ class AnswerTurns:
             self._last_s = seconds
             if not expected:
                 self._left(self._unexpected)
-                self._unexpected.add(seconds)
+                self._unexpected.add(min(seconds, _ONE_S_MAX))
         if slow or expected:
-            self._count(connection.peer, seconds - expected)
+            more = seconds - expected
+            self._count(connection.peer, more)
+            self._debt.add(-max(0.0, more) * self._share)  # what was allowed while it was made
 
     async def run(self) -> None:
         """Has one after the other begin, until cancelled."""

@@ -98,6 +98,19 @@ async def test_those_that_unexpectedly_take_long_end_it_for_others_that_were_qui
         assert min(answers.gaps()[1:]) > LONG_S
 
 
+@pytest.mark.parametrize(("others", "last"), [(True, 0.0), (False, 0.0), (False, None)])
+async def test_one_answer_that_takes_very_long_does_not_hold_up_those_that_come_after_it(
+    autojump_clock: trio.testing.MockClock, others: bool, last: float | None
+) -> None:
+    async with answer_turns(others=others) as turns:
+        with connections("a", "b") as (slow, other):
+            slow.slow_answer_s, other.slow_answer_s = 0.0, last
+            await Answers(turns).one(slow, 2.0)
+            began = trio.current_time()
+            await turns.wait(other)
+            assert trio.current_time() - began < LONG_S
+
+
 async def test_who_is_alone_does_not_wait(autojump_clock: trio.testing.MockClock) -> None:
     async with answer_turns(others=False) as turns:
         with connections("a") as (alone,):
