@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -79,6 +80,38 @@ async def test_one_message_for_many_pulls_holds_up_neither_other_tasks_nor_other
                 turns += 1
         assert [owner for owner, _ in done].index("modest") < 10, "owners are served in rotation"
         assert max(Counter(turn for _, turn in done).values()) <= 16
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_no_wake_up_is_lost_whenever_pulls_end(autojump_clock: trio.testing.MockClock, seed: int) -> None:
+    chance = random.Random(seed)
+    async with broker_with() as broker:
+        end, missed = 0, []
+
+        async def wait(owner: int) -> None:
+            offset = 0
+            for _ in range(6):
+                with trio.move_on_after(chance.choice((0.05, 0.1, 1e9, 1e9))):
+                    wait_s = chance.choice((0.0, 0.05, 0.1, 30.0))
+                    pending = broker.pulls.begin(
+                        [Want("orders", 0, offset)], messages_max=4, bytes_max=4096, wait_s=wait_s, owner=owner
+                    )  # fmt: skip
+                    (page,) = await broker.pulls.finish(pending)
+                    if not page.count and end > offset and wait_s == 30.0:
+                        missed.append((owner, offset))
+                    offset = page.next_offset
+
+        async with trio.open_nursery() as nursery:
+            for number in range(60):
+                nursery.start_soon(wait, number % 7)
+            for _ in range(30):
+                await trio.sleep(chance.choice((0.0, 0.05, 0.1)))
+                await broker.send_many("orders", [raw(b"news", queue=0)])
+                end += 1
+        assert not missed
+        assert broker.pulls.waiting == 0
+        assert not broker.pulls._waiters._later
+        assert broker.pulls._waiters._running == 0
 
 
 async def test_a_pull_whose_time_is_over_before_its_turn_makes_room_for_the_others(
