@@ -136,10 +136,14 @@ class _Passing(Exception):
 
 
 def _cause(error: BaseException) -> str:
-    """Returns what the innermost error says: those around it may say nothing, as with a certificate."""
-    while (inner := error.__cause__ or error.__context__) is not None:
+    """Returns what the innermost error says: those around it may say nothing, as with a certificate, or of a group of one."""
+    while (inner := _inner(error)) is not None:
         error = inner
     return str(error) or type(error).__name__
+
+
+def _inner(error: BaseException) -> BaseException | None:
+    return error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error.__cause__ or error.__context__
 
 
 def _tls(options: EtcdOptions) -> ssl.SSLContext | bool:
