@@ -126,7 +126,10 @@ class FollowedPage:
 
     def _form(self, text: str) -> list[str]:
         lines = _form(text)
-        return [re.sub(r"\bsequence \d+", "sequence N", line) for line in lines] if self._on_shards else lines
+        if not self._on_shards:
+            return lines
+        of_one_shard = [re.sub(r"#\d+@\d+( #\d+@\d+)*", "sequence N", re.sub(r"^#N@\d+", "#N", line)) for line in lines]
+        return [re.sub(r"\bsequence \d+", "sequence N", line) for line in of_one_shard]
 
     def _run(self, command: str) -> str:
         done = subprocess.run(
