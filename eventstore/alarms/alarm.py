@@ -62,7 +62,7 @@ class Alarm:
         rule = self.rule
         of = f" ({labels_text(self.labels)})" if self.labels else ""
         figure = rule.figure if rule.divisor is None else f"{rule.figure} / {rule.divisor}"
-        beyond = self.value > self.limit if rule.comparison == ">" else self.value < self.limit
+        beyond = rule.is_broken(self.value, self.limit, raised=False)
         gone = beyond and self.quiet_since is not None
         return (
             f"{rule.name}{of}: {figure} {'was' if gone else 'is'} {self.value:,.6g}, {'' if beyond else 'no longer '}"

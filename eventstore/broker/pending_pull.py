@@ -19,7 +19,6 @@ NOTHING: Final = QueueRead(b"", 0, 0, 0, 0)
 _SKIPPED_SECONDS: Final = 1.0
 _LONG_WAIT_SECONDS: Final = 10.0
 _LONG_WAITS_END_SECONDS: Final = 0.5  # long waits end at multiples of it: one wake-up for all costs little more than for one
-
 _WOKEN_MAX: Final = 8  # some 0.5 ms of the event loop
 
 

@@ -27,7 +27,7 @@ def may_sort(committed: Ends, number: int) -> bool:
 
 
 async def examine(sorter: Sorter, directory: Path) -> None:
-    """Reads a directory that a leader had open when it ended, and removes it if it is damaged: here nobody uses it, and it is
+    """Reads a directory that a leader had open when it ended, and removes it if it is damaged: it is not in use here, and is
     filled again. Otherwise the next leader does both, while clients wait.
     """
     if was_found_damaged(directory):

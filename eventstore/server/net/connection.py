@@ -71,7 +71,7 @@ class Connection:
     - `reserved_bytes`: of pages that are being made. `counted_bytes`: the part of `unsent_bytes` the outbound budget counted.
     - `greeted`: HELLO was received; before that, frames must be small. `in_parts`: it takes answers in parts. `writable`: it
       took everything the last time, or has room again.
-    - `durability`: of what is committed, which its answers say; None: they do not. `doing`: its last request.
+    - `durability`: of what is committed, for its answers; None: they do not say. `doing`: its last kind of request, or a text.
     - `uses`: what it has sent to and consumed from, the first `USES_MAX`, for people. `since_us`: when it was accepted.
     - `request_bytes`: of the request that is being handled. `waiting_bytes`: of its commands that are not answered.
     - `held`: why nothing is read until there is room; TCP then holds back the sender.

@@ -166,9 +166,9 @@ async def test_a_restart_of_etcd_is_survived_by_a_wait_and_by_its_keys(tmp_path:
 
 
 async def test_an_etcd_that_is_not_there_is_named_with_what_the_kernel_says() -> None:
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))  # and does not listen
-        url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # and does not listen
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         async with Gateway(EtcdOptions((url,))) as gateway:
             with pytest.raises(RegistryUnavailable, match=f"{url}: .*Connection refused") as refused:
                 await EtcdRegistry(gateway, "test").read()

@@ -23,7 +23,7 @@ LONG_S = 0.01
 
 @asynccontextmanager
 async def answer_turns(*, others: bool = True) -> AsyncIterator[AnswerTurns]:
-    """Turns of a server that serves others all the time, or nobody else."""
+    """Turns of a server that serves others all the time, or no others."""
     queue = RunQueue()
     queue.quick_at = trio.current_time() + (1e9 if others else -1e9)
     turns = AnswerTurns(queue, trio.current_time)
