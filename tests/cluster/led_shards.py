@@ -187,6 +187,19 @@ class LedShards:
         for each in self._shards:
             each.start()
 
+    def address_of(self, shard: int) -> str:
+        """Returns where the shard itself listens."""
+        return self._shards[shard].address
+
+    def owner(self, aggregate_id: str) -> int:
+        """Returns the shard that owns the aggregate."""
+        return self._map([None] * len(self._shards)).owner_of(aggregate_id)
+
+    def leaving_id(self, shard: int) -> str:
+        """Returns the id of an aggregate that the next split of the shard gives away."""
+        ((_, high),) = self._slots[shard]
+        return next(each for each in map("a-{}".format, count()) if slot_of(each) == high)
+
     def id_of(self, shard: int, number: int = 0) -> str:
         """Returns the id of an aggregate of the shard."""
         ((low, high),) = self._slots[shard]

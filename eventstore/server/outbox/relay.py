@@ -26,10 +26,11 @@ from eventstore.client.aio.wait_for_server import wait_for_server
 from eventstore.domain.event_batches import uuid_and_last_sequence
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.fields import check_text
-from eventstore.records.splits import Split, sharing
+from eventstore.records.splits import Split
 from eventstore.server.bootstrap import check_checkpoint_folder, checkpoint_of_shard, stop_on_signals
 from eventstore.server.logs import get_logger
 from eventstore.server.outbox.checkpoint_file import CheckpointFile
+from eventstore.server.outbox.kin import Kin, kin_of
 from eventstore.server.outbox.outbox import Outbox
 from eventstore.server.outbox.remote_ends import RemoteEvents, RemoteTopic
 
@@ -75,12 +76,12 @@ async def relay(
             nursery.cancel_scope.cancel()
 
         nursery.start_soon(stop)
-        async with _connect(source, wait_s) as events, _connect(target, wait_s) as broker:
-            lines = _Lines(events, partial(_line, events, topic, checkpoint, past_lost), until_caught_up=until_caught_up)
+        async with _connect(source, wait_s) as events, _connect(target, wait_s) as broker, kin_of(events) as kin:
+            lines = _Lines(kin, partial(_line, kin, topic, checkpoint, past_lost), until_caught_up=until_caught_up)
             if on_progress is not None:
                 nursery.start_soon(_report_regularly, lines, on_progress)
             try:
-                await run_by_layout(events._router, lambda: lines.publish(broker))
+                await run_by_layout(kin.router, lambda: lines.publish(broker))
             finally:
                 published = lines.published
         nursery.cancel_scope.cancel()
@@ -105,8 +106,8 @@ class _Line(NamedTuple):
 class _Lines:
     """The outboxes of all shards that there are now. `published`: also by those that a split has ended."""
 
-    def __init__(self, events: NetworkStore, line: Callable[[_Pair], Awaitable[_Line]], *, until_caught_up: bool) -> None:
-        self._events, self._line, self._until_caught_up = events, line, until_caught_up
+    def __init__(self, kin: Kin, line: Callable[[_Pair], Awaitable[_Line]], *, until_caught_up: bool) -> None:
+        self._kin, self._line, self._until_caught_up = kin, line, until_caught_up
         self._before = 0
         self.by_shard: dict[int | None, _Line] = {}
         self.is_whole = False  # all shards that there are now have theirs
@@ -118,7 +119,7 @@ class _Lines:
     async def publish(self, broker: NetworkStore) -> None:
         """Publishes until cancelled, or until all events present at the start are published."""
         self._before, self.by_shard, self.is_whole = self.published, {}, False
-        for pair in await _pairs(self._events, broker):
+        for pair in await _pairs(self._kin, broker):
             self.by_shard[pair.shard] = await self._line(pair)
         await self._publish_before_parents()
         self.is_whole = True
@@ -129,8 +130,8 @@ class _Lines:
 
     async def _publish_before_parents(self) -> None:
         """Publishes what new shards have from before their splits, in an order in which a parent has not continued yet."""
-        router, new = self._events._router, list[Split]()
-        for split in () if router is None else router.table.known.splits:
+        new = list[Split]()
+        for split in self._kin.splits:
             if split.child in self.by_shard and split.parent in self.by_shard:
                 child, parent = self.by_shard[split.child].outbox, self.by_shard[split.parent].outbox
                 if not await _place(child):
@@ -156,10 +157,9 @@ async def _place(outbox: Outbox) -> int:
             return outbox.place
 
 
-async def _pairs(events: NetworkStore, broker: NetworkStore) -> list[_Pair]:
+async def _pairs(kin: Kin, broker: NetworkStore) -> list[_Pair]:
     """Returns what publishes where. Raises InvalidArgument: the events of one store would go to several shards."""
-    shards: dict[int | None, NetworkStore] = dict(events._of_shards().items()) or {None: events}
-    is_own = False
+    events, shards, is_own = kin.store, kin.shards(), False
     if broker._router is not None:
         is_own = events._router is not None and (await events.cluster_map()).cluster == (await broker.cluster_map()).cluster
     if not is_own and broker.shards:
@@ -171,22 +171,14 @@ async def _pairs(events: NetworkStore, broker: NetworkStore) -> list[_Pair]:
     return [_Pair(shard if len(shards) > 1 else None, each, each if is_own else broker) for shard, each in shards.items()]
 
 
-async def _line(events: NetworkStore, topic: str, checkpoint: Path | None, past_lost: bool, pair: _Pair) -> _Line:
+async def _line(kin: Kin, topic: str, checkpoint: Path | None, past_lost: bool, pair: _Pair) -> _Line:
     uuid, last = await uuid_and_last_sequence(pair.events)
     own = checkpoint if checkpoint is None or pair.shard is None else checkpoint_of_shard(checkpoint, pair.shard)
     file = None if own is None else CheckpointFile(own)
     if checkpoint is not None and own is not None:
         await trio.to_thread.run_sync(_take_over, checkpoint, own)
     of = "" if pair.shard is None else f"events of shard {pair.shard}"
-
-    def kin(sequence: int) -> list[NetworkStore]:
-        stores, router = events._of_shards(), events._router
-        if router is None or pair.shard is None:
-            return []
-        others = sharing(router.table.known.splits, pair.shard, sequence) - {pair.shard}
-        return [stores[each] for each in sorted(others) if each in stores]
-
-    source = RemoteEvents(pair.events, uuid, kin)
+    source = RemoteEvents(pair.events, uuid, partial(kin.of, pair.shard))
     return _Line(Outbox(source, RemoteTopic(pair.broker, topic), file, past_lost=past_lost, of=of), last)
 
 
