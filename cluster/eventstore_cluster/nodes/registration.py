@@ -129,7 +129,7 @@ class Registration:
         space_moved = abs(free - known) * _SHARE_TOLD > known
         if not space_moved and abs(self._clock_s - self._value.clock_s) <= _CLOCK_MOVED_S:
             return
-        seen = await self._registry.read_some(self._key, under=f"{self._key}/")
+        seen = await self._registry.read_some(self._key, under=())
         if self._holder(seen) is None and (revision := seen.revision_of(self._key)):
             self._value = replace(self._value, clock_s=self._clock_s, free_bytes=free)
             await self._registry.transact({self._key: revision}, {self._key: self._value.value()}, lease=lease)

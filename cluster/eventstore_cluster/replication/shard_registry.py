@@ -52,6 +52,7 @@ class ShardRegistry:
         self.revision = 0
         self.went_back = False
         self._latest = Snapshot(0, {})
+        self._latest_children: tuple[int, ...] = ()
 
     async def read(self) -> Seen | None:
         """Returns both keys; None if the shard is not in the registry.
@@ -60,14 +61,15 @@ class ShardRegistry:
             RegistryUnavailable, RegistryRefused, Corrupt
         """
         children = () if self.key is None else self.key.state.split
-        shards = [f"{SHARDS}{child}" for child in children]
-        under = [f"{REPLICAS}{number}/" for number in (self._number, *children)]
+        keys = [self._shard, self._leader, CLUSTER, *(f"{SHARDS}{child}" for child in children)]
+        under = [MOVING, *(f"{REPLICAS}{number}/" for number in (self._number, *children))]
+        known = self._latest if children == self._latest_children else None
         asked_at = self.revision
-        snapshot = await self._registry.read_some(self._shard, self._leader, CLUSTER, *shards, under=[*under, MOVING])
+        snapshot = await self._registry.read_some(*keys, under=under, known=known)
         self.went_back = self.went_back or snapshot.revision < asked_at
         value = snapshot.value(self._shard)
         if value is not None and snapshot.revision >= self.revision:
-            self.key, self._latest = read_shard(self._number, value), snapshot
+            self.key, self._latest, self._latest_children = read_shard(self._number, value), snapshot, children
         self.revision = max(self.revision, snapshot.revision)
         return seen_of(self._number, snapshot)
 

@@ -11,4 +11,9 @@ MISSING: Final = "etcd is not installed (Debian: etcd-server; PyPI, for Linux on
 
 
 def etcd_program() -> str | None:
-    return shutil.which("etcd") or shutil.which("etcd", path=str(Path(sys.executable).parent))
+    return shutil.which("etcd") or etcd_of_the_extra()
+
+
+def etcd_of_the_extra() -> str | None:
+    """Returns the 3.5.1 that is the last one on PyPI."""
+    return shutil.which("etcd", path=str(Path(sys.executable).parent))

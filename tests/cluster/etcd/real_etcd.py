@@ -6,7 +6,7 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -83,6 +83,9 @@ class Etcd:
         self.start()
         self.ready()
 
+    def runs(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
     def kill(self) -> None:
         if self._process is not None:
             self._process.kill()
@@ -91,9 +94,11 @@ class Etcd:
 
 
 @contextmanager
-def running(folder: Path, members: int = 1, extra: tuple[str, ...] = ()) -> Iterator[list[Etcd]]:
+def running(
+    folder: Path, members: int = 1, extra: tuple[str, ...] = (), which: Callable[[], str | None] = etcd_program
+) -> Iterator[list[Etcd]]:
     """Starts the members of an etcd, and kills them at the end."""
-    program = etcd_program()
+    program = which()
     if program is None:
         pytest.skip(MISSING)
     ports = free_ports(2 * members)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import signal
 import socket
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -20,6 +21,7 @@ from eventstore_cluster.registry.etcd.lease import Lease, now
 from eventstore_cluster.registry.etcd.options import EtcdOptions
 from eventstore_cluster.registry.registry import Snapshot
 from eventstore_cluster.replication.shard_registry import ShardRegistry
+from tests.cluster.etcd.etcd_program import etcd_of_the_extra
 from tests.cluster.etcd.real_etcd import Etcd, running
 
 
@@ -58,6 +60,71 @@ async def test_clusters_with_other_names_do_not_see_each_other(etcd: Etcd) -> No
         assert (await EtcdRegistry(gateway, "ab").read()).entries == {}
     with pytest.raises(InvalidArgument, match="name of a cluster"):
         EtcdRegistry(gateway, "a/b")
+
+
+async def test_some_keys_are_read_as_they_were_at_one_revision(etcd: Etcd) -> None:
+    async with connected(etcd, name="some") as (_, registry), connected(etcd, name="some") as (_, other):
+        last = await registry.transact(
+            {}, {"cluster": {}, "shard/1": {}, "shard/10": {}, "replica/1/n1": {}, "replica/2/n1": {}}
+        )
+        assert last is not None
+        assert await registry.transact({}, {"shard/1": {"n": 0}, "shard/2": {"n": 0}, "replica/1/n1": {"n": 0}})
+        seen = await registry.read_some("shard/1", "shard/2", "absent", under=["replica/1/", "moving"])
+        assert set(seen.entries) == {"shard/1", "shard/2", "replica/1/n1"}
+        assert seen.revision == seen.revision_of("shard/1") == last + 1
+        async with trio.open_nursery() as nursery:
+
+            async def change_all() -> None:
+                for n in range(100):
+                    await other.transact({}, {"shard/1": {"n": n}, "shard/2": {"n": n}, "replica/1/n1": {"n": n}})
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(change_all)
+            while True:
+                seen = await registry.read_some("shard/1", "shard/2", under=["replica/1/"])
+                assert len({entry.value["n"] for entry in seen.entries.values()}) == 1
+                assert {entry.revision for entry in seen.entries.values()} == {seen.revision}
+
+
+async def test_what_is_known_is_not_asked_again_as_long_as_nothing_changes(etcd: Etcd) -> None:
+    async with connected(etcd, name="known") as (_, registry):
+        assert await registry.transact({}, {"shard/1": {"n": 1}, "leader/1": {}})
+        known = await registry.read_some("shard/1", "leader/1", under=[])
+        assert await registry.read_some("shard/1", "leader/1", under=[], known=known) is known
+        assert await registry.transact({}, {"leader/1": None})
+        assert set((await registry.read_some("shard/1", "leader/1", under=[], known=known)).entries) == {"shard/1"}
+
+
+class Interrupted(Gateway):
+    """After its first answer, all revisions so far are compacted away by somebody else."""
+
+    async def call(self, path: str, body: Mapping[str, Any], *, changes: bool = False) -> dict[str, Any]:
+        answer = await super().call(path, body, changes=changes)
+        if path == "/v3/kv/range" and "revision" not in body:
+            key = {"key": body["key"], "value": ""}
+            later = (await super().call("/v3/kv/put", key, changes=True))["header"]["revision"]
+            await super().call("/v3/kv/compaction", {"revision": later})
+        return answer
+
+
+async def test_some_keys_that_cannot_be_read_at_one_revision_are_an_error(etcd: Etcd) -> None:
+    async with Interrupted(EtcdOptions((etcd.url,))) as gateway:
+        with pytest.raises(RegistryRefused, match="compacted"):
+            await EtcdRegistry(gateway, "interrupted").read_some("shard/1", "leader/1", "cluster", under=["replica/1/"])
+
+
+@pytest.mark.heavy
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the generators of httpx, which are cancelled
+async def test_an_etcd_of_pypi_survives_clients_that_give_up_their_reads(tmp_path: Path) -> None:
+    with running(tmp_path, which=etcd_of_the_extra) as (etcd,):
+        async with connected(etcd) as (_, registry):
+            for first in range(0, 2_000, OPERATIONS_MAX):
+                await registry.transact({}, {f"replica/1/{n}": {} for n in range(first, first + OPERATIONS_MAX)})
+            for n in range(100):
+                with trio.move_on_after(n % 20 / 1000):
+                    await registry.read_some("shard/1", under=["replica/1/"] * 6)
+                assert etcd.runs(), f"it ended when read {n} was given up"
+            assert await registry.read()
 
 
 async def test_keys_under_a_lease_are_gone_with_it_and_a_lease_that_is_gone_writes_nothing(etcd: Etcd) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import trio
 
 from eventstore.chunks.documents import Tree
-from eventstore.errors import Corrupt, InvalidArgument
+from eventstore.errors import Corrupt, EventStoreError, InvalidArgument
 from eventstore_cluster.registry.etcd.errors import RegistryRefused, RegistryUnavailable
 from eventstore_cluster.registry.etcd.gateway import Gateway
 from eventstore_cluster.registry.etcd.lease import Lease
@@ -46,18 +46,44 @@ class EtcdRegistry:
         answer = await self._gateway.call("/v3/kv/range", self._range())
         return Snapshot(_revision(answer), self._entries(answer.get("kvs", ())))
 
-    async def read_some(self, *keys: str, under: Iterable[str]) -> Snapshot:
+    async def read_some(self, first: str, *keys: str, under: Iterable[str], known: Snapshot | None = None) -> Snapshot:
         """Returns these keys, and those that begin with one of `under`, as far as they exist, at one revision: a linearizable
-        read.
+        read. `known`: the same as they were read before, which is returned if etcd's revision is still that one.
+
+        Each is a request of its own, those after the first at its revision, and not all one transaction: an etcd 3.5.0 to 3.5.4
+        ends if the client of a transaction that only reads goes away (etcd's issue 14110).
 
         Raises:
-            RegistryUnavailable, RegistryRefused, Corrupt: as `read`.
+            RegistryUnavailable, Corrupt: as `read`.
+            RegistryRefused: as `read`, or the revision was compacted away meanwhile.
         """
-        ranges = [{"requestRange": {"key": self._key(key)}} for key in keys]
-        ranges += [{"requestRange": self._range(each)} for each in under]
-        answer = await self._gateway.call("/v3/kv/txn", {"success": ranges})
-        found = [each for part in answer["responses"] for each in part["response_range"].get("kvs", ())]
-        return Snapshot(_revision(answer), self._entries(found))
+        answer = await self._gateway.call("/v3/kv/range", {"key": self._key(first)})
+        revision, found = _revision(answer), list(answer.get("kvs", ()))
+        if known is not None and revision == known.revision:
+            return known
+        ranges = [{"key": self._key(key)} for key in keys] + [self._range(each) for each in under]
+        for each in await self._at_once([{**one, "revision": str(revision)} for one in ranges]):
+            found += each.get("kvs", ())
+        return Snapshot(revision, self._entries(found))
+
+    async def _at_once(self, ranges: Iterable[Mapping[str, str]]) -> list[dict[str, Any]]:
+        """Returns the answers, in any order; raises the first error."""
+        answers: list[dict[str, Any]] = []
+        errors: list[EventStoreError] = []
+        async with trio.open_nursery() as nursery:
+
+            async def ask(one: Mapping[str, str]) -> None:
+                try:
+                    answers.append(await self._gateway.call("/v3/kv/range", one))
+                except EventStoreError as error:
+                    errors.append(error)
+                    nursery.cancel_scope.cancel()
+
+            for one in ranges:
+                nursery.start_soon(ask, one)
+        if errors:
+            raise errors[0]
+        return answers
 
     def _entries(self, found: Iterable[Mapping[str, Any]]) -> dict[str, Entry]:
         entries = {}
@@ -94,6 +120,7 @@ class EtcdRegistry:
             OutcomeUnknown: it may have been applied, or may still be.
             RegistryUnavailable, RegistryRefused: nothing was changed.
         """
+        assert changes, "a transaction that only reads ends some etcds: see `read_some`"
         if (most := max(len(compared), len(changes))) > OPERATIONS_MAX:
             many = f"a transaction on {most} keys, allowed are {OPERATIONS_MAX}"
             raise InvalidArgument(many, field="changes", limit=OPERATIONS_MAX)
