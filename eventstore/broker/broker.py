@@ -193,6 +193,7 @@ async def open_broker(
             broker = Broker(opened, replication, shard)
             await nursery.start(broker.committer.run)
             nursery.start_soon(broker.keep_house)
+            nursery.start_soon(broker.pulls.run)
             try:
                 yield broker
             finally:

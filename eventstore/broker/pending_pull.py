@@ -12,6 +12,7 @@ from eventstore.broker.log.queue import QueueLog
 from eventstore.broker.log.queue_reader import QueueRead
 from eventstore.records.state_record import QueueKey
 from eventstore.records.tag_filter import TagFilter
+from eventstore.timing.deadlines import Deadlines
 
 NOTHING: Final = QueueRead(b"", 0, 0, 0, 0)
 # A pull with a filter is answered this long after it skipped messages: the group's backlog and the deletion of messages depend
@@ -95,29 +96,37 @@ class PendingPull:
 
 
 class Waiter:
-    """A pull that found nothing yet. `woken`: its queues with new messages since the last look; `asleep`: it waits for them."""
+    """A pull that found nothing yet. `woken`: its queues with new messages since the last look; `asleep`: it waits for them, or
+    for a time, `until`, and neither has come.
+    """
 
     def __init__(self, pending: PendingPull) -> None:
         self.by_key = {each.log.key: each for each in pending.queues}
         self.owner = pending.owner
         self.woken: set[QueueKey] = set()
         self.asleep = False
+        self.until = 0.0
         self.runs = trio.Event()
 
 
 class Waiters:
-    """All waiting pulls. One message may wake thousands: `_WOKEN_MAX` of them run at once, and each that runs wakes another,
-    of every owner in rotation. What else there is to do gets its turn in between.
+    """All waiting pulls. One message may wake thousands, and the time of thousands may be over together: `_WOKEN_MAX` run at
+    once, and each that runs wakes another, of every owner in rotation. What else there is to do gets its turn in between.
     """
 
     def __init__(self) -> None:
         self._by_queue: dict[QueueKey, set[Waiter]] = {}
         self._later: dict[object, dict[Waiter, None]] = {}
         self._running = 0
+        self._deadlines: Deadlines[Waiter] = Deadlines(self._time_is_over)
 
     def __len__(self) -> int:
         """The number of queues that pulls wait for."""
         return len(self._by_queue)
+
+    async def run(self) -> None:
+        """Ends waits whose time is over, until cancelled."""
+        await self._deadlines.run()
 
     def add(self, pending: PendingPull) -> Waiter:
         waiter = Waiter(pending)
@@ -135,9 +144,8 @@ class Waiters:
         """Wakes the pulls that wait for these queues."""
         for key in queues & self._by_queue.keys():
             for waiter in self._by_queue[key]:
-                if waiter.asleep and not waiter.woken:
-                    self._later.setdefault(waiter.owner, {})[waiter] = None
                 waiter.woken.add(key)
+                self._run_later(waiter)
         self._run_some()
 
     def wake_all(self) -> None:
@@ -148,24 +156,35 @@ class Waiters:
         if waiter.woken:  # while it read
             await trio.lowlevel.checkpoint()
         else:
-            waiter.asleep, waiter.runs = True, trio.Event()
+            waiter.asleep, waiter.until, waiter.runs = True, until, trio.Event()
+            self._deadlines.add(until, waiter)
             try:
-                with trio.move_on_at(until):
-                    await waiter.runs.wait()
+                await waiter.runs.wait()
             finally:
                 self._resumed(waiter)
         woken, waiter.woken = waiter.woken, set()
         return [waiter.by_key[key] for key in woken]
 
+    def _time_is_over(self, waiters: Iterable[Waiter]) -> None:
+        for waiter in waiters:
+            self._run_later(waiter)
+        self._run_some()
+
+    def _run_later(self, waiter: Waiter) -> None:
+        if waiter.asleep:
+            waiter.asleep = False
+            self._later.setdefault(waiter.owner, {})[waiter] = None
+
     def _resumed(self, waiter: Waiter) -> None:
-        waiter.asleep = False
+        self._deadlines.discard(waiter.until, waiter)
         if waiter.runs.is_set():
             self._running -= 1
             self._run_some()
-        elif waiter.woken:  # its time was over before its turn came
+        elif not waiter.asleep:  # it was ended before its turn came
             del self._later[waiter.owner][waiter]
             if not self._later[waiter.owner]:
                 del self._later[waiter.owner]
+        waiter.asleep = False
 
     def _run_some(self) -> None:
         while self._later and self._running < _WOKEN_MAX:

@@ -75,6 +75,10 @@ class Pulls:
         """The number of queues that pulls wait for."""
         return len(self._waiters)
 
+    async def run(self) -> None:
+        """Ends pulls whose time is over, until cancelled."""
+        await self._waiters.run()
+
     def wake(self, queues: set[QueueKey]) -> None:
         """Wakes the pulls that wait for these queues, which have new messages."""
         self._waiters.wake(queues)
