@@ -55,6 +55,7 @@ class NodeReports:
             **read_stats([Source(PROCESS_METRICS, lambda: None)]),
             **({} if self._alarms is None else self._alarms.stats()),
             "attention": self._attention(troubles),
+            "trouble": self._first(),
             "troubles": json.dumps(troubles) if troubles else None,
         }
 

@@ -9,6 +9,7 @@ import logging
 import signal
 import socket
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Final
@@ -48,7 +49,7 @@ class ShardRunner:
 
     `address`: HOST:PORT while it serves. `role`: what the process of a replica said last about its part; it may follow and
     serve no client. `error`: why it does neither. `starts`: how many processes it has had. `settled`: the first one serves or
-    follows, or has failed.
+    follows, or has failed. `failing_since`: seconds of Unix time, while no process of it was up after one has ended.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class ShardRunner:
         self.error: EventStoreError | None = None
         self._told: EventStoreError | None = None  # by the process, before it ends
         self.starts = 0
+        self.failing_since: int | None = None
         self.settled = trio.Event()
         self._stopping = trio.Event()
         self._up_since: float | None = None
@@ -234,7 +236,7 @@ class ShardRunner:
     def _is_up(self) -> None:
         if self._up_since is None:
             self._up_since = trio.current_time()
-        self.error = None
+        self.error = self.failing_since = None
         self.settled.set()
         self._changed()
 
@@ -255,6 +257,7 @@ class ShardRunner:
         self.address = self.pid = self._up_since = self.role = None
         unknown = EventStoreError(f"shard {self.identity.shard} {how}")
         self.error = self._told or unknown
+        self.failing_since = self.failing_since or int(time.time())
         self._questions.end()
         self.settled.set()
         self._changed()

@@ -72,7 +72,8 @@ class ShardRow:
 class ClusterStatus:
     """`cluster`: its uuid; None: the store is none, and is shown as the one shard that it is. `nodes`: those that run.
     `clocks`: by how many seconds those of nodes are ahead of etcd's, or behind it if negative, if by more than one.
-    `preparing`: how far each replica is of the shards that are to be split off.
+    `preparing`: how far each replica is of the shards that are to be split off. `trouble`: what keeps the node that was asked
+    from its work.
     """
 
     cluster: str | None
@@ -82,6 +83,7 @@ class ClusterStatus:
     nodes: list[str] | None = None
     clocks: dict[str, float] | None = None
     preparing: list[str] | None = None
+    trouble: str | None = None
 
     def tree(self) -> dict[str, object]:
         """Returns it for JSON."""
@@ -97,9 +99,11 @@ def cluster_status(store: str, interval_s: float) -> ClusterStatus:
     asked = parse_addresses(store).first
     with connect(store, name=_NAME) as entry:
         known = entry.cluster_map()
-        figures = entry.stats() if any(shard.leader is None for shard in known.shards) and known.cluster is not None else {}
+        figures = {} if known.cluster is None else entry.stats()
     found = status_of(known, asked, interval_s)
-    return replace(found, shards=with_troubles(found.shards, _troubles(figures.get("troubles"))))
+    trouble = figures.get("trouble")
+    shards = with_troubles(found.shards, _troubles(figures.get("troubles")))
+    return replace(found, shards=shards, trouble=None if trouble is None else str(trouble))
 
 
 def with_troubles(rows: Sequence[ShardRow], troubles: Mapping[int, str]) -> list[ShardRow]:

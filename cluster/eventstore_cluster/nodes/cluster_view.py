@@ -9,6 +9,7 @@ from typing import Final
 from eventstore.errors import Corrupt, EventStoreError
 from eventstore.records.cluster_map import ClusterMap, Shard
 from eventstore_cluster.nodes.leader_changes import LeaderChange, leader_change
+from eventstore_cluster.registry.failing import failing_text
 from eventstore_cluster.registry.kept_keys import Kept
 from eventstore_cluster.registry.node_keys import NODES, NodeKey, read_node
 from eventstore_cluster.registry.registry import Snapshot
@@ -54,8 +55,12 @@ class ClusterView:
 
     def troubles(self) -> dict[int, str]:
         """Returns what an operator has to know of shards, those first that are not served."""
-        found = {number: self._trouble(number) for number in (*self.unserved(), *self.serving)}
-        return {number: trouble for number, trouble in found.items() if trouble is not None}
+        found = {number: (self._trouble(number), self.failing(number)) for number in (*self.unserved(), *self.serving)}
+        return {number: "; ".join(filter(None, said)) for number, said in found.items() if any(said)}
+
+    def failing(self, number: int) -> str | None:
+        """Returns which replicas of a shard cannot run, since when and why; None if all can."""
+        return failing_text(number, ((name, node.failing) for name, node in self.nodes.items()))
 
     def _trouble(self, number: int) -> str | None:
         state, running = self.shards[number].state, self.running.get(number, frozenset())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -21,6 +22,7 @@ from eventstore_cluster.registry.etcd.errors import OutcomeUnknown, RegistryUnav
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry, batches
 from eventstore_cluster.registry.etcd.gateway import Gateway
 from eventstore_cluster.registry.etcd.lease import Lease
+from eventstore_cluster.registry.failing import Failing
 from eventstore_cluster.registry.kept_keys import Kept, offer_keys, own_offers
 from eventstore_cluster.registry.node_clocks import clocks_apart
 from eventstore_cluster.registry.node_keys import NODES, NodeKey, fixed_addresses, read_node
@@ -45,13 +47,18 @@ _log = logging.getLogger("eventstore.cluster")
 class Registration:
     """`address`: where clients ask the node for the map. `lost`: why it has no key any more; None while it has."""
 
-    def __init__(self, gateway: Gateway, registry: EtcdRegistry, options: ReplicatedOptions, address: str) -> None:
+    def __init__(
+        self, gateway: Gateway, registry: EtcdRegistry, options: ReplicatedOptions, address: str,
+        failing: Callable[[], tuple[Failing, ...]] = tuple,
+    ) -> None:  # fmt: skip
+        """`failing`: returns which replicas cannot run now."""
         self._gateway, self._registry = gateway, registry
         self._name, self._key, self._lease_s = options.name, f"{NODES}{options.name}", options.lease_s
         self._data = options.settings.data
         ports = not options.settings.listen.endswith(":0")
         self._value = NodeKey(address, uuid.uuid4().hex, __version__, options.zone, self._free_bytes(), ports=ports)
         self._lease: Lease | None = None
+        self._failing = failing
         self.lost: str | None = None
 
     async def take(self, seen: Snapshot) -> None:
@@ -124,14 +131,17 @@ class Registration:
         return clocks_apart({self._name: replace(self._value, clock_s=self._clock_s)})
 
     async def _tell(self, lease: Lease) -> None:
-        """Writes the clock and the free space if they have changed by much: every change wakes all who watch the registry."""
-        known, free = self._value.free_bytes or 0, self._free_bytes()
+        """Writes the clock and the free space if they have changed by much, and what does not run, for the same reason: every
+        change wakes all who watch the registry.
+        """
+        known, free, failing = self._value.free_bytes or 0, self._free_bytes(), self._failing()
         space_moved = abs(free - known) * _SHARE_TOLD > known
-        if not space_moved and abs(self._clock_s - self._value.clock_s) <= _CLOCK_MOVED_S:
+        clock_moved = abs(self._clock_s - self._value.clock_s) > _CLOCK_MOVED_S
+        if not space_moved and not clock_moved and failing == self._value.failing:
             return
         seen = await self._registry.read_some(self._key, under=())
         if self._holder(seen) is None and (revision := seen.revision_of(self._key)):
-            self._value = replace(self._value, clock_s=self._clock_s, free_bytes=free)
+            self._value = replace(self._value, clock_s=self._clock_s, free_bytes=free, failing=failing)
             await self._registry.transact({self._key: revision}, {self._key: self._value.value()}, lease=lease)
 
     async def offer(self, seen: Snapshot, kept: Kept | None) -> None:

@@ -4,6 +4,7 @@ away.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -23,12 +24,15 @@ from eventstore_cluster.nodes.registration import revoke
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.gateway import Gateway
 from eventstore_cluster.registry.etcd.lease import Lease
+from eventstore_cluster.registry.failing import Failing
 from eventstore_cluster.registry.replicated_keys import LeftKey
 from eventstore_cluster.shard_folders import PlannedShard, check_folder
 from eventstore_cluster.shard_runner import Led, ShardRunner
 from eventstore_cluster.shard_start import ReplicaStart, ShardStart, shard_values
 
 _SAY_S: Final = 0.5
+_FAILING_S: Final = 3.0
+"""A process that ends and is started again takes less."""
 
 
 class Replicas:
@@ -59,6 +63,15 @@ class Replicas:
 
     def _changed_now(self) -> None:
         self._changed.set()
+
+    def failing(self) -> tuple[Failing, ...]:
+        """Returns the replicas that have not run for a while, and why."""
+        late = time.time() - _FAILING_S
+        return tuple(
+            Failing(each.identity.shard, each.failing_since, each.error.message)
+            for each in self.runners
+            if each.failing_since is not None and each.failing_since < late and each.error is not None
+        )
 
     def publish(self, known: ClusterMap) -> None:
         """Tells the map to all processes, and to those that are started later."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import time
 from dataclasses import replace
 from typing import Final
 
@@ -38,6 +39,7 @@ from eventstore_cluster.nodes.replicas import Replicas
 from eventstore_cluster.nodes.visiting.cluster_door import ClusterDoor
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.gateway import Gateway
+from eventstore_cluster.registry.failing import utc_text
 from eventstore_cluster.registry.kept_keys import kept_of
 from eventstore_cluster.registry.node_clocks import clock_trouble, clocks_apart
 from eventstore_cluster.registry.registry import Snapshot
@@ -74,11 +76,12 @@ class _Node:
         self._gateway = gateway
         self._registry = EtcdRegistry(gateway, options.cluster)
         self._address = f"{options.host}:{listener.getsockname()[1]}"
-        self._registration = Registration(gateway, self._registry, options, self._address)
         self._replicas = Replicas(options, folder, gateway, self._fail)
+        self._registration = Registration(gateway, self._registry, options, self._address, self._replicas.failing)
         self._stopping = trio.Event()
         self._failed: EventStoreError | None = None
         self._unusable: str | None = None
+        self._unusable_since: float | None = None
         self._warned = False
         self._view: ClusterView | None = None
         self._seen: Snapshot | None = None
@@ -199,12 +202,13 @@ class _Node:
     def _note_unusable(self, why: str) -> None:
         if self._unusable is None:
             log(_log, logging.WARNING, "the registry cannot be used, and the node continues with what it knows", error=why)
+        self._unusable_since = self._unusable_since or time.time()
         self._unusable = why
 
     def _note_usable(self) -> None:
         if self._unusable is not None:
             log(_log, logging.INFO, "the registry can be used again")
-        self._unusable = None
+        self._unusable = self._unusable_since = None
 
     def _apply(self, seen: Snapshot) -> None:
         """Takes what the registry says. Raises Corrupt or InvalidArgument if it makes no cluster."""
@@ -270,8 +274,8 @@ class _Node:
 
     def _trouble(self) -> str | None:
         """Returns what keeps the node from its work: the processes have theirs because of it."""
-        if self._unusable is not None:
-            return f"the registry cannot be used: {self._unusable}"
+        if self._unusable is not None and self._unusable_since is not None:
+            return f"the registry cannot be used since {utc_text(self._unusable_since)}: {self._unusable}"
         if self._registration.lost is not None:
             return self._registration.lost
         if self._lost:

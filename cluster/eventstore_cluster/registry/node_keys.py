@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from eventstore.chunks.documents import Tree
 from eventstore.errors import Corrupt
+from eventstore_cluster.registry.failing import Failing, failing_value, read_failing
 from eventstore_cluster.registry.registry import Snapshot
 
 NODES: Final = "node/"
@@ -19,6 +20,7 @@ class NodeKey:
     """`address`: HOST:PORT where it has the map; `run`: of its process; `version`: of its program. `zone`: what fails together
     with it, empty if that was not said; `free_bytes`: on its disk, None if it is not known. `clock_s`: by how many seconds its
     clock is ahead of etcd's at least, negative if it is behind. `ports`: its replicas listen above it, not on free ports.
+    `failing`: those of its replicas that cannot run.
     """
 
     address: str
@@ -28,11 +30,12 @@ class NodeKey:
     free_bytes: int | None = None
     clock_s: float = 0.0
     ports: bool = False
+    failing: tuple[Failing, ...] = ()
 
     def value(self) -> Tree:
         return {
             "address": self.address, "run": self.run, "version": self.version, "zone": self.zone, "free_bytes": self.free_bytes,
-            "clock_s": self.clock_s, "ports": self.ports,
+            "clock_s": self.clock_s, "ports": self.ports, "failing": failing_value(self.failing),
         }  # fmt: skip
 
 
@@ -56,6 +59,7 @@ def read_node(name: str, value: Tree) -> NodeKey:
         return NodeKey(
             str(found["address"]), str(found["run"]), str(found["version"]), str(found.get("zone", "")),
             None if free is None else int(free), float(found.get("clock_s", 0.0)), found.get("ports") is True,
+            read_failing(found.get("failing", ())),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:
         raise Corrupt(f"{NODES}{name}", 0, f"not a node in the registry ({error!r})") from None

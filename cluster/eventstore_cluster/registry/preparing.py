@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from eventstore.fields import counted
+from eventstore_cluster.registry.failing import utc_text
+from eventstore_cluster.registry.node_keys import NODES, read_node
 from eventstore_cluster.registry.registry import Snapshot
 from eventstore_cluster.registry.replica_keys import running_replicas
 from eventstore_cluster.registry.replicated_keys import SHARDS, read_shard
@@ -26,8 +28,14 @@ class Preparing:
     @property
     def text(self) -> str:
         if self.files is None:
-            return "has not begun"
+            return f"has not begun{f', and {self.failed}' if self.failed else ''}"
         return f"has {counted(self.files, 'event file')}" + (f", and is stuck: {self.failed}" if self.failed else "")
+
+
+def _cannot_run(number: int, node: str, seen: Snapshot) -> str:
+    value = seen.value(f"{NODES}{node}")
+    failing = () if value is None else read_node(node, value).failing
+    return next((f"cannot run since {utc_text(each.since)}: {each.why}" for each in failing if each.shard == number), "")
 
 
 def preparing_of(seen: Snapshot) -> list[Preparing]:
@@ -41,6 +49,6 @@ def preparing_of(seen: Snapshot) -> list[Preparing]:
         running = running_replicas(number, seen)
         for node in key.state.replicas:
             clone = running[node].clone if node in running else None
-            files, failed = (None, "") if clone is None else (clone.files, clone.failed)
+            files, failed = (None, _cannot_run(number, node, seen)) if clone is None else (clone.files, clone.failed)
             found.append(Preparing(number, key.lineage.birth.parent, node, files, failed))
     return found

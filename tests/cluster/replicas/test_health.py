@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from eventstore_cluster.status import cluster_status
 from tests.cli.processes import output, run
 from tests.cluster.etcd.real_etcd import Etcd, running
 from tests.cluster.nodes.named_node import NamedNode
@@ -56,7 +58,9 @@ def test_a_shard_that_is_served_nowhere_degrades_every_node_and_without_etcd_non
         assert state(first) == state(second) == (True, True)
         own_etcd.kill()
         wait_until(lambda: state(first) == state(second) == (False, True), "their leases are over")
-        assert first.attention().startswith("the registry cannot be used: etcd does not answer")
+        said = first.attention()
+        assert re.match(r"the registry cannot be used since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC: etcd does not answer", said)
+        assert cluster_status(first.address, 0).trouble == said
         own_etcd.start()
         own_etcd.ready()
         wait_until(lambda: state(first) == state(second) == (True, True), "they serve again")

@@ -51,7 +51,27 @@ def under_way(seen: Snapshot, rows: Mapping[int, ShardRow]) -> list[UnderWay]:
         return []
     paused = read_moving(seen.value(MOVING)).paused
     wanted = {number: key for number, key in view.shards.items() if key.state.wanted or key.state.successor or key.state.split}
-    return [_now(_under_way(number, key, view, rows.get(number)), key.state, seen, paused) for number, key in wanted.items()]
+    found = [_now(_under_way(number, key, view, rows.get(number)), key.state, seen, paused) for number, key in wanted.items()]
+    stuck = [replace(each, does=f"{each.does}; {why}") if (why := view.failing(each.shard)) else each for each in found]
+    return [
+        *stuck,
+        *(
+            _born(number, key, view)
+            for number, key in view.shards.items()
+            if number not in wanted and _is_born(number, key, view)
+        ),
+    ]
+
+
+def _is_born(number: int, key: ShardKey, view: ClusterView) -> bool:
+    """Whether the shard was split off, and is not served: perhaps it never was."""
+    return key.lineage.birth is not None and number not in view.serving
+
+
+def _born(number: int, key: ShardKey, view: ClusterView) -> UnderWay:
+    assert key.lineage.birth is not None
+    does = f"is split off shard {key.lineage.birth.parent}; {view.troubles()[number]}"
+    return UnderWay(number, key.state.replicas, key.state.replicas, view.leaders.get(number), (), (), does)
 
 
 def _now(found: UnderWay, state: ShardState, seen: Snapshot, paused: bool) -> UnderWay:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from eventstore.errors import EventStoreError
+from eventstore_cluster.nodes.cluster_view import cluster_view
 from eventstore_cluster.nodes.first_read import first_read, on_registry, wait_on_registry
 from eventstore_cluster.nodes.splitting.asking import AskedSplit, ask_to_split, call_off, is_done, waits_for
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
@@ -49,6 +50,12 @@ def _all_serve(seen: Snapshot, asked: AskedSplit) -> bool:
     return all(f"{SERVING}{number}" in seen.entries for number in asked.gives)
 
 
+def _unserved(seen: Snapshot, asked: AskedSplit) -> str:
+    view = cluster_view(seen)
+    troubles = {} if view is None else view.troubles()
+    return "; ".join(f"shard {number}: {troubles[number]}" for number in asked.gives if number in troubles)
+
+
 def _done(seen: Snapshot, asked: AskedSplit, seconds: float) -> float:
     if waits_for(seen, asked):
         why = "; ".join(f"{each.node} {each.text}" for each in preparing_of(seen) if each.shard in asked.gives)
@@ -59,5 +66,5 @@ def _done(seen: Snapshot, asked: AskedSplit, seconds: float) -> float:
     if not is_done(seen, asked):
         raise EventStoreError(f"the split of shard {asked.shard} was called off")
     if not _all_serve(seen, asked):
-        raise EventStoreError(f"shard {asked.shard} is split, but not all new shards serve; the logs of their nodes say why")
+        raise EventStoreError(f"shard {asked.shard} is split, but not all new shards serve: {_unserved(seen, asked)}")
     return seconds
