@@ -1,6 +1,6 @@
 """Makes the blocking client's facades from the async ones, by unasync: the same text without `async` and `await`.
 
-`client/aio/{store,broker,topic,consumer,reactions,routing/{router,shards_broker,shards_reactions}}.py` → `client/blocking/…`.
+Of `client/aio/…`, those in FACADES make `client/blocking/…`.
 Both sides have modules of the same names and interfaces that these rest on (connection, streams, member), written by hand:
 docs/adr/0005.
 """
@@ -21,7 +21,8 @@ ROOT: Final = Path(__file__).parents[1]
 SOURCE: Final = ROOT / "eventstore" / "client" / "aio"
 TARGET: Final = ROOT / "eventstore" / "client" / "blocking"
 FACADES: Final = (
-    "broker", "consumer", "reactions", "routing/router", "routing/shards_broker", "routing/shards_reactions", "store", "topic",
+    "broker", "consumer", "operated", "reactions", "routing/router",
+    "routing/shards_broker", "routing/shards_reactions", "store", "topic",
 )  # fmt: skip
 NAMES: Final = {
     "aio": "blocking",

@@ -20,7 +20,7 @@ from eventstore.fields import counted
 from eventstore.metrics import Stats
 from eventstore.protocol import encode_ok
 from eventstore.protocol.request_declaration import DECLARATIONS, Request
-from eventstore.protocol.requests import Hello, Ping, Unsubscribe
+from eventstore.protocol.requests import Hello, ListClients, Ping, Unsubscribe
 from eventstore.protocol.requests import Stats as StatsRequest
 from eventstore.records.cluster_map import ClusterMap
 from eventstore.records.splits import NEVER_SPLIT
@@ -40,12 +40,13 @@ _SEARCHED: Final = 1_000
 _LET_GO_S: Final = 1.0
 """How long the process of a killed node, which has closed its store, is waited for until it has closed its address."""
 _LET_GO_POLL_S: Final = 0.05
-_ANSWERED_BY_DISPATCH = (Hello, Ping, StatsRequest)
+_ANSWERED_BY_DISPATCH = (Hello, ListClients, Ping, StatsRequest)
 _NO_STORE = uuid.UUID(int=0)
 
 
 class Entry:
-    """Answers HELLO, MAP, PING, STATS and requests about alarms. `listener` must be bound; it listens from `run` on.
+    """Answers HELLO, MAP, PING, STATS, LIST_CLIENTS and requests about alarms. `listener` must be bound; it listens
+    from `run` on.
 
     Until it knows a map, all requests fail with ConnectionLost, which says `closed`: why there is none, and the next step.
     """

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, quote
@@ -32,6 +33,8 @@ STREAMS_MAX: Final = 100
 _FORM_BYTES_MAX: Final = 64 * 1024
 _FORM_S: Final = 10.0
 _PAGE_S: Final = 10.0
+_SHARDS_MAX: Final = 64
+_SHARD_S: Final = 3.0
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -115,6 +118,20 @@ def broker_of(store: NetworkStore, shard: int | None) -> NetworkBroker:
     if shard not in store.shards:
         raise InvalidArgument(f"there is no shard {shard}", field="shard", value=shard)
     return store.shards[shard].broker
+
+
+async def of_shards(store: NetworkStore, question: Callable[[NetworkStore], Awaitable[T]]) -> dict[int, T]:
+    """Asks each shard, all at once; the pages show by what they lack which have not answered."""
+    found: dict[int, T] = {}
+
+    async def ask(number: int, shard: NetworkStore) -> None:
+        with trio.move_on_after(_SHARD_S), suppress(EventStoreError):
+            found[number] = await question(shard)
+
+    async with trio.open_nursery() as nursery:
+        for number, shard in sorted(store.shards.items())[:_SHARDS_MAX]:
+            nursery.start_soon(ask, number, shard)
+    return found
 
 
 def link(path: str, **parameters: object) -> str:

@@ -35,27 +35,12 @@ class ClusterDoor(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ConnectedClient:
-    """`identity`: None where identities are off. `does`: what it sends to, consumes and subscribes to. `last`: the kind of its
-    last request.
-    """
-
-    name: str
-    address: str
-    identity: str | None
-    since_us: int
-    does: tuple[str, ...]
-    last: str
-    unsent_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class Subject:
     """`address`: of the server or node itself; the console is a client of it, with the visitor's token. `options`: how it
     connects, of the token (None: identities are off) and the name that the server's log shows. `figures`: what `/health` shows;
     called on a thread. `identity_of`: whose token it is; None in its place: identities are off. `is_local`: only this machine
-    reaches the listener. `folder`: where the data are. `domain`: what folds aggregates. `clients`: returns those of
-    a server, oldest first; called on a thread. `cluster`: of a node with replicas.
+    reaches the listener. `folder`: where the data are. `domain`: what folds aggregates.
+    `cluster`: of a node with replicas.
     """
 
     title: str
@@ -66,7 +51,6 @@ class Subject:
     is_local: bool
     folder: str
     domain: Domain | None = None
-    clients: Callable[[], list[ConnectedClient]] | None = None
     cluster: ClusterDoor | None = None
 
 

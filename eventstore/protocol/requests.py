@@ -48,6 +48,7 @@ def _layout(layout: object) -> None:
     _check_layout("layout", layout)
 
 
+CLIENT_ROWS_MAX: Final = 1_000
 _check_layout: Final = integer(0, INT64_MAX)
 _EventsMax: TypeAlias = Annotated[int | None, optional(integer(0, VERSION_MAX))]
 _PageBytes: TypeAlias = Annotated[int, integer(1, limits.PAGE_BYTES_MAX)]
@@ -207,6 +208,13 @@ class ListAggregates(Request):
     after: _Prefix = None
     limit: Annotated[int, integer(1, AGGREGATES_PER_PAGE_MAX)] = AGGREGATES_PER_PAGE_MAX
     layouts: _Layouts = ()
+
+
+@request(71, needs=on(Permission.STATS))
+class ListClients(Request):
+    """Asks for those who are connected, after the first `skip` of them."""
+
+    skip: Count = 0
 
 
 @request(70, needs=ANYONE)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from eventstore.console.subject import ClusterDoor, ConnectedClient, Subject
+from eventstore.console.subject import ClusterDoor, Subject
 from eventstore.security.loopback import is_loopback
 from eventstore.server.bootstrap import parse_address
 from eventstore.settings.server import ServerSettings
@@ -21,7 +21,6 @@ _ANYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 def console_subject(
     settings: ServerSettings, security: Security, listens: tuple[str, int], figures: Callable[[], Mapping[str, Any]],
     title: str, *, domain: Domain | None = None, to_self: bool = True, cluster: ClusterDoor | None = None,
-    clients: Callable[[], list[ConnectedClient]] | None = None,
 ) -> Subject | None:  # fmt: skip
     """Returns what the console is about; None: it is switched off. `to_self`: no other process answers its requests."""
     if settings.http is None or not settings.console:
@@ -32,5 +31,5 @@ def console_subject(
     return Subject(
         title=title, address=address, options=partial(security.visitor_options, to_self=to_self), figures=figures,
         identity_of=security.identity_of(), is_local=is_loopback(parse_address(settings.http, "http")[0]),
-        folder=str(settings.data), domain=domain, clients=clients, cluster=cluster,
+        folder=str(settings.data), domain=domain, cluster=cluster,
     )  # fmt: skip

@@ -11,7 +11,6 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 import trio
@@ -26,7 +25,6 @@ from eventstore.domain.domain import Domain
 from eventstore.domain.import_path import load
 from eventstore.domain.runtime import DomainRuntime
 from eventstore.records.cluster_map import ClusterMap, single_map
-from eventstore.server.access.connected_clients import connected_clients
 from eventstore.server.access.security import Security
 from eventstore.server.alarms.alarm_handlers import alarm_routes, source_of
 from eventstore.server.alarms.known_figures import alarms_of
@@ -261,10 +259,7 @@ async def _listening(
             collectors += QueueCollector(broker), GroupCollector(broker), PublicationCollector(publishing)
         reports.add(sources, collectors)
         watch_alarms(alarms, source_of(host, port, place.shard), reports, nursery)
-        about = console_subject(
-            settings, security, (host, port), reports.health, f"{host}:{port}", domain=domain,
-            clients=partial(connected_clients, gate, door),
-        )  # fmt: skip
+        about = console_subject(settings, security, (host, port), reports.health, f"{host}:{port}", domain=domain)
         with http_server(settings.http, make_wsgi_app(reports.registry), reports.health, security, about) as http_address:
             listen(listener, settings.listen)
             nursery.start_soon(gate.run, dispatch.handle, end_turn, ServerBacklog(store.committer, mailboxes))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -272,6 +273,20 @@ def test_top_and_the_console_show_what_all_shards_have_together_and_of_which_sha
     assert [line.split()[0] for line in shown.splitlines() if line.split()[1:2] in (["topic"], ["state"])] == ["shard"] * 2
     page = Visitor(node.http).get("/console/broker")
     assert (page.status, "state shard chunk size" in page.words) == (200, True)
+
+
+def test_clients_are_listed_at_each_shard_they_are_connected_to(node: NodeProcess, store: blocking.BlockingStore) -> None:
+    with blocking.connect(node.address, name="only <one>") as other:
+        owner = other.cluster_map().owner_of("order-1")
+        other.append("order-1", [es.NewEvent("T")], es.ANY)
+        found = [(each.shard, each.last_request) for each in store.clients() if each.name == "only <one>"]
+        assert found == [(owner, "Append")]
+        listed = [each for each in parsed(node, "clients") if each["name"] == "only <one>"]
+        assert [each["shard"] for each in listed] == [owner]
+        assert output("clients", store=node.address).split()[0] == "shard"
+        page = Visitor(node.http).get("/console/clients")
+        assert re.search(rf"{owner} only <one> 127\.0\.0\.1:\d+ [-0-9]+ [:.0-9]+ – Append", page.words)
+        assert "A client is connected to each shard that it uses." in page.words
 
 
 def test_chunks_are_those_of_all_shards_and_a_number_of_one_is_refused(store: blocking.BlockingStore) -> None:

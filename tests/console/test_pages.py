@@ -156,7 +156,7 @@ def test_clients_are_shown_with_what_they_send_consume_and_read(serve: Serve, tm
         assert "sends to bills" in page.words
         assert "db1 of payers" in page.words
         assert "subscribes to events of order-…, at 4 Subscribe" in page.words  # the last one is of the audit trail
-        assert "the last event is number" in page.words
+        assert "The last event is number" in page.words
         assert "<shop>" not in page.text
         refused.sign_in(reader)
         assert refused.get("/console/clients").status == 403

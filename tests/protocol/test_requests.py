@@ -46,6 +46,7 @@ from eventstore.protocol.requests import (
     FindCommand,
     Hello,
     ListAggregates,
+    ListClients,
     Ping,
     Read,
     ReadAll,
@@ -96,6 +97,7 @@ requests = st.one_of(
     st.builds(Unsubscribe, request_ids),
     st.just(Stats()),
     st.just(Ping()),
+    st.builds(ListClients, st.integers(0, 2**63 - 1)),
     st.builds(Send, st.lists(wire_commands, min_size=1, max_size=20)),
 )
 

@@ -13,17 +13,14 @@ from typing import Any, Self, cast
 
 from eventstore.aggregate_info import AGGREGATES_PER_PAGE_MAX, AggregateInfo
 from eventstore.client.address import parse_addresses
-from eventstore.client.aio.broker import NetworkBroker
 from eventstore.client.aio.connection import Connection
 from eventstore.client.aio.consumer import Consumers
 from eventstore.client.aio.member import Member
-from eventstore.client.aio.reactions import NetworkAlarms, NetworkReactions
+from eventstore.client.aio.operated import Operated
 from eventstore.client.aio.routing.merged_events import MergedEvents, read_shards
 from eventstore.client.aio.routing.merged_subscription import MergedSubscription, follow_shards
-from eventstore.client.aio.routing.router import Router, is_entry, open_router
-from eventstore.client.aio.routing.shards_broker import ShardsBroker
+from eventstore.client.aio.routing.router import is_entry, open_router
 from eventstore.client.aio.routing.shards_member import ShardsMember
-from eventstore.client.aio.routing.shards_reactions import ShardsReactions
 from eventstore.client.aio.streams import EventStream, LogStream, SubscriptionStream, follow_log, open_read, read_log
 from eventstore.client.aio.topic import NetworkTopic
 from eventstore.client.consumer.member_options import MemberOptions
@@ -32,15 +29,13 @@ from eventstore.client.routing.queues import appends, sends
 from eventstore.client.session.command_rows import encode_command, encode_commands
 from eventstore.client.session.page_requests import aggregates_request
 from eventstore.client.session.reaction_info import Recorded
-from eventstore.client.session.results import read_cluster, read_command, read_row, read_rows, read_stats, read_version
+from eventstore.client.session.results import read_command, read_row, read_rows, read_version
 from eventstore.errors import ConnectionLost, EventStoreError
 from eventstore.event_identity import Place
-from eventstore.flat import Scalar
 from eventstore.model import Commit, Committed, ExpectedVersion, NewEvent, Replicas, Unchanged
 from eventstore.position import After, start_of, stored_start
 from eventstore.protocol.reaction_requests import RecordParking
-from eventstore.protocol.requests import FindCommand, Map, Stats, Version
-from eventstore.records.cluster_map import ClusterMap
+from eventstore.protocol.requests import FindCommand, Version
 from eventstore.records.cursors import AggregateCursor, LogCursor
 from eventstore.records.event_filter import event_filter
 from eventstore.records.raw_commit import CommitResult, encode_commit, encode_commits
@@ -72,7 +67,7 @@ def connect(
     return NetworkStore(address, Options(connect_timeout, reconnect_timeout, silence_timeout, name, ssl_context, token))
 
 
-class NetworkStore(Consumers):
+class NetworkStore(Operated, Consumers):
     """A store in another process. Tasks may share one, and their appends travel together; threads a blocking one, in turns.
 
     A call that is cancelled, or ended by the exception of a signal handler (Ctrl-C, an alarm), may or may not have been carried
@@ -82,7 +77,7 @@ class NetworkStore(Consumers):
 
     def __init__(self, address: str, options: Options) -> None:
         self._connection = Connection(parse_addresses(address), options)
-        self._router: Router | None = None
+        self._router = None
         self._layout: int | None = None  # of the slots of a shard of `shards`
 
     async def __aenter__(self) -> Self:
@@ -136,13 +131,6 @@ class NetworkStore(Consumers):
     @property
     def _layout_now(self) -> int:
         return self._connection.session.layout if self._layout is None else self._layout
-
-    @property
-    def _several(self) -> Router | None:
-        return self._router if self._router is not None and self._router.has_several else None
-
-    def _only(self, wanted: str) -> Connection:
-        return self._connection if self._router is None else self._router.only(wanted)
 
     async def append(
         self, aggregate_id: str, events: Sequence[NewEvent], expected_version: ExpectedVersion,
@@ -260,36 +248,11 @@ class NetworkStore(Consumers):
         pages = await self._router.call_all(request_of, read)
         return sorted(chain.from_iterable(pages), key=lambda each: each.aggregate_id.encode())[:limit]
 
-    async def stats(self) -> dict[str, Scalar]:
-        """Returns the server's figures, by name; of several shards, or of one that no process serves, those of their node."""
-        shards = () if self._router is None else self._router.table.known.shards
-        connection = self._only("`stats`") if len(shards) == 1 and shards[0].leader is not None else self._connection
-        return await connection.call(Stats(), read_stats)
-
-    async def cluster_map(self) -> ClusterMap:
-        """Returns which shard has which aggregates, and where each listens; a single store has them all."""
-        return await self._connection.call(Map(), read_cluster)
-
-    @property
-    def reactions(self) -> NetworkReactions:
-        """The reactions of the server's or worker's domain, to look at and administer."""
-        return NetworkReactions(self._connection) if self._router is None else ShardsReactions(self._router)
-
-    @property
-    def alarms(self) -> NetworkAlarms:
-        """The alarms of the server, worker or node at this address, to look at, silence and test."""
-        return NetworkAlarms(self._connection)
-
     async def append_reserved(self, aggregate_id: str, event: NewEvent) -> Committed:
         """Appends a record of what a worker's reactions have parked. Raises InvalidArgument for anything else."""
         call = self._only("`append_reserved`").call
         recorded = await call(RecordParking(aggregate_id, event[1], event[2]), read_row(Recorded))
         return Committed(aggregate_id, recorded.version, recorded.sequence, duplicate=False, durability=None)
-
-    @property
-    def broker(self) -> NetworkBroker:
-        """The broker's topics, groups and messages, to look at and administer."""
-        return NetworkBroker(self._connection) if self._router is None else ShardsBroker(self._router)
 
     def topic(self, name: str, *, resend: bool = True) -> NetworkTopic:
         """Returns a topic to send messages to. `resend`: see `NetworkTopic`. Raises InvalidArgument."""

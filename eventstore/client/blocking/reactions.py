@@ -8,9 +8,9 @@ A call that changes something is not sent again: if the connection is lost befor
 from __future__ import annotations
 
 from eventstore.client.blocking.connection import Connection
-from eventstore.client.session.alarm_info import AlarmInfo
 from eventstore.client.session.reaction_info import Handled, ParkedEvent, ReactionInfo
 from eventstore.client.session.results import read_nothing, read_one, read_row, read_rows, read_values
+from eventstore.client.session.server_info import AlarmInfo
 from eventstore.protocol import reaction_requests as requests
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
-import trio
 from starlette.responses import Response
 from starlette.routing import Route
 
 from eventstore.client.aio.store import NetworkStore
-from eventstore.console.console import Console, Visit, link, route
-from eventstore.flat import Scalar
+from eventstore.console.console import Console, Visit, link, of_shards, route
 from eventstore.security.permissions import Permission, denied
 
 _ROWS_MAX: Final = 100
@@ -22,15 +20,20 @@ def client_routes(console: Console) -> list[Route]:
 
 
 async def _clients(visit: Visit) -> Response:
-    skip, ask = visit.number("skip") or 0, visit.console.subject.clients
+    skip = visit.number("skip") or 0
     if not visit.may(Permission.STATS):
         raise denied(Permission.STATS)
-    found = None if ask is None else await trio.to_thread.run_sync(ask, abandon_on_cancel=True)
-    more = link("/clients", skip=skip + _ROWS_MAX) if found is not None and len(found) > skip + _ROWS_MAX else None
-    rows = None if found is None else found[skip : skip + _ROWS_MAX]
-    return visit.page("clients.html", rows=rows, count_of_all=len(found or ()), more=more, end=await visit.ask(_end))
 
+    async def find(store: NetworkStore) -> dict[str, Any]:
+        """Returns clients from `skip` on, of several shards as many of each, and the end of a log that is one."""
+        if not store.shards:
+            found, end = {None: await store.clients(skip)}, (await store.stats()).get("events")
+            return {"found": found, "end": end, "silent": []}
+        answers = await of_shards(store, lambda shard: shard.clients(skip))
+        return {"found": answers, "end": None, "silent": sorted(store.shards.keys() - answers.keys())}
 
-async def _end(store: NetworkStore) -> Scalar:
-    """Returns how many events there are: what a subscription that lags is behind."""
-    return (await store.stats()).get("events")
+    asked = await visit.ask(find)
+    found = asked.pop("found")
+    rows = [each._replace(shard=shard) for shard, clients in found.items() for each in clients[:_ROWS_MAX]]
+    more = link("/clients", skip=skip + _ROWS_MAX) if any(len(clients) > _ROWS_MAX for clients in found.values()) else None
+    return visit.page("clients.html", **asked, rows=rows, several=None not in found, more=more)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import trio
 from starlette.responses import Response
 from starlette.routing import Route
 
 from eventstore.client.aio.store import NetworkStore
-from eventstore.console.console import Console, Visit, link, route
-from eventstore.errors import EventStoreError
+from eventstore.console.console import Console, Visit, link, of_shards, route
 from eventstore.flat import Scalar
 from eventstore.records.cluster_map import ClusterMap, slots_text
 from eventstore.security.permissions import Permission
-
-_ASKED_MAX: Final = 64
-_ASKED_S: Final = 3.0
 
 
 def cluster_routes(console: Console) -> list[Route]:
@@ -38,22 +34,9 @@ async def _cluster(visit: Visit) -> Response:
 async def _asked(store: NetworkStore) -> tuple[ClusterMap, dict[int, dict[str, Scalar]]]:
     """Asks for the map, and each shard for its figures, all at once; those that do not answer have none."""
     known = await store.cluster_map()
-    shards = store.shards
-    if not shards:
+    if not store.shards:
         return known, {known.shards[0].shard: await store.stats()}
-    found: dict[int, dict[str, Scalar]] = {}
-
-    async def ask(number: int) -> None:
-        with trio.move_on_after(_ASKED_S):
-            try:
-                found[number] = await shards[number].stats()
-            except EventStoreError:  # the page says by what it lacks that this one does not answer
-                return
-
-    async with trio.open_nursery() as nursery:
-        for number in sorted(shards)[:_ASKED_MAX]:
-            nursery.start_soon(ask, number)
-    return known, found
+    return known, await of_shards(store, NetworkStore.stats)
 
 
 def _row(shard: Any, figures: dict[str, Scalar], registry: dict[str, Any] | None) -> dict[str, Any]:

@@ -1,24 +1,35 @@
-"""Who is connected, for the console."""
+"""Who is connected."""
 
 from __future__ import annotations
 
-from eventstore.console.subject import ConnectedClient
+from collections.abc import Iterable
+from itertools import chain
+from typing import Final
+
+from eventstore.flat import Scalar
+from eventstore.protocol.requests import CLIENT_ROWS_MAX
+from eventstore.security.access_list import Identity
 from eventstore.server.access.doorkeeper import Doorkeeper
 from eventstore.server.net.connection import Connection
 from eventstore.server.net.gate import Gate
 
-
-def connected_clients(gate: Gate, door: Doorkeeper | None) -> list[ConnectedClient]:
-    """Returns the clients that have said HELLO, those that came first before the others; may be called on any thread."""
-    greeted = [each for each in list(gate.connections) if each.greeted]
-    return [_client(each, door) for each in sorted(greeted, key=lambda each: each.since_us)]
+_LINES_MAX: Final = 20
+"""Of what a client does, in an answer."""
 
 
-def _client(connection: Connection, door: Doorkeeper | None) -> ConnectedClient:
-    identity = None if door is None else door.identity_of(connection)
-    bound = [each.use for each in list(connection.bound.values())]
-    return ConnectedClient(
+def client_rows(gate: Gate, door: Doorkeeper | None, skip: int) -> Iterable[Scalar]:
+    """Returns the values of the clients that have said HELLO, oldest first, after the first `skip`."""
+    greeted = sorted((each for each in gate.connections if each.greeted), key=lambda each: each.since_us)
+    asked = greeted[skip : skip + CLIENT_ROWS_MAX]
+    return chain.from_iterable(_row(each, None if door is None else door.identity_of(each)) for each in asked)
+
+
+def _row(connection: Connection, identity: Identity | None) -> tuple[Scalar, ...]:
+    does = [*sorted(connection.uses), *(each.use for each in connection.bound.values() if each.use is not None)]
+    if len(does) > _LINES_MAX:
+        does[_LINES_MAX:] = [f"and {len(does) - _LINES_MAX} more"]
+    doing = connection.doing if isinstance(connection.doing, str) else connection.doing.__name__
+    return (
         connection.name, f"{connection.host}:{connection.port}", None if identity is None else identity.name,
-        connection.since_us, (*sorted(connection.uses), *(use for use in bound if use is not None)),
-        connection.doing if isinstance(connection.doing, str) else connection.doing.__name__, connection.unsent_bytes,
+        connection.since_us, "\n".join(does), doing, connection.unsent_bytes,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Decodes each request and routes it to its handler, which answers it now or later. Answers HELLO, STATS and PING itself."""
+"""Decodes each request and routes it to its handler, which answers it now or later. Answers itself what all listeners serve."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from eventstore.protocol import (
     encode_ok,
 )
 from eventstore.protocol.request_declaration import Request
-from eventstore.protocol.requests import Hello, Ping
+from eventstore.protocol.requests import Hello, ListClients, Ping
 from eventstore.protocol.requests import Stats as StatsRequest
+from eventstore.server.access.connected_clients import client_rows
 from eventstore.server.access.doorkeeper import Doorkeeper
 from eventstore.server.net.connection import Connection
 from eventstore.server.net.gate import Gate
@@ -60,7 +61,7 @@ class Dispatch:
         self._requests_max = requests_max
         self._door = door
         served: dict[type[Request], Route] = {
-            Hello: self._hello, StatsRequest: self._answer_stats, Ping: self._ping, **routes,
+            Hello: self._hello, StatsRequest: self._answer_stats, Ping: self._ping, ListClients: self._list_clients, **routes,
         }  # fmt: skip
         self._routes = served if door is None else door.guard(served)
         self._stats = stats
@@ -107,6 +108,11 @@ class Dispatch:
             cluster, map_version, shard, layout = self._seat()
             welcome = replace(welcome, cluster=cluster, map_version=map_version, shard=shard, layout=layout)
         self.gate.send(connection, encode_ok(request_id, *welcome.values()))
+
+    def _list_clients(self, connection: Connection, request_id: int, request: Request) -> None:
+        assert isinstance(request, ListClients)
+        rows = client_rows(self.gate, self._door, request.skip)
+        self.gate.send(connection, encode_ok(request_id, *rows))
 
     def _answer_stats(self, connection: Connection, request_id: int, _: Request) -> None:
         values: list[str | int | bool | None] = []

@@ -18,7 +18,7 @@ from eventstore.errors import EventStoreError, InvalidArgument
 
 if TYPE_CHECKING:
     from eventstore.client.blocking.store import BlockingStore
-    from eventstore.client.session.alarm_info import AlarmInfo
+    from eventstore.client.session.server_info import AlarmInfo
 
 alarms = command_group("alarms", "Alarms, silencing and testing them.")
 

@@ -1,0 +1,60 @@
+"""What operators ask a store: its figures, clients, shards, reactions, alarms and its broker."""
+
+from __future__ import annotations
+
+from eventstore.client.aio.broker import NetworkBroker
+from eventstore.client.aio.connection import Connection
+from eventstore.client.aio.reactions import NetworkAlarms, NetworkReactions
+from eventstore.client.aio.routing.router import Router
+from eventstore.client.aio.routing.shards_broker import ShardsBroker
+from eventstore.client.aio.routing.shards_reactions import ShardsReactions
+from eventstore.client.session.results import read_cluster, read_rows, read_stats
+from eventstore.client.session.server_info import ClientInfo
+from eventstore.flat import Scalar
+from eventstore.protocol.requests import ListClients, Map, Stats
+from eventstore.records.cluster_map import ClusterMap
+
+
+class Operated:
+    """The part of a store that is for operators. `_router`: None at a single store."""
+
+    _connection: Connection
+    _router: Router | None
+
+    @property
+    def _several(self) -> Router | None:
+        return self._router if self._router is not None and self._router.has_several else None
+
+    def _only(self, wanted: str) -> Connection:
+        return self._connection if self._router is None else self._router.only(wanted)
+
+    async def stats(self) -> dict[str, Scalar]:
+        """Returns the server's figures, by name; of several shards, or of one that no process serves, those of their node."""
+        shards = () if self._router is None else self._router.table.known.shards
+        connection = self._only("`stats`") if len(shards) == 1 and shards[0].leader is not None else self._connection
+        return await connection.call(Stats(), read_stats)
+
+    async def clients(self, skip: int = 0) -> list[ClientInfo]:
+        """Returns who is connected, oldest first: at most 1,000, after the first `skip`; of several shards, those of each."""
+        several = {None: self._only("`clients`")} if self._several is None else self._several.connections()
+        rows = [(shard, await each.call(ListClients(skip), read_rows(ClientInfo))) for shard, each in several.items()]
+        return [row._replace(shard=shard) for shard, found in rows for row in found]
+
+    async def cluster_map(self) -> ClusterMap:
+        """Returns which shard has which aggregates, and where each listens; a single store has them all."""
+        return await self._connection.call(Map(), read_cluster)
+
+    @property
+    def reactions(self) -> NetworkReactions:
+        """The reactions of the server's or worker's domain, to look at and administer."""
+        return NetworkReactions(self._connection) if self._router is None else ShardsReactions(self._router)
+
+    @property
+    def alarms(self) -> NetworkAlarms:
+        """The alarms of the server, worker or node at this address, to look at, silence and test."""
+        return NetworkAlarms(self._connection)
+
+    @property
+    def broker(self) -> NetworkBroker:
+        """The broker's topics, groups and messages, to look at and administer."""
+        return NetworkBroker(self._connection) if self._router is None else ShardsBroker(self._router)
