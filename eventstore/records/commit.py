@@ -39,6 +39,8 @@ _VIEW: Final = HEADER.part(
     "length", "sequence", "epoch", "count", "time", "first_version", "id_length", "command_length", "fingerprint"
 )
 
+_FINGERPRINTS: Final = HEADER.part("length", "sequence", "fingerprint")
+
 assert HEADER_BYTES == 56
 
 
@@ -81,6 +83,17 @@ def decode(record: bytes | memoryview, position: int = 0) -> CommitView:
         bytes(record[events : position + length - TRAILER.size]), length,
         fingerprint,
     )  # fmt: skip
+
+
+def fingerprints_of(records: bytes | memoryview) -> dict[int, bytes]:
+    """Returns the fingerprints of commits in a page of whole records that have one, by the sequence of their first events."""
+    found, position = dict[int, bytes](), 0
+    while position < len(records):
+        length, sequence, fingerprint = _FINGERPRINTS.unpack_from(records, position)
+        if fingerprint != NO_FINGERPRINT:
+            found[sequence] = fingerprint
+        position += length
+    return found
 
 
 def to_events(view: CommitView) -> list[Event]:

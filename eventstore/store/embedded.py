@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from itertools import islice
-from typing import Final
+from typing import Final, TypeVar
 
 import trio
 
@@ -39,6 +39,7 @@ from eventstore.store.streams import EventStream, Item, LogStream, SubscriptionS
 from eventstore.store.submission import Submission, to_result
 
 # Commits of one call that form one batch before other tasks may run: about a millisecond.
+T = TypeVar("T")
 _COMMITS_PER_TURN: Final = 256
 _LOADS_MAX: Final = 3  # a sort makes outdated what a thread has looked up meanwhile; then an append looks it up itself
 
@@ -103,14 +104,20 @@ class EmbeddedStore:
         If the call is cancelled while it waits for the disk, any of the commits may be stored; append them again with the same
         command ids to find out.
         """
+        return await self._append_many(commits, partial(encode_commits, replicas=replicas))
+
+    async def _append_many(
+        self, commits: Iterable[T], encode: Callable[[list[T]], Sequence[RawCommit | InvalidArgument]]
+    ) -> list[CommitResult]:
+        """As `append_many`, of what `encode` makes commits of: those that are encoded may have fingerprints."""
         await trio.lowlevel.checkpoint_if_cancelled()
         self._check_open()
-        submissions: list[tuple[list[RawCommit | InvalidArgument], Submission]] = []
+        submissions: list[tuple[Sequence[RawCommit | InvalidArgument], Submission]] = []
         remaining = iter(commits)
         while group := list(islice(remaining, _COMMITS_PER_TURN)):
             if submissions:
                 await trio.lowlevel.checkpoint()
-            raw = encode_commits(group, replicas)
+            raw = encode(group)
             await self.load({each[0] for each in raw if not isinstance(each, InvalidArgument)})
             await self._wait_for_room()
             submissions.append((raw, self._submit([each for each in raw if not isinstance(each, InvalidArgument)])))

@@ -14,7 +14,10 @@ from eventstore.chunks.files import OsFiles
 from eventstore.store.verification import verify
 from tests.cluster.node_process import NodeProcess
 from tests.logged_process import EVENTSTORE
+from tests.server.commands.tallies import AddOften, Raise
 from tests.server_process import ServerProcess
+
+TALLIES = "tests.server.commands.tallies:app"
 
 
 def extract(address: str, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
@@ -52,6 +55,26 @@ def test_an_extract_is_served_and_has_the_events_of_the_shard_byte_for_byte(node
         assert again is not None
         assert again.version == 2, "both events of its commit"
         assert store.append(first.aggregate_id, [es.NewEvent("More", b"")], 3).version == 4
+
+
+def test_an_extract_knows_the_commands_that_its_commits_were_made_for(tmp_path: Path) -> None:
+    """The amounts lead to equal events: only the fingerprint tells the commands apart."""
+    with NodeProcess(tmp_path / "data", 1, domain=TALLIES) as node, connect(node.address) as store:
+        store.append("b", [es.NewEvent("Appended", b"1")], 0, command_id="plain")
+        for tally in ("t", "u"):
+            store.send(Raise(tally, 5), command_id="c-1")
+            store.send(AddOften(tally, 3), command_id="c-2")
+        extract(node.address, "0", str(tmp_path / "one"))
+    with ServerProcess(tmp_path / "one", domain=TALLIES) as server, connect(server.address) as store:
+        for tally in ("t", "u"):
+            for command, command_id in ((Raise(tally, 5), "c-1"), (AddOften(tally, 3), "c-2")):
+                again = store.send(command, command_id=command_id)
+                assert isinstance(again, es.Committed)
+                assert again.duplicate
+            for command, command_id in ((Raise(tally, 6), "c-1"), (AddOften(tally, 4), "c-2")):
+                with pytest.raises(es.CommandIdReused):
+                    store.send(command, command_id=command_id)
+        assert store.append("b", [es.NewEvent("Appended", b"1")], 0, command_id="plain").duplicate
 
 
 def test_what_cannot_be_extracted_is_refused_and_leaves_nothing(node: NodeProcess, tmp_path: Path) -> None:

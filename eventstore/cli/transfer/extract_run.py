@@ -15,9 +15,13 @@ from typing import Final
 
 import eventstore as es
 from eventstore.chunks.files import OsFiles
+from eventstore.client.aio.streams import read_log
 from eventstore.errors import FolderRefused, InvalidArgument
 from eventstore.fields import RESERVED
-from eventstore.model import Commit, Committed, Event, NewEvent
+from eventstore.model import Committed, Event, NewEvent
+from eventstore.records.commit import fingerprints_of
+from eventstore.records.cursors import LogCursor, LogPage
+from eventstore.records.raw_commit import RawCommit, encode_commit, with_fingerprint
 
 _BATCH_BYTES: Final = 4 * 1024 * 1024
 _BATCH_COMMITS: Final = 1000
@@ -48,12 +52,13 @@ async def extract(address: str, shard: int, folder: Path, on_progress: Callable[
     """
     with _begun(folder) as partial:
         async with es.connect(address, name="eventstore cluster extract") as store:
-            source = _shard_of(store.shards, shard)
+            source = _shard_of(store._of_shards(), shard)
             last, done = int((await source.stats()).get("events") or 0), Extracted(shard)
-            stream = source.read_all()
+            cursor = _Pages(0, None, None, None, None, None)
+            stream = read_log(source._connection, cursor, source._layout)
             async with es.open_store(partial) as target:
-                async for commits in _batches(_commits(stream, done)):
-                    for result in await target.append_many(commits):
+                async for commits in _batches(_commits(stream, cursor, done)):
+                    for result in await target._append_many(commits, list):
                         if not isinstance(result, Committed):
                             raise result
                     on_progress(done, last)
@@ -95,34 +100,48 @@ def _shard_of(shards: Mapping[int, es.NetworkStore], shard: int) -> es.NetworkSt
     return shards[shard]
 
 
-async def _commits(events: AsyncIterable[Event], done: Extracted) -> AsyncIterator[Commit]:
+class _Pages(LogCursor):
+    """Knows the `fingerprints` of the page whose events are handed out, which readers of events do not get."""
+
+    __slots__ = ("fingerprints",)
+
+    def take(self, page: LogPage) -> list[Event]:
+        self.fingerprints = fingerprints_of(page.records)
+        return super().take(page)
+
+
+async def _commits(events: AsyncIterable[Event], pages: _Pages, done: Extracted) -> AsyncIterator[RawCommit]:
     """Yields the commits that the events are of; without those that the server keeps for itself."""
+    fingerprint: bytes | None = None
     held: list[Event] = []
     async for event in events:
         done.sequence = event.sequence
         if event.aggregate_id.startswith(RESERVED):
             continue
         if held and (event.aggregate_id, event.command_id) != (held[0].aggregate_id, held[0].command_id):
-            yield _commit(held, done)
+            yield _commit(held, fingerprint, done)
             held = []
+        if not held:
+            fingerprint = pages.fingerprints.get(event.sequence)
         held.append(event)
     if held:
-        yield _commit(held, done)
+        yield _commit(held, fingerprint, done)
 
 
-def _commit(events: list[Event], done: Extracted) -> Commit:
+def _commit(events: list[Event], fingerprint: bytes | None, done: Extracted) -> RawCommit:
     first = events[0]
     done.events, done.commits = done.events + len(events), done.commits + 1
     new = [tuple.__new__(NewEvent, (each[8], each.type, each.data, each.metadata)) for each in events]  # the bytes as they are
-    return Commit(first.aggregate_id, new, first.version - 1, first.command_id, first.timestamp)
+    raw = encode_commit(first.aggregate_id, new, first.version - 1, first.command_id, first.timestamp)
+    return raw if fingerprint is None else (*raw[:4], with_fingerprint(raw[4], fingerprint))
 
 
-async def _batches(commits: AsyncIterator[Commit]) -> AsyncIterator[list[Commit]]:
-    batch: list[Commit] = []
+async def _batches(commits: AsyncIterator[RawCommit]) -> AsyncIterator[list[RawCommit]]:
+    batch: list[RawCommit] = []
     size = 0
     async for commit in commits:
         batch.append(commit)
-        size += sum(len(event.data) for event in commit.events)
+        size += len(commit[4])
         if len(batch) >= _BATCH_COMMITS or size >= _BATCH_BYTES:
             yield batch
             batch, size = [], 0
