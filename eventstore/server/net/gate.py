@@ -32,6 +32,7 @@ from eventstore.server.net.tls_connection import MakeConnection
 
 _ANSWER_BYTES_PER_TURN: Final = 1024 * 1024  # to one connection, before the others are served
 _GATHERED_TURNS_MAX: Final = 3
+_END_S: Final = 60e-6  # what a request takes of the loop that ends with its connection
 _COMPLAINT_SECONDS: Final = 60.0  # malformed input is logged at most this often
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 _log = logging.getLogger(__name__)
@@ -262,7 +263,12 @@ class Gate:
         """Closes the connection, so that the client can still read its answers with `after_answers`. Its appends are stored."""
         if connection.closed:
             return
-        self._forget(connection)
+        if connection.watched:
+            connection.watch(self._selector, 0)
+        self.connections.discard(connection)
+        self.holding.discard(connection)
+        self.outbound.forget(connection)
+        self.turns.queue.spent_s += len(connection.bound) * _END_S
         connection.hang_up() if after_answers else connection.close()
         self._check_settled()
 
@@ -270,13 +276,6 @@ class Gate:
         self.send(connection, encode_error(0, error))
         self.flush()
         self.drop(connection, after_answers=after_answers)
-
-    def _forget(self, connection: Connection) -> None:
-        if connection.watched:
-            connection.watch(self._selector, 0)
-        self.connections.discard(connection)
-        self.holding.discard(connection)
-        self.outbound.forget(connection)
 
     async def run_timeouts(self) -> None:
         """Closes overdue connections, and resumes accepting after file descriptors ran out; until cancelled."""

@@ -39,7 +39,7 @@ class Timeouts:
         while True:
             await sleep_to_tick(self._pause_s)
             if not self._stalled:
-                self.check(trio.current_time())
+                await self._check(trio.current_time())
             then()
 
     async def stall(self, backlog: Backlog) -> None:
@@ -56,13 +56,16 @@ class Timeouts:
     def _pause_s(self) -> float:
         return _PAUSE_S if self._connections else _IDLE_PAUSE_S
 
-    def check(self, now: float) -> None:
-        """Closes overdue connections. Do not call it while the server itself does not serve."""
+    async def _check(self, now: float) -> None:
+        """Closes overdue connections, one after the other: each may have many requests that end with it."""
         for connection in self._suspects(now):
-            why = self._overdue(connection, now)
+            why = None if connection.closed else self._overdue(connection, now)
             if why is not None:
                 _log.info("closing a connection (%s): %s", connection.name or "no hello", why)
                 self._drop(connection)
+                await trio.lowlevel.checkpoint()
+                if self._stalled:
+                    return
         for connection in self._outbound.blocking(self._connections, now):
             _log.warning(
                 "closing a connection (%s): it reads none of its %d unsent bytes, and other answers wait for that room",

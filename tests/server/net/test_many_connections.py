@@ -8,10 +8,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import pytest
+import trio
 
 import eventstore as es
 from eventstore.errors import Overloaded
+from eventstore.protocol.broker_requests import Pull
+from eventstore.protocol.request_codec import encode_request
 from eventstore.protocol.requests import Ping, Subscribe, Version
+from eventstore.server.net.connection import BOUND_MAX
 from tests.server.conftest import Launch, Serve
 from tests.server.raw import Ok, RawClient, append_frame, commit, outcomes_of
 from tests.server_process import ServerProcess
@@ -74,6 +78,48 @@ def test_thousands_of_connections_are_served_at_once(launch: Launch) -> None:
         wait_until(lambda: server.descriptors() <= open_files - count, "the descriptors are free again")
         with RawClient(server.port) as client:
             assert client.ask(Ping()) == Ok()
+
+
+class Ends(trio.abc.Instrument):
+    """How many tasks of this name ended between two looks at the sockets."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._now = name, 0
+        self.most = self.all = 0
+
+    def task_exited(self, task: trio.lowlevel.Task) -> None:
+        if task.name.endswith(self._name):
+            self._now += 1
+            self.all += 1
+
+    def before_io_wait(self, timeout: float) -> None:
+        self.most, self._now = max(self.most, self._now), 0
+
+
+@pytest.mark.parametrize("by", ["the clients", "timeouts"])
+@pytest.mark.parametrize("kind", ["pulls", "subscriptions"])
+def test_what_ends_with_many_connections_does_not_end_at_once(serve: Serve, kind: str, by: str) -> None:
+    server, many = serve(frame_timeout_s=0.5), 30
+    with es.blocking.connect(server.address) as store, ExitStack() as stack:
+        store.broker.create_topic("orders", 1)
+        waits = Pull(1, 4096, 60_000, wants=(("orders", 0, 0, None),)) if kind == "pulls" else Subscribe()
+        clients = [stack.enter_context(RawClient(server.port)) for _ in range(many)]
+        ends = Ends("MessagePulls._serve" if kind == "pulls" else "Subscriptions._serve")
+        server.ask(lambda _: trio.lowlevel.add_instrument(ends))
+        for client in clients:
+            client.send(b"".join(encode_request(number, waits) for number in range(2, 2 + BOUND_MAX)))
+        gate = server.ask(lambda running: running.gate)
+        wait_until(
+            lambda: server.ask(lambda _: sum(len(each.bound) for each in gate.connections)) == many * BOUND_MAX, "all wait"
+        )
+        if by == "timeouts":
+            for client in clients:
+                client.send(b"x")
+        else:
+            server.ask(lambda _: [client.cut() for client in clients])
+        wait_until(lambda: server.ask(lambda _: ends.all) == many * BOUND_MAX, "all have ended")
+        server.ask(lambda _: trio.lowlevel.remove_instrument(ends))
+    assert ends.most <= many * BOUND_MAX / 5
 
 
 def test_closed_connections_leak_nothing(launch: Launch) -> None:
