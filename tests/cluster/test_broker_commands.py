@@ -250,6 +250,14 @@ def test_the_console_shows_offsets_messages_and_dead_letters_by_shard(node: Node
     done = visitor.post("/console/do/replay", {"group": "lookers", "offset": "0", "shard": "1"})
     assert done.status == 303
     assert store.broker.group("lookers").backlog == 1
+    assert (
+        "The group lookers continues at 0 of queue 0 of looked on shard 1."
+        in visitor.get("/console/do/reset?group=lookers&topic=looked&queue=0&shard=1&to=0").words
+    )
+    reset = {"group": "lookers", "topic": "looked", "queue": "0", "to": "0"}
+    assert visitor.post("/console/do/reset", {**reset, "shard": ""}).status == 400
+    assert visitor.post("/console/do/reset", {**reset, "shard": "1"}).status == 303
+    assert store.broker.group("lookers").backlog == 2
 
 
 def test_top_and_the_console_show_what_all_shards_have_together_and_of_which_shard_each_queue_and_chunk_is(

@@ -47,7 +47,8 @@ async def _reset(store: NetworkStore, given: Fields, who: str) -> str:
     to = given["to"]
     target = to if to in ("start", "end") else _number(given, "to")
     queue = number_of("queue", given["queue"])
-    rows = await store.broker.reset(given["group"], given["topic"], target, queue=queue)
+    broker = broker_of(store, number_of("shard", given["shard"]))
+    rows = await broker.reset(given["group"], given["topic"], target, queue=queue)
     return f"{given['group']} is at " + ", ".join(f"offset {each.offset} of queue {each.queue}" for each in rows[:20])
 
 
@@ -77,6 +78,10 @@ async def _skip(store: NetworkStore, given: Fields, who: str) -> str:
     return f"{given['reaction']}: {done.done} events are no longer parked, {done.left} still are"
 
 
+def _on_shard(given: Fields) -> str:
+    return f" on shard {given['shard']}" if given["shard"] else ""
+
+
 def _group_page(given: Fields) -> str:
     return link("/broker/group", name=given["group"])
 
@@ -95,17 +100,15 @@ def _cluster_page(given: Fields) -> str:
 
 ACTIONS: Final[Mapping[str, Action]] = {
     "reset": Action(
-        ("group", "topic", "queue", "to"),
+        ("group", "topic", "queue", "shard", "to"),
         lambda given: f"The group {given['group']} continues at {given['to']} of "
-        + (f"queue {given['queue']} of " if given["queue"] else "every queue of ") + f"{given['topic']}. "
+        + (f"queue {given['queue']} of " if given["queue"] else "every queue of ") + f"{given['topic']}{_on_shard(given)}. "
         "Messages after that are delivered again, those before it never.",
         _reset, _group_page,
     ),
     "replay": Action(
         ("group", "offset", "shard"),
-        lambda given: f"The dead letter {given['offset']} "
-        + (f"on shard {given['shard']} " if given["shard"] else "")
-        + f"of the group {given['group']} is delivered to it again.",
+        lambda given: f"Dead letter {given['offset']}{_on_shard(given)} of {given['group']} is delivered again.",
         _replay_dead, _group_page,
     ),
     "add-queues": Action(
