@@ -12,6 +12,7 @@ from eventstore_cluster.replica.actions import Action
 from eventstore_cluster.replica.limits import Limits
 from eventstore_cluster.replica.new_files import NewFiles
 from eventstore_cluster.replica.places import Ends
+from eventstore_cluster.replica.registry_state import Member
 from eventstore_cluster.replica.sessions import Session
 
 
@@ -21,23 +22,25 @@ class HandingOver:
     def __init__(self, limits: Limits, now: float) -> None:
         self.successor: str | None = None
         self.named_at = now
-        self._waits_since: float | None = None
+        self._asked: Member | None = None
+        self._waits_since = now
         self._sort_s = limits.hand_over_sort_s
         self._files = NewFiles(limits.hand_over_file_bytes, limits.files_begun_max)
 
     def name(self, successor: str | None, now: float) -> None:
         if successor != self.successor:
-            self.successor, self.named_at, self._waits_since = successor, now, None
-            self._files.reset()
+            self.successor, self.named_at, self._asked = successor, now, None
 
     def next_step(self, written: Ends, session: Session, now: float, *, may_begin: bool) -> list[Action] | None:
         """Returns what is to be done before the follower of this session may lead, which keeps up; nothing: it is waited for;
-        None: it may. The time for that begins when it is asked for, as the successor may have been behind before.
+        None: it may. The time for that begins when it is asked for, as the successor may have been behind before, and again
+        when its process is another one: what the last one was sorting is not sorted.
 
         `may_begin`: clients are served, and a file can be begun.
         """
-        if self._waits_since is None:
-            self._waits_since = now
+        if self._asked != session.member:
+            self._asked, self._waits_since = session.member, now
+            self._files.reset()
         if now > self._waits_since + self._sort_s:
             return None
         return self._files.next_step(written[0], session.sorted_through, may_begin=may_begin)

@@ -8,8 +8,20 @@ from typing import Any
 
 import pytest
 
-from eventstore_cluster.replica.actions import Action, Begin, BeginFile, End, ReadRegistry, Send, Serve, Transact
+from eventstore_cluster.replica.actions import (
+    Action,
+    Begin,
+    BeginFile,
+    CutTo,
+    End,
+    Follow,
+    ReadRegistry,
+    Send,
+    Serve,
+    Transact,
+)
 from eventstore_cluster.replica.epochs import LastEpoch, Tail
+from eventstore_cluster.replica.following import Following
 from eventstore_cluster.replica.frames import Fetch, Join, Joined
 from eventstore_cluster.replica.limits import Limits
 from eventstore_cluster.replica.moving import Moving
@@ -260,6 +272,22 @@ def test_a_successor_that_does_not_sort_leads_in_the_end() -> None:
     assert isinstance(yields, Transact)
 
 
+def test_a_successor_that_is_killed_while_it_sorts_has_the_whole_time_when_it_is_back() -> None:
+    own, limits = handing_over_a_large_file()
+    own.disconnected(1, 0.3)
+    back, later = Member("n2", "i3"), 0.3 + limits.hand_over_sort_s
+    assert own.registrar.seen is not None
+    seen = own.registrar.seen
+    own.saw(replace(seen, state=replace(seen.state, in_sync=frozenset({ME.member, back}))), later)
+    own.received(2, Join(1, back, "r3", ME.run, (LastEpoch(4, (2, 4200)),)), later)
+    for second in (1.0, 2.0, limits.hand_over_sort_s):
+        found = own.received(2, Fetch(2, 4, ((2, 4200),), (0,), 0), later + second)
+        assert not any(isinstance(each, Transact) for each in found), second
+    *_, yields = own.received(2, Fetch(2, 4, ((2, 4200),), (0,), 1), later + limits.hand_over_sort_s)
+    assert isinstance(yields, Transact)
+    assert yields.swap.yields
+
+
 def test_files_are_not_begun_for_a_hand_over_again_and_again() -> None:
     own, limits = handing_over_a_large_file()
     found, number = list[type[Action]](), 2
@@ -317,6 +345,21 @@ def test_nothing_is_handed_over_unasked_nor_to_itself_to_a_stranger_or_to_one_th
     own, seen = leader_of_two(successor)
     own.grown(((1, 200),), 0.2)
     assert own.saw(seen, now) == []
+
+
+@pytest.mark.parametrize(
+    ("epoch", "of_log", "joined", "cuts"), [(5, 3, 5, True), (5, 3, 4, False), (5, 3, 6, False), (5, 6, 5, False)]
+)
+def test_a_follower_is_cut_by_the_leader_of_its_epoch_alone_and_by_none_that_is_older_than_its_log(
+    epoch: int, of_log: int, joined: int, cuts: bool
+) -> None:
+    following = Following(ME.member, ME.run, (Tail().grow(of_log, (1, 200)),), (0,), Limits())
+    leader = Leader(OTHER, "r2", "127.0.0.1:2")
+    assert following.follow(leader, epoch, 0.0) == [Follow(leader)]
+    (join,) = following.connected(1, leader.run, 0.0)
+    assert isinstance(join, Send)
+    found = following.received(1, Joined(1, 1, joined, (LastEpoch(of_log, (1, 100)),)), 0.1)
+    assert found == ([CutTo(((1, 100),))] if cuts else [])
 
 
 def test_a_join_that_comes_before_the_log_is_open_is_answered_when_it_is() -> None:
