@@ -20,7 +20,7 @@ LEADER_CHANGES: Final = LabelledMetric(
     ("shard", "reason"),
 )  # fmt: skip
 _NEW: Final = "the shard is new"
-_SILENT: Final = "the last leader gave no reason"
+_SILENT: Final = "the last leader could not say why: its node was killed, hung, or was cut off from etcd"
 _log = logging.getLogger("eventstore.cluster")
 
 
