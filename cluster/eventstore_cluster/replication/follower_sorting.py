@@ -1,4 +1,7 @@
-"""Sorts the event files of a follower: those that are followed by a file with a committed record (R6)."""
+"""Sorts the event files of a follower: those that are followed by a file with a committed record (R6).
+
+What the next leader would build again while clients wait, a damaged index or directory, is built again here.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,15 @@ from typing import Final
 
 import trio
 
+from eventstore.chunks.folder import ChunkFolder
+from eventstore.chunks.header import ChunkHeader
 from eventstore.errors import Corrupt, EventStoreError
 from eventstore.server.logs import get_logger
 from eventstore.store.data_folder import DIRECTORY
 from eventstore.store.maintenance import ChildSorter, Sorter
 from eventstore.store.sorted.directory_recovery import mark_closed, remove_directory, was_found_damaged, was_left_open
+from eventstore.store.sorted.file_names import INDEX
+from eventstore.store.sorted.index_format import read_header
 from eventstore.store.sorted.sorting import switch
 from eventstore_cluster.replica.places import Ends
 from eventstore_cluster.replication.driver import Driver
@@ -59,24 +66,84 @@ def _remove(directory: Path, why: str) -> None:
         remove_directory(directory)
 
 
+def damaged_indexes(folder: ChunkFolder, through: int, error: Exception | None = None) -> list[int]:
+    """Returns the sorted files up to this one whose index is missing, does not begin as it should, or is named by the error.
+
+    Raises:
+        Corrupt: the header of an event file is damaged.
+        OSError
+    """
+    named = error.fields["file"] if isinstance(error, Corrupt) else None
+    return [
+        number
+        for number in range(1, through + 1)
+        if (header := folder.read_header(number)).sorted
+        and (str(folder.derived_path(number, INDEX)) == named or not _begins_well(folder, header))
+    ]
+
+
+def _begins_well(folder: ChunkFolder, header: ChunkHeader) -> bool:
+    path = folder.derived_path(header.number, INDEX)
+    try:
+        file = folder.files.open(path)
+    except FileNotFoundError:
+        return False
+    try:
+        return read_header(file, str(path)).belongs_to(header)
+    except Corrupt:
+        return False
+    finally:
+        file.close()
+
+
+class _Files:
+    """The event files of one follower, and what is derived from them."""
+
+    def __init__(self, folder: ChunkFolder, sorter: Sorter) -> None:
+        self._folder, self._sorter = folder, sorter
+
+    async def sort(self, number: int) -> None:
+        """Sorts a file, unless it is, and lists it. Raises EventStoreError, OSError, RuntimeError."""
+        if not (await trio.to_thread.run_sync(self._folder.read_header, number)).sorted:
+            await self._write(number)
+        try:
+            await self._sorter.list_in_directory(number)
+        except (EventStoreError, OSError, RuntimeError) as error:
+            if not await self.build_indexes(number, error):
+                raise
+            await self._sorter.list_in_directory(number)
+
+    async def build_indexes(self, through: int, error: Exception | None = None) -> list[int]:
+        """Builds those that are damaged: see `damaged_indexes`. Raises as `sort`."""
+        found = await trio.to_thread.run_sync(damaged_indexes, self._folder, through, error)
+        for number in found:
+            await self._write(number)
+            _log.warning("the index of an event file was damaged, and is built again", file=number)
+        return found
+
+    async def _write(self, number: int) -> None:
+        await self._sorter.sort(number)
+        await trio.to_thread.run_sync(switch, self._folder, number, self._sorter.token)
+
+
 async def sort_committed(driver: Driver, data: Path) -> None:
     """Sorts, indexes and lists files as they are committed, one at a time; until cancelled.
 
     Files are sorted and listed in order; to list the last of those that are sorted lists all.
     """
     events = driver.run_of.logs.events
-    folder = events.folder
     sorter, directory = ChildSorter(data, data / DIRECTORY), data / DIRECTORY
+    files = _Files(events.folder, sorter)
     await examine(sorter, directory)
+    try:
+        await files.build_indexes(events.sorted_through)
+    except (EventStoreError, OSError, RuntimeError) as error:  # the next leader tries again
+        _log.error("a damaged index cannot be built again", error=str(error))
     number = max(events.sorted_through, 1)
     while True:
         while driver.committed is not None and may_sort(driver.committed, number):
             try:
-                header = await trio.to_thread.run_sync(folder.read_header, number)
-                if not header.sorted:
-                    await sorter.sort(number)
-                    await trio.to_thread.run_sync(switch, folder, number, sorter.token)
-                await sorter.list_in_directory(number)
+                await files.sort(number)
             except (EventStoreError, OSError, RuntimeError) as error:  # the file itself is unchanged
                 _log.error("sorting an event file failed", file=number, error=str(error), again_s=_AGAIN_S)
                 _removed(directory, error)

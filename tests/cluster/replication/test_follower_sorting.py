@@ -2,20 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import socket
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import trio
 
 import eventstore as es
-from eventstore.store.data_folder import DIRECTORY
+from eventstore.broker.opening import open_broker_folder
+from eventstore.chunks.files import OsFiles
+from eventstore.records.cluster_map import ALL_SLOTS
+from eventstore.records.raw_commit import encode_commit
+from eventstore.server.access.security import Security
+from eventstore.settings.broker import BrokerSettings
+from eventstore.settings.server import ServerSettings
+from eventstore.store.data_folder import DIRECTORY, ShardIdentity, read_event_folder
 from eventstore.store.maintenance import ChildSorter
+from eventstore.store.opening import open_folder
+from eventstore.store.sorted import index_format
 from eventstore.store.sorted.directory import DAMAGED_MARK
-from eventstore.store.sorted.directory_recovery import was_left_open
-from eventstore_cluster.replication.follower_sorting import examine
+from eventstore.store.sorted.directory_recovery import mark_closed, remove_directory, was_left_open
+from eventstore.store.sorted.sorting import sort_file, switch
+from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
+from eventstore_cluster.registry.etcd.gateway import Gateway
+from eventstore_cluster.registry.etcd.lease import Lease
+from eventstore_cluster.registry.etcd.options import EtcdOptions
+from eventstore_cluster.replica.actions import Commit
+from eventstore_cluster.replica.limits import Limits
+from eventstore_cluster.replica.registry_state import Leader, Member
+from eventstore_cluster.replica.replica import Replica
+from eventstore_cluster.replication.driver import Driver
+from eventstore_cluster.replication.follower_sorting import examine, sort_committed
+from eventstore_cluster.replication.links import Links
+from eventstore_cluster.replication.logs.follower_logs import FollowerLogs, broker_identity
+from eventstore_cluster.replication.peer_frames import PeerHello
+from eventstore_cluster.replication.run import Run
+from eventstore_cluster.replication.shard_registry import ShardRegistry
 from tests.store.embedded.held_disk import SMALL_FILES
 from tests.store.sorted.directory_pages import unclean, zero_leaf_of
+from tests.waiting import eventually
+
+SHARD = ShardIdentity(uuid.UUID(int=1), 0, ALL_SLOTS, uuid.UUID(int=2))
 
 SORTED = replace(SMALL_FILES, sort=True)
 
@@ -58,3 +89,105 @@ async def test_a_directory_that_was_left_open_is_sound_before_a_leader_waits_for
         for number in range(0, 400, 7):
             assert await store.version(f"customer-{number:04}") == 1
         assert store.engine.directory.attention is None
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """The folder of a shard with four files, of which the first two are sorted and listed, and the last one goes on."""
+    data = tmp_path / "shard-0"
+    engine = (opened := open_folder(data, SMALL_FILES, shard=SHARD)).engine
+    while len(engine.files.headers) < 4:
+        for number in range(20):
+            engine.append_batch([encode_commit(f"a-{number}", [es.NewEvent("T", bytes(100))], es.ANY, None, None)])
+        while (segment := engine.take()) is not None:
+            engine.write(segment)
+            engine.mark_written(segment, durable=True)
+    opened.close()
+    folder = read_event_folder(OsFiles(), data)
+    for number in (1, 2):
+        sort_file(folder, number)
+        switch(folder, number)
+    open_folder(data, SMALL_FILES, shard=SHARD).close()
+    mark_closed(data / DIRECTORY)
+    open_broker_folder(data / "broker", BrokerSettings(), identity=broker_identity(SHARD)).close()
+    return data
+
+
+@contextmanager
+def follower(data: Path) -> Iterator[Driver]:
+    """A follower that knows that its last file has a committed record."""
+    logs = FollowerLogs(OsFiles(), ServerSettings(data=data, store_settings=SMALL_FILES), SHARD, "n1")
+    me = Leader(Member("n1", "i1"), "run1", "127.0.0.1:1")
+    replica = Replica(me, (), logs.tails, logs.last_crcs, limits=Limits(), new_nonce=lambda: "n", now=0.0)
+    lease = Lease(1, 5, 0.0)
+    registry = ShardRegistry(EtcdRegistry(Gateway(EtcdOptions(("http://127.0.0.1:1",))), "test"), 0, lease, "run1")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        security = Security(ServerSettings(data=data))
+        links = Links(listener, PeerHello(SHARD.cluster.bytes, 0, "n1", "run1"), security, lambda _: None)
+        driver = Driver(Run(replica, logs, registry, lease), links, lambda *_: None, lambda: None)
+        driver.do([Commit(tuple(tail.end for tail in logs.tails))])
+        yield driver
+    logs.close()
+
+
+def removed(index: Path) -> None:
+    index.unlink()
+
+
+def beginning_zeroed(index: Path) -> None:
+    index.write_bytes(bytes(64) + index.read_bytes()[64:])
+
+
+def all_but_the_beginning_zeroed(index: Path) -> None:
+    raw = index.read_bytes()
+    index.write_bytes(raw[: index_format.HEADER_BYTES] + bytes(len(raw) - index_format.HEADER_BYTES))
+
+
+async def sorts_all(driver: Driver, data: Path) -> None:
+    async def sorted_all() -> bool:
+        return driver.replica.following.sorted_through == 3
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(sort_committed, driver, data)
+        await eventually(sorted_all, "all files that may be are sorted and listed")
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("damage", "listed"),
+    [(removed, True), (beginning_zeroed, True), (removed, False), (all_but_the_beginning_zeroed, False)],
+)
+async def test_a_damaged_index_is_built_again_before_a_leader_needs_it(
+    data: Path, damage: Callable[[Path], None], listed: bool
+) -> None:
+    index = data / "events" / "0000000002.index"
+    sound = index.read_bytes()
+    damage(index)
+    if not listed:
+        remove_directory(data / DIRECTORY)
+    with follower(data) as driver:
+        await sorts_all(driver, data)
+    assert index.read_bytes() == sound
+    opened = open_folder(data, SMALL_FILES, shard=SHARD)
+    assert opened.report.indexes_built == []
+    opened.close()
+
+
+@pytest.mark.heavy
+async def test_a_directory_that_is_found_damaged_while_a_file_is_listed_is_removed_and_filled_again(data: Path) -> None:
+    directory = data / DIRECTORY
+    (directory / "data.mdb").write_bytes(b"x" * (directory / "data.mdb").stat().st_size)
+
+    async def is_removed() -> bool:
+        return not (directory / "data.mdb").exists()
+
+    with follower(data) as driver:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(sort_committed, driver, data)
+            await eventually(is_removed, "the directory is removed")
+            nursery.cancel_scope.cancel()
+        await sorts_all(driver, data)
+    opened = open_folder(data, SMALL_FILES, shard=SHARD)
+    assert opened.report.directory == "kept"
+    opened.close()
