@@ -128,14 +128,18 @@ async def stop_on_signals(
     stop: trio.Event,
     reload: Callable[[], None] | None = None,
     *,
+    heard: Callable[[int], object] = lambda number: None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Sets `stop` on SIGTERM or SIGINT, and calls `reload` on SIGHUP. After the first two, a signal has its default effect."""
+    """Sets `stop` on SIGTERM or SIGINT, and calls `reload` on SIGHUP. After the first two, which `heard` is called with, a
+    signal has its default effect.
+    """
     hang_up = () if reload is None else (signal.SIGHUP,)
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, *hang_up) as signals:
         task_status.started()
         async for number in signals:
             if number != signal.SIGHUP or reload is None:
+                heard(number)
                 stop.set()
                 return
             reload()

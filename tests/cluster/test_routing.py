@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import socket
@@ -31,6 +32,7 @@ from eventstore.records.cluster_map import ClusterMap
 from eventstore.records.raw_commit import encode_commits
 from eventstore.records.slots import slot_of
 from eventstore_cluster.shard_start import PORTS_BELOW
+from tests.cli.processes import output
 from tests.cluster.node_process import NodeProcess, kill_process
 from tests.records.test_slots import VECTORS
 from tests.server_process import ServerProcess
@@ -132,6 +134,23 @@ def test_ids_with_tags_of_any_form_are_stored_and_handled_by_the_shard_of_their_
                 held = {event.aggregate_id for event in store.read_all()}
             assert held == {each for each, slot in ids.items() if owners[slot] == shard}
         assert node.terminate() == 0
+
+
+def test_what_is_appended_and_sent_names_its_shard_for_programs(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data", 3, domain="tests.server.commands.tallies:app") as node:
+        with blocking.connect(node.address) as store:
+            known = store.cluster_map()
+        for each in ("a-1", "a-2", "a-3"):
+            done = json.loads(output("append", each, "--type", "T", "--data", "1", "--json", store=node.address))
+            assert (done["sequence"] > 0, done["shard"]) == (True, known.owner_of(each))
+            tally = f"t-{each}"
+            sent = ("send", "Raise", json.dumps({"tally": tally, "to": 5}), "--aggregate", tally, "--json")
+            done = json.loads(output(*sent, store=node.address))
+            assert (done["version"], done["shard"]) == (1, known.owner_of(tally))
+            assert "shard" not in json.loads(output(*sent, store=node.address)), "nothing had to change"
+        own = next(each for each in map("b-{}".format, range(1_000)) if known.owner_of(each) == 0)
+        done = json.loads(output("append", own, "--type", "T", "--data", "1", "--json", store=node.shard_address(0)))
+        assert "shard" not in done, "its address names it"
 
 
 def test_a_cluster_of_one_shard_answers_everything_at_the_address_of_its_node(tmp_path: Path) -> None:

@@ -83,13 +83,22 @@ def event_filters(
     types: list[str] | None, prefix: str | None, aggregate: str | None, from_time: str | None, to_time: str | None
 ) -> dict[str, Any]:
     """Returns the options as the filters that `read_all` and `subscribe` take. Raises InvalidArgument."""
+    first = None if from_time is None else parse_time("--from-time", from_time)
+    last = None if to_time is None else parse_time("--to-time", to_time)
+    if first is not None and last is not None and first > last:
+        raise InvalidArgument(f"--from-time {from_time} is after --to-time {to_time}: no event is", field="from_time")
     return {
         "types": types or None,
         "aggregate_prefix": prefix,
         "aggregate_id": aggregate,
-        "from_time": None if from_time is None else parse_time("--from-time", from_time),
-        "to_time": None if to_time is None else parse_time("--to-time", to_time),
+        "from_time": first,
+        "to_time": last,
     }
+
+
+def shard_member(store: BlockingStore, aggregate_id: str) -> dict[str, int]:
+    """Returns the member for JSON that says in which of several shards the sequences of an aggregate count; none of one."""
+    return {"shard": store.cluster_map().owner_of(aggregate_id)} if store.shards else {}
 
 
 def parse_time(option: str, text: str) -> datetime:

@@ -49,6 +49,7 @@ async def relay(
     past_lost: bool = False,
     wait_s: float = 0.0,
     on_progress: Callable[[int, int, int], None] | None = None,
+    on_signal: Callable[[int], object] = lambda number: None,
 ) -> int:
     """Publishes until a signal, or until all events present at the start are published. Returns how many were published.
 
@@ -56,7 +57,8 @@ async def relay(
     several shards, each has its own.
     `past_lost`: continues after events that the topic has and the store has not. `wait_s`: how long to wait for a server that
     is not up yet. `on_progress` is called regularly with the sequence up to which all events are published, the last sequence
-    at the start (both are sums over several shards), and the number of events published by this call.
+    at the start (both are sums over several shards), and the number of events published by this call. `on_signal` is called
+    with the signal that ends it.
 
     Raises:
         InvalidArgument: the name is not valid for a topic, the checkpoint's folder does not exist, or the topic is one of
@@ -69,7 +71,7 @@ async def relay(
     published = 0
     async with trio.open_nursery() as nursery:
         stopping = trio.Event()
-        await nursery.start(stop_on_signals, stopping)
+        await nursery.start(partial(stop_on_signals, stopping, heard=on_signal))
 
         async def stop() -> None:
             await stopping.wait()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +50,21 @@ def test_relay_publishes_all_events_first_and_only_new_ones_the_next_time(tmp_pa
         assert relayed(source, target, tmp_path / "checkpoint.json") == 640
         assert (tmp_path / "checkpoint.json").exists()
         assert relayed(source, target, tmp_path / "checkpoint.json") == 0
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_it_follows_until_a_signal_ends_it_and_says_what_it_did(tmp_path: Path, number: int, code: int) -> None:
+    with ServerProcess(tmp_path / "a") as source, blocking.connect(source.address) as store:
+        append(source.address, 3, "first")
+        command = [*PROGRAM, "--from", source.address, "--topic", TOPIC]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as publisher:
+            try:
+                wait_until(lambda: len(published(store)) == 6, "all is published")
+                publisher.send_signal(number)
+                assert publisher.communicate(timeout=DEADLINE_SECONDS)[0] == f"6 events published to topic {TOPIC}\n"
+            finally:
+                publisher.kill()
+        assert publisher.returncode == code
 
 
 def test_the_largest_event_passes(tmp_path: Path) -> None:

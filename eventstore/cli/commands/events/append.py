@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from eventstore.cli.terminal.output import print_json, print_line
-from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, StoreAddress
+from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, StoreAddress, shard_member
 from eventstore.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -45,8 +45,9 @@ def append(
     expected = _expected(expected_version)
     with blocking.connect(store, name="eventstore append") as connected:
         done = connected.append(aggregate_id, [event], expected, command_id)
+        shard = shard_member(connected, aggregate_id) if as_json else {}
     if as_json:
-        print_json({name: getattr(done, name) for name in ("aggregate_id", "version", "sequence", "duplicate")})
+        print_json({name: getattr(done, name) for name in ("aggregate_id", "version", "sequence", "duplicate")} | shard)
     elif done.duplicate:
         print_line(f"{aggregate_id}: this command was appended before, up to version {done.version}; nothing was written")
     else:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from eventstore.cli.terminal.output import print_json, print_line
-from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, StoreAddress
+from eventstore.cli.terminal.shared_options import DEFAULT_STORE, AsJson, StoreAddress, shard_member
 from eventstore.errors import InvalidArgument, Rejected
 
 if TYPE_CHECKING:
@@ -58,7 +58,11 @@ def send(
             outcome = connected.send(command, command_id, metadata=parsed)
         except Rejected as error:
             raise _with_reason(error) from None
-    _print_outcome(outcome, as_json)
+        shard = shard_member(connected, command.aggregate_id) if as_json and outcome.sequence is not None else {}
+    if as_json:
+        print_json({"status": _status(outcome), **outcome._asdict(), **shard})
+    else:
+        _print_outcome(outcome)
 
 
 def _checked(domain: str, command_type: str, text: str, aggregate_id: str | None) -> RawCommand:
@@ -103,12 +107,10 @@ def _with_reason(error: Rejected) -> Rejected:
     return Rejected(f"rejected ({error.reason}): {error.message}", **error.fields)
 
 
-def _print_outcome(outcome: Committed | Unchanged, as_json: bool) -> None:
+def _print_outcome(outcome: Committed | Unchanged) -> None:
     from eventstore.model import Committed
 
-    if as_json:
-        print_json({"status": _status(outcome), **outcome._asdict()})
-    elif not isinstance(outcome, Committed):
+    if not isinstance(outcome, Committed):
         print_line(f"{outcome.aggregate_id}: nothing had to change")
     elif outcome.duplicate:
         print_line(

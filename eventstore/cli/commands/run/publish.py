@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -63,17 +64,18 @@ def publish(
     )
     with meter("publish", progress if until_caught_up or progress else False) as bar:
         configure_logs(settings.log_format, settings.log_level)  # in here: the bar makes room for lines on standard error
-        sent, caught_up = _relay(run, bar)
+        sent, caught_up, ended_by = _relay(run, bar)
     print_line(f"{counted(sent, 'event')} published to topic {topic}")
-    if until_caught_up and not caught_up:
+    if ended_by == signal.SIGINT or (until_caught_up and not caught_up):
         raise KeyboardInterrupt
 
 
-def _relay(run: Callable[..., Awaitable[int]], bar: Meter) -> tuple[int, bool]:
-    """Runs to the end, or until a signal. Returns how many events were published, and whether these were all."""
+def _relay(run: Callable[..., Awaitable[int]], bar: Meter) -> tuple[int, bool, int | None]:
+    """Runs to the end, or until a signal. Returns how many events were published, whether these were all, and the signal."""
     from eventstore.server.bootstrap import run_to_end
 
     sent, caught_up = 0, False
+    heard: list[int] = []
 
     def advance(sequence: int, last: int, published: int) -> None:
         nonlocal caught_up
@@ -82,7 +84,7 @@ def _relay(run: Callable[..., Awaitable[int]], bar: Meter) -> tuple[int, bool]:
 
     async def main() -> None:
         nonlocal sent
-        sent = await run(on_progress=advance)
+        sent = await run(on_progress=advance, on_signal=heard.append)
 
     run_to_end(main)
-    return sent, caught_up
+    return sent, caught_up, heard[0] if heard else None

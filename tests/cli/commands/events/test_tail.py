@@ -103,6 +103,13 @@ def test_events_are_shown_with_their_time_to_the_microsecond(shared: Server) -> 
     assert json.loads(shown)["timestamp"] == "2026-01-31T12:00:00.000007+00:00"
 
 
+@pytest.mark.parametrize("command", ["tail", "tail --no-follow", "export", "read a"])
+def test_times_between_which_there_is_nothing_are_refused(shared: Server, command: str) -> None:
+    times = ("--from-time", "2026-02-01T00:00:00Z", "--to-time", "2026-02-01T00:00:00+01:00")
+    told = refused(*command.split(), *times, store=shared.store, code=2)
+    assert told == "--from-time 2026-02-01T00:00:00Z is after --to-time 2026-02-01T00:00:00+01:00: no event is"
+
+
 def test_the_end_does_not_go_with_another_beginning_or_without_following(shared: Server) -> None:
     assert refused("tail", "--end", "--after", 3, store=shared.store, code=2).endswith("does not go with --after")
     assert refused("tail", "--end", "--no-follow", store=shared.store, code=2).endswith("does not go with --no-follow")
