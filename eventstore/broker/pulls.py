@@ -27,6 +27,7 @@ from eventstore.fields import check_int
 from eventstore.records.state_record import QueueKey
 from eventstore.records.tag_filter import TagFilter, parse_tags
 from eventstore.records.topic_names import RETRY
+from eventstore.timing.work_time import on_thread
 
 MESSAGES_MAX: Final = 10_000
 PULL_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -241,6 +242,7 @@ class Pulls:
         each, visible = pending.left[-1], self._engine.visible_position
         messages_max, not_after = self._due_now(each, pending.messages_max)
         page = await trio.to_thread.run_sync(
+            on_thread,
             lambda: self._engine.reader.pull(
                 each.log, each.offset, visible, messages_max, pending.bytes_max, each.tags, not_after=not_after
             ),

@@ -27,8 +27,10 @@ from eventstore.records.message import HEADER
 from eventstore.server.net.budgets import Reservation
 from eventstore.server.net.connection import BOUND_MAX, Connection
 from eventstore.server.net.deferred_replies import explain_failed_read
+from eventstore.server.net.fair_turns import NOTED_S
 from eventstore.server.net.gate import Gate
 from eventstore.server.net.request_task import RequestTask
+from eventstore.timing.work_time import WorkTime, counted
 
 _QUEUES_MAX: Final = 250_000  # of all waiting pulls, some hundred bytes each
 _QUEUES_A_PULL: Final = 16  # the cost of a waiting pull without its queues, in queues
@@ -38,7 +40,9 @@ _log = logging.getLogger(__name__)
 
 
 class _Waiting:
-    """A pull that is not answered yet; ends with its connection. `owed`: counted as a request, until its first look."""
+    """A pull that is not answered yet; ends with its connection. `owed`: counted as a request, until its first look.
+    `spent`: what its task took since that was charged.
+    """
 
     use = None
 
@@ -48,6 +52,7 @@ class _Waiting:
         self.request_id = request_id
         self.weight = weight
         self.owed = True
+        self.spent = WorkTime()
 
     def cancel(self) -> None:
         self.task.cancel()
@@ -137,10 +142,11 @@ class MessagePulls:
         pieces: Sequence[bytes] = ()
         try:
             with waiting.task.begin():
-                pieces = await self._answer(waiting, pending, request)
+                pieces = await counted(self._answer(waiting, pending, request), waiting.spent)
         except Exception as error:
             pieces = (encode_error(waiting.request_id, _explain(error)),)
         self._settle(waiting)
+        self._charge(waiting)
         self._waiting.discard(waiting)
         self._weight -= waiting.weight
         self._ended.unpark_all()
@@ -170,6 +176,7 @@ class MessagePulls:
         async with reservation as bytes_max:
             pending.bytes_max = min(pending.bytes_max, bytes_max)
             yield
+        self._charge(waiting)
         if self._settle(waiting) and not waiting.connection.watched & selectors.EVENT_READ:
             self._gate.flush()  # reading resumes, although nothing is sent
 
@@ -178,6 +185,13 @@ class MessagePulls:
         if found and request.group is not None and request.member is not None:
             self._broker.groups.handed_out(request.group, request.member, _held(request, pulled))
         return encode_messages(request_id, found, sum(page.count for page in pulled), map(_page_of, pulled))
+
+    def _charge(self, waiting: _Waiting) -> None:
+        """Has its connection pay for what the task took that is worth it, besides `_TASK_S`: it may read on and on."""
+        seconds = waiting.spent.seconds - _TASK_S
+        if seconds > NOTED_S:
+            waiting.spent.seconds = _TASK_S
+            self._gate.turns.charge(waiting.connection, seconds)
 
     def _settle(self, waiting: _Waiting) -> bool:
         """Stops counting a pull that only waits: its connection may have many of those, and ask for other things meanwhile."""

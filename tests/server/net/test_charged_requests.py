@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Collection
 from contextlib import ExitStack
 
@@ -10,15 +12,19 @@ import trio
 import trio.testing
 
 import eventstore as es
-from eventstore.protocol.broker_requests import FindKey
+from eventstore.protocol.broker_requests import FindKey, Pull
 from eventstore.protocol.group_requests import Join, ShowGroup
+from eventstore.protocol.message_answers import Messages
 from eventstore.protocol.request_codec import encode_request
 from eventstore.protocol.request_declaration import Request
 from eventstore.protocol.requests import Ping
 from eventstore.server.net.connection import Connection
+from eventstore.server.net.fair_turns import NOTED_S
+from eventstore.server.serve import Server
 from eventstore.timing.work_time import WorkTime, counted, on_thread
 from tests.collisions import colliding
 from tests.server.conftest import Serve
+from tests.server.net.test_fair_turns import Clock
 from tests.server.raw import Ok, RawClient
 from tests.waiting import wait_until
 
@@ -53,6 +59,23 @@ async def test_steps_on_the_event_loop_and_on_threads_are_counted_and_waits_are_
         assert spent.seconds == first, "others ran, not the work"
         waited.set()
     assert seen[0] > first
+
+
+async def test_what_others_compute_meanwhile_is_not_counted() -> None:
+    spent, of_another = WorkTime(), list[float]()
+
+    def compute() -> None:
+        for _ in range(10):
+            burn()
+        of_another.append(time.thread_time())
+
+    async def work() -> None:
+        another = threading.Thread(target=compute)
+        another.start()
+        another.join()
+
+    await counted(work(), spent)
+    assert spent.seconds < of_another[0]
 
 
 async def test_errors_and_cancellation_pass_through() -> None:
@@ -102,6 +125,24 @@ def test_who_has_much_done_after_its_turn_rests_and_is_named(serve: Serve, kind:
         named = server.ask(lambda running: running.gate.turns.last_slowed)
         assert named is not None
         assert named.endswith("FindKey" if kind == "look-ups by key" else "Join")
+
+
+def test_a_pull_that_reads_on_after_its_turn_pays_for_that(serve: Serve) -> None:
+    server = serve()
+    with es.blocking.connect(server.address) as store:
+        store.broker.create_topic("orders", 1)
+        for _ in range(20):
+            store.topic("orders").send_many([es.NewMessage(b"{}", tag="somebody")] * 1_000)
+
+    def paid(running: Server) -> float:
+        (connection,) = running.gate.connections
+        return connection.taken_s
+
+    with RawClient(server.port) as client:
+        wait_until(lambda: server.ask(lambda running: len(running.gate.connections)) == 1, "the other one is gone")
+        server.ask(lambda running: setattr(running.gate.turns, "clock", Clock()))  # turns take no time
+        assert isinstance(client.ask(Pull(64, 4096, 30_000, wants=(("orders", 0, 0, "nobody"),))), Messages)
+        assert server.ask(paid) > 2 * NOTED_S
 
 
 class Steps(trio.abc.Instrument):
