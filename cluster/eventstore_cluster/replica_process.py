@@ -263,7 +263,7 @@ class ReplicaProcess(ShardProcess):
             self._news = trio.Event()
             await self._take_slots(driver)
             report = {name: value for name, value in driver.report().items() if name not in ("ends", "lag_s")}
-            report["attention"] = self._attention if driver.leadership is None else driver.leadership.attention
+            report["attention"] = driver.attention(self._attention)
             if report != told:
                 told = report
                 await self._channel.send({"following": report})

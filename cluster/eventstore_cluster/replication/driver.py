@@ -259,6 +259,10 @@ class Driver:
 
     # for operators
 
+    def attention(self, of_follower: str | None) -> str | None:
+        """Returns what an operator is told first. `of_follower`: what there is to say while it does not lead."""
+        return self._links.unreached or (of_follower if self.leadership is None else self.leadership.attention)
+
     def report(self) -> Tree:
         """Returns the role of this replica, and what it knows of the others."""
         replica, seen = self.replica, self.replica.registrar.seen

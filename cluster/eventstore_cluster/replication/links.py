@@ -24,11 +24,20 @@ from eventstore_cluster.replication.peer_frames import FileBytes, FileWanted, Pe
 _AGAIN_S: Final = 0.2
 _BACKLOG: Final = 64
 _ANSWER_S: Final = 10.0
+_LOOK_S: Final = 30.0
+"""Between looks at who answers at the own address."""
+_LOOK_AGAIN_S: Final = 0.5
+_LOOKS: Final = 3
+"""So many in a row that fail say that an address is wrong: one may be late."""
 _log = get_logger("eventstore.cluster")
 
 
 class Links:
-    """`listener`: bound; `hello`: what this replica says of itself; `security`: how it and the others prove that."""
+    """`listener`: bound; `hello`: what this replica says of itself; `security`: how it and the others prove that.
+
+    `unreached`: why the others do not reach this replica by the address that they are told, as far as that shows from here;
+    None if they may.
+    """
 
     def __init__(
         self, listener: socket.socket, hello: PeerHello, security: Security, read_file: Callable[[FileWanted], bytes | None]
@@ -43,6 +52,8 @@ class Links:
         self._replica: Replica
         self._do: Callable[[list[Action]], None]
         self._nursery: trio.Nursery | None = None
+        self._run = hello.run
+        self.unreached: str | None = None
 
     async def run(self, replica: Replica, do: Callable[[list[Action]], None]) -> None:
         """Serves until cancelled; passes to `do` what the replica wants done about it."""
@@ -51,6 +62,7 @@ class Links:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             self._follow_wanted()
+            nursery.start_soon(self._look, replica.me.address)
             listener = trio.socket.from_stdlib_socket(self._listener)
             while True:
                 try:
@@ -60,6 +72,35 @@ class Links:
                     await trio.sleep(_AGAIN_S)
                     continue
                 nursery.start_soon(self._serve, connected)
+
+    async def _look(self, address: str) -> None:
+        """Sees, again and again, who answers at the own address, as the others would; until cancelled."""
+        failed = 0
+        while True:
+            found = await self._who_answers(address)
+            failed = 0 if found is None else failed + 1
+            if 0 < failed < _LOOKS:
+                await trio.sleep(_LOOK_AGAIN_S)
+                continue
+            why = found and f"others are to reach this replica at {address}, and {found}; see --advertise"
+            if why is None and self.unreached is not None:
+                _log.info("this replica is reached at its address", address=address)
+            elif why is not None and self.unreached is None:
+                _log.warning("this replica may not be reached", error=why)
+            self.unreached = why
+            await trio.sleep(_LOOK_S)
+
+    async def _who_answers(self, address: str) -> str | None:
+        """Returns what is wrong at the own address; None if this process answers there."""
+        host, port = parse_address(address, "address")
+        try:
+            with closing(await self._peers.connect(host.strip("[]"), port)) as peer:
+                found = peer.hello
+        except ProtocolError as error:
+            return f"something else answers there ({error.message})"
+        except (OSError, EventStoreError) as error:
+            return f"this node does not reach itself there ({error})"
+        return None if found.run == self._run else f"node {found.node} answers there"
 
     def send(self, number: int, frame: Frame) -> None:
         """Sends a frame on a connection, if it is open."""

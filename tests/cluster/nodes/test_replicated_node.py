@@ -323,3 +323,11 @@ def test_a_setting_that_is_wrong_ends_the_first_start(tmp_path: Path, etcd: Etcd
         assert node.wait() == 2
         assert "nowhere" in node.log().splitlines()[-1]
     assert "node/n1" not in keys(etcd, cluster).entries
+
+
+def test_a_node_that_is_not_reached_where_it_says_names_that_in_its_health(tmp_path: Path, etcd: Etcd, cluster: str) -> None:
+    with NamedNode(tmp_path, "n1", etcd.url, cluster, options=["--advertise", "127.0.0.9"]) as node:
+        create(etcd, cluster, 1, 1)
+        wait_until(lambda: "reach this replica at 127.0.0.9:" in node.attention(), "its health says so")
+        assert node.health()["degraded"]
+        assert node.said("this replica may not be reached")

@@ -81,6 +81,7 @@ def test_replicas_follow_over_tls_and_only_nodes_may(
         wait_until(
             lambda: len(one.said("a connection is refused")) + len(two.said("a connection is refused")) >= 2, "they are refused"
         )
+        assert not one.said("this replica may not be reached") + two.said("this replica may not be reached")
 
 
 def peers(etcd: Etcd, cluster: str) -> list[tuple[str, str]]:

@@ -1,0 +1,76 @@
+"""A replica sees who answers at the address by which the others are to reach it."""
+
+from __future__ import annotations
+
+import socket
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import trio
+
+from eventstore.server.access.security import Security
+from eventstore.settings.server import ServerSettings
+from eventstore_cluster.replica.epochs import Tail
+from eventstore_cluster.replica.limits import Limits
+from eventstore_cluster.replica.registry_state import Leader, Member
+from eventstore_cluster.replica.replica import Replica
+from eventstore_cluster.replication.links import Links
+from eventstore_cluster.replication.peer_frames import PeerHello
+from tests.waiting import eventually
+
+CLUSTER = uuid.UUID(int=1).bytes
+
+
+@asynccontextmanager
+async def replica_of(data: Path, node: str, address: str | None = None, shard: int = 0) -> AsyncIterator[tuple[Links, str]]:
+    """A replica that says that it is reached at this address, and where it is; by default it says that."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        own = f"127.0.0.1:{listener.getsockname()[1]}"
+        me = Leader(Member(node, "i"), f"run of {node}", address or own)
+        replica = Replica(me, (), (Tail(),), (0,), limits=Limits(), new_nonce=lambda: "n", now=0.0)
+        hello = PeerHello(CLUSTER, shard, node, me.run)
+        links = Links(listener, hello, Security(ServerSettings(data=data)), lambda _: None)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(links.run, replica, lambda _: None)
+            yield links, own
+            nursery.cancel_scope.cancel()
+
+
+async def said_by(links: Links) -> str:
+    async def said() -> bool:
+        return links.unreached is not None
+
+    await eventually(said, "it sees that it is not reached")
+    return str(links.unreached)
+
+
+def nobody() -> str:
+    """Returns an address where nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
+async def test_an_address_where_nobody_answers_is_noticed(tmp_path: Path) -> None:
+    address = nobody()
+    async with replica_of(tmp_path, "n1", address) as (links, _):
+        said = await said_by(links)
+    assert f"others are to reach this replica at {address}, and this node does not reach itself there" in said
+    assert "--advertise" in said
+
+
+async def test_an_address_where_another_replica_answers_is_noticed(tmp_path: Path) -> None:
+    async with replica_of(tmp_path, "n2") as (_, address), replica_of(tmp_path, "n1", address) as (links, _):
+        assert "node n2 answers there" in await said_by(links)
+
+
+async def test_an_address_where_something_else_answers_is_noticed(tmp_path: Path) -> None:
+    async with replica_of(tmp_path, "n1", shard=1) as (_, address), replica_of(tmp_path, "n1", address) as (links, _):
+        assert "something else answers there" in await said_by(links)
+
+
+async def test_a_replica_that_reaches_itself_says_nothing(tmp_path: Path) -> None:
+    async with replica_of(tmp_path, "n1") as (links, address):
+        assert await links._who_answers(address) is None
+        assert links.unreached is None
