@@ -7,17 +7,24 @@ from pathlib import Path
 
 import pytest
 
+from eventstore.broker.groups.offsets_document import OffsetsDocument
+from eventstore.broker.opening import OFFSETS, TOPICS
 from eventstore.chunks.documents import read_document
 from eventstore.errors import EventStoreError
 from eventstore.settings.broker import BrokerSettings
 from eventstore.store.data_folder import STORE, ShardIdentity
 from eventstore_cluster.registry.lineage import Birth
 from eventstore_cluster.replication.cloning.clone_folder import CloneFolder
-from tests.cluster.replication.test_clone_folder import child_of, parent
+from tests.cluster.replication.test_clone_folder import add_a_group, child_of, parent
 from tests.simulated_disk import CrashMode, SimulatedDisk
 
 __all__ = ["parent"]  # a fixture
 FILES = 4
+
+
+@pytest.fixture(autouse=True)
+def _groups(parent: Path) -> None:
+    add_a_group(parent)
 
 
 def copied(source: Path, seed: int, unsynced: str = "") -> SimulatedDisk:
@@ -51,11 +58,16 @@ def prepare_and_finish(disk: SimulatedDisk, parent: Path, folder: Path, born: tu
 
 
 def files_of(disk: SimulatedDisk, folder: Path) -> dict[str, bytes]:
-    """Returns the files of the clone that are durable: those of events with their content."""
+    """Returns the files of the clone that are durable: those of events and the topics with their content, and the groups."""
     lost = disk.survivors("lost")
     found = {name: lost.content(folder / "events" / name) for name in lost.names(folder / "events")}
     document = {key: value for key, value in read_document(lost, folder / STORE).items() if key != "created"}
-    return {**{name: data for name, data in found.items() if not name.endswith(".previous")}, STORE: repr(document).encode()}
+    groups = OffsetsDocument(lost, folder / "broker" / OFFSETS)
+    groups.load()
+    assert groups.groups.keys() == groups.policies.keys() == {"billing"}
+    beside = {STORE: document, TOPICS: lost.content(folder / "broker" / TOPICS), OFFSETS: (groups.groups, groups.policies)}
+    named = {name: repr(each).encode() for name, each in beside.items()}
+    return {**{name: data for name, data in found.items() if not name.endswith(".previous")}, **named}
 
 
 def without_indexes(disk: SimulatedDisk, folder: Path) -> dict[str, bytes]:

@@ -33,6 +33,7 @@ from eventstore_cluster.replication.logs.incarnations import next_incarnation
 SMALL = StoreSettings(file_size_bytes=8192, preallocate_bytes=4096, sort=False)
 PARENT = ShardIdentity(uuid.uuid4(), 0, ALL_SLOTS, uuid.uuid4())
 FILES = OsFiles()
+POLICY = RetryPolicy((1.0, 30.0), 10, "failed-orders")
 
 
 @pytest.fixture
@@ -54,6 +55,16 @@ def parent(tmp_path: Path) -> Path:
         switch(folder, number)
     open_broker_folder(path / "broker", BrokerSettings(), identity=broker_identity(PARENT)).close()
     return path
+
+
+def add_a_group(parent: Path) -> None:
+    """Has the parent a topic, and a group with progress and a retry policy."""
+    opened = open_broker_folder(parent / "broker", BrokerSettings())
+    opened.topics.create("orders", 2)
+    opened.offsets_document.groups["billing"] = {"orders": {0: 70, 1: 50}}
+    opened.offsets_document.policies["billing"] = POLICY
+    opened.offsets_document.write(opened.offsets_document.tree())
+    opened.close()
 
 
 def child_of(parent: Path, last: int) -> tuple[ShardIdentity, Birth]:
@@ -91,13 +102,7 @@ def test_a_clone_has_the_bytes_of_its_parent_and_goes_on_as_a_store_of_its_own(p
 
 
 def test_a_clone_has_the_groups_of_its_parent_at_the_start_of_its_queues(parent: Path, tmp_path: Path) -> None:
-    policy = RetryPolicy((1.0, 30.0), 10, "failed-orders")
-    opened = open_broker_folder(parent / "broker", BrokerSettings())
-    opened.topics.create("orders", 2)
-    opened.offsets_document.groups["billing"] = {"orders": {0: 70, 1: 50}}
-    opened.offsets_document.policies["billing"] = policy
-    opened.offsets_document.write(opened.offsets_document.tree())
-    opened.close()
+    add_a_group(parent)
     folder = tmp_path / "shard-1"
     identity, birth = child_of(parent, 1)
     for _ in range(2):
@@ -105,7 +110,7 @@ def test_a_clone_has_the_groups_of_its_parent_at_the_start_of_its_queues(parent:
     own = open_broker_folder(folder / "broker", BrokerSettings())
     try:
         groups = Groups(own.offsets_document, own.topics, QueueBounds(own.engine, own.topics), member_timeout_s=10.0)
-        assert groups.policy("billing") == policy
+        assert groups.policy("billing") == POLICY
         assert groups.offsets.of("billing") == {"orders": {0: 0, 1: 0}}
         assert groups.offsets.unconsumed("orders", 0, 1) == "billing", "it is waited for before anything is deleted"
         assigned = groups.join("billing", "m-1", {"orders": None}, from_end=True)
