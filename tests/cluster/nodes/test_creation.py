@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
+from eventstore.chunks.documents import Tree
 from eventstore.errors import EventStoreError, InvalidArgument
 from eventstore.records.cluster_map import even_slots
 from eventstore_cluster.nodes.cluster_view import ClusterView, cluster_view
 from eventstore_cluster.nodes.creation import CREATING, create_cluster, wait_until_served
 from eventstore_cluster.nodes.placing.placement import place
-from eventstore_cluster.nodes.splitting.asking import ask_to_split
+from eventstore_cluster.nodes.splitting.asking import ask_to_split, call_off
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.node_keys import NodeKey
-from eventstore_cluster.registry.replicated_keys import CLUSTER, NEW, LeftKey, ServingKey, leader_value
+from eventstore_cluster.registry.replicated_keys import CLUSTER, NEW, LeftKey, ServingKey, leader_value, read_shard
 from eventstore_cluster.replica.registry_state import Leader, Member
 from tests.cli.processes import output, refused, run
 from tests.cluster.etcd.real_etcd import Etcd
 from tests.cluster.nodes.named_node import change, keys, registry_of
+
+
+def with_splits(value: Tree, times: int) -> Tree:
+    """Returns the key of a shard that was split so often."""
+    found = read_shard(1, value)
+    return replace(found, state=replace(found.state, splits=times)).value()
 
 
 def with_nodes(count: int) -> dict[str, Any]:
@@ -210,3 +218,20 @@ async def test_a_split_for_which_nodes_of_one_machine_have_no_ports_is_refused(e
         with pytest.raises(InvalidArgument, match=r"port 7719 .* shard 4 on n0 and of shard 0 on n1.* Start n1 with --listen"):
             await ask_to_split(registry, before, 0, 2)
         assert (await registry.read()).revision == before.revision
+
+
+async def test_a_split_is_not_taken_back_as_a_move_is_and_the_refusal_says_how(etcd: Etcd, cluster: str) -> None:
+    async with registry_of(etcd, cluster) as (_, registry):
+        await registered(registry, 2)
+        await created(registry, 2, 2)
+        await ask_to_split(registry, await registry.read(), 1, 2)
+        told = "shard 1 is being split, which `eventstore cluster split 1 --call-off` takes back"
+        for which in ("1", "--all"):
+            command = ("cluster", "cancel", which, "--etcd", etcd.url, "--cluster", cluster)
+            assert told in await trio.to_thread.run_sync(lambda command=command: refused(*command, code=2))
+        assert await call_off(registry, await registry.read(), 1) == (2,)
+        with pytest.raises(InvalidArgument, match=r"shard 1 is not being split$"):
+            await call_off(registry, await registry.read(), 1)
+        await registry.transact({}, {"shard/1": with_splits((await registry.read()).value("shard/1") or {}, 1)})
+        with pytest.raises(InvalidArgument, match="not being split; the slots that it has given away stay where they are"):
+            await call_off(registry, await registry.read(), 1)

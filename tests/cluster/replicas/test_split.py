@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -22,7 +23,7 @@ from eventstore_cluster.nodes.splitting.splitting import split, wait_until_split
 from eventstore_cluster.registry.etcd.options import EtcdOptions
 from eventstore_cluster.registry.replicated_keys import read_leader, read_shard
 from tests.cluster.background_client import BackgroundClient
-from tests.cluster.etcd.real_etcd import Etcd
+from tests.cluster.etcd.real_etcd import Etcd, running
 from tests.cluster.moving.commands import run_cluster
 from tests.cluster.nodes.named_node import keys
 from tests.cluster.replicas.three_nodes import ThreeNodes
@@ -184,6 +185,28 @@ def test_a_replica_that_was_away_during_a_split_is_fetched(three: ThreeNodes, et
         settled(three, 2)
     check_stored(three, client.versions)
     check_folders(three, 2)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("when", ["it is asked for", "the slots are given away"])
+def test_a_split_goes_on_when_etcd_is_back(tmp_path: Path, when: str) -> None:
+    cluster = "pausing"
+    with running(tmp_path) as (etcd,), ThreeNodes(tmp_path, etcd, cluster) as three, Writing(three) as client:
+        client.wait_for(100)
+        options = EtcdOptions((etcd.url,))
+        asked = split(options, cluster, 0, 2)
+        if when == "the slots are given away":
+            wait_until(lambda: not three.state().split, when)
+        etcd.send(signal.SIGSTOP)
+        away = "the registry cannot be used since "
+        wait_until(lambda: all(node.attention().startswith(away) for node in three.nodes.values()), "etcd is away")
+        etcd.send(signal.SIGCONT)
+        wait_until_split(options, cluster, asked, WAIT_S)
+        client.wait_for(100)
+        settled(three, 2)
+        client.stop()
+        check_stored(three, client.versions)
+        check_folders(three, 2)
 
 
 @pytest.mark.long

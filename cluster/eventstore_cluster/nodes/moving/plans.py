@@ -97,24 +97,31 @@ def take_back(etcd: EtcdOptions, cluster: str, shard: int | None) -> list[int]:
     """Wants the replicas again that a shard had before, or all shards. Returns the shards of which something was wanted.
 
     Raises:
-        InvalidArgument: there is no such shard, or nothing is wanted of it.
+        InvalidArgument: there is no such shard, or nothing is wanted of it, or nothing but a split.
         EventStoreError: one has changed meanwhile.
     """
 
     async def write(registry: EtcdRegistry, seen: Snapshot) -> list[int]:
         view = cluster_view(seen)
         assert view is not None
-        taken = []
+        taken, splits = list[int](), list[int]()
         for number in view.shards if shard is None else [shard]:
             found = shard_key(seen, number)
             state = found.state
             if state.wanted is None and state.successor is None:
-                if shard is not None:
+                if state.split:
+                    splits.append(number)
+                elif shard is not None:
                     raise InvalidArgument(f"nothing is wanted of shard {shard} that is not done", field="shard", value=shard)
                 continue
             wanted = None if state.wanted is None else state.before
             await write_shard(registry, seen, number, replace(found, state=replace(state, wanted=wanted, successor=None)))
             taken.append(number)
+        if splits and not taken:
+            how = " and ".join(f"`eventstore cluster split {number} --call-off`" for number in splits)
+            raise InvalidArgument(
+                f"shard {', '.join(map(str, splits))} is being split, which {how} takes back", field="shard", value=splits[0]
+            )
         return taken
 
     return with_registry(etcd, cluster, write)

@@ -88,7 +88,8 @@ async def call_off(registry: EtcdRegistry, seen: Snapshot, shard: int) -> tuple[
     """
     found = shard_key(seen, shard)
     if not found.state.split:
-        raise InvalidArgument(f"shard {shard} is not being split", field="shard", value=shard)
+        done = "; the slots that it has given away stay where they are" if found.state.splits else ""
+        raise InvalidArgument(f"shard {shard} is not being split{done}", field="shard", value=shard)
     key = f"{SHARDS}{shard}"
     changes: dict[str, Tree | None] = {f"{SHARDS}{child}": None for child in found.state.split}
     changes[key] = replace(found, state=replace(found.state, split=())).value()
