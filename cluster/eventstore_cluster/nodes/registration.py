@@ -99,6 +99,9 @@ class Registration:
                 await self._registry.hint(seen.revision)
                 seen = await first_read(self._registry)
             return seen
+        seen = await self._registry.read()  # an etcd that went away meanwhile is named, and not a node that may be gone
+        if (holder := self._holder(seen)) is None:
+            return seen
         raise InvalidArgument(
             f"the name {self._name} is taken by the node at {holder.address}; choose another --name, or stop that node",
             field="name",

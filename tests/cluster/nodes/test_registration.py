@@ -11,6 +11,7 @@ import trio
 from eventstore.settings.server import ServerSettings
 from eventstore_cluster.nodes.options import ReplicatedOptions
 from eventstore_cluster.nodes.registration import Registration
+from eventstore_cluster.registry.etcd.errors import RegistryUnavailable
 from eventstore_cluster.registry.etcd.etcd_registry import EtcdRegistry
 from eventstore_cluster.registry.etcd.gateway import Gateway
 from eventstore_cluster.registry.etcd.lease import Lease
@@ -63,3 +64,21 @@ async def test_a_node_that_starts_again_with_its_etcd_gets_its_name(tmp_path: Pa
             key = (await registry.read()).value(f"node/{NAME}")
             assert key is not None
             assert key["address"] == ADDRESS
+
+
+async def test_an_etcd_that_dies_while_a_node_waits_for_its_name_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def waits() -> bool:
+        return "waiting for the name of the node" in caplog.text
+
+    with running(tmp_path) as (etcd,):
+        async with Gateway(EtcdOptions((etcd.url,), request_timeout_s=1.0)) as gateway:
+            registry = EtcdRegistry(gateway, "test")
+            killed = NodeKey("127.0.0.1:2", "killed", "0").value()
+            assert await registry.transact({}, {f"node/{NAME}": killed}, lease=await Lease.grant(gateway, 60))
+            with pytest.RaisesGroup(pytest.RaisesExc(RegistryUnavailable, match="etcd does not answer")):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(registration(gateway, registry, etcd, tmp_path).take, await registry.read())
+                    await eventually(waits, "it waits for its name")
+                    etcd.kill()
