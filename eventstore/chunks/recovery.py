@@ -114,12 +114,16 @@ def _written_from(file: File, name: str, start: int) -> int:
 
 
 def _rest(file: File, name: str, start: int, size: int) -> bytes:
-    """Returns the bytes from `start` to the last non-zero one: preallocated space that was never written is zero."""
+    """Returns the bytes from `start` to the last non-zero one: preallocated space that was never written is zero.
+
+    The first ones are read whatever the file system says of holes: some versions of ZFS reported them where bytes had just been
+    written, and what is not seen here is cut without a copy.
+    """
     kept: list[bytes] = []
     zeros, zero = 0, bytes(_SLAB_BYTES)
     position = start
     while position < size:
-        written = _written_from(file, name, position)
+        written = position if position == start else _written_from(file, name, position)
         zeros, position = zeros + written - position, written
         data = _read(file, name, position, min(_SLAB_BYTES, size - position)) if position < size else b""
         if not data:

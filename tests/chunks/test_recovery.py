@@ -105,6 +105,15 @@ def test_a_batch_torn_in_its_middle_keeps_the_commits_before_and_drops_those_aft
     assert recovered(A + B + C[:-1]).records == 2
 
 
+def test_a_file_system_that_reports_holes_where_bytes_were_written_hides_no_torn_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SimulatedFile, "written_from", lambda file, _: file.size())
+    torn = recovered(A + B + C + D[:-5] + bytes(4096))
+    assert (torn.end, torn.torn) == (_D_AT, D[:-5])
+    rotten = bytearray(ALL)
+    rotten[-len(D) - 1] ^= 8  # in C: D says that it was durable
+    assert corrupt_at(bytes(rotten)) == _B_AT + len(B)
+
+
 def test_missing_sectors_of_the_last_batch_are_a_torn_tail() -> None:
     hole = A + bytes(len(B)) + C
     found = recovered(hole)
