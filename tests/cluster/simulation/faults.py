@@ -44,13 +44,19 @@ class Faults:
                     each.wipe(machine.name)
 
     def _hand_over(self) -> None:
-        """A person wants another node to lead; most of the time one that may at once."""
+        """A person wants another node to lead; most of the time one that may at once. A split waits until it does, so there it
+        is one that `hand_over` would not refuse for good.
+        """
         if self._world.quiet:
             return
         self._world.after(self._world.random.expovariate(1 / self._hand_over_s), self._hand_over)
-        leader = self._world.registry.leader
-        others = [each for each in self._world.machines if leader is None or each != leader.member.node]
-        ready = sorted(member.node for member in self._world.registry.state.in_sync if member.node in others)
+        leader, state = self._world.registry.leader, self._world.registry.state
+        kept = set(state.replicas).intersection(state.wanted or state.replicas)
+        may = kept if self._world.splitting else set(self._world.machines)
+        others = [each for each in self._world.machines if each in may and (leader is None or each != leader.member.node)]
+        if not others:
+            return
+        ready = sorted(member.node for member in state.in_sync if member.node in others)
         name = self._world.random.choice(ready if ready and self._world.random.random() < 0.8 else others)
         if not self._world.registry.lost:
             process = self._world.machines[name].process
