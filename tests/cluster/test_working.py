@@ -161,6 +161,38 @@ async def test_a_shard_that_is_away_holds_up_its_own_commands_and_the_worker_nam
             await eventually(all_are_there, "nothing is away")
 
 
+@pytest.mark.parametrize("away", [0, 3], ids=["the old one", "the new one"])
+async def test_a_worker_names_the_shards_whose_commands_wait_with_those_of_one_that_is_away(led: LedShards, away: int) -> None:
+    with WorkerThread(led.address, domain=TALLIES) as worker, trio.fail_after(DEADLINE_SECONDS):
+        async with es.connect(worker.address) as sender, trio.open_nursery() as nursery:
+            assert await trio.to_thread.run_sync(led.split, 0) == 3
+            ids = {shard: led.id_of(shard) for shard in range(4)}
+            assert {type(each) for each in await sender.send_many([Add(each) for each in ids.values()])} == {es.Committed}
+            leader, waits_as_well = led.leaders[away], 3 - away
+
+            async def is_missed() -> bool:
+                return (await sender.stats())["attention"] == (
+                    f"shard {away} is away: commands to their aggregates wait, and those of shard {waits_as_well}: mailboxes "
+                    "are shared until the worker is started again"
+                )
+
+            async def one_waits() -> bool:
+                return (await sender.stats())["mailbox_depth"] == 1
+
+            async def both_wait() -> bool:
+                return (await sender.stats())["mailbox_depth"] == 2
+
+            led.elect(away, None)
+            await eventually(is_missed, "it says who waits")
+            nursery.start_soon(sender.send, Add(ids[away]))
+            await eventually(one_waits, "its command waits")
+            nursery.start_soon(sender.send, Add(ids[waits_as_well]))
+            await eventually(both_wait, "both commands wait")
+            assert isinstance(await sender.send(Add(ids[1])), es.Committed)
+            assert await both_wait(), "only those two"
+            led.elect(away, leader)
+
+
 async def test_a_worker_follows_a_shard_to_its_new_leader(led: LedShards) -> None:
     with WorkerThread(led.address, domain=TALLIES) as worker, trio.fail_after(DEADLINE_SECONDS):
         async with es.connect(worker.address) as sender, es.connect(led.address) as store:

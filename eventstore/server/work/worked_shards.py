@@ -40,10 +40,22 @@ class WorkedShards:
 
     @property
     def attention(self) -> str | None:
-        """Says which shards are away."""
-        away = [str(number) for number, store in self.stores.items() if not store.connected] if self.has_several else []
-        which = f"shards {', '.join(away)} are" if len(away) > 1 else f"shard {away[0]} is" if away else None
-        return None if which is None else f"{which} away: commands to their aggregates wait"
+        """Says which shards are away, and which ones wait with them."""
+        away = [number for number, store in self.stores.items() if not store.connected] if self.has_several else []
+        if not away:
+            return None
+        also = self._sharing(away)
+        more = f", and those of {_named(also)}: mailboxes are shared until the worker is started again" if also else ""
+        return f"{_named(away)} {'are' if len(away) > 1 else 'is'} away: commands to their aggregates wait{more}"
+
+    def _sharing(self, away: Sequence[int]) -> list[int]:
+        """Returns the other shards whose aggregates are in a set with some of these shards, by a split since the start."""
+        router, begun_with = self.store._router, self._begun_with
+        if router is None or begun_with is None:
+            return []
+        sets = {each.shard: begun_with.owners[each.slots[0][0]] for each in router.table.known.shards}
+        held_up = {sets[each] for each in away if each in sets}
+        return [shard for shard, own in sets.items() if own in held_up and shard not in away]
 
     async def watch(self) -> None:
         """Has the log say when a shard is away, and when it is reached again; until cancelled."""
@@ -58,6 +70,10 @@ class WorkedShards:
                 elif not store.connected and number not in away:
                     away.add(number)
                     log.warning("a shard is away: commands to its aggregates wait", shard=number)
+
+
+def _named(shards: Sequence[int]) -> str:
+    return f"{'shards' if len(shards) > 1 else 'shard'} {', '.join(map(str, shards))}"
 
 
 def least_of(durabilities: Sequence[Callable[[], int | None]]) -> Callable[[], int | None]:
